@@ -35,7 +35,6 @@ class DoubtKind(StrEnum):
     TWO_WRITERS = "two_writers"
     OTHER_RUN = "other_run"
     IDENTITY_CHANGED = "identity_changed"
-    MODEL_DIFFERS = "model_differs"
     EXIT_DIFFERS = "exit_differs"
     CLOCKS_DIFFER = "clocks_differ"
     IMPOSSIBLE_NUMBER = "impossible_number"

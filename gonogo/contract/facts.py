@@ -84,27 +84,20 @@ class ExitFacts(ProcessExit):
 
 
 class NodeChecks(Recorded):
-    """What was checked on a node behind the first."""
+    """What was checked on one node before the launch."""
 
     passed: bool
     outcomes: dict[str, CheckOutcome]
+    """Id of each check → its outcome."""
 
 
 class PreflightFacts(Recorded):
     """What was checked before the launch."""
 
-    passed: bool
-    failed: list[str]
-    checks: int
-    """How many checks there are."""
-    outcomes: dict[str, CheckOutcome] = Field(default_factory=dict)
-    """Id of each check → its outcome."""
+    nodes: dict[str, NodeChecks]
+    """Node → its checks."""
     unchecked: list[int] = Field(default_factory=list)
-    """Nodes behind the first whose record the watcher never saw; and the first, where it left none
-    and others did."""
-    nodes: dict[str, NodeChecks] = Field(default_factory=dict)
-    """Nodes behind the first of which another check was made, or came to something else than on the
-    first."""
+    """Nodes without a record, or whose record the watcher never saw."""
 
 
 class FindingFacts(Recorded):
@@ -184,8 +177,7 @@ class MeasureRow(Recorded):
     non_finite: int = 0
     value: Number | None = None
     blocks: list[Number] = Field(default_factory=list)
-    """Means of up to 64 blocks of consecutive samples; none of several trainings in a row.
-   """
+    """Means of up to 64 blocks of consecutive samples."""
 
 
 class Measure(Recorded):

@@ -113,11 +113,6 @@ WORDS: dict[DoubtKind, Words] = {
         "A rank reported two identities during one run.",
         "Do not change code, data or configuration during a run.",
     ),
-    Kind.MODEL_DIFFERS: Words(
-        "{name} is {expected} in model.json, and {found} by the rank's own lines",
-        "The counted model is not the reported one.",
-        _EDITED,
-    ),
     Kind.EXIT_DIFFERS: Words(
         "{name}: {found}, and not {expected}",
         "Two records of how the run ended contradict each other.",

@@ -41,8 +41,8 @@ def lay_over(
         return
     elsewhere = () if order is None else {rank for rank in ranks if order.node_of(rank) > 0}
     windows = {rank: steps.steps.windows() for rank, steps in ranks.items()}
-    util = by_step(rows, windows, elsewhere, lambda row: row.util, min, mean_of)
-    memory = by_step(rows, windows, elsewhere, lambda row: row.mem_used_mb, max, max)
+    util = by_step(rows, windows, elsewhere, lambda row: row.util, mean_of)
+    memory = by_step(rows, windows, elsewhere, lambda row: row.mem_used_mb, max)
     ratio = ratio_by_step(util)
     for rank, steps in ranks.items():
         steps.told_by_devices = {
@@ -67,7 +67,6 @@ def by_step(
     windows: Windows,
     elsewhere: Collection[int],
     reading: Callable[[Sample], float | None],
-    worse: Callable[[float, float], float],
     of_step: Callable[[Sequence[float]], float],
 ) -> ByStep:
     """Return rank → step → what `of_step` makes of its readings.
@@ -77,20 +76,18 @@ def by_step(
         windows: when each rank's steps began and ended.
         elsewhere: ranks on other hosts than the watcher.
         reading: returns what a sample says; None is left out.
-        worse: returns the worse of two readings of one device at one moment.
         of_step: returns one value for the readings of a step.
     """
-    series: dict[int, dict[tuple[float, str], float]] = {rank: {} for rank in windows}
+    series: dict[int, set[tuple[float, str, float]]] = {rank: set() for rank in windows}
     for sample in samples:
         clock = sample.own_mono if sample.rank in elsewhere else sample.mono
         value = reading(sample)
         if sample.rank in series and clock is not None and value is not None:
-            rows, place = series[sample.rank], (clock, sample.uuid)
-            rows[place] = worse(value, rows.get(place, value))
+            series[sample.rank].add((clock, sample.uuid, value))
     found: ByStep = {}
     for rank, steps in windows.items():
-        ordered = sorted(series[rank].items())
-        clocks, values = [mono for (mono, _), _ in ordered], [value for _, value in ordered]
+        ordered = sorted(series[rank])
+        clocks, values = [row[0] for row in ordered], [row[2] for row in ordered]
         readings = {step: _within(clocks, values, *span) for step, span in steps.items()}
         found[rank] = {step: of_step(row) for step, row in readings.items() if row}
     return found

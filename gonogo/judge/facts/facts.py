@@ -38,7 +38,6 @@ from gonogo.judge.facts.files import UNWATCHED
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
-from gonogo.rundir import preflight_name
 from gonogo.signs import SIGNS
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.timeline.lines import LineRecord
@@ -155,20 +154,16 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
 
 
 def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
-    """Return what was checked before the launch; of other nodes, where the first disagrees."""
-    first, others = record.preflight, record.preflights
-    if first is None and not others:
+    """Return what was checked on each node before the launch."""
+    made = dict(record.preflights)
+    if record.preflight is not None:
+        made[0] = record.preflight
+    if not made:
         return None
-    checks = [] if first is None else first.checks
-    usual = None if first is None else _node_checks(first)
-    nodes = {str(node): _node_checks(row) for node, row in sorted(others.items())}
+    nodes = 1 if record.order is None else record.order.nodes
     return PreflightFacts(
-        passed=all(row.passed for row in (others.values() if first is None else [first])),
-        failed=sorted(check.id for check in checks if check.outcome is CheckOutcome.FAIL),
-        checks=len(checks),
-        outcomes={} if usual is None else usual.outcomes,
-        unchecked=[*([0] if first is None else []), *_unchecked_nodes(record)],
-        nodes={node: row for node, row in nodes.items() if row != usual},
+        nodes={str(node): _node_checks(row) for node, row in sorted(made.items())},
+        unchecked=[node for node in range(nodes) if node not in made],
     )
 
 
@@ -181,13 +176,6 @@ def _node_checks(record: Preflight) -> NodeChecks:
 
 
 _BADNESS = (CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL)
-
-
-def _unchecked_nodes(record: RunRecord) -> list[int]:
-    """Return the nodes behind the first of which no tick holds what their preflight said."""
-    nodes = 1 if record.order is None else record.order.nodes
-    seen = {} if record.watch is None else record.watch.files
-    return [node for node in range(1, nodes) if preflight_name(node) not in seen]
 
 
 def _finding_facts(finding: Finding) -> FindingFacts:

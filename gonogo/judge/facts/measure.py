@@ -109,8 +109,10 @@ def _measure_rank(
     criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
 ) -> MeasureRow:
     """Return what the criterion sees on one rank."""
-    samples = row.samples(steps, rules)
+    samples, excused = row.samples(steps, rules), row.excused(steps, rules)
     owed = _owed(row, steps, rules, window, samples)
+    if excused:
+        owed = frozenset(step for step in owed if step not in excused)
     pairs = sorted((step, value) for step, value in samples.items() if step in owed)
     finite = [(step, value) for step, value in pairs if math.isfinite(value)]
     counted = MeasureRow(samples=len(pairs), owed=len(owed), non_finite=len(pairs) - len(finite))
@@ -148,5 +150,4 @@ def _owed(
         if not said.issubset(due):
             return said.union(due)
         return due or said or range(rules.last_step, rules.last_step + 1)
-    excused = row.excused(steps, rules)
-    return frozenset(step for step in window if step not in excused) if excused else window
+    return window

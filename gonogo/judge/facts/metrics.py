@@ -51,7 +51,7 @@ class MetricRow:
     fewest: int = 1
     """Samples that the statistic needs."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
-    """Steps that rightly have no sample."""
+    """Steps whose samples do not count, and need not be there."""
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
@@ -138,11 +138,6 @@ def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     """Share of each step that its rank waited for data."""
     times, fetch_s = steps.step_times(), steps.samples("dt_fetch_s")
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
-
-
-def _grad_norms(steps: RankSteps, rules: Rules) -> Samples:
-    left_out = _skipped(steps, rules)
-    return {step: norm for step, norm in steps.samples("grad_norm").items() if step not in left_out}
 
 
 def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
@@ -287,7 +282,7 @@ METRICS: Mapping[str, MetricRow] = {
         meaning="Lowest utilisation of the step over the highest, of all ranks: 1 is balanced.",
     ),
     Metric.GRAD_NORM: MetricRow(
-        samples=_grad_norms,
+        samples=_of_lines("grad_norm"),
         excused=_skipped,
         meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
     ),

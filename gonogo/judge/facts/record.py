@@ -18,7 +18,7 @@ from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.node import NodeExit
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
+from gonogo.contract.records import ExitRecord, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
@@ -59,7 +59,6 @@ class RunRecord:
     preflight: Preflight | None = None
     preflights: Mapping[int, Preflight] = field(default_factory=dict)
     """Node behind the first → what was checked there, of those whose record a tick seals."""
-    model: ModelRecord | None = None
     findings: tuple[Finding, ...] = ()
     """Those of the fold, and halts that only the file knows."""
     unrecorded: tuple[Doubt, ...] = ()
@@ -117,7 +116,6 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
         exit=ended,
         rank_exits={rank: row for rank, row in exits.items() if row is not None},
         preflight=files.record(preflight_name(0), Preflight),
-        model=files.record("model.json", ModelRecord),
     )
     folded: list[Finding] = []
     if order is None:

@@ -326,19 +326,19 @@ def preflight(facts: Facts, rules: Rules) -> Iterator[Checked]:
     if not rules.preflight:
         yield Checked(UNREPORTED, None, "the order does not say which checks are required")
         return
-    nodes = {} if 0 in found.unchecked else {"": (found.passed, found.outcomes)}
-    nodes |= {f"node {name}: ": (row.passed, row.outcomes) for name, row in found.nodes.items()}
-    for where, (passed, outcomes) in nodes.items():
-        failed = [name for name, row in outcomes.items() if row is CheckOutcome.FAIL]
-        if failed or not passed:
+    for node, row in found.nodes.items():
+        where = "" if node == "0" else f"node {node}: "
+        failed = [name for name, said in row.outcomes.items() if said is CheckOutcome.FAIL]
+        if failed or not row.passed:
             text = f"{where}failed: {', '.join(failed) or 'not said which'}"
             yield Checked(FAIL, failed, text)
-        absent = [name for name in rules.preflight if name not in outcomes]
+        absent = [name for name in rules.preflight if name not in row.outcomes]
         if absent:
             yield Checked(UNREPORTED, absent, f"{where}never checked: {', '.join(absent)}")
-    for node in found.unchecked:
-        yield Checked(UNREPORTED, node, f"node {node}: no preflight is recorded")
-    yield Checked(PASS, None, f"{found.checks} checks passed")
+    for number in found.unchecked:
+        yield Checked(UNREPORTED, number, f"node {number}: no preflight is recorded")
+    first = next(iter(found.nodes.values()))
+    yield Checked(PASS, None, f"{len(first.outcomes)} checks passed")
 
 
 def no_halt_finding(facts: Facts, rules: Rules) -> Iterator[Checked]:

@@ -44,14 +44,13 @@ PLANS = {
 }
 ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
 PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
-INF = float("inf")
 VALUES = {
-    "pass": MeasureRow(samples=10, owed=10, value=5.0, low=5.0, high=5.0),
-    "grey": MeasureRow(samples=10, owed=10, value=15.0, low=15.0, high=15.0),
-    "fail": MeasureRow(samples=10, owed=10, value=30.0, low=30.0, high=30.0),
-    "so far": MeasureRow(samples=6, owed=10, value=5.0, low=5.0),
-    "failed by then": MeasureRow(samples=6, owed=10, value=30.0, low=30.0),
-    "grey by then": MeasureRow(samples=6, owed=10, value=15.0, low=15.0),
+    "pass": MeasureRow(samples=10, owed=10, value=5.0),
+    "grey": MeasureRow(samples=10, owed=10, value=15.0),
+    "fail": MeasureRow(samples=10, owed=10, value=30.0),
+    "so far": MeasureRow(samples=6, owed=10, value=5.0),
+    "failed by then": MeasureRow(samples=6, owed=10, value=30.0),
+    "grey by then": MeasureRow(samples=6, owed=10, value=15.0),
     "unseen": MeasureRow(samples=0, owed=10),
 }
 OPEN = ("grey", "fail", "failed by then", "grey by then")
@@ -217,7 +216,7 @@ class World:
 
 
 def _reached(step: int) -> MeasureRow:
-    return MeasureRow(samples=1, owed=1, value=float(step), low=float(step), high=INF)
+    return MeasureRow(samples=1, owed=1, value=float(step))
 
 
 def world(plan: Plan, seed: int) -> World:

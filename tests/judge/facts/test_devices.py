@@ -30,11 +30,11 @@ def said(
 
 
 def utilisation(samples: Iterable[Sample], windows: Windows) -> dict[int, dict[int, float]]:
-    return by_step(samples, windows, (), lambda row: row.util, min, mean_of)
+    return by_step(samples, windows, (), lambda row: row.util, mean_of)
 
 
 def memory(samples: Iterable[Sample], windows: Windows) -> dict[int, dict[int, float]]:
-    return by_step(samples, windows, (), lambda row: row.mem_used_mb, max, max)
+    return by_step(samples, windows, (), lambda row: row.mem_used_mb, max)
 
 
 def of_one(samples: list[DeviceSample], *steps: tuple[float, float]) -> dict[int, float]:

@@ -26,7 +26,6 @@ from gonogo.judge.facts.facts import build_facts, outcome_of
 from gonogo.judge.facts.measure import MAX_BLOCKS, block_means
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
-from gonogo.rundir import preflight_name
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
@@ -159,31 +158,28 @@ def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
     checks = [Check(id=row.value, outcome=row, text="") for row in CheckOutcome]
     found = facts_of(record_of(preflight=Preflight(passed=False, checks=checks))).preflight
     assert found is not None
-    assert (found.failed, found.checks) == (["fail"], 3)
+    assert found.nodes["0"].outcomes == {row.value: row for row in CheckOutcome}
 
 
 TWO_NODES = order_of().model_copy(update={"nodes": 2})
 
 
 @pytest.mark.parametrize(
-    ("first", "sealed", "unchecked", "checks"),
+    ("made", "unchecked", "checked"),
     [
-        (PREFLIGHT, True, [], len(PREFLIGHT.checks)),
-        (PREFLIGHT, False, [1], len(PREFLIGHT.checks)),
-        (None, True, [0], 0),
-        (None, False, [0, 1], 0),
+        ({0: PREFLIGHT, 1: PREFLIGHT}, [], ["0", "1"]),
+        ({0: PREFLIGHT}, [1], ["0"]),
+        ({1: PREFLIGHT}, [0], ["1"]),
     ],
 )
-def test_a_node_of_which_no_tick_holds_a_preflight_is_unchecked(
-    first: Preflight | None, sealed: bool, unchecked: list[int], checks: int
+def test_a_node_without_a_preflight_is_unchecked(
+    made: dict[int, Preflight], unchecked: list[int], checked: list[str]
 ) -> None:
-    whole = record_of(TWO_NODES, preflight=first)
-    assert whole.watch is not None
-    seals = {**whole.watch.files, **({preflight_name(1): SEAL} if sealed else {})}
-    watch = replace(whole.watch, files=seals)
-    found = facts_of(replace(whole, watch=watch, preflights={1: PREFLIGHT})).preflight
+    others = {node: row for node, row in made.items() if node}
+    record = replace(record_of(TWO_NODES, preflight=made.get(0)), preflights=others)
+    found = facts_of(record).preflight
     assert found is not None
-    assert (found.unchecked, found.checks, found.passed) == (unchecked, checks, True)
+    assert (found.unchecked, sorted(found.nodes)) == (unchecked, checked)
 
 
 def test_without_an_order_or_a_second_node_none_is_unchecked() -> None:
