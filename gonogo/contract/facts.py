@@ -131,8 +131,6 @@ class RankFacts(Recorded):
     count: int
     digest: str
     """SHA-256 of the canonical lines: parsed, de-duplicated, sorted by boot and seq."""
-    blocks: list[str]
-    """First 16 hex digits of the digest of each block of lines: says where a difference lies."""
     boots: int
     gaps: int
     last_step: int
@@ -157,7 +155,6 @@ class BootFacts(Recorded):
     said: bool = False
     """Whether it wrote a boot line."""
     ended_steps: int = 0
-    pids: list[int] = Field(default_factory=list)
     identity: SaidIdentity | None = None
 
 

@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, model_validator
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.made_by import READS_BEFORE, MadeBy
+from gonogo.contract.made_by import MadeBy
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.taint import Taint
@@ -155,13 +155,6 @@ class Order(Recorded):
     """The detectors that watch this run."""
     made_by: MadeBy | None = None
     """The code that made the order; null for an order by hand."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_earlier_forms(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and ("judge_version" in data or "facts_v" in data):
-            raise ValueError(f"the order is of an earlier form; {READS_BEFORE}")
-        return data
 
     @model_validator(mode="after")
     def _spread_evenly(self) -> Self:

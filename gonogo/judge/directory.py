@@ -17,7 +17,6 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
-from gonogo.contract.plan import Plan
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.files import RunFiles, load_findings
@@ -149,6 +148,4 @@ def _order_from(plan: Mapping[str, Any], phase: str | None) -> Order:
     if phase is None:
         raise Rejected("--plan needs --phase: which phase of it was this?")
     resolved = resolve_plan(plan, load_config=load_train_config)
-    parsed: Plan = resolved.parsed()
-    parsed.phase(phase)
     return build_order(resolved, phase, experiment="", run="", token=0)

@@ -31,7 +31,7 @@ from gonogo.contract.facts import (
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
-from gonogo.contract.records import CheckOutcome, Preflight
+from gonogo.contract.records import CheckOutcome, Preflight, RankExit
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.files import UNWATCHED
@@ -61,7 +61,7 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
     Returns:
         facts of the rules' version; `judge(facts, rules)` needs nothing else.
     """
-    ranks = record.ranks
+    ranks = dict(sorted(record.ranks.items()))
     failures: list[Doubt] = []
     measures = _measures(ranks, rules, failures)
     doubts = [
@@ -72,27 +72,27 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         *record.unrecorded,
         *_watch_doubts(record),
     ]
+    boots = {str(rank): [_boot_facts(boot) for boot in row.boots] for rank, row in ranks.items()}
+    said = {rank: [row.identity for row in rows if row.identity] for rank, rows in boots.items()}
+    at_end = set() if record.exit is None else set(record.exit.signs) & SIGNS.keys()
     return Facts(
         source="predecessor" if record.predecessor else "gonogo",
         outcome=outcome_of(record, rules),
         exit=_exit_facts(record),
         rank_exits={
-            str(rank): ProcessExit(code=row.code, signal=row.signal)
-            for rank, row in sorted(record.rank_exits.items())
+            str(rank): _process_exit(row) for rank, row in sorted(record.rank_exits.items())
         },
         preflight=_preflight_facts(record),
         findings=[_finding_facts(finding) for finding in record.findings],
         ranks={
-            str(rank): _rank_facts(ranks[rank], record.lines.get(rank), rules)
-            for rank in sorted(ranks)
+            str(rank): _rank_facts(row, record.lines.get(rank), rules)
+            for rank, row in ranks.items()
         },
-        identity=_identities(ranks),
-        pace={str(rank): _pace(ranks[rank]) for rank in sorted(ranks)},
-        signs=_signs(record),
+        identity={rank: rows[-1] for rank, rows in said.items() if rows},
+        pace={str(rank): _pace(row) for rank, row in ranks.items()},
+        signs=sorted(at_end.union(*(row.signs for row in ranks.values()))),
         measures=measures,
-        boots={
-            str(rank): [_boot_facts(boot) for boot in ranks[rank].boots] for rank in sorted(ranks)
-        },
+        boots=boots,
         watch=_watch_facts(record),
         files=dict(record.files),
         devices=record.devices,
@@ -126,12 +126,6 @@ def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     return None
 
 
-def _signs(record: RunRecord) -> list[str]:
-    """Return the known words of error lines, and of the log of the first rank that failed."""
-    at_end = set() if record.exit is None else set(record.exit.signs) & SIGNS.keys()
-    return sorted(at_end.union(*(steps.signs for steps in record.ranks.values())))
-
-
 def _exit_facts(record: RunRecord) -> ExitFacts | None:
     row = record.exit
     if row is None:
@@ -145,12 +139,13 @@ def _exit_facts(record: RunRecord) -> ExitFacts | None:
         attempt=row.attempt,
         order_sha256=row.order_sha256,
         sealed=None if seen is None else seen == record.files.get("exit.json"),
-        ranks={
-            rank: ProcessExit(code=said.code, signal=said.signal)
-            for rank, said in sorted(row.ranks.items())
-        },
-        agent=None if agent is None else ProcessExit(code=agent.code, signal=agent.signal),
+        ranks={rank: _process_exit(said) for rank, said in sorted(row.ranks.items())},
+        agent=None if agent is None else _process_exit(agent),
     )
+
+
+def _process_exit(row: RankExit) -> ProcessExit:
+    return ProcessExit(code=row.code, signal=row.signal)
 
 
 def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
@@ -193,15 +188,6 @@ def _finding_facts(finding: Finding) -> FindingFacts:
     )
 
 
-def _identities(ranks: Mapping[int, RankSteps]) -> dict[str, SaidIdentity]:
-    said = ((rank, ranks[rank].identity()) for rank in sorted(ranks))
-    return {
-        str(rank): SaidIdentity.model_validate(identity.model_dump())
-        for rank, identity in said
-        if identity is not None
-    }
-
-
 def _boot_facts(boot: BootSteps) -> BootFacts:
     line, identity = boot.boot_line, boot.identity()
     return BootFacts(
@@ -211,7 +197,6 @@ def _boot_facts(boot: BootSteps) -> BootFacts:
         attempt=None if line is None else line.attempt,
         said=line is not None,
         ended_steps=boot.ended_steps,
-        pids=boot.pids,
         identity=None if identity is None else SaidIdentity.model_validate(identity.model_dump()),
     )
 
@@ -258,11 +243,9 @@ def _measures(
 
 def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> RankFacts:
     """Return what one rank's lines come to."""
-    boots = {} if lines is None else lines.boots
     digests = [
-        (boot, boots[boot].count, boots[boot].digest())
-        for boot in sorted(row.boot for row in steps.boots)
-        if boot in boots
+        (boot, row.count, row.digest())
+        for boot, row in sorted({} if lines is None else lines.boots.items())
     ]
     table, boot = steps.steps, steps.last_boot
     finite = {step for step, loss in table.samples("loss").items() if math.isfinite(loss)}
@@ -270,7 +253,6 @@ def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> Ran
     return RankFacts(
         count=steps.count,
         digest=hashlib.sha256(canonical_bytes(digests)).hexdigest(),
-        blocks=[digest[:16] for _, _, digest in digests],
         boots=len(steps.boots),
         gaps=steps.gaps,
         last_step=steps.last_step,

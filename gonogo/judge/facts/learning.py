@@ -6,7 +6,7 @@ gradient norm are not judged.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, variance
 
 from gonogo.contract.canonical import rounded
@@ -40,8 +40,9 @@ Training = Mapping[int, RankSteps]
 
 def find_nothing_learned(ranks: Training, rules: Rules) -> Iterator[Doubt]:
     """Yield why the steps of a training changed nothing."""
-    for rule in RULES:
-        yield from rule(ranks, rules)
+    yield from _nothing_updated(ranks, rules)
+    yield from _same_loss(ranks, rules)
+    yield from _apart(ranks, rules)
 
 
 def find_unclear_learning(ranks: Training) -> Iterator[Doubt]:
@@ -67,34 +68,27 @@ def find_unclear_learning(ranks: Training) -> Iterator[Doubt]:
 def _nothing_updated(ranks: Training, rules: Rules) -> Iterator[Doubt]:
     """Yield what shows that most steps updated nothing; one rank excuses all ranks."""
     scaled = SCALING_STEPS * (rules.identity.dtype in (None, "fp16"))
-    reporting = [row for row in ranks.values() if row.identity() not in (None, Identity())]
-    updates = list(map(_updates, ranks.values()))
+    rows = [row for row in ranks.values() if row.identity() not in (None, Identity())]
     rates, norms = (
-        [
-            {step: 0.0 < value < math.inf for step, value in row.samples(name).items()}
-            for row in reporting
-        ]
+        [[0.0 < value < math.inf for value in row.samples(name).values()] for row in rows]
         for name in ("lr", "grad_norm")
     )
-    for name, rows, least in (
-        ("the update", updates, scaled + 1),
-        ("the learning rate", rates, ALIKE_STEPS),
-        ("the gradient norm", norms, ALIKE_STEPS),
+    for name, updates, least, found in (
+        ("the update", list(map(_updates, ranks.values())), scaled + 1, "skipped"),
+        ("the learning rate", rates, ALIKE_STEPS, 0.0),
+        ("the gradient norm", norms, ALIKE_STEPS, 0.0),
     ):
-        told = [[*row.values()] for row in rows if row]
+        told = list(filter(None, updates))
         idle = [row.count(False) for row in told]
         if max(map(len, told), default=0) >= least and all(map(_is_most, idle, map(len, told))):
-            yield _nothing(name, min(idle), "skipped" if rows is updates else 0.0)
+            yield _nothing(name, min(idle), found)
 
 
-def _updates(steps: RankSteps) -> dict[int, bool]:
-    """Return step → whether its update was applied, and its loss was a number."""
-    told, skipped, losses = (
-        steps.steps.steps_of(Msg.PROGRESS),
-        steps.skipped(),
-        steps.samples("loss"),
-    )
-    return {step: step not in skipped and math.isfinite(losses.get(step, 0.0)) for step, _ in told}
+def _updates(steps: RankSteps) -> list[bool]:
+    """Return of each step whether its update was applied, and its loss was a number."""
+    skipped, losses = steps.skipped(), steps.samples("loss")
+    told = steps.steps.steps_of(Msg.PROGRESS)
+    return [step not in skipped and math.isfinite(losses.get(step, 0.0)) for step, _ in told]
 
 
 def _is_most(count: int, steps: int) -> bool:
@@ -139,10 +133,15 @@ def _nothing(name: str, steps: int, found: str | float) -> Doubt:
 
 
 def _apart(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield that ranks which average their gradients report different norms.
+    """Yield the ranks that share no gradient, or report another norm of averaged gradients.
 
-    A forward pass outside of the wrapper averages nothing.
+    A forward pass outside of the wrapper averages nothing, and `no_sync` sends nothing.
     """
+    kind, alone = DoubtKind.RANKS_APART, (rules.world_size or 0) < 2
+    for rank, row in sorted(ranks.items()) if not alone else ():
+        sent = row.samples("comm_mb").values() if row.backend in (DDP, FSDP) else ()
+        if sent and not any(sent):
+            yield Doubt(kind=kind, rank=rank, name="comm_mb", expected=rank, found=len(sent))
     told = {rank: row for rank, row in sorted(ranks.items()) if row.backend == DDP}
     first, *others = told or [0]
     for rank in others:
@@ -151,24 +150,5 @@ def _apart(ranks: Training, rules: Rules) -> Iterator[Doubt]:
         known = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
         count = sum(abs(a - b) > APART_RATIO * max(abs(a), abs(b)) for a, b in known)
         if len(known) >= ALIKE_STEPS and _is_most(count, len(known)):
-            kind = DoubtKind.RANKS_APART
             yield Doubt(kind=kind, rank=rank, name="grad_norm", expected=first, found=count)
             return
-
-
-def _nothing_shared(ranks: Training, rules: Rules) -> Iterator[Doubt]:
-    """Yield the ranks that never sent a gradient: `no_sync` at every step."""
-    for rank, row in sorted(ranks.items()):
-        sent = row.samples("comm_mb").values() if row.backend in (DDP, FSDP) else ()
-        if (rules.world_size or 0) > 1 and sent and not any(sent):
-            kind, count = DoubtKind.RANKS_APART, len(sent)
-            yield Doubt(kind=kind, rank=rank, name="comm_mb", expected=rank, found=count)
-
-
-RULES: tuple[Callable[[Training, Rules], Iterator[Doubt]], ...] = (
-    _nothing_updated,
-    _same_loss,
-    _apart,
-    _nothing_shared,
-)
-"""Each yields why a training learned nothing; a new one is one row."""

@@ -140,14 +140,10 @@ def _owed(
     row: MetricRow, steps: RankSteps, rules: Rules, window: range, samples: Mapping[int, float]
 ) -> range | frozenset[int]:
     """Return the steps that owe a sample; an evaluation counts where none was due, too."""
+    last = range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.ONCE:
-        return range(rules.last_step, rules.last_step + 1)
-    if row.owed is Owed.EVERY_EVAL:
-        if not window:
-            return window
-        told, due = frozenset(samples) | steps.evaluated_by_any, rules.evals(window)
-        said = told.intersection(window)
-        if not said.issubset(due):
-            return said.union(due)
-        return due or said or range(rules.last_step, rules.last_step + 1)
+        return last
+    if row.owed is Owed.EVERY_EVAL and window:
+        told = steps.evaluated_by_any.union(samples)
+        return told.intersection(window).union(rules.evals(window)) or last
     return window

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from pydantic import JsonValue
+
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import Metric
 from gonogo.contract.doubt import Doubt, DoubtKind
@@ -44,10 +46,11 @@ def find_unobserved(
             yield Doubt(kind=Kind.RECORD_MISSING, name=name)
     if order is not None:
         yield from _nodes(record, order)
-        yield from _other_steps(record, rules)
+        if rules.first_step > 1:
+            yield Doubt(kind=Kind.EARLIER_STEPS, step=rules.first_step - 1)
         if not is_ours(order.entry, order.command) and (order.init_from or order.resume_from):
             yield Doubt(kind=Kind.WEIGHTS_UNKNOWN)
-        yield from _identity(record, order)
+        yield from _ranks(record, order)
         yield from find_unclear_learning(record.ranks)
     yield from _metrics(record, rules, measures)
 
@@ -65,30 +68,25 @@ def _nodes(record: RunRecord, order: Order) -> Iterator[Doubt]:
             yield Doubt(kind=Kind.NODE_UNOBSERVED, name=str(node), found=round(silent_s))
 
 
-def _other_steps(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Yield the steps that another run made, and those that a later process made again."""
-    if rules.known and rules.first_step > 1:
-        yield Doubt(kind=Kind.EARLIER_STEPS, step=rules.first_step - 1)
+def _ranks(record: RunRecord, order: Order) -> Iterator[Doubt]:
+    """Yield the ranks that made steps again, or whose configuration or code nothing is known of.
+
+    An order without a plan is of one run: there is no other code to compare with.
+    """
+    identity = order.identity
+    any_code = not order.plan or identity.git_sha is not None or "git_sha" in order.allow_drift
+    any_config = not order.train or identity.config_digest is not None
+    ordered = None if any_config else digest(order.train)
     for rank, steps in sorted(record.ranks.items()):
-        again = sorted({reached for reached, _ in steps.returns()})
+        again: list[JsonValue] = [*sorted({reached for reached, _ in steps.returns()})]
         if again:
-            yield Doubt(kind=Kind.STEPS_REPEATED, rank=rank, expected=rules.steps, found=[*again])
-
-
-def _identity(record: RunRecord, order: Order) -> Iterator[Doubt]:
-    """Yield the ranks whose configuration, or code, is compared with nothing."""
-    unverified = order.identity.config_digest is None and bool(order.train)
-    ordered = digest(order.train) if unverified else None
-    # an order without a plan is of one run: there is no other code to compare with
-    untold = bool(order.plan) and order.identity.git_sha is None
-    untold = untold and "git_sha" not in order.allow_drift
-    for rank, steps in sorted(record.ranks.items()):
+            yield Doubt(kind=Kind.STEPS_REPEATED, rank=rank, expected=order.steps, found=again)
         said = steps.identity()
         if said is None:
             continue
-        if unverified and said.config_digest not in (None, ordered):
+        if not any_config and said.config_digest not in (None, ordered):
             yield Doubt(kind=Kind.IDENTITY_UNVERIFIED, rank=rank, name="the configuration")
-        if untold and said.git_sha is None:
+        if not any_code and said.git_sha is None:
             yield Doubt(kind=Kind.IDENTITY_UNVERIFIED, rank=rank, name="the code")
 
 
