@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
+from gonogo.contract.records import ExitRecord, Preflight, RankExit
 from gonogo.judge.facts.record import RunRecord, with_lines, with_steps
 from gonogo.watch.watch_record import WatchRecord
 
@@ -17,7 +17,6 @@ def build_run_record(
     exit: ExitRecord | None = None,
     rank_exits: Mapping[int, RankExit] | None = None,
     preflight: Preflight | None = None,
-    model: ModelRecord | None = None,
     findings: Iterable[Finding] = (),
     watch: WatchRecord | None = None,
 ) -> RunRecord:
@@ -29,7 +28,6 @@ def build_run_record(
         exit: how the run ended; None while it has not, or when nobody wrote it down.
         rank_exits: rank → its own exit record; those of `exit` when None.
         preflight: what was checked before the launch.
-        model: identity as counted on the live model.
         findings: every finding of the run.
         watch: what the recorded ticks amount to; None without a watcher.
     """
@@ -41,7 +39,6 @@ def build_run_record(
         exit=exit,
         rank_exits=rank_exits or {},
         preflight=preflight,
-        model=model,
         findings=tuple(sorted(findings, key=lambda row: (row.at, row.key))),
     )
     record = with_lines(record, lines)

@@ -46,7 +46,6 @@ def test_the_digest_is_that_of_the_chain_of_lines(ranks: Callable[[Order], list[
         chain = hashlib.sha256(chain + hashlib.sha256(line.strip()).digest()[:16]).digest()
     found = facts_of(record_of(lines={0: lines})).ranks["0"]
     assert found.digest == digest([["boot0", len(lines), chain.hex()]])
-    assert found.blocks == [chain.hex()[:16]]
 
 
 RECORDED = sorted((HERE / "decisions").glob("*.json"))
