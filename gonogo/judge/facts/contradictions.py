@@ -34,6 +34,8 @@ TOP = {"flash_share": 1.0} | dict.fromkeys(
 """Numbers that are never negative → the largest value that they can have."""
 OVERLAP_S = 1.0
 """How long two processes of a rank may seem to run at once: a heartbeat thread ends late."""
+FOUND_FIRST_S = 60.0
+"""A program that is only read starts before its watcher, by no more than this."""
 CLOCKS_DIFFER_RATIO, CLOCKS_DIFFER_S = 0.2, 5.0
 """Lines are received a tick or two late, so shorter differences mean nothing."""
 HALT = ".HALT"
@@ -147,9 +149,10 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
 
 
 def _clocks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
-    """Compare how long a rank ran by its own clock with how long it was surely observed.
+    """Compare how long a rank ran by its own clock with how long it was observed.
 
-    A slow clock makes the rank look fast. Lines are received a tick or two late.
+    A slow clock makes the rank look fast. A rank that ran longer was not watched all the time;
+    its start, until the first step, may be unobserved.
     """
     observed = record.watch.heard if record.watch is not None else {}
     for rank, steps in sorted(record.ranks.items()):
@@ -157,9 +160,19 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         if heard is None:
             continue
         own_s = added(boot.ended_mono - boot.began_mono for boot in steps.boots)
-        if heard.least_s - own_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * heard.least_s):
-            expected, found = round(heard.least_s), round(own_s)
-            yield Doubt(kind=Kind.CLOCKS_DIFFER, rank=rank, expected=expected, found=found)
+        heard_s = heard.last_mono - heard.first_mono
+        first = next(iter(steps.boots), None)
+        start_s = 0.0 if first is None else first.stepped_mono - first.began_mono
+        start_s = start_s if math.isfinite(start_s) else 0.0
+        if steps.first_step is None:  # a program that is only read does not wait for its watcher
+            start_s = max(start_s, FOUND_FIRST_S)
+        for apart_s, seen_s in (
+            (heard.least_s - own_s, heard.least_s),
+            (own_s - start_s - heard_s, heard_s),
+        ):
+            if apart_s > max(CLOCKS_DIFFER_S, CLOCKS_DIFFER_RATIO * max(own_s, seen_s)):
+                expected, found = round(heard_s), round(own_s)
+                yield Doubt(kind=Kind.CLOCKS_DIFFER, rank=rank, expected=expected, found=found)
 
 
 def _devices(record: RunRecord, rules: Rules) -> Iterator[Doubt]:

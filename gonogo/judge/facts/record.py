@@ -18,7 +18,7 @@ from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
 from gonogo.contract.node import NodeExit
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord, Preflight, RankExit
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
@@ -110,6 +110,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     ending = {rank: f"exit_rank{rank}.json" for rank in sorted({*ranks, *owed})}
     exits = {rank: files.record(name, RankExit) for rank, name in ending.items()}
     ended = files.record("exit.json", ExitRecord)
+    files.record("model.json", ModelRecord)  # a torn one is named
     record = RunRecord(
         order=order,
         ranks={},

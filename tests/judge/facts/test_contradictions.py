@@ -317,8 +317,10 @@ def test_numbers_lie_in_their_range(says: dict[str, Any], name: str | None) -> N
     [
         (10.0, 15.0, False),  # 5 s are a tick or two
         (10.0, 15.1, True),
+        (15.1, 10.0, True),
         (100.0, 125.0, False),  # a fifth of the longer one
         (100.0, 125.5, True),
+        (125.5, 100.0, True),
     ],
 )
 def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, differ: bool) -> None:
@@ -328,12 +330,40 @@ def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, di
     assert (("clocks_differ", 0) in seen(told(lines, watch=watch))) is differ
 
 
-def test_the_time_between_two_processes_counts_for_none() -> None:
-    again = [beat(1, 40.0, boot="c", pid=2), beat(2, 50.0, boot="c", pid=2, msg="step_end")]
-    for least_s, count in ((20.0, 0), (25.1, 1)):
-        watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 60.0, least_s)})
-        found = seen(told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch))
-        assert found.count(("clocks_differ", 0)) == count
+@pytest.mark.parametrize(
+    ("start_s", "msg", "differ"),
+    [(4.9, "step_end", True), (5.1, "step_end", False), (0.1, "progress", False)],
+    ids=["heard too late", "started alone", "only read"],
+)
+def test_time_before_a_late_watcher_contradicts_nothing(
+    start_s: float, msg: str, differ: bool
+) -> None:
+    lines = [
+        beat(1, 7.0, msg="boot", step=0),
+        beat(2, 7.0 + start_s, msg="step_start" if msg == "step_end" else msg, step=1),
+        beat(3, 7.0 + 18.0, msg=msg, step=1),
+    ]
+    watch = replace(watch_of(ORDER), heard={0: Heard(50.0, 58.0, 8.0)})
+    assert ("clocks_differ" in dict(seen(told({0: lines}, watch=watch)))) is differ
+
+
+@pytest.mark.parametrize(("late_s", "count"), [(60.0, 0), (53.0, 0), (52.9, 1)])
+def test_time_before_a_late_last_tick_contradicts_nothing(late_s: float, count: int) -> None:
+    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 68.0, 68.0 - late_s)})
+    assert len(told({0: [beat(1, 7.0), beat(2, 17.0)]}, watch=watch)) == count
+
+
+@pytest.mark.parametrize(
+    ("heard_s", "least_s", "count"), [(60.0, 20.0, 0), (14.9, 14.9, 1), (60.0, 25.1, 1)]
+)
+def test_the_time_between_two_processes_counts_for_none(
+    heard_s: float, least_s: float, count: int
+) -> None:
+    ends = beat(2, 50.0, boot="c", pid=2, msg="step_end")
+    again = [beat(1, 40.0, boot="c", pid=2), ends]
+    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, heard_s, least_s)})
+    found = seen(told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch))
+    assert found.count(("clocks_differ", 0)) == count
 
 
 def test_devices_jsonl_holds_what_the_ticks_carry() -> None:
