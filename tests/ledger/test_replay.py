@@ -12,6 +12,7 @@ import pytest
 
 from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
+from gonogo.contract.facts import History
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision, first_difference, load_decision, record_of
@@ -277,7 +278,8 @@ def test_an_end_that_the_control_plane_recorded_is_not_verified(
 def test_runs_that_confirm_only_make_a_verdict_worse() -> None:
     recorded = present("stalled")
     row = {"run": "run_other", "variant": None, "verdict": "GO", "code": "completed"}
-    facts = {**recorded.document["facts"], "history": {"confirmations": [row]}}
+    history = History.model_validate({"confirmations": [row]}).model_dump(mode="json")
+    facts = {**recorded.document["facts"], "history": history}
     forged = judged_anew(recorded, facts=facts)
     found = replay_decision(forged, Surroundings(run_dir=HERE / "runs" / "stalled"))
     assert found.equal, found.text
