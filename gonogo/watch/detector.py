@@ -89,7 +89,7 @@ class Detector(Generic[S]):
     """Class of its state, made without arguments at the start; None for a rule without one."""
     Settings: ClassVar[type[BaseModel] | None] = None
     """A plug-in's settings; those of D1 to D26 are in `gonogo.contract.watch.Watch`."""
-    lines: ClassVar[frozenset[str]] = frozenset()
+    lines: frozenset[str] = frozenset()
     """Messages of the lines that `observe_line` is given; `EVERY_LINE` for all of them."""
     steps: ClassVar[bool] = False
     """Whether `observe_step` is called."""

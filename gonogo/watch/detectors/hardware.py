@@ -95,17 +95,17 @@ class Hardware(Detector[Health]):
             known, taken_mono = own.devices.get(sample.uuid) or DeviceHealth(), sample.taken_mono
             if sample.rank is None or sample.mono <= known.mono:
                 continue
-            health = replace(known, mono=sample.mono)
-            if sample.ecc_uncorrected is not None:
-                health = replace(health, ecc=sample.ecc_uncorrected)
+            read_mono, since_mono, ecc = known.read_mono, known.since_mono, sample.ecc_uncorrected
             if sample.throttle is not None:
-                continues = 0.0 < taken_mono - known.read_mono <= SILENT_S
-                since_mono = known.since_mono if continues else None
-                if not SLOWDOWNS.intersection(sample.throttle):
-                    since_mono = None
-                elif since_mono is None:
-                    since_mono = taken_mono
-                health = replace(health, read_mono=taken_mono, since_mono=since_mono)
+                continues = 0.0 < taken_mono - read_mono <= SILENT_S and since_mono is not None
+                slowed, read_mono = SLOWDOWNS.intersection(sample.throttle), taken_mono
+                since_mono = None if not slowed else since_mono if continues else taken_mono
+            health = DeviceHealth(
+                mono=sample.mono,
+                ecc=known.ecc if ecc is None else ecc,
+                read_mono=read_mono,
+                since_mono=since_mono,
+            )
             own = replace(own, devices={**own.devices, sample.uuid: health})
             findings += self._looked(sample, known, health, tick, view)
         return own, findings
@@ -147,17 +147,11 @@ class Hardware(Detector[Health]):
         """Return a finding about the device of a sample, at the step that its rank was in."""
         rank, uuid = sample.rank, sample.uuid
         stream = None if rank is None else view.streams.get(rank)
+        step = None if stream is None else stream.step
         return self.finding(
-            tick,
-            view,
-            severity,
-            f"{uuid}/{episode}",
-            f"rank {rank}, device {uuid}: {text}",
-            rank=rank,
-            step=None if stream is None else stream.step,
-            since=sample.ts,
-            **fields,
-        )
+            tick, view, severity, f"{uuid}/{episode}", f"rank {rank}, device {uuid}: {text}",
+            rank=rank, step=step, since=sample.ts, **fields,
+        )  # fmt: skip
 
     def measure(self, own: Health, view: View, mono: float) -> Near:
         """Return for how long the device that is throttled most has been throttled."""

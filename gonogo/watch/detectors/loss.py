@@ -479,10 +479,15 @@ class FirstLoss(Detector[FirstSeen]):
     lines = frozenset({Msg.PROGRESS})
     blind = "the first loss was reported, the run resumes, or its vocabulary is not known"
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        if not run.order.identity.vocab or run.order.resume_from is not None:
+            self.lines = frozenset()  # no loss is its first
+
     def observe_line(self, own: FirstSeen, event: Beat, view: View) -> Seen[FirstSeen]:
         """Observe the line that carries the loss of step 1."""
         loss = event.line.loss
-        if event.line.step != 1 or loss is None or not self.armed(own, view):
+        if event.line.step != 1 or loss is None or own.seen:
             return own, []
         own, tolerance = FirstSeen(seen=True), self.settings.tolerance
         expected = math.log(self.run.order.identity.vocab or 1)
@@ -495,5 +500,4 @@ class FirstLoss(Detector[FirstSeen]):
 
     def armed(self, own: FirstSeen, view: View) -> bool:
         """Return whether the first loss is still to come; a resumed run has none."""
-        order = self.run.order
-        return bool(order.identity.vocab) and order.resume_from is None and not own.seen
+        return bool(self.lines) and not own.seen

@@ -64,11 +64,6 @@ class Series:
     slope: float = 0.0
     """Rise per step of the scale that rises fastest."""
 
-    @property
-    def risen_mb(self) -> float:
-        """How far the latest sample lies above the lowest that is kept."""
-        return self.last_mb - min(value for points in self.scales for _, value in points)
-
     def take(self, step: int, mb: float, *, least: int, most: int, rise_ratio: float) -> "Series":
         """Return the series after one more sample.
 
@@ -234,8 +229,9 @@ class MemoryLeak(Detector[Growth]):
             eta_s = None if step_s is None else leak.steps_left * step_s
             findings.append(self._found(view, step, leak, Severity.WARN, eta_s))
             soon = eta_s is not None and eta_s < self.settings.halt_eta_s
-            left_mb = leak.steps_left * leak.series.slope
-            if leak.kind == HOST and soon and left_mb <= leak.series.risen_mb:
+            lowest_mb = min(mb for points in leak.series.scales for _, mb in points)
+            risen_mb = leak.series.last_mb - lowest_mb
+            if leak.kind == HOST and soon and leak.limit_mb - leak.series.last_mb <= risen_mb:
                 findings.append(self._found(view, step, leak, Severity.HALT, eta_s))
         return findings
 
@@ -341,13 +337,16 @@ class MemoryLimit(Detector[Over]):
     observes = frozenset({"devices", Kind.HOST_MEMORY, Kind.HOSTS_MEMORY})
     blind = "nothing reports memory"
 
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        if self.settings.reserved_mb is None:
+            self.lines = frozenset()
+
     def observe_line(self, own: Over, beat: Beat, view: View) -> Seen[Over]:
         """Observe what a rank has reserved."""
         line, name = beat.line, f"rank{beat.line.rank}"
         mb = line.gpu_mem_reserved
-        if self.settings.reserved_mb is None or mb is None or not math.isfinite(mb):
-            return own, []
-        if not mb and name not in own.counts:
+        if mb is None or not math.isfinite(mb) or not (mb or name in own.counts):
             return own, []  # a rank without a device of torch's says nothing about memory
         text = f"rank {line.rank} has reserved {mb:.0f} MB on its device"
         return self._sampled(own, beat, view, name, mb, "reserved_mb", text, rank=line.rank)
