@@ -128,10 +128,6 @@ class Hygiene(Detector[Skews]):
             rank=rank, value=value, threshold=limit, **fields,
         )  # fmt: skip
 
-    def armed(self, own: Skews, view: View) -> bool:
-        """Whether any line has come."""
-        return bool(view.streams)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Absences:

@@ -151,8 +151,3 @@ class IdentityEqual(Detector[Identities]):
             text, plan = "; ".join(halting), Source.PLAN
             found.append(self.finding(tick, view, halt, "differs", text, step=step, source=plan))
         return found
-
-    def armed(self, own: Identities, view: View) -> bool:
-        """Whether a rank has yet to be compared with an order that checks anything."""
-        checked = any(getattr(view.run.order.identity, name) is not None for name in FIELDS)
-        return checked or view.run.order.world_size > 1

@@ -301,6 +301,7 @@ class ImplausibleSpeed(Detector[Speeds]):
         " the parameters: UNKNOWN."
     )
     State = Speeds
+    armed_by = "fastest"
     steps = True
     ticks = True
     observes = frozenset({PEAK})
@@ -362,10 +363,6 @@ class ImplausibleSpeed(Detector[Speeds]):
             )
             for severity, name, value, limit, text in found
         ]
-
-    def armed(self, own: Speeds, view: View) -> bool:
-        """Whether enough steps have been timed."""
-        return len(own.rows) >= int(self._keep)
 
     def measure(self, own: Speeds, view: View, mono: float) -> Near:
         """Return the reported speed beside the largest that can be true."""

@@ -6,8 +6,7 @@ import pytest
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.outcome import Detector
-from gonogo.watch import armed, identity_ok, start
+from gonogo.watch import identity_ok
 from tests.watch.streams import IDENTITY, Watched, World, order_of, watch
 
 
@@ -189,18 +188,6 @@ def test_what_differs_is_told_by_its_own_name_and_digests_are_cut_short() -> Non
         (0, Source.DEFAULT),
         (1, Source.DEFAULT),
     ]
-
-
-@pytest.mark.parametrize(
-    ("identity", "world_size", "on"),
-    [(Identity(dim=256), 1, True), (Identity(), 2, True), (Identity(), 1, False)],
-    ids=["an order that checks", "peers", "nothing to compare"],
-)
-def test_it_is_armed_when_there_is_something_to_compare(
-    identity: Identity, world_size: int, on: bool
-) -> None:
-    order = order_of(world_size=world_size).model_copy(update={"identity": identity})
-    assert armed(start(order))[Detector.IDENTITY] is on
 
 
 def test_a_value_is_told_with_four_hundred_characters() -> None:
