@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.timeline.lines import Arrival, BootLines, LineRecord
+from gonogo.timeline.lines import DIGEST_BYTES, Arrival, BootLines, LineRecord
 from gonogo.timeline.timeline import Unreadable
 from gonogo.watch.detectors.hygiene import Hygiene, Skews
 from gonogo.watch.view import Beat, Run, View
@@ -211,7 +211,9 @@ def test_an_alive_line_may_lag_by_one_step() -> None:
 
 def lines_up_to(top: int, **fields: Any) -> dict[int, LineRecord]:
     """Lines of rank 0 up to `top`, of which the tenth is missing."""
-    held = BootLines(first=1, top=top, missing=[(10, 10)])
+    held = BootLines()
+    for seq in (seq for seq in range(1, top + 1) if seq != 10):
+        held.take(seq, bytes(DIGEST_BYTES))
     return {0: LineRecord(boot="boot", boots={"boot": held}, **fields)}
 
 
