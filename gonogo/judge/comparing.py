@@ -31,12 +31,6 @@ def unit_of_directory(
 ) -> Unit | NoUnit:
     """Return what a run directory contributes.
 
-    Args:
-        name: as the user named it.
-        path: the run directory.
-        question: what is asked.
-        judged: the facts of the decision that it is measured for, if it is for one.
-
     Raises:
         NotFound: no such directory, neither lines nor an order in it, or it was pruned.
     """

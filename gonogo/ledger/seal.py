@@ -58,15 +58,7 @@ def judged(
     reason: str | None = None,
     cause: Cause | None = None,
 ) -> Entry:
-    """Return what the judge decided.
-
-    Args:
-        judgement: what `judge(facts, rules)` came to.
-        rules, facts: what it was judged by, exactly those.
-        actor: who asked.
-        reason: in words, where there is more to say than the criteria do.
-        cause: why the verdict is not GO, in words.
-    """
+    """Return what the judge decided."""
     return Entry(
         kind=DecisionKind.AUTO,
         verdict=judgement.verdict,

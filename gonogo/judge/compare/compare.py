@@ -38,9 +38,7 @@ Counted = Mapping[str, Sequence[Unit]]
 def compare(variants: Variants, question: Question) -> Comparison:
     """Return the comparison of variants.
 
-    Args:
-        variants: variant → its runs; the first is the baseline.
-        question: what is asked of them.
+    The first one is the baseline.
 
     Raises:
         Rejected: fewer than two variants, or a variant without runs.
@@ -137,7 +135,6 @@ def _answered(
         _same(_paths({"baseline": baseline, "variant": units}), question)
         or _elsewhere(baseline, units, question)
         or _unshown(baseline, units, question)
-        or _unlike(baseline, units, question)
     )
     if unshown is not None:
         return row.model_copy(update={"text": unshown})
@@ -207,35 +204,24 @@ def _elsewhere(baseline: Sequence[Unit], units: Sequence[Unit], question: Questi
 
 
 def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
-    """Return why nothing shows that the variant did something else; None if something does."""
-    for metric in question.shown_by:
-        base = [unit.shown.get(metric, math.nan) for unit in baseline]
-        mine = [unit.shown.get(metric, math.nan) for unit in units]
-        if any(map(math.isnan, (*base, *mine))):
-            return f"nothing shows that it did something else: not every run tells {metric}"
-        if any(_alike(a, b, SHOWN_RATIO) for a in base for b in mine):
-            return f"{SAME}: {metric} is {mine[0]:.4g} as in the baseline"
-    return None
-
-
-def _unlike(baseline: Sequence[Unit], units: Sequence[Unit], question: Question) -> str | None:
-    """Return why it may have computed something else; None if every metric is alike."""
-    for metric, share in question.alike_in.items():
+    """Return why its metrics do not show what was asked: another computation, or the same one."""
+    asked = [(metric, SHOWN_RATIO, True) for metric in question.shown_by]
+    asked += [(metric, share, False) for metric, share in question.alike_in.items()]
+    for metric, share, must_differ in asked:
         told = {unit.repeat: unit.shown.get(metric) for unit in baseline}
         for unit in units:
             base, mine = told.get(unit.repeat), unit.shown.get(metric)
             if base is None or mine is None:
-                return f"nothing shows that it computed the same: not every run tells {metric}"
-            if not _alike(base, mine, share):
+                return f"nothing shows what it computed: not every run tells {metric}"
+            alike = abs(base - mine) <= share * max(abs(base), abs(mine))
+            if alike and must_differ:
+                return f"{SAME}: {metric} is {mine:.4g} as in the baseline"
+            if not alike and not must_differ:
                 return (
                     f"it computed something else: {metric} is {mine:.6g} against {base:.6g} of"
                     f" the baseline, and may differ by {percent(share)}"
                 )
     return None
-
-
-def _alike(a: float, b: float, share: float) -> bool:
-    return abs(a - b) <= share * max(abs(a), abs(b))
 
 
 def _text(found: Interval, answer: Answer, question: Question) -> str:

@@ -126,11 +126,7 @@ def _said(identity: Mapping[str, Any]) -> Iterator[tuple[str, JsonValue]]:
 
 
 def find_paths(variants: Mapping[str, Sequence[Ran]]) -> list[DifferingPath]:
-    """Return every path in which variants differ, by name.
-
-    Args:
-        variants: variant → what each of its runs ran.
-    """
+    """Return every path in which variants differ, by name."""
     whole = all(_all_known(rows) for rows in variants.values())
     ordered = {name: _ordered_of(rows, whole=whole) for name, rows in variants.items()}
     told = {name: [row.told for row in rows] for name, rows in variants.items()}

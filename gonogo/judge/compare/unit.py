@@ -64,16 +64,7 @@ def build_unit(
     *,
     order: Order | None = None,
 ) -> Unit | NoUnit:
-    """Return what a run contributes.
-
-    Args:
-        name: as the user named it.
-        facts: of the run.
-        rules: of the run.
-        measures: metric → its measure after the warm-up; the facts may hold none.
-        question: what is asked.
-        order: the run's order, if it is at hand; else the rules say what was ordered.
-    """
+    """Return what a run contributes."""
     measure = measures.get(question.metric)
     why = _began_late(rules, question) or _lack(question.metric, measure, rules, question)
     if why is not None or measure is None:

@@ -255,13 +255,7 @@ def _named(change: Mapping[str, Any] | None) -> str | None:
 
 
 def history_of(attempts: Sequence[Attempt], question: Question, judged: Attempt) -> History | None:
-    """Return what the phase's other runs say beside the judged one; None if there is nothing.
-
-    Args:
-        attempts: every run of the phase, also those that infrastructure or an operator ended.
-        question: the failure and its reruns.
-        judged: the run that the decision is about.
-    """
+    """Return what the phase's other runs say beside the judged one; None if there is nothing."""
     asked = (question.failed, *question.reruns) if question.reruns else ()
     found: dict[str, Any] = {
         "confirmations": [_confirmation(row) for row in asked],

@@ -22,12 +22,7 @@ from gonogo.judge.gate.conditions import ON_MISS, is_approval
 
 
 def phases_never_ran(phases: Iterable[PhaseView], ran: Container[str]) -> list[str]:
-    """Return the phases that never ran, here or where they are inherited from.
-
-    Args:
-        phases: in their order.
-        ran: those of which a worker took a run; one that was cancelled in the queue never ran.
-    """
+    """Return the phases that never ran, here or where they are inherited from."""
     return [
         phase.name
         for phase in phases
@@ -127,11 +122,7 @@ class Said:
 
 
 def overrides_of(decisions: Iterable[Said | Decision]) -> list[OverrideView]:
-    """Return what a person decided and still stands, oldest first.
-
-    Args:
-        decisions: of one experiment, in their order.
-    """
+    """Return what a person decided and still stands, oldest first."""
     judged: dict[str, Verdict | None] = {}
     verdicts: dict[str, OverrideView] = {}
     missed: dict[str, Verdict] = {}

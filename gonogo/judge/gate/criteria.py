@@ -152,7 +152,10 @@ def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
         return None
     whole = [row.samples >= max(row.owed, criterion.min_samples) for row in rows]
     unknown = math.inf if limit.at_least else -math.inf
-    stays = _stays(criterion, limit)
+    metric = metric_row(criterion.metric)
+    kept = (Aggregate.MIN,) if limit.at_least else (Aggregate.MAX, Aggregate.COUNT)
+    # no further sample makes a minimum, a maximum or a count better
+    stays = metric is not None and metric.statistic is None and criterion.aggregate in kept
     ends = [
         row.value if (stays or ended) and row.value is not None else unknown
         for row, ended in zip(rows, whole, strict=True)
@@ -164,16 +167,6 @@ def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
     left = "" if all(whole) else " whatever is missing"
     text = f"{what} is {end}{best:g}{left}; {limit} was asked"
     return Reading(FAIL, text, rounded(best))
-
-
-def _stays(criterion: Criterion, limit: Limit) -> bool:
-    """Say whether further samples cannot make the value better: of a minimum, maximum or count."""
-    metric = metric_row(criterion.metric)
-    if metric is None or metric.statistic is not None:
-        return False
-    if limit.at_least:
-        return criterion.aggregate is Aggregate.MIN
-    return criterion.aggregate in (Aggregate.MAX, Aggregate.COUNT)
 
 
 def _shortfall(criterion: Criterion, rows: list[MeasureRow]) -> tuple[CriterionOutcome, str] | None:

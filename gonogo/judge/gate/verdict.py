@@ -162,11 +162,6 @@ def settle(
     Only a run by which its phase passes meets a condition, and only if every built-in criterion
     passes: otherwise its records prove nothing.
 
-    Args:
-        rows: open conditions, as they are in the run's rules.
-        facts: of a completed run of `evidence_from`.
-        rules: the run's rules.
-        verdict: of the phase, by this run and the runs before it.
     """
     built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
     against = [
