@@ -246,13 +246,13 @@ def patience_of(
             source = watch.source_of(SETTING[place], from_profile)
         seconds = cell.seconds
         if source is not Source.DEFAULT:
-            seconds = _setting(watch, SETTING[place])
+            seconds = setting_at(watch, SETTING[place])
         table[place] = Patience(seconds=seconds, multiple=cell.multiple, of=cell.of, source=source)
     return _with_suspicion(_adjusted(table, watch, kind, compiled, nodes, step_s), watch)
 
 
-def _setting(watch: Watch, path: str) -> float:
-    """Return the value of a setting at a dotted path."""
+def setting_at(watch: Watch, path: str) -> float:
+    """Return the number of a setting at a dotted path."""
     node: object = watch
     for name in path.split("."):
         node = getattr(node, name)

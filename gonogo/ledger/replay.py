@@ -40,7 +40,6 @@ from gonogo.ledger.recorded import (
     shortened,
 )
 from gonogo.ledger.sign import Trust
-from gonogo.pruned import check_not_pruned
 from gonogo.watch.registry import made_by
 
 Json = Mapping[str, Any]
@@ -292,7 +291,6 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     history = _parsed(History, "facts.history", facts.get("history") or {})
     derived = _parsed(Rules, "rules", rules)
     try:
-        check_not_pruned(run_dir)
         record = load_run(run_dir)
         if record.order is not None:  # it names no open conditions: those are as recorded
             derived = build_rules(record.order, derived.conditions)

@@ -12,7 +12,7 @@ Not covered: settings of detectors that a plan may leave out, and settings of pl
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
@@ -21,7 +21,7 @@ from gonogo.contract.facts import Confirmation, Facts, History
 from gonogo.contract.finding import Source
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import SETTING
+from gonogo.contract.patience import SETTING, setting_at
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Action, Watch
@@ -159,14 +159,6 @@ def weakened(rules: Rules) -> list[str]:
     return [row.text for row in _weaknesses(rules)]
 
 
-def default_of(path: str) -> object:
-    """Return the default of a setting; None for a setting that this release does not know."""
-    node: object = Watch()
-    for part in path.split("."):
-        node = getattr(node, part, None) if isinstance(node, BaseModel) else None
-    return node
-
-
 def ceiling_text(path: str) -> str:
     """Return the ceiling of a setting as the reference prints it; empty without one."""
     return f"at most {CEILINGS[path]:g}" if path in CEILINGS else ""
@@ -216,10 +208,10 @@ def _weaknesses(rules: Rules) -> Iterator[Weakness]:
 def _loosened(rules: Rules) -> Iterator[Weakness]:
     """Yield the settings of the plan that are looser than the defaults."""
     for path, limit in CEILINGS.items():
-        said, default = rules.watch.get(path), default_of(path)
-        if said is None or said.source is Source.DEFAULT or not isinstance(default, int | float):
+        said = rules.watch.get(path)
+        if said is None or said.source is Source.DEFAULT:
             continue
-        value = limit if said.value is None else said.value
+        value, default = limit if said.value is None else said.value, setting_at(Watch(), path)
         if isinstance(value, int | float) and value > default:
             text = f"{path} is {value:g}, looser than the default {default:g}"
             beyond = value > limit

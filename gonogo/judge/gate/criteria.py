@@ -41,10 +41,6 @@ class Limit:
     at_least: bool
     """Whether larger values pass."""
 
-    def passes(self, value: float) -> bool:
-        """Say whether a value passes; the threshold itself does."""
-        return value >= self.pass_at if self.at_least else value <= self.pass_at
-
     def fails(self, value: float) -> bool:
         """Say whether a value fails; the threshold itself does not."""
         return value < self.fail_at if self.at_least else value > self.fail_at
@@ -195,7 +191,7 @@ def _weigh(criterion: Criterion, value: float | None) -> Reading:
         return Reading(PASS, f"{what}: every sample is finite", value)
     if limit is None or value is None or not finite:
         return Reading(INCONCLUSIVE, f"{what}: the samples of some rank have no finite value")
-    if limit.passes(value):
+    if value >= limit.pass_at if limit.at_least else value <= limit.pass_at:
         return Reading(PASS, f"{what} is {value:g}, {limit}", value)
     if limit.fails(value):
         return Reading(FAIL, f"{what} is {value:g}; {limit} was asked", value)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.patience import Patience, Place, bounded
+from gonogo.contract.patience import Patience, Place, bounded, setting_at
 from gonogo.contract.plan import HeartbeatCadence
 from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.rules import Rules
@@ -19,7 +19,6 @@ from gonogo.judge.gate.added import (
     WEAKENED,
     added_criteria,
     ceiling_text,
-    default_of,
     weakened,
 )
 from gonogo.judge.gate.rules import build_rules
@@ -39,7 +38,7 @@ def test_no_default_is_its_ceiling_and_the_reference_shows_each() -> None:
     rows = [row for row in reference.page().splitlines() if row.startswith("| `watch.")]
     assert CEILINGS.keys() <= build_rules(order_of()).watch.keys()
     for path in CEILINGS:
-        assert CEILINGS[path] != default_of(path)
+        assert CEILINGS[path] > setting_at(Watch(), path)
         (row,) = (row for row in rows if row.startswith(f"| `watch.{path}` |"))
         assert ceiling_text(path) in row
 
