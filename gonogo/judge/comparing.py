@@ -22,6 +22,7 @@ from gonogo.judge.facts.record import load_order, load_run
 from gonogo.judge.gate.built_in import Word, worst_check
 from gonogo.judge.gate.rules import build_rules
 from gonogo.ledger.recorded import RecordedDecision
+from gonogo.pruned import check_not_pruned
 from gonogo.rundir import RunDir
 
 
@@ -33,6 +34,7 @@ def unit_of_directory(
     Raises:
         NotFound: no such directory, neither lines nor an order in it, or it was pruned.
     """
+    check_not_pruned(path)
     run_dir = RunDir(path)
     try:
         if not run_dir.ranks() and not run_dir.order.exists():
