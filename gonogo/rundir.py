@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -103,24 +104,19 @@ class RunDir:
         """What the follower of one node told."""
         return self.path / f"watch_node{node}.jsonl"
 
-    def ranks(self) -> list[int]:
-        """Return the ranks that have a heartbeat file, ascending."""
-        return self._ranks_in(_HEARTBEAT)
-
-    def ended_ranks(self) -> list[int]:
-        """Return the ranks that have an exit record, ascending."""
-        return self._ranks_in(_RANK_EXIT)
-
-    def logged_ranks(self) -> list[int]:
-        """Return the ranks that have a log, ascending; one that died at once has nothing else."""
-        return self._ranks_in(_RANK_LOG)
-
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
         try:
             found = map(name.fullmatch, os.listdir(self.path))
         except (FileNotFoundError, NotADirectoryError):
             return []
         return sorted(int(match.group(1)) for match in found if match)
+
+    ranks = partialmethod(_ranks_in, _HEARTBEAT)
+    """Return the ranks that have a heartbeat file, ascending."""
+    ended_ranks = partialmethod(_ranks_in, _RANK_EXIT)
+    """Return the ranks that have an exit record, ascending."""
+    logged_ranks = partialmethod(_ranks_in, _RANK_LOG)
+    """Return the ranks that have a log, ascending; one that died at once has nothing else."""
 
     def inside(self, relative: str) -> Path:
         """Return the real path of an artifact.

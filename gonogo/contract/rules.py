@@ -87,10 +87,6 @@ class Rules(Recorded):
         """Whether anybody recorded what was ordered."""
         return self.world_size is not None
 
-    def exits(self) -> range:
-        """Return the numbers of the programs whose exits are owed: every rank's, or the only."""
-        return range(self.world_size or 0 if self.programs is None else self.programs)
-
     @property
     def last_step(self) -> int:
         """The last step that is owed; 0 where nobody knows."""

@@ -161,7 +161,8 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Checked]:
     The ranks that a command starts need no record, but an existing one counts.
     """
     said = facts.exit.ranks if facts.exit is not None else {}
-    required = [str(rank) for rank in rules.exits()]
+    programs = rules.ranks() if rules.programs is None else range(rules.programs)
+    required = [str(rank) for rank in programs]
     others = (facts.rank_exits.keys() | said.keys()) - set(required)
     required += sorted(others & set(map(str, rules.ranks())))
     for rank in required:

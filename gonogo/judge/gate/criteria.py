@@ -40,13 +40,11 @@ class Limit:
     fail_at: float
     at_least: bool
     """Whether larger values pass."""
+    words: str
 
     def fails(self, value: float) -> bool:
         """Say whether a value fails; the threshold itself does not."""
         return value < self.fail_at if self.at_least else value > self.fail_at
-
-    def __str__(self) -> str:
-        return f"{'≥' if self.at_least else '≤'} {self.pass_at:g}"
 
 
 def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> CriterionResult:
@@ -161,7 +159,7 @@ def _certain(criterion: Criterion, rows: list[MeasureRow]) -> Reading | None:
         return None
     end = "" if all(whole) else "at most " if limit.at_least else "at least "
     left = "" if all(whole) else " whatever is missing"
-    text = f"{what} is {end}{best:g}{left}; {limit} was asked"
+    text = f"{what} is {end}{best:g}{left}; {limit.words} was asked"
     return Reading(FAIL, text, rounded(best))
 
 
@@ -192,9 +190,9 @@ def _weigh(criterion: Criterion, value: float | None) -> Reading:
     if limit is None or value is None or not finite:
         return Reading(INCONCLUSIVE, f"{what}: the samples of some rank have no finite value")
     if value >= limit.pass_at if limit.at_least else value <= limit.pass_at:
-        return Reading(PASS, f"{what} is {value:g}, {limit}", value)
+        return Reading(PASS, f"{what} is {value:g}, {limit.words}", value)
     if limit.fails(value):
-        return Reading(FAIL, f"{what} is {value:g}; {limit} was asked", value)
+        return Reading(FAIL, f"{what} is {value:g}; {limit.words} was asked", value)
     text = f"in the grey zone: {what} is {value:g}, between {limit.fail_at:g} and {limit.pass_at:g}"
     return Reading(INCONCLUSIVE, text, value, grey=True)
 
@@ -218,5 +216,6 @@ def _limit(criterion: Criterion) -> Limit | None:
     ):
         numbers = [float(row) for row in bounds if isinstance(row, int | float)]
         if numbers:
-            return Limit(numbers[0], numbers[-1], at_least)
+            words = f"{'≥' if at_least else '≤'} {numbers[0]:g}"
+            return Limit(numbers[0], numbers[-1], at_least, words)
     return None
