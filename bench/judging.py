@@ -25,7 +25,7 @@ from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
-from gonogo.watch import WatchState, fold, lines_seen, start, tick_digest, tick_line
+from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
 from gonogo.watch.registry import detector_names
 
 STEP_S = 1.0
@@ -70,7 +70,7 @@ def write_run(folder: Path, *, steps: int, ranks: int) -> int:
                 sealed = file_seal(run_dir.order).sha256
                 begins = WatchStart(run=order.run, attempt=1, order_sha256=sealed)
             tick = tick.model_copy(
-                update={"lines": lines_seen(state, beats), "prev": previous, "start": begins}
+                update={"lines": state.view.lines_seen(beats), "prev": previous, "start": begins}
             )
             line = tick_line(tick)
             previous = tick_digest(line)

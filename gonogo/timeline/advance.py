@@ -120,8 +120,7 @@ def _continue(stream: RankStream, before: RankStream, mono: float) -> None:
         return
     stream.top_step = max(before.top_step, before.completed)
     if before.completed <= before.top_step:
-        only_evaluated = before.done and before.completed == 0
-        stream.idle_boots = before.idle_boots + (not only_evaluated)
+        stream.idle_boots = before.idle_boots + 1
 
 
 def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:
@@ -206,7 +205,6 @@ def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
         rank=stream.rank,
         boot=beat.boot,
         step=step,
-        mono=beat.mono,
         dt_s=stream.pace.end(step, beat.mono),
         progress=progress if progress is not None and progress.step == step else None,
         tokens=beat.tokens if own else None,

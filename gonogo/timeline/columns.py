@@ -111,9 +111,12 @@ class StepTable:
         if late and told & bit:
             return
         if bit == _PROGRESSED:
+            if told & bit:
+                self._forget(row)
             told = told & ~_SKIPPED if beat.skipped is not True else told | _SKIPPED
             for value, column in zip(_READ(vars(beat)), self.numbers, strict=True):
-                column[row] = UNTOLD if value is None else value
+                if value is not None:
+                    column[row] = value
         elif bit == _STARTED:
             self.start_mono[row] = beat.mono
         else:
@@ -124,6 +127,11 @@ class StepTable:
             for value, column in zip(seconds, self.sections, strict=True):
                 column[row] = value
         self.told[row] = told | bit
+
+    def _forget(self, row: int) -> None:
+        """Forget the numbers that were told of a step."""
+        for column in self.numbers:
+            column[row] = UNTOLD
 
     def lay(self, later: "StepTable", boot: int) -> None:
         """Lay the steps of a later process (number `boot`) over these: what it said counts.
@@ -140,8 +148,7 @@ class StepTable:
                     mine[row] = its[there]
             elif more & _STARTED and more & _ENDED:
                 told &= ~(_PROGRESSED | _SKIPPED)
-                for mine in self.numbers:
-                    mine[row] = UNTOLD
+                self._forget(row)
             if more & _ENDED:
                 self.end_mono[row], self.boot[row] = later.end_mono[there], boot
                 self.tokens[row] = later.tokens[there]

@@ -238,6 +238,14 @@ class LineRecord:
             before=before,
         )
 
+    def is_at(self, seen: LinesSeen) -> bool:
+        """Whether those lines have come that a tick had read, and no others."""
+        if self.boot != seen.boot:
+            return False
+        lines, beside = self.boots[seen.boot], (seen.others, seen.before)
+        read = lines.contiguous == seen.seq and lines.chain.hex() == seen.digest
+        return read and self.beside() == beside
+
     def beside(self) -> tuple[int, str | None]:
         """Return how many lines came besides the obeyed boot's, and the digest of other boots'.
 

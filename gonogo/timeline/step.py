@@ -6,18 +6,15 @@ rank never ends (its line was lost) is passed over when a later one is whole.
 """
 
 import math
-import statistics
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.tick import Tick
 
 WINDOW_STEPS = 256
-MOST_APART = 1024
-"""Steps within which a step of only some ranks is passed over: lines of the others came late."""
 MOST_OPEN = 256
 """Steps that wait for a rank; beyond that the oldest waits no longer."""
 
@@ -71,8 +68,6 @@ class RankStep:
     rank: int
     boot: str
     step: int
-    mono: float
-    """The rank's own clock at the end of the step."""
     dt_s: float | None
     """Seconds of training since the step end before; None for the first of a boot."""
     progress: Heartbeat | None
@@ -102,8 +97,6 @@ class Step:
     """Whether every rank's optimizer took the step (fp16 skips some)."""
     slowest_s: float | None = field(init=False)
     """The longest step time of any rank."""
-    median_s: float | None = field(init=False)
-    """The median step time over ranks."""
 
     def __post_init__(self) -> None:
         """Work out once what several detectors ask."""
@@ -117,21 +110,6 @@ class Step:
         norm = min(norms, key=math.isfinite, default=None)
         self.grad_norm = norm if self.applied else None
         self.slowest_s = max(times, default=None)
-        self.median_s = statistics.median(times) if times else None
-
-    def lacks(self, ranks: Collection[int], last_step: int) -> bool:
-        """Whether it is of some of these ranks alone, and they all ended one not long before."""
-        fewer = len(self.ranks) < len(ranks) and self.ranks.keys() < set(ranks)
-        return fewer and 0 < self.step - last_step <= MOST_APART
-
-    def values(self, of: Callable[[Heartbeat], float | None]) -> dict[int, float]:
-        """Return rank → a number of its progress line, if it reported one."""
-        found = {}
-        for rank, row in self.ranks.items():
-            value = None if row.progress is None else of(row.progress)
-            if value is not None:
-                found[rank] = value
-        return found
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ suspended. A scheduler, a virtual machine or a closed lid suspends a run togethe
   awake, and the watcher was away alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
@@ -180,7 +180,8 @@ class Timeline:
                 sink(rank, beat, arrival)
             if arrival is _STALE:
                 continue
-            active, steps = self.clock.line(beat, mono), list[Step]()
+            active = self.clock.line(beat, mono)
+            steps: list[Step] = []
             stream = stream or RankStream(rank=rank)
             if arrival is _LATE:
                 absorb_late(stream, active)
@@ -200,7 +201,8 @@ class Timeline:
         record.refuse_in_front(lines)
         return record
 
-    def lines_seen(self, rank: int) -> LinesSeen | None:
-        """Return how far a rank's lines have been read; None before any line."""
-        record = self.lines.get(rank)
-        return None if record is None else record.seen()
+    def lines_seen(self, ranks: Iterable[int]) -> dict[str, LinesSeen]:
+        """Return how far the lines of ranks have been read, for the tick that brought them."""
+        records = {str(rank): self.lines.get(rank) for rank in ranks}
+        found = {rank: None if row is None else row.seen() for rank, row in records.items()}
+        return {rank: seen for rank, seen in found.items() if seen is not None}

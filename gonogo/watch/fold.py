@@ -19,7 +19,7 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import LinesSeen, ProcessState, Tick
+from gonogo.contract.tick import ProcessState, Tick
 from gonogo.contract.watch import Action
 from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream
@@ -235,8 +235,6 @@ def _ask(
     """Have detectors observe an event; a plug-in that raises an error is left out from here on."""
     own, view = state.own, state.view
     for name, observe in asked:
-        if name in state.failed:
-            continue
         try:
             own[name], found = observe(own[name], event, view)
             if found:
@@ -276,11 +274,6 @@ def _by_action(state: WatchState, finding: Finding) -> Finding:
     return finding.model_copy(update={"severity": Severity.WARN, "act": None, "key": key})
 
 
-def latched(state: WatchState) -> Finding | None:
-    """Return the first halt finding, which decides; later ones are recorded only."""
-    return state.latched
-
-
 def armed(state: WatchState) -> dict[str, bool]:
     """Return which detectors could find something now; a silent disarming must be visible."""
     found = dict[str, bool].fromkeys((*(row.name for row in state.detectors), *state.failed), False)
@@ -311,9 +304,3 @@ def identity_ok(state: WatchState) -> bool | None:
     """Return True if every rank runs what was ordered, False on a difference, else None."""
     told = state.own.get(Name.IDENTITY)
     return None if told is None else identity.equals_order(told, state.view)
-
-
-def lines_seen(state: WatchState, ranks: Iterable[int]) -> dict[str, LinesSeen]:
-    """Return how far the lines of `ranks` have been read, for the tick that brought them."""
-    found = {str(rank): state.view.lines_seen(rank) for rank in ranks}
-    return {rank: seen for rank, seen in found.items() if seen is not None}

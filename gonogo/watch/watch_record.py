@@ -213,7 +213,7 @@ class WatchRecord:
         for name, seen in tick.lines.items():
             rank = parse_rank(name)
             record = None if rank is None else lines.get(rank)
-            if record is None or record.seen() != seen:
+            if record is None or not record.is_at(seen):
                 if self.agrees:
                     kind = DoubtKind.LINES_CHANGED
                     self.add_problem(kind, rank=rank, name="some", found=number)
@@ -233,4 +233,8 @@ class WatchRecord:
             mono = 0.0 if self.last is None else self.last.mono
             self._take_node(NodeProbe(node=node, state=NodeState.HEARD), mono)
         last = {rank: row.seen for rank, row in self.heard.items()}
-        self.reaches = all(row.seen() == last.get(rank) for rank, row in lines.items())
+        self.reaches = all(_reaches(row, last.get(rank)) for rank, row in lines.items())
+
+
+def _reaches(lines: LineRecord, seen: LinesSeen | None) -> bool:
+    return seen is not None and lines.is_at(seen)

@@ -32,7 +32,7 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
 from gonogo.ledger.seal import judged as judged_by
-from gonogo.watch import fold, lines_seen, replay_watch, start, tick_digest, tick_line
+from gonogo.watch import fold, replay_watch, start, tick_digest, tick_line
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import preflight_name, save_json
@@ -254,7 +254,7 @@ def ticks_of(
         state, _ = fold(state, tick, beats)
         tick = tick.model_copy(
             update={
-                "lines": lines_seen(state, beats),
+                "lines": state.view.lines_seen(beats),
                 "prev": previous,
                 "start": None if previous else WatchStart(
                     run=order.run, attempt=order.attempt, version="0.2.0",

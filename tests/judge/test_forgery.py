@@ -42,7 +42,7 @@ from gonogo.pruned import PRUNED_NAME
 from gonogo.rundir import file_seal, iter_lines, save_json
 from gonogo.supervise.exit_record import count_heartbeats
 from gonogo.supervise.prune.decide import What
-from gonogo.watch import lines_seen, refold, replay_watch, tick_digest, tick_line
+from gonogo.watch import refold, replay_watch, tick_digest, tick_line
 from tests.data.make_runs import (
     BOOT_MONO,
     EPOCH,
@@ -1073,7 +1073,7 @@ def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Pat
             stream.write(b"".join(map(wire_line, lines)))
     state = refold(folder).state
     upto = {str(rank): (folder / f"heartbeat_rank{rank}.jsonl").stat().st_size for rank in rest}
-    add_tick(folder, lines=lines_seen(state, rest))
+    add_tick(folder, lines=state.view.lines_seen(rest))
     raw = (folder / "watch.jsonl").read_bytes().splitlines(keepends=True)
     whole = ticks_in(folder)[-1].model_copy(update={"upto": upto})
     (folder / "watch.jsonl").write_bytes(b"".join([*raw[:-1], tick_line(whole)]))

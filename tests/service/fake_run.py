@@ -16,7 +16,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.rundir import RunDir, save_json
-from gonogo.watch import fold, lines_seen, start, tick_digest, tick_line
+from gonogo.watch import fold, start, tick_digest, tick_line
 from gonogo.watch.fold import WatchState
 
 BOOT_TS = 1_700_000_000.0
@@ -116,7 +116,7 @@ def ticks_of(
             files={} if number else seals(run_dir, run_dir.order, run_dir.preflight),
         )
         raised += fold(state, tick, beats)[1]
-        tick = tick.model_copy(update={"lines": lines_seen(state, beats)})
+        tick = tick.model_copy(update={"lines": state.view.lines_seen(beats)})
         previous, number = tick_digest(tick_line(tick)), number + 1
         yield tick
 

@@ -109,7 +109,6 @@ class Ran:
                 rank=rank,
                 boot=self.boot,
                 step=self.number,
-                mono=self.mono,
                 dt_s=times[rank],
                 progress=progress,
                 tokens=tokens,

@@ -21,7 +21,7 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.tick import Tick, WatchStart
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.rundir import save_json
-from gonogo.watch import WatchState, dump_state, fold, lines_seen, start, tick_digest, tick_line
+from gonogo.watch import WatchState, dump_state, fold, start, tick_digest, tick_line
 
 EPOCH = 1_760_000_000.0
 T0 = 5_000.0
@@ -339,7 +339,7 @@ def _linked(seen: Watched, tick: Tick, beats: Mapping[int, object]) -> Tick:
     last = seen.ticks[-1] if seen.ticks else None
     return tick.model_copy(
         update={
-            "lines": lines_seen(seen.state, beats),
+            "lines": seen.state.view.lines_seen(beats),
             "prev": tick_digest(tick_line(last)) if last else None,
             "start": None if last else _first(seen.state.run.order),
         }

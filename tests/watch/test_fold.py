@@ -15,7 +15,6 @@ from gonogo.watch import (
     dump_state,
     fold,
     identity_ok,
-    latched,
     load_state,
     look,
     near,
@@ -239,7 +238,7 @@ def test_the_first_halt_latches_and_later_ones_are_still_told() -> None:
     world.hang(1, "backward", 10.0)
     found = watch(world, stop_at_halt=False)
     assert [f.detector for f in found.halts] == ["non_finite", "stall"]
-    first = latched(found.state)
+    first = found.state.latched
     assert first is not None
     assert first.detector == Detector.NON_FINITE
 

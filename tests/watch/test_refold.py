@@ -24,7 +24,6 @@ from gonogo.watch import (
     WatchState,
     dump_state,
     fold,
-    latched,
     load_state,
     not_observed,
     refold,
@@ -382,7 +381,7 @@ def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fo
     again, found = in_parts(order, rows, {*range(0, len(rows), 7), *range(first, first + 7)})
     assert dump_state(again) == dump_state(whole)
     assert wired(found) == wired(findings)
-    assert [row.key for row in filter(None, [latched(again)])] == [row.key for row in halts[:1]]
+    assert [row.key for row in filter(None, [again.latched])] == [row.key for row in halts[:1]]
     if on_devices:
         assert {"hardware", "imbalance"} <= {row.detector for row in findings}
     else:

@@ -15,7 +15,7 @@ from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.looking import Progress
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import Bookmark, Snapshots
-from gonogo.watch import WatchState, lines_seen
+from gonogo.watch import WatchState
 
 QUIET_S = 5.0
 """Longest time without a recorded tick: whether a run was watched shows in the ticks."""
@@ -66,7 +66,7 @@ class Recording:
 
     def add_tick(self, tick: Tick, state: WatchState, beats: Mapping[int, object]) -> bool:
         """Record a tick with how far each rank's lines have been read; False when that failed."""
-        seen = tick.model_copy(update={"lines": lines_seen(state, beats)})
+        seen = tick.model_copy(update={"lines": state.view.lines_seen(beats)})
         if not self._keep(partial(self._journal.add_tick, seen)):
             return False
         self._recorded_at = tick.mono

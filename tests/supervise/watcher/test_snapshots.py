@@ -20,7 +20,7 @@ from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
 from gonogo.timeline.lines import Arrival
-from gonogo.watch import dump_state, fold, lines_seen
+from gonogo.watch import dump_state, fold
 from tests.supervise.runs import build_test_order, no_threads
 from tests.supervise.watcher.test_journal import beat
 
@@ -69,7 +69,9 @@ class Run:
         memory.files.update(files)
         memory.state, found = fold(memory.state, tick, beats, self.pace.take)
         memory.findings += found
-        self.journal.add_tick(tick.model_copy(update={"lines": lines_seen(memory.state, beats)}))
+        self.journal.add_tick(
+            tick.model_copy(update={"lines": memory.state.view.lines_seen(beats)})
+        )
         for finding in found:
             self.journal.add_finding(finding)
 
