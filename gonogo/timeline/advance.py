@@ -120,7 +120,8 @@ def _continue(stream: RankStream, before: RankStream, mono: float) -> None:
         return
     stream.top_step = max(before.top_step, before.completed)
     if before.completed <= before.top_step:
-        stream.idle_boots = before.idle_boots + 1
+        only_evaluated = before.done and before.completed == 0
+        stream.idle_boots = before.idle_boots + (not only_evaluated)
 
 
 def _absorb_earlier(stream: RankStream, beat: Heartbeat, mono: float) -> None:

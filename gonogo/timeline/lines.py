@@ -70,7 +70,7 @@ class Arrival(StrEnum):
     """Of a boot that is over, of another run, or that never said `boot` while another runs."""
 
 
-_NEW = Arrival.NEW
+_NEW, _CONFLICT = Arrival.NEW, Arrival.CONFLICT
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
 
 
@@ -155,7 +155,6 @@ class LineRecord:
     boots: dict[str, BootLines] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     """Boots that are over, or that are another run's."""
-    duplicates: int = 0
     conflicts: int = 0
     stale: int = 0
     last_mono: float = 0.0
@@ -175,9 +174,7 @@ class LineRecord:
                 self.last_mono = beat.mono
         else:
             arrival = self._admit_other(beat, digest)
-        if arrival is Arrival.DUPLICATE:
-            self.duplicates += 1
-        elif arrival is Arrival.CONFLICT:
+        if arrival is _CONFLICT:
             self.conflicts += 1
         return arrival
 
@@ -261,18 +258,3 @@ class LineRecord:
     def distinct(self) -> int:
         """Return how many lines came, each boot and seq once."""
         return sum(lines.count for lines in self.boots.values())
-
-
-def by_seq(lines: list[Line]) -> list[Line]:
-    """Return the lines of one read, sorted by seq within each boot (boots as they first appear)."""
-    before = lines[0].beat
-    for row in lines:
-        beat = row.beat
-        if beat.seq < before.seq or beat.boot != before.boot:
-            break
-        before = beat
-    else:
-        return lines
-    names = dict.fromkeys(row.beat.boot for row in lines)
-    boots = {boot: place for place, boot in enumerate(names)}
-    return sorted(lines, key=lambda row: (boots[row.beat.boot], row.beat.seq))

@@ -19,7 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.contract.tick import LinesSeen, Tick
 from gonogo.timeline.advance import absorb, absorb_late
-from gonogo.timeline.lines import Arrival, Line, LineRecord, by_seq, read_line
+from gonogo.timeline.lines import Arrival, Line, LineRecord, read_line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step, Steps
 
@@ -163,12 +163,10 @@ class Timeline:
         Args:
             order: names the ranks, and the run and the attempt that boot lines must name.
             rank: whose lines these are.
-            lines: in any order.
+            lines: in the order in which they were read.
             tick: that brought them, with active time.
             sink: receives every line that is not a repetition.
         """
-        if len(lines) > 1:
-            lines = by_seq(lines)
         record, stream, mono = self.lines.get(rank), self.streams.get(rank), tick.mono
         if record is None or record.boot is None:
             record = self._begin(order, rank, lines)

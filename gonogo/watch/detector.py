@@ -44,7 +44,6 @@ from gonogo.watch.view import Beat, Run, View, found
 S = TypeVar("S")
 Seen = tuple[S, list[Finding]]
 
-EVERY_LINE = frozenset({"*"})
 RANKS = "ranks"
 """In `observes`: probes of the ranks' processes."""
 WHILE_ALL_TRAIN = sys.float_info.max
@@ -90,7 +89,7 @@ class Detector(Generic[S]):
     Settings: ClassVar[type[BaseModel] | None] = None
     """A plug-in's settings; those of D1 to D26 are in `gonogo.contract.watch.Watch`."""
     lines: frozenset[str] = frozenset()
-    """Messages of the lines that `observe_line` is given; `EVERY_LINE` for all of them."""
+    """Messages of the lines that `observe_line` is given."""
     steps: ClassVar[bool] = False
     """Whether `observe_step` is called."""
     ticks: bool = False

@@ -25,7 +25,7 @@ from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step
 from gonogo.timeline.timeline import Sink
-from gonogo.watch.detector import EVERY_LINE, RANKS, Detector, Seen
+from gonogo.watch.detector import RANKS, Detector, Seen
 from gonogo.watch.detectors import identity
 from gonogo.watch.processes import seen_by
 from gonogo.watch.registry import ERRORS, failure_of, ordered_detectors
@@ -63,7 +63,10 @@ class WatchState:
         """Show these detectors no further event."""
         self.failed |= failed
         looking = self.looking()
-        self._by_msg = {}
+        self._by_msg = {
+            msg: [(row.name, row.observe_line) for row in looking if msg in row.lines]
+            for msg in set[str]().union(*(row.lines for row in looking))
+        }
         self._on_step = [(row.name, row.observe_step) for row in looking if row.steps]
         self._on_tick = [row for row in looking if row.ticks]
 
@@ -80,15 +83,6 @@ class WatchState:
     def streams(self) -> dict[int, RankStream]:
         """Rank → its position."""
         return self.view.streams
-
-    def on_line(self, msg: str) -> list[Asked]:
-        """Return the detectors that observe lines of a message, and keep the answer."""
-        found = self._by_msg[msg] = [
-            (row.name, row.observe_line)
-            for row in self.looking()
-            if msg in row.lines or row.lines is EVERY_LINE
-        ]
-        return found
 
     def on_tick(self, tick: Tick, *, late: bool = False) -> list[Asked]:
         """Return the detectors that observe a tick like this one; `late`: without deadlines."""
@@ -208,10 +202,7 @@ def _take_lines(
     for rank in sorted(beats):
         placed = view.advance(view.run.order, rank, beats[rank], tick, sink)
         for beat, arrival, steps in placed:
-            asked = state._by_msg.get(beat.msg)
-            if asked is None:
-                asked = state.on_line(beat.msg)
-            if asked:
+            if asked := state._by_msg.get(beat.msg):
                 _ask(state, asked, Beat(beat, arrival, tick), findings)
             for step in steps:
                 _ask(state, state._on_step, step, findings)

@@ -56,7 +56,7 @@ def test_any_order_admits_each_line_once_and_counts_the_holes(seqs: list[int]) -
     assert sorted(kept) == sorted(set(seqs))
     lines = record.now
     assert (lines.count, lines.top) == (len(set(seqs)), max(seqs))
-    assert record.duplicates == len(seqs) - len(set(seqs))
+    assert arrivals.count(Arrival.DUPLICATE) == len(seqs) - len(set(seqs))
     assert lines.gaps() == max(seqs) - len(set(seqs))
 
 

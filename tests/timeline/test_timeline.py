@@ -49,4 +49,4 @@ def test_repeated_torn_and_foreign_lines_are_counted_and_move_nothing() -> None:
     assert again == counted
     assert found.streams == whole.streams
     assert found.unreadable[0].count == 2
-    assert found.lines[0].duplicates == 1
+    assert found.lines[0].distinct() == whole.lines[0].distinct()

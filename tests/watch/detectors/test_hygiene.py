@@ -49,13 +49,13 @@ def test_a_line_that_comes_late_leaves_no_hole() -> None:
     assert found.state.view.lines[0].now.gaps() == 0
 
 
-def test_duplicates_are_dropped_and_counted() -> None:
+def test_duplicates_are_dropped() -> None:
     world = run_of()
     lines = world.ranks[0].lines
     lines[:] = [line for line in lines for _ in (0, 1)]
     found = watch(world)
     assert found.findings == []
-    assert found.state.view.lines[0].duplicates == len(lines) // 2
+    assert found.state.view.lines[0].distinct() == len(lines) // 2
     assert found.state.streams[0].step == 40
 
 
@@ -79,7 +79,7 @@ def test_a_boot_that_was_replaced_stays_out() -> None:
     first.lines.append(Said(first.mono, old[-1].replace(b'"seq": ', b'"seq": 99')))
     found = watch(world)
     assert found.state.streams[0].boot == "second"
-    assert found.state.view.lines[0].duplicates == len(old)
+    assert found.state.view.lines[0].boots["boot0"].count == len(old) + 1
     assert found.state.view.lines[0].stale == 1
     assert found.halts == []
 
