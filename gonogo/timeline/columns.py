@@ -46,10 +46,6 @@ _STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
 BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
 
 
-def _doubles() -> "array[float]":
-    return array("d")
-
-
 @dataclass(slots=True, eq=False)
 class StepTable:
     """The steps of one process, or of several laid over each other."""
@@ -58,9 +54,9 @@ class StepTable:
     """Step → row."""
     told: bytearray = field(default_factory=bytearray)
     """Which of `STEP_MESSAGES` came, and whether the optimizer skipped the step, as bits."""
-    start_mono: "array[float]" = field(default_factory=_doubles)
+    start_mono: "array[float]" = field(default_factory=lambda: array("d"))
     """When the process that ended the step began it; NaN where another one began it."""
-    end_mono: "array[float]" = field(default_factory=_doubles)
+    end_mono: "array[float]" = field(default_factory=lambda: array("d"))
     boot: "array[int]" = field(default_factory=lambda: array("q"))
     """Number of the process that ended the step."""
     numbers: "tuple[array[float], ...]" = field(
@@ -78,23 +74,19 @@ class StepTable:
         """Return a new row for a step."""
         row = self.rows[step] = len(self.rows)
         if row == len(self.told):
-            self._grow()
+            more = min(MOST_ROWS, max(1, row))  # a column grows at once, for one by one is dear
+            self.told.extend(bytes(more))
+            self.boot.extend((0,) * more)
+            self.tokens.extend((NEVER,) * more)
+            for clock in (self.start_mono, self.end_mono, *self.sections):
+                clock.extend((_NAN,) * more)
+            for number in self.numbers:
+                number.extend((UNTOLD,) * more)
         if step < self._highest:
             self._ascend = False
         else:
             self._highest = step
         return row
-
-    def _grow(self) -> None:
-        """Make room for more rows: a column is extended at once, for one by one is dear."""
-        more = min(MOST_ROWS, max(1, len(self.told)))
-        self.told.extend(bytes(more))
-        self.boot.extend((0,) * more)
-        self.tokens.extend((NEVER,) * more)
-        for clock in (self.start_mono, self.end_mono, *self.sections):
-            clock.extend((_NAN,) * more)
-        for number in self.numbers:
-            number.extend((UNTOLD,) * more)
 
     def take(self, beat: Heartbeat, bit: int, *, late: bool = False) -> None:
         """Take a line of a step.

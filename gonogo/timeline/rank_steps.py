@@ -6,6 +6,7 @@ Within a process the line with the highest `seq` counts; one that came late only
 missing. Of a step that two processes reported, the later process counts.
 """
 
+from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -56,8 +57,8 @@ class BootSteps:
     section: str | None = None
     """The section on the line with the highest seq."""
     count: int = 0
-    boot_lines: dict[int, Heartbeat] = field(default_factory=dict)
-    """Seq → boot line."""
+    boot_lines: list[Heartbeat] = field(default_factory=list)
+    """In the order of `seq`."""
     done: Heartbeat | None = None
     """The last `done` line."""
     ended_seq: int | None = None
@@ -100,12 +101,12 @@ class BootSteps:
         if beat.section in NON_TRAINING_SECTIONS or msg in (Msg.EVAL, Msg.CHECKPOINT):
             self.pauses.add(beat.step)
         if msg == Msg.EVAL:
-            known = self.evaluations.get(beat.step, beat)
-            self.evaluations[beat.step] = max(known, beat, key=_weight)
+            lines = (beat, self.evaluations.get(beat.step, beat))
+            last = max(lines, key=lambda line: (line.val_loss is not None, line.seq))
+            self.evaluations[beat.step] = last
         elif msg == Msg.BOOT:
-            self.boot_lines[beat.seq] = beat
-            if len(self.boot_lines) > MOST_BOOT_LINES:
-                del self.boot_lines[sorted(self.boot_lines)[-2]]
+            insort(self.boot_lines, beat, key=lambda line: line.seq)
+            del self.boot_lines[MOST_BOOT_LINES - 1 : -1]
         elif msg == Msg.DONE and (self.done is None or beat.seq >= self.done.seq):
             self.done = beat
         elif msg == Msg.LOADER_READY and self.loader_s is None:
@@ -123,17 +124,7 @@ class BootSteps:
     @property
     def boot_line(self) -> Heartbeat | None:
         """The last boot line."""
-        return self.boot_lines[max(self.boot_lines)] if self.boot_lines else None
-
-    @property
-    def done_step(self) -> int | None:
-        """The step at which the process reported that it was done."""
-        return None if self.done is None else self.done.step
-
-    @property
-    def gaps(self) -> int:
-        """Number of lines that `seq` says are missing (it starts at 0 or 1)."""
-        return self.top - self.low + 1 - self.count
+        return self.boot_lines[-1] if self.boot_lines else None
 
     @property
     def ended_steps(self) -> int:
@@ -155,20 +146,12 @@ class BootSteps:
 
     def trained_as(self) -> list[Identity]:
         """Return the identities under which the process ended steps."""
-        first, lines = self.ended_seq, self.said()
+        first, lines = self.ended_seq, self.boot_lines
         if first is None:
             return []
         before = [line for line in lines if line.seq < first][-1:]
         since = [line for line in lines if line.seq > first]
         return [line.identity() for line in before + since]
-
-    def said(self) -> list[Heartbeat]:
-        """Return the boot lines in their order."""
-        return [line for _, line in sorted(self.boot_lines.items())]
-
-
-def _weight(beat: Heartbeat) -> tuple[bool, int]:
-    return beat.val_loss is not None, beat.seq
 
 
 class RankSteps:
@@ -232,7 +215,7 @@ class RankSteps:
     @property
     def boot_line(self) -> Heartbeat | None:
         """The boot line of the last process that wrote one."""
-        lines = [boot.boot_line for boot in self.boots if boot.boot_lines]
+        lines = [line for boot in self.boots for line in boot.boot_lines[-1:]]
         return lines[-1] if lines else None
 
     @property
@@ -243,7 +226,7 @@ class RankSteps:
     @property
     def gaps(self) -> int:
         """Number of lines that `seq` says are missing, over all processes."""
-        return sum(row.gaps for row in self._boots.values())
+        return sum(row.top - row.low + 1 - row.count for row in self._boots.values())
 
     @property
     def evaluations(self) -> dict[int, Heartbeat]:
@@ -276,7 +259,7 @@ class RankSteps:
     def done_step(self) -> int | None:
         """The step at which the last process reported that it was done."""
         last = self.last_boot
-        return None if last is None else last.done_step
+        return None if last is None or last.done is None else last.done.step
 
     @property
     def signs(self) -> set[str]:

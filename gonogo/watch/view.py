@@ -41,11 +41,6 @@ class Run:
         """Return where the setting at a dotted path came from."""
         return self.order.watch.source_of(path, self.from_profile)
 
-    def key(self, detector: str, severity: Severity, episode: str) -> str:
-        """Return the key of a finding: one for each run, attempt, detector, stage and episode."""
-        order = self.order
-        return f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}"
-
 
 class Beat(NamedTuple):
     """One accepted line, and the tick that brought it."""
@@ -223,9 +218,10 @@ def found(
     """
     if act is None and severity is Severity.HALT:
         act = Act.NOW
+    order = view.run.order
     accused = rank if stream is None else stream.rank if named else None
-    if accused is not None and view.run.order.nodes > 1:
-        text = f"{text} (rank {accused} is on {view.name_of(view.run.order.node_of(accused))})"
+    if accused is not None and order.nodes > 1:
+        text = f"{text} (rank {accused} is on {view.name_of(order.node_of(accused))})"
     return Finding(
         detector=detector,
         severity=severity,
@@ -237,7 +233,7 @@ def found(
         source=source,
         since=since if since is not None or stream is None else stream.advanced_ts,
         at=at,
-        key=view.run.key(detector, severity, episode),
+        key=f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}",
         act=act,
         text=text,
     )

@@ -110,7 +110,7 @@ def _another_process(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     mine = f"run {rules.run}, attempt {rules.attempt}"
     for rank, steps in sorted(record.ranks.items()) if rules.run else ():
         for boot in (boot for boot in steps.boots if boot.steps.rows):
-            named = dict.fromkeys((line.run, line.attempt) for line in boot.said())
+            named = dict.fromkeys((line.run, line.attempt) for line in boot.boot_lines)
             others = [
                 f"run {run}, attempt {attempt}"
                 for run, attempt in named
