@@ -77,19 +77,18 @@ class NonFinite(Detector[Overflows]):
 
     def observe_line(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Observe a line that carries a loss or a gradient norm."""
-        line, severity = event.line, Severity.HALT
-        name, value = "loss", line.loss
-        if line.msg == Msg.EVAL:
-            name, value, severity = "validation loss", line.val_loss, Severity.WARN
-        elif value is None or math.isfinite(value):
+        line, is_eval = event.line, event.line.msg == Msg.EVAL
+        name, value = ("validation loss", line.val_loss) if is_eval else ("loss", line.loss)
+        if not is_eval and (value is None or math.isfinite(value)):
             name, value = "gradient norm", line.grad_norm
-        is_finite = value is None or math.isfinite(value)
-        halts = severity is Severity.HALT
-        if not is_finite and not (halts and self._may_be_overflow(line, name)):
+        is_bad = value is not None and not math.isfinite(value)
+        if is_bad and (is_eval or not self._may_be_overflow(line, name)):
+            severity = Severity.WARN if is_eval else Severity.HALT
             text, episode = f"the {name} is {value} at step {line.step}", name.replace(" ", "_")
             return own, [self.finding(event, view, severity, episode, text, value=value)]
-        skipped, told = line.skipped is True or not is_finite, (line.loss, line.grad_norm)
-        if not halts or own.rank not in (None, line.rank) or not (skipped or told != (None, None)):
+        skipped = is_bad or line.skipped is True
+        says_nothing = line.loss is None and line.grad_norm is None and not skipped
+        if is_eval or says_nothing or own.rank not in (None, line.rank):
             return own, []
         if line.boot != own.boot:
             own = Overflows(rank=line.rank, boot=line.boot)

@@ -339,18 +339,17 @@ class ImplausibleSpeed(Detector[Speeds]):
         reported = statistics.median(told) if 2 * len(told) > len(rows) else None
         fastest = max(own.fastest, sorted([row.kind for row in rows])[3 * len(rows) // 4])
         own = replace(own, reported=reported, fastest=fastest)
-        tok_s, over = (
-            statistics.median([row.plain for row in rows]),
-            f"tokens/s over {len(rows)} steps",
-        )
         found, limit = [], (1.0 + settings.differ_ratio) * fastest
+        tok_s, over = statistics.median([row.plain for row in rows]), f"tokens/s over {len(rows)}"
         if reported is not None and reported > limit:
-            text = f"the trainer reports {reported:.4g} {over}; the fastest that its step ends"
+            text = (
+                f"the trainer reports {reported:.4g} {over} steps; the fastest that its step ends"
+            )
             found.append((halt, "differ_ratio", reported, limit, f"{text} allow is {fastest:.4g}"))
         most = own.most_tok_s or self._most_tok_s
         if most is not None and tok_s > most:
-            text = f"{tok_s:.4g} {over} are more than the devices can multiply: their peak allows"
-            found.append((halt, "mfu", tok_s, most, f"{text} {most:.4g}"))
+            text = f"{tok_s:.4g} {over} steps are more than the devices can multiply; their peak"
+            found.append((halt, "mfu", tok_s, most, f"{text} allows {most:.4g}"))
         best_s, tokens = self.run.order.best_step_s, self.run.order.identity.tokens_per_step
         if best_s is not None and tokens and tokens / tok_s < settings.best_ratio * best_s:
             text = f"a step takes {tokens / tok_s:.4g} s over {len(rows)} steps; the best that is"
