@@ -12,7 +12,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterator
 from itertools import groupby
-from typing import NamedTuple
+from operator import itemgetter
 
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
@@ -26,16 +26,8 @@ from gonogo.watch.view import View
 INTERVAL_S = 0.25
 MOST_FOUND = 1000
 """Moments between two lines at which something is found."""
-SAME_CLOCK_S = 5.0
-"""Processes whose wall clocks are ahead of their own by the same, give or take this, share one."""
-
-
-class _Placed(NamedTuple):
-    """A line, and when it was written by the run's clock."""
-
-    clock: float
-    rank: int
-    line: Line
+_Placed = tuple[float, int, Line]
+"""When a line was written by the run's clock, its rank, and the line."""
 
 
 def fold_by_clock(
@@ -49,11 +41,10 @@ def fold_by_clock(
         sink: receives every line that came for the first time.
     """
     state, findings = start(order, watched=False), list[Finding]()
-    offsets: list[float] = []
-    ranks = [_placed(run_dir, rank, state.view, offsets) for rank in run_dir.ranks()]
-    merged = heapq.merge(*ranks, key=lambda row: row.clock)
+    ranks = [_placed(run_dir, rank, state.view) for rank in run_dir.ranks()]
+    merged = heapq.merge(*ranks, key=itemgetter(0))
     last: Tick | None = None
-    for _, rows in groupby(merged, lambda row: row.clock // INTERVAL_S):
+    for _, rows in groupby(merged, lambda row: row[0] // INTERVAL_S):
         beats: dict[int, list[Line]] = {}
         for clock, rank, line in rows:
             beats.setdefault(rank, []).append(line)
@@ -65,26 +56,14 @@ def fold_by_clock(
     return state, findings
 
 
-def _placed(run_dir: RunDir, rank: int, view: View, offsets: list[float]) -> Iterator[_Placed]:
-    """Yield one rank's lines with their clock.
-
-    Args:
-        run_dir: the run's directory.
-        rank: whose lines.
-        view: counts what is no line.
-        offsets: of the processes before, which one on the same clock shares; grows.
-    """
+def _placed(run_dir: RunDir, rank: int, view: View) -> Iterator[_Placed]:
+    """Yield one rank's lines with their clock; the view counts what is no line."""
     clock, ahead_s = float("-inf"), dict[str, float]()
     for raw in iter_lines(run_dir.heartbeat(rank)):
         for line in view.parse(rank, [raw], clock):
             beat = line.beat
-            if beat.boot not in ahead_s:
-                own_s = beat.ts - beat.mono
-                known = (row for row in offsets if abs(row - own_s) <= SAME_CLOCK_S)
-                ahead_s[beat.boot] = next(known, own_s)
-                offsets.append(ahead_s[beat.boot])
-            clock = max(clock, beat.mono + ahead_s[beat.boot])
-            yield _Placed(clock, rank, line)
+            clock = max(clock, beat.mono + ahead_s.setdefault(beat.boot, beat.ts - beat.mono))
+            yield clock, rank, line
 
 
 def _pass_time(state: WatchState, last: Tick, until_mono: float) -> list[Finding]:

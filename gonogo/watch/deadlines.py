@@ -159,7 +159,7 @@ def _lingering(view: View, tick: Tick) -> list[Finding]:
     return [finding]
 
 
-class AliveLost(Detector[None]):
+class AliveLost(Deadline):
     """D3: has a rank fallen silent?"""
 
     name = Name.ALIVE_LOST
@@ -171,24 +171,22 @@ class AliveLost(Detector[None]):
         " `suspect_s`. A program without sections is halted only if its process is stopped."
         + _TABLE
     )
-    ticks = True
-    deadline = True
     probes = True
-
-    def __init__(self, run: Run) -> None:
-        super().__init__(run)
-        self.usual = run.patience[Place.SILENCE]
-        self.quiet_s = self.usual.suspect_s or 0.0
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
         """Observe a tick: the silence of each rank on the watcher's clock."""
-        mono, suspect_s = tick.mono, self.usual.suspect_s or 0.0
-        streams = [
-            row for row in view.active() if not row.halt_seen and self._owes(row, view, mono)
-        ]
-        silent = [row for row in streams if mono - row.heard_mono > suspect_s]
+        mono, usual, processes = tick.mono, view.run.patience[Place.SILENCE], view.processes
+        stopped = {
+            rank
+            for rank, row in processes.ranks.items()
+            if row.state is ProcessState.STOPPED
+            if usual.seconds is not None and row.held_s(mono) > usual.seconds
+        }
+        streams = [row for row in view.active() if row.labelled or row.rank in stopped]
+        streams = [row for row in streams if not row.halt_seen]
+        suspicion = Limit(usual.suspect_s or 0.0, usual.source)
+        silent = [row for row in streams if mono - row.heard_mono > suspicion.seconds]
         peers_live = len(silent) < len(streams) and not view.lines_are_refused()
-        suspicion = Limit(suspect_s, self.usual.source)
         findings = [_silent(view, tick, row, Severity.SUSPECT, suspicion) for row in silent]
         lost = {
             row.rank: limit
@@ -203,15 +201,9 @@ class AliveLost(Detector[None]):
             findings.append(_silent(view, tick, culprit.stream, Severity.HALT, limit))
         return own, findings
 
-    def _owes(self, stream: RankStream, view: View, mono: float) -> bool:
-        """Whether a rank owes lines; without sections only one that has long been stopped."""
-        process, limit_s = view.processes.of(stream.rank), self.usual.seconds
-        stopped = process.state is ProcessState.STOPPED and limit_s is not None
-        return stream.labelled or (stopped and process.held_s(mono) > (limit_s or 0.0))
-
     def _limit(self, stream: RankStream, view: View, mono: float) -> Limit | None:
         """Return how long a silent rank may be silent in its place; None: as long as it likes."""
-        usual = self.usual.limit()
+        usual = view.run.patience[Place.SILENCE].limit()
         if usual is None or view.held(stream.rank, mono):
             return usual
         stay = stay_of(view, stream, view.median_step_s(), mono)
@@ -222,7 +214,7 @@ class AliveLost(Detector[None]):
     def near(self, own: None, view: View, mono: float) -> Near:
         """Return the longest silence of a rank that names its sections."""
         ranks = [stream for stream in view.active() if stream.labelled]
-        limit_s = self.usual.seconds
+        limit_s = view.run.patience[Place.SILENCE].seconds
         if not ranks or not view.watched:
             return Near(blind=NOTHING_YET)
         silent_s = max(0.0, mono - min(stream.heard_mono for stream in ranks))

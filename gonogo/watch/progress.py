@@ -236,20 +236,16 @@ def overdue(view: View, tick: Tick) -> list[Finding]:
     group = standstill(view, tick.mono)
     if group is None:
         return []
-    halt, suspect = _halt_due(view, group, tick.mono), _suspect_due(group)
+    longest, halt, suspect = group.stays[0], _halt_due(view, group, tick.mono), None
+    if longest.suspect_s is not None and group.stood_s > longest.suspect_s:
+        limit = Limit(longest.suspect_s, longest.limit.source)
+        suspect = Due(Severity.SUSPECT, group.stood_s, limit)
     culprit = name_culprit(view, group.streams, tick.mono) if halt or suspect else None
     if culprit is None:
         return []
     if halt is not None and witnessed(view, group.streams, culprit.stream, tick.mono):
         return [_finding(view, tick, group, culprit, halt)]
     return [] if suspect is None else [_finding(view, tick, group, culprit, suspect)]
-
-
-def _suspect_due(group: Standstill) -> Due | None:
-    longest = group.stays[0]
-    if longest.suspect_s is None or group.stood_s <= longest.suspect_s:
-        return None
-    return Due(Severity.SUSPECT, group.stood_s, Limit(longest.suspect_s, longest.limit.source))
 
 
 def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:

@@ -26,13 +26,12 @@ from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import Detector
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import Tick
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record, open_lines
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock, watch_on
-from gonogo.watch.fold import WatchState, armed, fold, fold_beats, start
+from gonogo.watch.fold import WatchState, fold, fold_beats, start
 from gonogo.watch.registry import ERRORS, failure_of, missing_detectors
 from gonogo.watch.watch_record import WatchRecord
 
@@ -120,19 +119,13 @@ def not_observed(state: WatchState) -> list[Doubt]:
         if not stream.labelled
     ]
     blind = dict(state.failed)
-    ready = armed(state)
-    if not ready.get(Detector.SLOW, True):
-        blind[Detector.SLOW] = "no floor is ordered, and there were too few steps for a baseline"
-    if not ready.get(Detector.NON_FINITE, True):
-        blind[Detector.NON_FINITE] = "no line records a loss"
-    if not state.view.watched:
-        probing = "there is no watch.jsonl, so no process was observed"
-        blind |= {row.name: probing for row in state.detectors if row.probes}
     for row in state.looking():
         try:
             text = row.missing(state.own[row.name], state.view)
         except ERRORS as error:
             text = failure_of(row.name, error)
+        if text is None and row.probes and not state.view.watched:
+            text = "there is no watch.jsonl, so no process was observed"
         if text is not None:
             blind[row.name] = text
     return found + [

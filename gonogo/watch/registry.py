@@ -106,22 +106,20 @@ _MOST = 200
 @cache
 def made_by() -> MadeBy:
     """Return which code judges here; computed once in a process."""
-    points = (point for group in PLUGINS for point in entry_points(group=group))
-    packages = {point.dist.name: point.dist.version for point in points if point.dist is not None}
-    return MadeBy(
-        gonogo=gonogo.__version__, sources=_digest(), packages=dict(sorted(packages.items()))
-    )
-
-
-def _digest() -> str:
     root = Path(gonogo.__file__).parent
     paths = (path for name in JUDGING for path in (root / name).rglob("*"))
     files = {path.relative_to(root).as_posix(): path for path in paths}
-    found = hashlib.sha256()
+    sources = hashlib.sha256()
     for name, path in sorted(files.items()):
         if path.suffix in (".py", ".yaml"):
-            found.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
-    return found.hexdigest()
+            sources.update(f"{name}\n".encode() + hashlib.sha256(path.read_bytes()).digest())
+    points = (point for group in PLUGINS for point in entry_points(group=group))
+    packages = {point.dist.name: point.dist.version for point in points if point.dist is not None}
+    return MadeBy(
+        gonogo=gonogo.__version__,
+        sources=sources.hexdigest(),
+        packages=dict(sorted(packages.items())),
+    )
 
 
 def load_plugins(

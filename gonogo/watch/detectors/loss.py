@@ -70,6 +70,7 @@ class NonFinite(Detector[Overflows]):
     State = Overflows
     lines = frozenset({Msg.PROGRESS, Msg.EVAL})
     blind = "no loss was reported"
+    unobserved = "No line records a loss."
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)

@@ -125,6 +125,7 @@ class Slow(Detector[Speed]):
     lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
     ticks = True
     observes = frozenset({Kind.HOST_CPU})
+    unobserved = "No floor is ordered, and there were too few steps for a baseline."
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
@@ -276,8 +277,8 @@ class Slow(Detector[Speed]):
         return Near(value=value, limit=limit, unit=unit, below=bool(unit), time_left_s=left_s)
 
     def missing(self, own: Speed, view: View) -> str | None:
-        """Return what was excused because the host was busy."""
-        return own.excused or None
+        """Return what was excused because the host was busy, or what was never observed."""
+        return own.excused or super().missing(own, view)
 
 
 def starved_s(seen: HostCpu) -> float:
