@@ -37,7 +37,7 @@ class Deadline(Detector[None]):
     def __init__(self, run: Run) -> None:
         super().__init__(run)
         self.reported = [row for row in _OF_PLACES if row in (run.order.detectors or _OF_PLACES)]
-        self.ticks = self.name == self.reported[0]
+        self.ticks = self.name not in self.reported[1:]
         rows = run.patience.values()
         seconds = [row.seconds for row in rows] + [row.suspect_s for row in rows]
         self.quiet_s = min(limit_s for limit_s in seconds if limit_s is not None)
