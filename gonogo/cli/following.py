@@ -6,8 +6,9 @@ import time
 from contextlib import suppress
 
 from gonogo.cli.output import duration, say
+from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.judge.facts.files import RunFiles, load_findings
+from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
@@ -35,7 +36,7 @@ class Following:
     def look(self) -> None:
         """Show what is new."""
         self._pass_on()
-        rows = load_findings(RunFiles(self._dir.path))
+        rows = list(RunFiles(self._dir.path).rows("findings.jsonl", Finding))
         for found in rows[self._findings :]:
             self._findings += 1
             say(f"{found.severity}: {found.detector}: {found.text}")

@@ -19,7 +19,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.files import RunFiles, load_findings
+from gonogo.judge.facts.files import RunFiles
 from gonogo.judge.facts.record import RunRecord, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -105,7 +105,7 @@ def _with_evidence(findings: Sequence[Finding], path: Path) -> list[Finding]:
 
     The fold that finds them again gathers no evidence. Which files there are decides nothing.
     """
-    named = {row.key: row.evidence for row in load_findings(RunFiles(path))}
+    named = {row.key: row.evidence for row in RunFiles(path).rows("findings.jsonl", Finding)}
     kept = {file.relative_to(path).as_posix() for file in path.glob("evidence/*/*")}
     found = {key: [name for name in names if name in kept] for key, names in named.items()}
     return [row.model_copy(update={"evidence": found.get(row.key, [])}) for row in findings]

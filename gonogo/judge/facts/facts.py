@@ -7,7 +7,7 @@ give the same facts, byte for byte, on any machine and in whatever order lines c
 import hashlib
 import math
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 
 from gonogo.contract.canonical import canonical_bytes, digest, rounded
@@ -17,7 +17,6 @@ from gonogo.contract.facts import (
     ExitFacts,
     Facts,
     FindingFacts,
-    Measure,
     Missing,
     NodeChecks,
     OutcomeFacts,
@@ -63,7 +62,8 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
     """
     ranks = dict(sorted(record.ranks.items()))
     failures: list[Doubt] = []
-    measures = _measures(ranks, rules, failures)
+    wanted = rules.criteria() if rules.known else {}
+    measures = {name: build_measure(row, ranks, rules, failures) for name, row in wanted.items()}
     doubts = [
         *find_unobserved(record, rules, measures),
         *failures,
@@ -231,16 +231,6 @@ def _watch_doubts(record: RunRecord) -> Iterator[Doubt]:
         yield Doubt(kind=DoubtKind.FILE_UNWATCHED, name=name)
 
 
-def _measures(
-    ranks: Mapping[int, RankSteps], rules: Rules, failures: list[Doubt]
-) -> dict[str, Measure]:
-    """Return what each criterion sees: those of a gate by id, those of conditions by theirs."""
-    if not rules.known:
-        return {}
-    rows = rules.criteria().items()
-    return {name: build_measure(row, ranks, rules, failures) for name, row in rows}
-
-
 def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> RankFacts:
     """Return what one rank's lines come to."""
     digests = [
@@ -288,16 +278,12 @@ def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Mi
 def _pace(steps: RankSteps) -> PaceFacts:
     """Return how many steps were timed, their median and that of each section, in seconds."""
     times = list(steps.step_times().values())
-    return PaceFacts(steps=len(times), median_step_s=_median(times), sections_s=_sections(steps))
-
-
-def _sections(steps: RankSteps) -> dict[str, float | None]:
-    table = steps.steps
-    rows = [
-        row for _, row in table.steps_of(Msg.STEP_END) if not math.isnan(table.sections[0][row])
-    ]
-    named = zip(SECTIONS, table.sections, strict=True)
-    return {name: _median([column[row] for row in rows]) for name, column in named if rows}
+    medians = zip(SECTIONS, map(_median, steps.steps.sections), strict=True)
+    return PaceFacts(
+        steps=len(times),
+        median_step_s=_median(times),
+        sections_s={name: median for name, median in medians if median is not None},
+    )
 
 
 def _median(values: Sequence[float]) -> float | None:

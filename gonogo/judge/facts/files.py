@@ -164,11 +164,6 @@ def read_devices(files: RunFiles, told: bytes) -> tuple[str | None, int]:
     return sealed, len(carried - held)
 
 
-def load_findings(files: RunFiles) -> list[Finding]:
-    """Return the findings of findings.jsonl."""
-    return list(files.rows("findings.jsonl", Finding))
-
-
 def compare_findings(
     folded: Iterable[Finding], recorded: Iterable[Finding]
 ) -> tuple[tuple[Finding, ...], tuple[Doubt, ...]]:

@@ -70,25 +70,28 @@ def _nothing_updated(ranks: Training, rules: Rules) -> Iterator[Doubt]:
     scaled = SCALING_STEPS * (rules.identity.dtype in (None, "fp16"))
     rows = [row for row in ranks.values() if row.identity() not in (None, Identity())]
     rates, norms = (
-        [[0.0 < value < math.inf for value in row.samples(name).values()] for row in rows]
+        [
+            (len(told), sum(not 0.0 < value < math.inf for value in told))
+            for told in (row.samples(name).values() for row in rows)
+        ]
         for name in ("lr", "grad_norm")
     )
-    for name, updates, least, found in (
+    for name, counts, least, found in (
         ("the update", list(map(_updates, ranks.values())), scaled + 1, "skipped"),
         ("the learning rate", rates, ALIKE_STEPS, 0.0),
         ("the gradient norm", norms, ALIKE_STEPS, 0.0),
     ):
-        told = list(filter(None, updates))
-        idle = [row.count(False) for row in told]
-        if max(map(len, told), default=0) >= least and all(map(_is_most, idle, map(len, told))):
-            yield _nothing(name, min(idle), found)
+        told = [(steps, idle) for steps, idle in counts if steps]
+        enough = max(told, default=(0, 0))[0] >= least
+        if enough and all(_is_most(idle, steps) for steps, idle in told):
+            yield _nothing(name, min(idle for _, idle in told), found)
 
 
-def _updates(steps: RankSteps) -> list[bool]:
-    """Return of each step whether its update was applied, and its loss was a number."""
-    skipped, losses = steps.skipped(), steps.samples("loss")
-    told = steps.steps.steps_of(Msg.PROGRESS)
-    return [step not in skipped and math.isfinite(losses.get(step, 0.0)) for step, _ in told]
+def _updates(steps: RankSteps) -> tuple[int, int]:
+    """Return how many steps were reported, and how many skipped their update or lost their loss."""
+    told = {step for step, _ in steps.steps.steps_of(Msg.PROGRESS)}
+    lost = {step for step, loss in steps.samples("loss").items() if not math.isfinite(loss)}
+    return len(told), len(told & (steps.skipped() | lost))
 
 
 def _is_most(count: int, steps: int) -> bool:

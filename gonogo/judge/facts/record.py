@@ -25,7 +25,6 @@ from gonogo.judge.facts.files import (
     SEALED,
     RunFiles,
     compare_findings,
-    load_findings,
     load_parts,
     read_devices,
 )
@@ -124,7 +123,7 @@ def _load_run(path: Path, now: float | None, order: Order | None) -> RunRecord:
     else:
         files.is_readable("watch.jsonl")
         record, folded = _fold_run(run_dir, ranks, order, record, now)
-    findings, differences = compare_findings(folded, load_findings(files))
+    findings, differences = compare_findings(folded, files.rows("findings.jsonl", Finding))
     watch, watch_sealed = record.watch, None
     if ended is not None:
         files.check_seal("findings.jsonl", ended.findings)

@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.files import RunFiles, compare_findings, load_findings
+from gonogo.judge.facts.files import RunFiles, compare_findings
 from tests.judge.runs import finding
 
 HALT = finding(Detector.STALL, rank=1, section="data", step=8)
@@ -65,14 +65,13 @@ def test_what_counts_and_what_differs(
     tmp_path: Path,
 ) -> None:
     files = recorded(tmp_path, *file)
-    findings, found = compare_findings(fold, load_findings(files))
+    findings, found = compare_findings(fold, files.rows("findings.jsonl", Finding))
     assert sorted(findings, key=str) == sorted(counted, key=str)
     assert [(row.expected, row.found) for row in found] == differences
     assert files.unreadable == []
 
 
 def test_without_the_file_there_are_those_of_the_fold(tmp_path: Path) -> None:
-    assert load_findings(RunFiles(tmp_path)) == []
     assert compare_findings([HALT], [])[0] == (HALT,)
 
 
@@ -80,5 +79,5 @@ def test_lines_that_are_no_findings_are_counted(tmp_path: Path) -> None:
     files = recorded(tmp_path, HALT)
     with (tmp_path / "findings.jsonl").open("a") as stream:
         stream.write("\n\nno finding\n{}\n")
-    assert load_findings(files) == [HALT]
+    assert [*files.rows("findings.jsonl", Finding)] == [HALT]
     assert [(row.name, row.found) for row in files.unreadable] == [("findings.jsonl", "2 lines")]
