@@ -64,12 +64,9 @@ class Standstill:
 
     stays: list[Stay]
     """The one with the longest limit comes first."""
+    streams: list[RankStream]
+    """The ranks, in the same order."""
     stood_s: float
-
-    @property
-    def streams(self) -> list[RankStream]:
-        """The ranks."""
-        return [row.stream for row in self.stays]
 
 
 class Due(NamedTuple):
@@ -169,7 +166,7 @@ def standstill(view: View, mono: float) -> Standstill | None:
     done = [stream.done_mono for stream in view.streams.values() if stream.done]
     moved_mono = max([*(stay.since_mono for stay in group), *done])
     group.sort(key=lambda stay: -stay.limit.seconds)
-    return Standstill(group, mono - moved_mono)
+    return Standstill(group, [stay.stream for stay in group], mono - moved_mono)
 
 
 def _cycle_limit(view: View, stream: RankStream) -> Limit:
@@ -179,16 +176,6 @@ def _cycle_limit(view: View, stream: RankStream) -> Limit:
     limits = (view.run.patience[row].limit(_basis_s(view, stream, row, m)) for row in places)
     seconds = CYCLE_X * added([limit.seconds for limit in limits if limit is not None])
     return Limit(seconds, Source.ADAPTIVE)
-
-
-def _halts_after(view: View, group: Standstill, mono: float) -> Limit:
-    """Return the limit of a standstill: an earlier one if more than the clock shows a stall."""
-    usual, places = group.stays[0].limit, {stay.place for stay in group.stays}
-    early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
-    if early is None or Place.COMPUTE not in places or not places <= _LOCKSTEP:
-        return usual
-    is_due = early.seconds < usual.seconds and group.stood_s > early.seconds
-    return early if is_due and corroborated(view, group.streams, mono) else usual
 
 
 def corroborated(view: View, streams: Sequence[RankStream], mono: float) -> bool:
@@ -249,7 +236,12 @@ def overdue(view: View, tick: Tick) -> list[Finding]:
 
 
 def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
-    limit = _halts_after(view, group, mono)
+    """Return the limit that halts: an earlier one if more than the clock shows a stall."""
+    limit, places = group.stays[0].limit, {stay.place for stay in group.stays}
+    early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
+    if early is not None and Place.COMPUTE in places and places <= _LOCKSTEP:
+        is_due = early.seconds < min(limit.seconds, group.stood_s)
+        limit = early if is_due and corroborated(view, group.streams, mono) else limit
     if group.stood_s > limit.seconds:
         return Due(Severity.HALT, group.stood_s, limit)
     lowest = min(group.streams, key=lambda stream: stream.step)

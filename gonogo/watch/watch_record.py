@@ -136,8 +136,14 @@ class WatchRecord:
         if tick.prev != (self.digest if self.last is not None else None):
             self.chained = False
             self._broken("it does not follow from the one before it", number)
-        if self.last is not None:
-            self._take_time(self.last, tick, number)
+        passed_s = tick.mono - (tick.mono if self.last is None else self.last.mono)
+        gap_s = passed_s - (0.0 if self.last is None else tick.late_s)
+        if passed_s > AWAY_S or gap_s > HOLE_S:
+            absent_s = round(passed_s if passed_s > AWAY_S else gap_s)
+            self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=absent_s)
+        if passed_s < 0.0:
+            self.chained = False
+            self._broken("its clock runs backwards", number)
         if tick.start is not None:
             self.starts.append(tick.start)
         self._take_seals(tick, number, beyond=beyond)
@@ -151,17 +157,6 @@ class WatchRecord:
             self.agent = ProcessExit(code=agent.code, signal=agent.signal)
         self.ticks += 1
         self.digest, self.last = tick_digest(line), tick
-
-    def _take_time(self, last: Tick, tick: Tick, number: int) -> None:
-        """Check the time between two ticks."""
-        passed_s = tick.mono - last.mono
-        gap_s = passed_s - tick.late_s
-        if passed_s > AWAY_S or gap_s > HOLE_S:
-            absent_s = round(passed_s if passed_s > AWAY_S else gap_s)
-            self.add_problem(DoubtKind.WATCH_GAP, name=str(number), found=absent_s)
-        if passed_s < 0.0:
-            self.chained = False
-            self._broken("its clock runs backwards", number)
 
     def _take_seals(self, tick: Tick, number: int, *, beyond: bool) -> None:
         """Keep the seals of a tick; a rank that starts anew writes files again, until the end."""
@@ -233,8 +228,6 @@ class WatchRecord:
             mono = 0.0 if self.last is None else self.last.mono
             self._take_node(NodeProbe(node=node, state=NodeState.HEARD), mono)
         last = {rank: row.seen for rank, row in self.heard.items()}
-        self.reaches = all(_reaches(row, last.get(rank)) for rank, row in lines.items())
-
-
-def _reaches(lines: LineRecord, seen: LinesSeen | None) -> bool:
-    return seen is not None and lines.is_at(seen)
+        self.reaches = all(
+            (seen := last.get(rank)) is not None and row.is_at(seen) for rank, row in lines.items()
+        )
