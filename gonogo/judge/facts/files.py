@@ -10,6 +10,7 @@ difference is named.
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from os.path import lexists
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +38,8 @@ UNWATCHED = frozenset({"env.json", "exit.json"})
 exit.json is a fact of its own. Any other record that no tick sealed was added later."""
 
 _CHUNK = 2**20
+_ESSENCE = attrgetter("key", "detector", "severity", "rank", "section", "step")
+"""Fields of a finding in which findings.jsonl and the fold must agree."""
 
 
 class RunFiles:
@@ -168,8 +171,8 @@ def compare_findings(
     folded: Iterable[Finding], recorded: Iterable[Finding]
 ) -> tuple[tuple[Finding, ...], tuple[Doubt, ...]]:
     """Return the findings that count, and how findings.jsonl (`recorded`) differs from the fold."""
-    found = {_essence(row): row for row in folded}
-    told = {_essence(row): row for row in recorded}
+    found = {_ESSENCE(row): row for row in folded}
+    told = {_ESSENCE(row): row for row in recorded}
     added = [row for essence, row in told.items() if essence not in found]
     gone = [row for essence, row in found.items() if essence not in told]
     halts = [row for row in added if row.severity is Severity.HALT]
@@ -189,8 +192,3 @@ def _difference(row: Finding, expected: str | None = None, found: str | None = N
         expected=expected,
         found=found,
     )
-
-
-def _essence(row: Finding) -> tuple[object, ...]:
-    """Return the fields in which findings.jsonl and the fold must agree."""
-    return row.key, row.detector, row.severity, row.rank, row.section, row.step
