@@ -132,9 +132,8 @@ def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
     ended = None if told is None else ExitFacts.model_validate(told)
     if ended is None or ended.agent is None or not ended.agent.clean:
         return []
-    return [
-        rank for rank, end in ended.ranks.items() if parse_rank(rank) is not None and not end.known
-    ]
+    unseen = {rank for rank, end in ended.ranks.items() if end.code is None and end.signal is None}
+    return [rank for rank in ended.ranks if rank in unseen and parse_rank(rank) is not None]
 
 
 def went_on_after(

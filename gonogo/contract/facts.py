@@ -59,11 +59,6 @@ class ProcessExit(Recorded):
     signal: int | None = None
 
     @property
-    def known(self) -> bool:
-        """Whether anybody saw how it ended."""
-        return self.code is not None or self.signal is not None
-
-    @property
     def clean(self) -> bool:
         """Whether it returned 0 and no signal ended it."""
         return self.code == 0 and not self.signal

@@ -23,7 +23,7 @@ from gonogo.judge.facts.files import RunFiles
 from gonogo.judge.facts.record import RunRecord, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.words import sentences
+from gonogo.judge.words import sentence
 from gonogo.ledger.seal import Place, append, judged
 from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
@@ -127,7 +127,7 @@ def _not_shown(path: Path, record: RunRecord, facts: Facts) -> Iterator[str]:
         yield f"{name}: what lies in its directory is of {held}; nothing here is known of {name}"
     unreadable = (DoubtKind.UNREADABLE, DoubtKind.SEAL_BROKEN)
     listed = [row for row in facts.doubts if row.effect is Effect.NONE or row.kind in unreadable]
-    yield from sentences(listed)
+    yield from dict.fromkeys(map(sentence, listed))
     if order is not None and order.identity.config_digest is None:  # it was written by hand
         named = ", ".join(order.identity.model_dump(exclude_none=True)) or "nothing"
         yield f"identity: the order names {named}; what else ran was compared with nothing"

@@ -3,7 +3,6 @@
 Nothing decides by these texts. docs/doubts.md is made from them.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from gonogo.contract.doubt import Doubt, DoubtKind
@@ -193,11 +192,6 @@ def sentence(doubt: Doubt) -> str:
     }
     text = WORDS[doubt.kind].sentence.format_map(values)
     return text if doubt.rank is None else f"rank {doubt.rank}: {text}"
-
-
-def sentences(doubts: Iterable[Doubt]) -> list[str]:
-    """Return doubts as sentences, each once."""
-    return list(dict.fromkeys(map(sentence, doubts)))
 
 
 def _shown(value: object) -> str:

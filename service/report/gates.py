@@ -15,7 +15,7 @@ from gonogo.contract.decision import (
 from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.gate.diagnosis import diagnosis_named
-from gonogo.judge.words import sentences
+from gonogo.judge.words import sentence
 from service.report.text import NONE, code, inline, number, table
 from service.report.view import ReportView, RunReport
 
@@ -85,7 +85,7 @@ def left_out_text(run: RunReport) -> str | None:
 def not_observed(run: RunReport) -> list[str]:
     """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
     doubts = _listed_doubts(run.decision)
-    found = sentences(doubts)
+    found = list(dict.fromkeys(map(sentence, doubts)))
     if not run.ranks:
         return ["no rank wrote a heartbeat", *found]
     util = any(row.name == Metric.GPU_UTIL for row in doubts)

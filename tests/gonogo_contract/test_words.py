@@ -21,7 +21,7 @@ from gonogo.contract.outcome import (
     OutcomeCode,
 )
 from gonogo.contract.watch import Watch
-from gonogo.judge.gate.rules import watch_values
+from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan, parse_plan
 from tests.data.make_runs import order_of
 
@@ -62,7 +62,7 @@ def test_every_watch_value_says_where_it_came_from() -> None:
     assert plan.watch.source_of("slow.floor_tok_s", frozenset({"slow.floor_tok_s"})) is (
         Source.PROFILE
     )
-    values = dict(watch_values(order_of()))
+    values = build_rules(order_of()).watch
     assert values["stall.halt_s"].model_dump() == {"value": 5.0, "source": "plan"}
     assert values["section_deadline.data.halt_s"].model_dump() == {"value": 10.0, "source": "plan"}
     assert values["section_deadline.eval.halt_s"].model_dump() == {

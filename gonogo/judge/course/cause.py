@@ -73,7 +73,7 @@ def describe_cause(
     """
     if verdict is Verdict.GO:
         return None
-    halt = _halt(findings, outcome)
+    halt = halt_behind(findings, None if outcome is None else outcome.code)
     failed = halt is not None or (
         outcome is not None and outcome.klass not in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR)
     )
@@ -95,7 +95,7 @@ def cause_of(
     findings: Sequence[Finding], outcome: Outcome | None, criteria: Sequence[CriterionResult]
 ) -> str:
     """Return why a run is not GO: its halt finding, its end, or its first bad criterion."""
-    halt = _halt(findings, outcome)
+    halt = halt_behind(findings, None if outcome is None else outcome.code)
     if halt is not None:
         place = [f"rank {halt.rank}" if halt.rank is not None else "", halt.section or ""]
         where = ", ".join(part for part in place if part)
@@ -121,15 +121,11 @@ def guilty_rank(
     findings: Sequence[Finding], exits: Mapping[str, RankExit], outcome: Outcome | None = None
 ) -> int | None:
     """Return the rank that the halt names, else the first that ended badly; None: nobody knows."""
-    halt = _halt(findings, outcome)
+    halt = halt_behind(findings, None if outcome is None else outcome.code)
     if halt is not None:
         return halt.rank
     bad = [(row.at, int(rank)) for rank, row in exits.items() if row.code or row.signal]
     return min(bad)[1] if bad else None
-
-
-def _halt(findings: Sequence[Finding], outcome: Outcome | None) -> Finding | None:
-    return halt_behind(findings, None if outcome is None else outcome.code)
 
 
 def _last_words(

@@ -87,7 +87,7 @@ def with_history(facts: Facts, history: History | None) -> Facts:
 def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
     """Yield the conditions of an order, of its checkpoint and of other runs."""
     history = facts.history or History()
-    beyond = [row.text for row in _weaknesses(rules) if row.is_condition]
+    beyond = [row.text for row in weaknesses(rules) if row.is_condition]
     if beyond:
         yield _condition(WEAKENED, None, f"the order was weakened: {'; '.join(beyond)}")
     if rules.carried:
@@ -154,11 +154,6 @@ class Weakness(NamedTuple):
     is_condition: bool
 
 
-def weakened(rules: Rules) -> list[str]:
-    """Return everything that weakens the watch or the gate, one sentence each."""
-    return [row.text for row in _weaknesses(rules)]
-
-
 def ceiling_text(path: str) -> str:
     """Return the ceiling of a setting as the reference prints it; empty without one."""
     return f"at most {CEILINGS[path]:g}" if path in CEILINGS else ""
@@ -181,7 +176,8 @@ def find_disarmed(order: Order) -> Iterator[tuple[str, JsonValue]]:
             yield f"patience.{place}", row.seconds
 
 
-def _weaknesses(rules: Rules) -> Iterator[Weakness]:
+def weaknesses(rules: Rules) -> Iterator[Weakness]:
+    """Yield everything that weakens the watch or the gate."""
     yield from _loosened(rules)
     watching = frozenset(rules.detectors or BASIC)
     for name in Name:

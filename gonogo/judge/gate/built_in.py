@@ -172,7 +172,7 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Checked]:
         ):
             if row is None:
                 yield Checked(INCONCLUSIVE, None, f"rank {rank}: its exit is not in {where}")
-            elif not row.known:
+            elif row.code is None and row.signal is None:
                 text = f"the end of rank {rank} was not observed ({where})"
                 yield Checked(INCONCLUSIVE, None, text)
             elif not row.clean:
@@ -281,8 +281,10 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Checked]:
     if not rules.known:
         yield Checked(INCONCLUSIVE, None, UNKNOWN_ORDER)
         return
+    doubts = facts.doubts_of(Effect.COVERAGE)
+    doubtful = [Checked(INCONCLUSIVE, len(doubts), sentence(row)) for row in doubts[:1]]
     if facts.source == "predecessor":
-        yield from _doubtful(facts, Effect.COVERAGE)
+        yield from doubtful
         yield Checked(INCONCLUSIVE, None, "the lines have no seq, so a lost one leaves no trace")
         return
     if rules.steps is None:
@@ -291,15 +293,8 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Checked]:
         yield Checked(INCONCLUSIVE, None, "no step was required, so none was seen")
     for rank in rules.ranks():
         yield from _rank_coverage(facts, rank)
-    yield from _doubtful(facts, Effect.COVERAGE)
+    yield from doubtful
     yield Checked(PASS, None, "every line of every rank and step is there")
-
-
-def _doubtful(facts: Facts, effect: Effect) -> Iterator[Checked]:
-    """Every doubt of this effect: the records do not prove what they say."""
-    doubts = facts.doubts_of(effect)
-    for doubt in doubts[:1]:
-        yield Checked(INCONCLUSIVE, len(doubts), sentence(doubt))
 
 
 def _rank_coverage(facts: Facts, rank: int) -> Iterator[Checked]:
@@ -355,7 +350,9 @@ def no_halt_finding(facts: Facts, rules: Rules) -> Iterator[Checked]:
         return
     if not watch.starts:
         yield Checked(INCONCLUSIVE, None, "no tick names the run that was watched")
-    yield from _doubtful(facts, Effect.WATCH)
+    doubts = facts.doubts_of(Effect.WATCH)
+    for doubt in doubts[:1]:
+        yield Checked(INCONCLUSIVE, len(doubts), sentence(doubt))
     for holds, text in (
         (watch.chained, "the ticks are not one chain"),
         (watch.reaches, "the ticks do not reach every line"),

@@ -55,7 +55,8 @@ def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> 
         measure: what `build_measure` saw; None when nothing could be measured.
         world_size: number of ranks that must have been seen.
     """
-    rows = _rank_rows(criterion, measure, world_size)
+    ranks = measure.ranks if measure else {}
+    rows = [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
     reading = _read(criterion, rows)
     severity = criterion.severity
     excused = reading.grey and criterion.grey is Grey.CONDITIONAL
@@ -97,16 +98,11 @@ def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) ->
         return False  # it is known at the end of the run
     if metric.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
         return False  # nobody knows how many evaluations were still to come
-    rows = _rank_rows(criterion, measure, rules.world_size or 0)
+    rows = [measure.ranks.get(str(rank), MeasureRow()) for rank in rules.ranks()]
     at_best = criterion.model_copy(update={"fail_above": None, "fail_below": None})
     if criterion.pass_above is None and criterion.pass_below is None:
         at_best = criterion
     return _certain(at_best, rows) is not None
-
-
-def _rank_rows(criterion: Criterion, measure: Measure | None, world_size: int) -> list[MeasureRow]:
-    ranks = measure.ranks if measure else {}
-    return [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
 
 
 def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:

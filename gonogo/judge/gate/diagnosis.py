@@ -52,13 +52,6 @@ class Diagnosis:
     patch: dict[str, Any] = field(default_factory=dict)
     """`env` and `train` settings that answer it; empty when only a person can."""
 
-    def fits(self, signs: frozenset[str]) -> bool:
-        """Say whether the signs of a run are evidence for this failure."""
-        return any(
-            all((word[0] != "!") == (word.lstrip("!") in signs) for word in line.split())
-            for line in self.evidence
-        )
-
 
 DIAGNOSES: tuple[Diagnosis, ...] = (
     Diagnosis(
@@ -215,7 +208,11 @@ DIAGNOSES: tuple[Diagnosis, ...] = (
 def diagnose(facts: Facts, rules: Rules) -> str | None:
     """Return the name of the first known failure that fits the facts, or None."""
     signs = frozenset(_signs(facts, rules))
-    return next((row.name for row in DIAGNOSES if row.fits(signs)), None)
+    for row in DIAGNOSES:
+        for line in row.evidence:
+            if all((word[0] != "!") == (word.lstrip("!") in signs) for word in line.split()):
+                return row.name
+    return None
 
 
 def diagnosis_named(name: str) -> Diagnosis | None:

@@ -58,6 +58,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
     """
     if order is None:
         return Rules(built_in=list(BUILT_IN_CRITERIA), gate=[], conditions=[])
+    from_profile = frozenset(order.watch_from_profile)
     return Rules(
         plan=order.plan,
         plan_digest=order.plan_digest,
@@ -76,7 +77,10 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         left_out=order.left_out,
         phases_after=order.phases_after,
         conditions=[row for row in conditions if row.criterion is not None],
-        watch=dict(watch_values(order)),
+        watch={
+            path: WatchValue(value=value, source=order.watch.source_of(path, from_profile))
+            for path, value in _leaves(order.watch)
+        },
         run=order.run,
         attempt=order.attempt,
         reason=order.reason,
@@ -92,15 +96,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
     )
 
 
-def watch_values(order: Order) -> Iterator[tuple[str, WatchValue]]:
-    """Yield every setting of the watchdog: dotted path, value and where it came from."""
-    from_profile = frozenset(order.watch_from_profile)
-    for path, value in _leaves(order.watch, ""):
-        source = order.watch.source_of(path, from_profile)
-        yield path, WatchValue(value=value, source=source)
-
-
-def _leaves(model: BaseModel, prefix: str) -> Iterator[tuple[str, JsonValue]]:
+def _leaves(model: BaseModel, prefix: str = "") -> Iterator[tuple[str, JsonValue]]:
     for name in type(model).model_fields:
         value = getattr(model, name)
         if isinstance(value, BaseModel):

@@ -8,7 +8,7 @@ of its outcome alone. Its gate is evaluated and shown, and does not decide.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from gonogo.contract.criterion import Criterion, GateSeverity
+from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import (
     PASSING,
     Condition,
@@ -21,7 +21,7 @@ from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import OpenCondition, Rules
-from gonogo.judge.gate.added import added_criteria, weakened
+from gonogo.judge.gate.added import added_criteria, weaknesses
 from gonogo.judge.gate.built_in import (
     COVERAGE,
     DRIFT,
@@ -72,7 +72,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         conditions=build_conditions(results, rules) if conditional else [],
         diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
         failed=[] if outcome is None else list(_failed(facts, rules, outcome)),
-        weakened=weakened(rules),
+        weakened=[row.text for row in weaknesses(rules)],
     )
 
 
@@ -134,21 +134,15 @@ def class_verdict(
 def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     """Return what every criterion says: built-in, of the order, of the plan, of other runs."""
     drift = evaluate_drift(facts, rules)
-    return [
-        *(evaluate_built_in(name, facts, rules) for name in rules.built_in),
-        *([] if drift is None else [drift]),
-        *(_of_the_plan(row, facts, rules) for row in rules.gate),
-        *added_criteria(facts, rules),
-    ]
-
-
-def _of_the_plan(criterion: Criterion, facts: Facts, rules: Rules) -> CriterionResult:
-    """Return what a criterion of the plan says; a waiver excuses what nobody saw."""
-    row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
-    if row.id not in rules.waive or not is_unseen(row):
-        return row
-    text = f"waived by name: {row.evidence}"
-    return row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
+    found = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
+    found += [] if drift is None else [drift]
+    for criterion in rules.gate:
+        row = evaluate(criterion, facts.measures.get(criterion.id), rules.world_size or 0)
+        if row.id in rules.waive and is_unseen(row):  # a waiver excuses what nobody saw
+            text = f"waived by name: {row.evidence}"
+            row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
+        found.append(row)
+    return [*found, *added_criteria(facts, rules)]
 
 
 # ---- conditions ---------------------------------------------------------------------------------

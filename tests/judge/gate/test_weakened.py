@@ -19,7 +19,7 @@ from gonogo.judge.gate.added import (
     WEAKENED,
     added_criteria,
     ceiling_text,
-    weakened,
+    weaknesses,
 )
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning import reference
@@ -70,7 +70,9 @@ def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
     path: str, value: float, listed: bool, beyond: bool
 ) -> None:
     order = order_of(sets={f"watch.{path}": value})
-    assert any(text.startswith(f"{path} is") for text in weakened(build_rules(order))) is listed
+    assert (
+        any(text.startswith(f"{path} is") for text, _ in weaknesses(build_rules(order))) is listed
+    )
     assert bool(conditions(build_rules(order))) is beyond
     if beyond:
         assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
@@ -114,7 +116,7 @@ def test_other_detectors_are_listed_and_change_no_verdict(
     rules = build_rules(
         order_of().model_copy(update={"watch": Watch(), "allow_faults": False, **changes})
     )
-    assert weakened(rules) == named
+    assert [row.text for row in weaknesses(rules)] == named
     assert conditions(rules) == []
 
 
