@@ -41,9 +41,20 @@ MOST_ROWS = 1024
 """Rows that a table grows by at most."""
 _NAN = math.nan
 _READ, _READ_SECTIONS = itemgetter(*NUMBERS), itemgetter(*SECTIONS)
-_NO_SECTIONS = (_NAN,) * len(SECTIONS)
+_WIDE, _SECTIONS_WIDE = len(NUMBERS), len(SECTIONS)
+_NO_NUMBERS, _NO_SECTIONS = array("d", (UNTOLD,) * _WIDE), array("d", (_NAN,) * _SECTIONS_WIDE)
 _STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
 BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
+
+
+def _numbers_of(row: int) -> slice:
+    """Return where the numbers of a row are."""
+    return slice(row * _WIDE, (row + 1) * _WIDE)
+
+
+def _sections_of(row: int) -> slice:
+    """Return where the sections of a row are."""
+    return slice(row * _SECTIONS_WIDE, (row + 1) * _SECTIONS_WIDE)
 
 
 @dataclass(slots=True, eq=False)
@@ -59,13 +70,11 @@ class StepTable:
     end_mono: "array[float]" = field(default_factory=lambda: array("d"))
     boot: "array[int]" = field(default_factory=lambda: array("q"))
     """Number of the process that ended the step."""
-    numbers: "tuple[array[float], ...]" = field(
-        default_factory=lambda: tuple(array("d") for _ in NUMBERS)
-    )
     tokens: "array[int]" = field(default_factory=lambda: array("q"))
-    sections: "tuple[array[float], ...]" = field(
-        default_factory=lambda: tuple(array("d") for _ in SECTIONS)
-    )
+    _numbers: "array[float]" = field(default_factory=lambda: array("d"))
+    """`NUMBERS` of the first row, then those of the second: a line writes one place."""
+    _sections: "array[float]" = field(default_factory=lambda: array("d"))
+    """`SECTIONS` likewise."""
     _highest: int = -1
     _ascend: bool = True
     """Whether the steps came in order, so that their rows are."""
@@ -78,10 +87,10 @@ class StepTable:
             self.told.extend(bytes(more))
             self.boot.extend((0,) * more)
             self.tokens.extend((NEVER,) * more)
-            for clock in (self.start_mono, self.end_mono, *self.sections):
-                clock.extend((_NAN,) * more)
-            for number in self.numbers:
-                number.extend((UNTOLD,) * more)
+            self.start_mono.extend((_NAN,) * more)
+            self.end_mono.extend((_NAN,) * more)
+            self._numbers.extend(_NO_NUMBERS * more)
+            self._sections.extend(_NO_SECTIONS * more)
         if step < self._highest:
             self._ascend = False
         else:
@@ -103,27 +112,26 @@ class StepTable:
         if late and told & bit:
             return
         if bit == _PROGRESSED:
-            if told & bit:
-                self._forget(row)
             told = told & ~_SKIPPED if beat.skipped is not True else told | _SKIPPED
-            for value, column in zip(_READ(vars(beat)), self.numbers, strict=True):
-                if value is not None:
-                    column[row] = value
+            numbers = [UNTOLD if value is None else value for value in _READ(vars(beat))]
+            self._numbers[_numbers_of(row)] = array("d", numbers)
         elif bit == _STARTED:
             self.start_mono[row] = beat.mono
         else:
             self.end_mono[row] = beat.mono
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
-            seconds = _NO_SECTIONS if said is None else _READ_SECTIONS(vars(said))
-            for value, column in zip(seconds, self.sections, strict=True):
-                column[row] = value
+            seconds = _NO_SECTIONS if said is None else array("d", _READ_SECTIONS(vars(said)))
+            self._sections[_sections_of(row)] = seconds
         self.told[row] = told | bit
 
-    def _forget(self, row: int) -> None:
-        """Forget the numbers that were told of a step."""
-        for column in self.numbers:
-            column[row] = UNTOLD
+    def numbers(self, name: str) -> "array[float]":
+        """Return a number of all rows."""
+        return self._numbers[NUMBERS.index(name) :: _WIDE]
+
+    def sections(self) -> "list[array[float]]":
+        """Return the seconds of each of `SECTIONS` in all rows."""
+        return [self._sections[place::_SECTIONS_WIDE] for place in range(_SECTIONS_WIDE)]
 
     def lay(self, later: "StepTable", boot: int) -> None:
         """Lay the steps of a later process (number `boot`) over these: what it said counts.
@@ -134,18 +142,17 @@ class StepTable:
         for step, there in later.rows.items():
             row = self.rows[step] if step in self.rows else self.new_row(step)
             told, more = self.told[row], later.told[there]
+            numbers, sections = _numbers_of(row), _sections_of(row)
             if more & _PROGRESSED:
                 told = (told & ~_SKIPPED) | more
-                for mine, its in zip(self.numbers, later.numbers, strict=True):
-                    mine[row] = its[there]
+                self._numbers[numbers] = later._numbers[_numbers_of(there)]
             elif more & _STARTED and more & _ENDED:
                 told &= ~(_PROGRESSED | _SKIPPED)
-                self._forget(row)
+                self._numbers[numbers] = _NO_NUMBERS
             if more & _ENDED:
                 self.end_mono[row], self.boot[row] = later.end_mono[there], boot
                 self.tokens[row] = later.tokens[there]
-                for mine, its in zip(self.sections, later.sections, strict=True):
-                    mine[row] = its[there]
+                self._sections[sections] = later._sections[_sections_of(there)]
             if more & (_STARTED | _ENDED):
                 self.start_mono[row] = later.start_mono[there] if more & _ENDED else _NAN
             self.told[row] = told | more
@@ -170,7 +177,7 @@ class StepTable:
 
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that told it."""
-        column = self.numbers[NUMBERS.index(name)]
+        column = self.numbers(name)
         return {step: column[row] for step, row in self._in_order() if column[row] != UNTOLD}
 
     def tokens_told(self) -> dict[int, int]:

@@ -81,15 +81,11 @@ def _numbers(rank: int, steps: RankSteps, rules: Rules) -> RankNumbers:
 
 
 def _sections(steps: RankSteps) -> Mapping[str, list[tuple[int, float]]]:
-    table = steps.steps
-    rows = [
-        (step, row)
-        for step, row in table.steps_of(Msg.STEP_END)
-        if not math.isnan(table.sections[0][row])
-    ]
+    ended, sections = steps.steps.steps_of(Msg.STEP_END), steps.steps.sections()
+    rows = [(step, row) for step, row in ended if not math.isnan(sections[0][row])]
     if not rows:
         return {}
-    named = zip(SECTIONS, table.sections, strict=True)
+    named = zip(SECTIONS, sections, strict=True)
     return {name: [(step, column[row]) for step, row in rows] for name, column in named}
 
 

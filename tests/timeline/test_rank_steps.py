@@ -107,7 +107,7 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
         steps = RankSteps(beats)
         assert steps.samples("loss") == {1: 1.0}
         assert (steps.skipped(), steps.step_times()) == (frozenset(), {1: 3.0})
-        assert (steps.steps.tokens[0], steps.steps.sections[0][0]) == (7, 2.0)
+        assert (steps.steps.tokens[0], steps.steps.sections()[0][0]) == (7, 2.0)
     begun = RankSteps([*first, second[0]])
     assert begun.samples("loss") == {1: 9.0}
     assert begun.skipped() == {1}

@@ -278,7 +278,7 @@ def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Mi
 def _pace(steps: RankSteps) -> PaceFacts:
     """Return how many steps were timed, their median and that of each section, in seconds."""
     times = list(steps.step_times().values())
-    medians = zip(SECTIONS, map(_median, steps.steps.sections), strict=True)
+    medians = zip(SECTIONS, map(_median, steps.steps.sections()), strict=True)
     return PaceFacts(
         steps=len(times),
         median_step_s=_median(times),
