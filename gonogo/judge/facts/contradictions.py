@@ -21,6 +21,7 @@ from gonogo.contract.tick import parse_rank
 from gonogo.judge.facts.learning import find_nothing_learned
 from gonogo.judge.facts.record import RunRecord
 from gonogo.rundir import heartbeat_rank
+from gonogo.timeline.columns import UNTOLD
 
 Kind = DoubtKind
 
@@ -139,7 +140,7 @@ def _numbers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
     """Compare numbers with the range that they can have."""
     for rank, steps in sorted(record.ranks.items()):
         counts = {
-            name: sum(1 for value in steps.samples(name).values() if value < 0 or value > top)
+            name: sum(value > top or UNTOLD != value < 0 for value in steps.steps.numbers(name))
             for name, top in TOP.items()
         }
         counts["dt"] = sum(1 for line in steps.evaluations.values() if (line.dt or 0.0) < 0)
