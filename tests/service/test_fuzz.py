@@ -174,6 +174,7 @@ def callers(operation: APIOperation[Any, Any, Any, Any]) -> st.SearchStrategy[Ro
 
 @pytest.fixture
 def api(site: Site) -> schemathesis.BaseSchema:
+    site.plane.http.get("/openapi.json", timeout=120.0)  # the first answer is written meanwhile
     return schemathesis.openapi.from_url(
         f"{site.plane.http.base_url}/openapi.json", config=SchemathesisConfig.from_dict({})
     )
