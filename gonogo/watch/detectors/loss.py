@@ -45,25 +45,26 @@ class Overflows:
     running: int = 0
     """Steps in a row that were skipped."""
     searching: bool = True
-    """Whether no step was applied yet: a scaler searches for its scale."""
+    """Whether no step was applied yet, or the scale has fallen since the first of these."""
+    scale: float | None = None
+    """Loss scale of the first of them."""
     recent: tuple[int, ...] = ()
-    """The skipped steps within the window, after the search."""
+    """The skipped steps within the window that were no search for a scale."""
 
 
 class NonFinite(Detector[Overflows]):
     """D10: a loss or gradient norm of an applied step is not finite.
 
     A loss scaler (fp16, mixed precision) skips steps on overflow by design: several in a row count,
-    or too many of the last hundred. The first steps of a process may all be skipped, while the
-    scaler searches for its scale. Where the order names no dtype, a norm that is not finite beside
-    a finite loss may be such an overflow. A validation loss that is not finite warns: the set may
-    be empty.
+    or too many of the last hundred. A search for the loss scale does not count: its skipped steps
+    lower the scale. Where the order names no dtype, a norm that is not finite beside a finite loss
+    may be such an overflow. A validation loss that is not finite warns: the set may be empty.
     """
 
     name = Name.NON_FINITE
     sentence = (
         "The first loss or gradient norm that is not finite. With a loss scaler (fp16, mixed"
-        " precision): `fp16_running` skipped steps in a row (40 before the first applied one), or"
+        " precision): `fp16_running` skipped steps in a row (40 while they lower the scale), or"
         " `fp16_skipped` of the last `fp16_window_steps`. In bf16: `fp16_window_steps` skipped"
         " steps in a row. Warns of a validation loss that is not finite."
     )
@@ -109,9 +110,13 @@ class NonFinite(Detector[Overflows]):
     def _count(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
         """Count a skipped step, and halt if there are too many."""
         step, most = event.line.step, self.settings.fp16_window_steps
-        recent = () if own.searching else (*own.recent, step)
+        scale = event.line.loss_scale
+        first = own.scale if own.running else scale
+        falls = scale is not None and first is not None and scale < first
+        searching = own.searching or falls
+        recent = own.recent if searching else (*own.recent, step)
         recent = tuple(number for number in recent if number > step - most)
-        own = replace(own, running=own.running + 1, recent=recent)
+        own = replace(own, running=own.running + 1, searching=searching, scale=first, recent=recent)
         if own.running >= self._limit(own):
             text = f"{own.running} steps in a row were skipped or not finite"
         elif self._dtype not in _BF16 and len(recent) >= self.settings.fp16_skipped:

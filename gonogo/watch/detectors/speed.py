@@ -204,7 +204,8 @@ class Loader(Detector[Waits]):
         fills = len(rows) >= FEW_STEPS and trained_s >= self.settings.over_s
         full = fills or len(rows) == most
         own = replace(own, rows=rows, trained_s=trained_s, full=full)
-        if not full or step.step % max(1, most // LOOKS):
+        every = max(1, most // LOOKS) if row[0].step_s < self.settings.over_s / LOOKS else 1
+        if not full or step.step % every:
             return own, []
         return self._judged(own, step, view)
 

@@ -107,7 +107,7 @@ def test_the_time_of_the_data_section_will_do() -> None:
 
 def test_long_steps_need_sixteen_and_not_sixty_four() -> None:
     assert feed(Loader, starve(Ran(), 15, 0.7, 60.0)).findings == []
-    assert [f.step for f in feed(Loader, starve(Ran(), 25, 0.7, 60.0)).findings] == [16, 24]
+    assert [f.step for f in feed(Loader, starve(Ran(), 25, 0.7, 60.0)).findings] == [16, 21]
 
 
 def test_a_step_that_nobody_timed_counts_for_nothing() -> None:
