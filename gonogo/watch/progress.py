@@ -151,10 +151,13 @@ def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Sta
 def standstill(view: View, mono: float) -> Standstill | None:
     """Return the ranks that wait for each other; None if no rank has a limit.
 
-    Of a node that nobody hears, only its connection may be gone. So the others are judged.
+    Of a node that nobody hears, only its connection may be gone. Its ranks count in their last
+    place until the others end a step: then they have gone on, too.
     """
     streams = [stream for stream in view.active() if not stream.halt_seen]
-    streams = [row for row in streams if not view.cut_off(row, mono)] or streams
+    heard = [row.advanced_mono for row in streams if not view.cut_off(row, mono)]
+    moved_mono = max(heard, default=0.0)
+    streams = [r for r in streams if not view.cut_off(r, mono) or r.heard_mono >= moved_mono]
     m = view.median_step_s()
     stays = [stay for stream in streams if (stay := stay_of(view, stream, m, mono)) is not None]
     if not stays:

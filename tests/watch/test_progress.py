@@ -271,3 +271,16 @@ def test_one_bound_limits_the_first_step_as_well() -> None:
 def test_the_culprit_is_one_of_those_who_stand() -> None:
     view = watch(World(order_of()).boot().steps(5)).state.view
     assert name_culprit(view, [], T0) is None
+
+
+@pytest.mark.parametrize(("heard_ago_s", "halted"), [(90.0, []), (110.0, ["section_deadline"])])
+def test_ranks_of_a_node_that_nobody_hears_count_until_the_others_have_gone_on(
+    heard_ago_s: float, halted: list[str]
+) -> None:
+    """The silent rank may still save; once the others have ended a step, it has saved."""
+    near = standing(None, for_s=100.0)
+    far = standing("checkpoint", for_s=300.0, rank=1)
+    far.heard_mono = NOW - heard_ago_s
+    order = order_of({}, steps=1000, world_size=2, nodes=2)
+    found = look_all([near, far], order=order)
+    assert [row.detector for row in found if row.severity is Severity.HALT] == halted
