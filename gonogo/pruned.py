@@ -18,8 +18,8 @@ def load_pruned(path: Path) -> dict[str, Any] | None:
     """Return what was pruned of a run directory, None where nothing was; a torn record is `{}`."""
     try:
         found = json.loads(read_small(path / PRUNED_NAME))
-    except FileNotFoundError:
-        return None
+    except (FileNotFoundError, PermissionError):
+        return None  # who may read nothing of it is told so by what reads next
     except (OSError, ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -14,6 +14,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch, halts_asked
+from gonogo.contract.workload import OURS
 from gonogo.watch.registry import detector_names
 from lab.habits import PLAIN, habits_of
 from lab.losses import LOSSES, Loss
@@ -64,9 +65,11 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
     if script is not None and script.flows:
         outside_x = 0.0  # it is never in no section
     watch = dict(sick.watch) if sick else {}
-    if script is None and other_loss is None:
-        watch = halts_asked(watch)  # our own trainer, whose bundled plans ask for them
-    order = _order(part, step_s + outside_x * part.step_s, vocab, sick, watch, dice)
+    is_ours = script is None and other_loss is None and not outside_x
+    if is_ours:
+        watch = halts_asked(watch)  # the bundled plans of our own trainer ask for them
+    expected_s = step_s + outside_x * part.step_s
+    order = _order(part, expected_s, vocab, sick, watch, dice, is_ours=is_ours)
     habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step, part.ranks)
     of_run: dict[str, Any] = {
         "noise": noise,
@@ -148,6 +151,8 @@ def _order(
     sick: Sickness | None,
     watch: dict[str, Any],
     dice: random.Random,
+    *,
+    is_ours: bool,
 ) -> Order:
     """Return what was ordered: half of the runs with a floor, some compiled, some in fp16."""
     if dice.random() < 0.5 and (sick is None or not sick.slows):
@@ -167,6 +172,7 @@ def _order(
         world_size=part.ranks,
         nodes=nodes,
         profile="simulated",
+        entry=OURS if is_ours else "train.py",
         train={"engine": {"compile": compiled}},
         identity=Identity(
             config_digest="c" * 64,

@@ -13,7 +13,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
-from gonogo.contract.patience import MEANING, Patience, Place
+from gonogo.contract.patience import MEANING, SETTING, Patience, Place
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
 from gonogo.rundir import RunDir, load_record
 
@@ -42,7 +42,7 @@ def watchdog(
     for phases, table in _grouped(tables):
         if len(tables) > 1 or order is not None:
             out.print(f"[bold]{', '.join(phases)}[/bold]")
-        print_table(("place", "seconds", "multiple", "from", "means"), _rows(table))
+        print_table(("place", "seconds", "multiple", "from", "setting", "means"), _rows(table))
 
 
 def _order_of_run(name: str) -> Order | None:
@@ -87,13 +87,14 @@ def _grouped(tables: Mapping[str, Table]) -> list[tuple[list[str], Table]]:
     return found
 
 
-def _rows(table: Table) -> list[tuple[str, str, str, str, str]]:
+def _rows(table: Table) -> list[tuple[str, ...]]:
     return [
         (
             place,
             "none" if row.seconds is None else f"{row.seconds:g}",
             "" if row.multiple is None else f"{row.multiple:g} × {row.of}",
             row.source,
+            SETTING.get(place, ""),
             MEANING[place],
         )
         for place, row in table.items()

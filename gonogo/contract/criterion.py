@@ -81,7 +81,7 @@ class Grey(StrEnum):
 
 BUILT_IN_CRITERIA = ("completed", "identity", "coverage", "preflight", "no_halt_finding")
 ADDED_CRITERIA = (
-    *("identity_drift", "watch_ceiling"),
+    *("identity_drift", "watch_ceiling", "warned"),
     *("reproduced", "remedied", "remedy_carried", "unpassed", "failed_before"),
 )
 """Ids of what the judge adds to a gate where there is reason to: a plan's own have other names, or

@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar
 from pydantic import ConfigDict, Field, JsonValue, computed_field, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Verdict
 from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Act, Finding, Severity, Source
@@ -262,11 +261,6 @@ class Facts(Recorded):
     """Digest of the order's whole training configuration, computed anew."""
     doubts: list[Doubt] = Field(default_factory=list)
     """What is missing, contradictory or unclear; at most 20 contradictions."""
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document that a decision records."""
-        found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        return found
 
     def doubts_of(self, effect: Effect) -> list[Doubt]:
         """Return the doubts that have this effect on the verdict."""

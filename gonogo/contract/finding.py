@@ -25,7 +25,7 @@ class Source(StrEnum):
 
 
 class Act(StrEnum):
-    """When something is done about a halt; null where nothing is (info, suspect, warn)."""
+    """What is done about a halt, and when; null where nothing is (info, suspect, warn)."""
 
     NOW = "now"
     AT_CHECKPOINT = "at_checkpoint"
@@ -33,6 +33,8 @@ class Act(StrEnum):
     it has left, and half of them is the longest that a watcher waits."""
     PAGE = "page"
     """Nothing is ended; a person is told."""
+    GATE = "gate"
+    """Nothing is ended: the detector may only warn, and the gate judges what it found."""
 
 
 class Finding(Recorded):

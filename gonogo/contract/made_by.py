@@ -1,5 +1,7 @@
 """What made an order or a decision: the version of gonogo, its judging sources and its plug-ins."""
 
+from typing import Self
+
 from pydantic import Field
 
 from gonogo.contract.wire import Recorded
@@ -15,8 +17,14 @@ class MadeBy(Recorded):
     """Version of gonogo."""
     sources: str
     """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
+    commit: str | None = None
+    """Of the checkout; null where gonogo is an installed package."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Installed package that provides detectors or metrics → its version."""
+
+    def is_same_code(self, other: Self) -> bool:
+        """Whether both judge alike; commits may differ in other files."""
+        return self.model_copy(update={"commit": other.commit}) == other
 
     def words(self) -> str:
         """Return it for a sentence."""

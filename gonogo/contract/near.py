@@ -1,6 +1,7 @@
 """How near is a detector to its limit?"""
 
 from collections.abc import Mapping
+from typing import Self
 
 from gonogo.contract.wire import Number, Recorded
 
@@ -20,6 +21,13 @@ class Near(Recorded):
     """Seconds until the limit is reached if nothing changes; null where that is unknown."""
     blind: str | None = None
     """Why the detector cannot find anything now; null where it can."""
+
+    @classmethod
+    def in_time(cls, seconds: float, limit_s: float | None) -> Self:
+        """Return the distance of so many seconds to a limit that acts once they are over."""
+        value = max(0.0, seconds)
+        left_s = None if limit_s is None else max(0.0, limit_s - value)
+        return cls(value=value, limit=limit_s, unit="s", time_left_s=left_s)
 
     @property
     def share(self) -> float | None:

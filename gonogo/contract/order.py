@@ -3,16 +3,17 @@
 An order lies in its run directory, so that a run directory judges itself.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.made_by import MadeBy
+from gonogo.contract.made_by import READS_BEFORE, MadeBy
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
 from gonogo.contract.taint import Taint
@@ -80,6 +81,11 @@ class PhaseAhead(Recorded):
 
     name: str
     steps: int
+
+
+def command_digest(command: Sequence[str]) -> str:
+    """Return the plan digest of a command that no plan knows."""
+    return digest({"command": list(command)})
 
 
 class Order(Recorded):
@@ -156,6 +162,13 @@ class Order(Recorded):
     made_by: MadeBy | None = None
     """The code that made the order; null for an order by hand."""
 
+    @field_validator("detectors", mode="before")
+    @classmethod
+    def _of_this_form(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            raise ValueError(f"an order of an earlier form; {READS_BEFORE}")
+        return value
+
     @model_validator(mode="after")
     def _spread_evenly(self) -> Self:
         if self.world_size % self.nodes:
@@ -164,18 +177,27 @@ class Order(Recorded):
             )
         return self
 
+    @property
+    def has_plan(self) -> bool:
+        """Whether a plan ordered the run; `gonogo run` may give a name to a command without one."""
+        if self.command is None:
+            return bool(self.plan)
+        return bool(self.plan) and self.plan_digest != command_digest(self.command)
+
+    @property
+    def program_kind(self) -> ProgramKind:
+        """How the watchdog knows where the program is: its column of the table of patience."""
+        if is_ours(self.entry, self.command):
+            return ProgramKind.OURS
+        return ProgramKind.ATTACHED if self.command is None else ProgramKind.PRINTED
+
     def limits_of_places(self) -> dict[Place, Patience]:
         """Return the whole table of patience: a place that is not stored has its default."""
-        kind = ProgramKind.ATTACHED
-        if is_ours(self.entry, self.command):
-            kind = ProgramKind.OURS
-        elif self.command is not None:
-            kind = ProgramKind.PRINTED
         engine = self.train.get("engine")
         tokens, floor = self.identity.tokens_per_step, self.watch.slow.floor_tok_s
         defaults = patience_of(
             self.watch,
-            kind,
+            self.program_kind,
             from_profile=frozenset(self.watch_from_profile),
             compiled=isinstance(engine, Mapping) and engine.get("compile") is True,
             nodes=self.nodes,

@@ -45,7 +45,7 @@ MEANING: Mapping[Place, str] = MappingProxyType(
     {
         Place.START: "from the launch to a rank's first line",
         Place.BOOT: "in section boot",
-        Place.FIRST_STEP: "until a rank has ended two steps",
+        Place.FIRST_STEP: "until a rank has ended its first step",
         Place.EARLY_STEPS: "in forward, backward or optimizer, before `min_steps` steps have ended",
         Place.COMPUTE: "in forward, backward or optimizer",
         Place.CORROBORATED: "the same, when stacks or process states show that the run stands",
@@ -169,13 +169,13 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.EARLY_STEPS: _same(Cell(300, 10, Typical.MEDIAN)),
     Place.COMPUTE: _row(
         Cell(60, 8, Typical.MEDIAN),
-        Cell(60, 8, Typical.MEDIAN),
+        Cell(120, 20, Typical.MEDIAN),
         Cell(120, 20, Typical.MEDIAN),
         Cell(60, 8, Typical.MEDIAN),
     ),
     Place.CORROBORATED: _row(
         Cell(15, 3, Typical.MEDIAN),
-        Cell(15, 3, Typical.MEDIAN),
+        Cell(30, 10, Typical.MEDIAN),
         Cell(30, 10, Typical.MEDIAN),
         Cell(15, 3, Typical.MEDIAN),
     ),
@@ -185,9 +185,9 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.LOG: _same(Cell(60, 3, Typical.MEDIAN)),
     Place.NO_SECTION: _row(
         Cell(60, 3, Typical.MEDIAN),
-        Cell(300, 3, Typical.LONGEST),
-        Cell(300, 3, Typical.LONGEST),
-        Cell(300, 3, Typical.LONGEST),
+        Cell(300, 1.5, Typical.LONGEST),
+        Cell(300, 1.5, Typical.LONGEST),
+        Cell(300, 1.5, Typical.LONGEST),
     ),
     Place.AFTER_LAST: _same(Cell(600, 10, Typical.USUAL)),
     Place.EXIT: _same(Cell(1800)),
@@ -323,7 +323,7 @@ CHECKPOINT_LATE_S = 600.0
 def bounded(table: Mapping[Place, Patience], seconds: float) -> dict[Place, Patience]:
     """Return the table with one limit for every place (`gonogo run --stall-s`).
 
-    Silence and checkpoints that are due keep their own limits if these are shorter.
+    Silence and confirmed standstills keep shorter limits; a checkpoint that is due keeps its own.
     """
     found: dict[Place, Patience] = {}
     for place, row in table.items():

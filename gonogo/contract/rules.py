@@ -5,16 +5,14 @@ phase can meet and the watchdog's values with their sources, so that recorded fa
 rules come to the same decision for ever, whatever the defaults of later versions are.
 """
 
-from typing import Any
-
 from pydantic import Field, JsonValue
 
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
 from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, RunReason
+from gonogo.contract.patience import ProgramKind
 from gonogo.contract.taint import Taint
 from gonogo.contract.wire import Recorded
 
@@ -56,6 +54,8 @@ class Rules(Recorded):
     left_out: list[LeftOut] = Field(default_factory=list)
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     conditions: list[OpenCondition]
+    program_kind: ProgramKind = ProgramKind.OURS
+    """The column of the table of patience."""
     watch: dict[str, WatchValue] = Field(default_factory=dict)
     """Dotted path of every setting of the watchdog → its value."""
     run: str | None = None
@@ -127,8 +127,3 @@ class Rules(Recorded):
         if not every:
             return range(0)
         return range(window.start + -window.start % every, window.stop, every)
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON document that a decision records."""
-        found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
-        return found

@@ -36,7 +36,7 @@ WORDS: dict[DoubtKind, Words] = {
     ),
     Kind.RANK_SILENT: Words("no line was recorded", "A rank wrote no heartbeat.", "Attach it."),
     Kind.NODE_UNOBSERVED: Words(
-        "node {name}: nobody observed its processes for {found} s",
+        "node {name}: seconds in which nobody observed its processes: {found}",
         "The watcher received nothing from a node for some time, or at all.",
         "Check the network between the nodes and the follower's log.",
     ),
@@ -93,12 +93,12 @@ WORDS: dict[DoubtKind, Words] = {
         _EDITED,
     ),
     Kind.NOT_ORDERED: Words(
-        "{name} was never ordered, and there is a record of it (step {step}, {found})",
+        "{name} {found} is recorded; ordered: {expected}",
         "A rank, a node or a step has a record, and the order does not have it.",
         "Start as many ranks, and make as many steps, as the order names.",
     ),
     Kind.TWO_WRITERS: Words(
-        "{name} wrote here ({found})",
+        "two processes wrote its lines: {name} ({found})",
         "Two processes wrote one rank's file, or one process wrote for two ranks.",
         _ONE_WRITER,
     ),

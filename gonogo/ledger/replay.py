@@ -127,11 +127,12 @@ def replay_decision(
 
 def _other_code(then: MadeBy, here: MadeBy) -> str:
     """Return how to install the code that made a decision; nothing if this is that code."""
-    if then == here:
+    if then.is_same_code(here):
         return ""
     commands = []
     if (then.gonogo, then.sources) != (here.gonogo, here.sources):
-        commands.append(f"git checkout v{then.gonogo} && pip install .")
+        checkout = f"git checkout {then.commit} && pip install ."
+        commands.append(checkout if then.commit else f"pip install gonogo=={then.gonogo}")
     for name, version in then.packages.items():
         if here.packages.get(name) != version:
             commands.append(f"pip install {name}=={version}")
@@ -149,7 +150,7 @@ def _result(log: _Log, **fields: Any) -> ReplayResult:
 def _same_text(recorded: RecordedDecision) -> str:
     if recorded.decision.kind is DecisionKind.AUTO:
         then = recorded.decision.made_by
-        by = "" if then == made_by() else f", though made by {then.words()}"
+        by = "" if then.is_same_code(made_by()) else f", though made by {then.words()}"
         return f"{recorded.verdict or 'no verdict'}: the same{by}"
     return f"a {recorded.decision.kind} decision: digests are whole"
 
@@ -301,7 +302,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
         raise Corrupt(f"run_directory: {error.detail}") from error
     except NotFound as error:
         raise NotFound(f"{error.detail}; --facts-only replays without it") from error
-    again = with_history(found, history if facts.get("history") else None).document()
+    again = with_history(found, history if facts.get("history") else None).wire()
     wrong = _same_rules(recorded, record.order, derived)
     return wrong or _same_facts(facts, again, passed, log)
 
@@ -319,7 +320,7 @@ def _same_rules(
         named = recorded.document.get(name)  # a GO of one experiment is none of another
         if named and ordered is not None and named != ordered:
             return Difference(path=name, recorded=named, found=ordered)
-    return first_difference(rules, derived.document(), "rules")
+    return first_difference(rules, derived.wire(), "rules")
 
 
 def _same_facts(facts: Json, again: Json, passed: bool, log: _Log) -> Difference | None:

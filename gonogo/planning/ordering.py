@@ -18,6 +18,7 @@ from gonogo.contract.order import (
     PhaseAhead,
     ResumePoint,
     RunReason,
+    command_digest,
 )
 from gonogo.contract.patch import Patch, RecordedPatch
 from gonogo.contract.patience import bounded
@@ -159,7 +160,7 @@ def build_command_order(
         run=run,
         token=1,
         plan="",
-        plan_digest=digest({"command": list(command)}),
+        plan_digest=command_digest(command),
         phase="run",
         steps=steps,
         world_size=world_size,

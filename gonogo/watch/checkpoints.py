@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Section
+from gonogo.contract.near import Near
 from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
@@ -53,6 +54,7 @@ class CheckpointOverdue(Detector[Saved]):
     State = Saved
     ticks = True
     after = Kind.CHECKPOINTS
+    blind = "no checkpoint is ordered, or the watcher has not looked for one"
     probes = True
 
     def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
@@ -106,15 +108,11 @@ class CheckpointOverdue(Detector[Saved]):
 
     def _judged(self, own: Saved, tick: Tick, view: View) -> list[Finding]:
         """Return the finding of a checkpoint that has been due for too long."""
-        since_mono, every_s = own.since_mono, self.run.order.checkpoint.every_s
-        if since_mono is None:
+        late = self._late(own, tick.mono, view)
+        if late is None:
             return []
-        dues = [] if own.due_mono is None else [own.due_mono]
-        dues += [] if every_s is None else [since_mono + every_s]
-        if not dues:
-            return []
-        late_s = tick.mono - min(dues) - (_evaluated_s(view) - own.evaluated_s)
-        passed = self.run.patience[Place.CHECKPOINT_DUE].passed(late_s, min(dues) - since_mono)
+        late_s, cadence_s = late
+        passed = self.run.patience[Place.CHECKPOINT_DUE].passed(late_s, cadence_s)
         if passed is None:
             return []
         severity, limit = passed
@@ -132,6 +130,27 @@ class CheckpointOverdue(Detector[Saved]):
             source=limit.source,
         )
         return [finding]
+
+    def _late(self, own: Saved, mono: float, view: View) -> tuple[float, float] | None:
+        """Return for how long a checkpoint has been due, and after how long it was; in seconds.
+
+        The first is negative while none is due. None: nobody knows when the next one is due.
+        """
+        since_mono, every_s = own.since_mono, self.run.order.checkpoint.every_s
+        dues = [] if own.due_mono is None else [own.due_mono]
+        dues += [] if since_mono is None or every_s is None else [since_mono + every_s]
+        if since_mono is None or not dues:
+            return None
+        late_s = mono - min(dues) - (_evaluated_s(view) - own.evaluated_s)
+        return late_s, min(dues) - since_mono
+
+    def measure(self, own: Saved, view: View, mono: float) -> Near:
+        """Return for how long a checkpoint has been due."""
+        late = self._late(own, mono, view)
+        if late is None:
+            return Near()
+        limit = self.run.patience[Place.CHECKPOINT_DUE].limit(late[1])
+        return Near.in_time(late[0], None if limit is None else limit.seconds)
 
     def armed(self, own: Saved, view: View) -> bool:
         """Whether the run has a cadence and a watcher that looks at checkpoints."""

@@ -53,15 +53,16 @@ class Deadline(Detector[None]):
 
     def near(self, own: None, view: View, mono: float) -> Near:
         """Return how long the run has stood in a place of this detector."""
+        waited_s = _unheard_s(view, mono)
+        if self.name == Name.NO_FIRST_HEARTBEAT and waited_s is not None:
+            return Near.in_time(waited_s, view.run.patience[Place.START].seconds)
         group = standstill(view, mono)
         if group is None:
             return Near(blind=NOTHING_YET)
         longest = group.stays[0]
         if detector_of(longest.place) != self.name:
             return Near()
-        limit_s, stood_s = longest.limit.seconds, max(0.0, group.stood_s)
-        left_s = max(0.0, limit_s - stood_s)
-        return Near(value=stood_s, limit=limit_s, unit="s", time_left_s=left_s)
+        return Near.in_time(group.stood_s, longest.limit.seconds)
 
 
 class NoFirstHeartbeat(Deadline):
@@ -96,6 +97,13 @@ class SectionDeadline(Deadline):
         " the sum of the limits, until its last step. Warns, and later halts, when all ranks are"
         " done and a process does not exit." + _TABLE
     )
+
+
+def _unheard_s(view: View, mono: float) -> float | None:
+    """Return for how long a rank's first line has been awaited; None: every rank was heard."""
+    if view.started_mono is None or not view.watched or not without_line(view):
+        return None
+    return mono - view.started_mono
 
 
 def _unheard(view: View, tick: Tick) -> list[Finding]:
@@ -217,9 +225,7 @@ class AliveLost(Deadline):
         limit_s = view.run.patience[Place.SILENCE].seconds
         if not ranks or not view.watched:
             return Near(blind=NOTHING_YET)
-        silent_s = max(0.0, mono - min(stream.heard_mono for stream in ranks))
-        left_s = None if limit_s is None else max(0.0, limit_s - silent_s)
-        return Near(value=silent_s, limit=limit_s, unit="s", time_left_s=left_s)
+        return Near.in_time(mono - min(stream.heard_mono for stream in ranks), limit_s)
 
     def armed(self, own: None, view: View) -> bool:
         """Whether a rank's lines are followed, and silence could be told from lost lines."""

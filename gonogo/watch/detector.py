@@ -10,7 +10,7 @@ in `gonogo.contract.watch`. Another package brings one through the entry point `
 
 Example: a detector that warns at the first step that took over a minute::
 
-    @dataclass(frozen=True, slots=True)
+    @dataclass(frozen=True)
     class Told:
         told: bool = False
 
@@ -145,7 +145,7 @@ class Detector(Generic[S]):
         return not self.armed_by or bool(getattr(own, self.armed_by))
 
     def near(self, own: S, view: View, mono: float) -> Near:
-        """Return how near it is to its limit at `mono`, the watcher's clock, or why it is blind."""
+        """Return how near it is to its limit at `mono`, in active time, or why it is blind."""
         return self.measure(own, view, mono) if self.armed(own, view) else Near(blind=self.blind)
 
     def measure(self, own: S, view: View, mono: float) -> Near:

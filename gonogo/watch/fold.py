@@ -262,7 +262,7 @@ def _by_action(state: WatchState, finding: Finding) -> Finding:
         return finding
     halts, warns = (f"/{finding.detector}/{row}/" for row in (Severity.HALT, Severity.WARN))
     key = finding.key.replace(halts, warns, 1)
-    return finding.model_copy(update={"severity": Severity.WARN, "act": None, "key": key})
+    return finding.model_copy(update={"severity": Severity.WARN, "act": Act.GATE, "key": key})
 
 
 def armed(state: WatchState) -> dict[str, bool]:
@@ -283,6 +283,7 @@ def near(state: WatchState, mono: float) -> dict[str, Near]:
         mono: the watcher's clock, as in a tick.
     """
     found = {name: Near(blind=why) for name, why in state.failed.items()}
+    mono = state.view.clock.at(mono)
     for row in state.looking():
         try:
             found[row.name] = row.near(state.own[row.name], state.view, mono)

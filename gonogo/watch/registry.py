@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gonogo
+from gonogo.checkout import load_commit
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
@@ -118,6 +119,7 @@ def made_by() -> MadeBy:
     return MadeBy(
         gonogo=gonogo.__version__,
         sources=sources.hexdigest(),
+        commit=load_commit(root.parent),
         packages=dict(sorted(packages.items())),
     )
 

@@ -82,6 +82,10 @@ class View(Timeline):
     """Whether a halt was found that acts now. What dies from then on dies of that halt."""
     started_mono: float | None = None
     """The first tick that brought anything."""
+    skipped_s: float = 0.0
+    """For how long the clock was stopped because all ranks were silent, since `skipped_at`."""
+    skipped_at: float | None = None
+    """When a rank had ended a step last, the last time that the clock was stopped for a silence."""
     observed: dict[str, Observed] = field(default_factory=dict)
     """Kind of probe → its last payload."""
 
@@ -150,6 +154,8 @@ class View(Timeline):
         if not silent_s:
             return tick
         self.clock.away_s += silent_s
+        self.skipped_s = self._skipped_since_step() + silent_s
+        self.skipped_at = self._stepped_mono()
         return tick.model_copy(update={"mono": tick.mono - silent_s})
 
     def all_silent_s(self, mono: float) -> float:
@@ -162,10 +168,18 @@ class View(Timeline):
         if self.at_end or not active or not all(row.labelled for row in active):
             return 0.0
         silent_s = mono - max(stream.heard_mono for stream in active)
-        stood_s = mono - max(stream.advanced_mono for stream in active)
+        stood_s = mono - self._stepped_mono() + self._skipped_since_step()
         if silent_s <= self.run.watch.alive_lost.suspect_s or stood_s > ALL_SILENT_S:
             return 0.0
         return 0.0 if any(self.held(stream.rank, mono) for stream in active) else silent_s
+
+    def _stepped_mono(self) -> float:
+        """Return when a rank that still runs ended a step last."""
+        return max(stream.advanced_mono for stream in self.active())
+
+    def _skipped_since_step(self) -> float:
+        """Return for how long the clock was stopped for silences since then."""
+        return self.skipped_s if self.skipped_at == self._stepped_mono() else 0.0
 
     def is_another(self, ranks: Iterable[int]) -> bool:
         """Whether one of the ranks is in another training than the one that it had ended before."""

@@ -223,7 +223,7 @@ class WatchRecord:
             lines: rank → all lines of its file.
         """
         if self.last is None:
-            self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick")
+            self.add_problem(DoubtKind.WATCH_BROKEN, name="the file holds no tick", found=1)
         for node in list(self._silent_since):
             mono = 0.0 if self.last is None else self.last.mono
             self._take_node(NodeProbe(node=node, state=NodeState.HEARD), mono)

@@ -24,7 +24,7 @@ def answer(line: str) -> dict[str, Any]:
     asked = json.loads(line)
     try:
         rules = Rules.model_validate(asked["rules"])
-        return {"facts": build_facts(load_run(Path(asked["folder"])), rules).document()}
+        return {"facts": build_facts(load_run(Path(asked["folder"])), rules).wire()}
     except GonogoError as error:
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -60,7 +60,7 @@ class Assessors:
             Unjudged: the child crashed, took too long, or could not read the directory.
         """
         child = self._take()
-        line = self._ask(child, wire_line({"folder": str(folder), "rules": rules.document()}))
+        line = self._ask(child, wire_line({"folder": str(folder), "rules": rules.wire()}))
         answer = _parse(line)
         self._put_back(child, well=answer is not None)
         if answer is None:

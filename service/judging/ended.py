@@ -423,8 +423,8 @@ def _store(session: Session, assessment: Assessment) -> None:
         AssessmentRow(
             run=assessment.run,
             attempt=assessment.attempt,
-            rules=canonical_bytes(assessment.rules.document()).decode(),
-            facts=canonical_bytes(assessment.facts.document()).decode(),
+            rules=canonical_bytes(assessment.rules.wire()).decode(),
+            facts=canonical_bytes(assessment.facts.wire()).decode(),
         )
     )
     session.flush()

@@ -311,9 +311,11 @@ def test_a_decision_about_conditions_is_checked_by_digest_chain_and_signature() 
 # Other code.
 
 
-def by_other_code(recorded: RecordedDecision, **fields: Any) -> RecordedDecision:
+def by_other_code(
+    recorded: RecordedDecision, commit: str | None = None, **fields: Any
+) -> RecordedDecision:
     """The decision as another version would have made it."""
-    other = made_by().model_copy(update={"gonogo": "9.9", "sources": "f" * 64})
+    other = made_by().model_copy(update={"gonogo": "9.9", "sources": "f" * 64, "commit": commit})
     return unsigned(recorded, made_by=other.wire(), **fields)
 
 
@@ -328,7 +330,10 @@ def test_a_difference_names_both_versions_and_how_to_install_the_other() -> None
     assert (found.equal, found.path) == (False, "verdict")
     assert "gonogo 9.9 (sources ffffffffffff)" in found.text
     assert made_by().sources[:12] in found.text
-    assert "git checkout v9.9 && pip install ." in found.text
+    assert "pip install gonogo==9.9" in found.text
+    recorded = by_other_code(present("stalled"), commit="c" * 40, verdict="GO")
+    found = replay_decision(recorded, facts_only=True)
+    assert f"git checkout {'c' * 40} && pip install ." in found.text
     same = unsigned(present("stalled"), verdict="GO")
     assert "git checkout" not in replay_decision(same, facts_only=True).text
 

@@ -36,6 +36,12 @@ def test_an_order_survives_its_own_file() -> None:
         assert read.gate == written.gate
 
 
+def test_an_order_of_an_earlier_form_is_refused_with_the_commit_that_reads_it() -> None:
+    row = order_of().wire() | {"detectors": {"stall": 3}}
+    with pytest.raises(ValueError, match="commit a2d12bc9 reads what was recorded before"):
+        Order.model_validate(row)
+
+
 def test_the_training_configuration_is_whole_and_its_digest_is_the_identity() -> None:
     found = order(sets={"train.seed": 7})
     assert found.train["seed"] == 7

@@ -100,7 +100,7 @@ def test_facts_from_the_database_equal_those_from_the_directory(
     assessors = Assessors()
     facts = assessors.build_facts(case.folder, case.rules)
     assessors.close()
-    assert digest(facts.document()) == digest(build_facts(load_run(folder), case.rules).document())
+    assert digest(facts.wire()) == digest(build_facts(load_run(folder), case.rules).wire())
 
 
 def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:

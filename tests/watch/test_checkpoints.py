@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.plan import CheckpointCadence
-from gonogo.watch import armed, not_observed
+from gonogo.watch import armed, near, not_observed
 from tests.watch.detectors.host import checkpoint, host_order, tell
 from tests.watch.streams import Watched, World, watch
 
@@ -100,3 +100,11 @@ def test_without_a_cadence_or_a_watcher_that_looks_nothing_is_found() -> None:
     seen = watch(World(order).boot().steps(20))
     assert not armed(seen.state)["checkpoint_overdue"]
     assert not_observed(seen.state)
+
+
+def test_near_says_for_how_long_one_has_been_due() -> None:
+    world = train(world_with(BY_TIME), 750.0)
+    row = near(watch(world, interval_s=2.0).state, world.mono)["checkpoint_overdue"]
+    assert row.limit == 1200.0
+    assert row.value == pytest.approx(550.0, abs=15.0)
+    assert row.time_left_s == pytest.approx(650.0, abs=15.0)

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.contract.tick import Tick
+from gonogo.contract.patience import Place
+from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.watch import (
     armed,
     dump_state,
@@ -352,6 +353,7 @@ def test_a_plan_chooses_whether_a_detector_halts_or_warns(
     assert {row.severity for row in found} >= {severity}
     assert bool(seen.halts) is (severity is Severity.HALT)
     assert all(f"/{detector}/{row.severity}/" in row.key for row in found)
+    assert any(row.act is Act.GATE for row in found) is (severity is Severity.WARN)
 
 
 def test_near_has_a_row_for_each_detector_and_changes_nothing() -> None:
@@ -364,3 +366,32 @@ def test_near_has_a_row_for_each_detector_and_changes_nothing() -> None:
     before = dump_state(state)
     assert near(state, world.mono)[Detector.NON_FINITE].blind is None
     assert dump_state(state) == before
+
+
+def test_near_does_not_count_a_suspension() -> None:
+    world = World(order=order_of(DEMO, steps=100)).boot().steps(40)
+    world.suspend(3600.0)
+    seen = watch(world.steps(2))
+    for name in (Detector.STALL, Detector.ALIVE_LOST):
+        row = near(seen.state, world.mono)[name]
+        assert row.value is None or row.value < 30.0, name
+
+
+def test_near_counts_the_time_until_the_first_line() -> None:
+    order = order_of(DEMO)
+    state, _ = fold(start(order), Tick(n=1, mono=T0, ts=EPOCH, interval_s=0.25, late_s=0.0), {})
+    probe = RankProbe(rank=0, pid=1, state=ProcessState.ALIVE)
+    probed = Tick(n=2, mono=T0, ts=EPOCH, interval_s=0.25, late_s=0.0, ranks=[probe])
+    state, _ = fold(state, probed, {})
+    row = near(state, T0 + 90.0)[Detector.NO_FIRST_HEARTBEAT]
+    limit_s = order.limits_of_places()[Place.START].seconds
+    assert limit_s is not None
+    assert (row.value, row.limit, row.time_left_s) == (90.0, limit_s, limit_s - 90.0)
+
+
+@pytest.mark.parametrize("every_s", [20.0, 31.0, 62.0])
+def test_lines_that_come_rarely_do_not_hide_a_hang(every_s: float) -> None:
+    world = World(order=order_of(DEMO, steps=100), alive_every_s=every_s).boot().steps(40)
+    world.open_step()
+    (halt,) = watch(world.hang(1, "forward", 1_500.0)).halts
+    assert halt.detector == Detector.STALL

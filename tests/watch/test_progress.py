@@ -91,7 +91,7 @@ def test_a_rank_without_a_step_or_a_section_has_no_limit() -> None:
 
 @pytest.mark.parametrize(
     ("section", "steps", "limit_s"),
-    [("boot", 0, 1800.0), ("forward", 0, 1800.0), (None, 40, 300.0), ("backward", 40, 60.0)],
+    [("boot", 0, 1800.0), ("forward", 0, 1800.0), (None, 40, 300.0), ("backward", 40, 120.0)],
 )
 def test_a_users_program_has_its_own_column(
     section: str | None, steps: int, limit_s: float
@@ -103,8 +103,10 @@ def test_a_users_program_has_its_own_column(
 
 
 def test_what_a_users_program_does_outside_of_sections_lengthens_its_limit() -> None:
-    rank = standing(None, for_s=700.0, longest_apart_s=250.0)
+    rank = standing(None, for_s=370.0, longest_apart_s=250.0)
     assert look_all([rank], order=attached()) == []
+    rank = standing(None, for_s=380.0, longest_apart_s=250.0)
+    assert halts(look_all([rank], order=attached())) == [375.0]
 
 
 def test_suspicion_comes_before_the_halt() -> None:

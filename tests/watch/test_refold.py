@@ -394,6 +394,7 @@ def with_every_part() -> WatchState:
     view, steps = state.view, state.view.steps
     view.hosts = {1: "other"}
     view.clock.away_s = 20.0
+    view.skipped_s, view.skipped_at = 6.0, 40.5
     view.clock.ranks[0].pending = ((40.5, 20.0),)
     view.unreadable = {0: Unreadable(count=2, first="x", since_mono=1.5)}
     view.observed = {"disk": Observed(mono=1.0, ts=2.0, payload={"free_mb": 5.0})}

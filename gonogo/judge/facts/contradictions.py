@@ -1,8 +1,8 @@
 """Records of a run that contradict each other. A run with a contradiction is never a GO.
 
-Each rule compares two witnesses: processes with each other, lines with the order, with model.json
-and with the ticks, device samples with ticks, records of how the run ended with each other. A
-contradiction does not say which witness is wrong.
+Each rule compares two witnesses: processes with each other, lines with the order and the ticks,
+device samples with ticks, records of how the run ended with each other. A contradiction does not
+say which witness is wrong.
 """
 
 import math
@@ -67,16 +67,31 @@ def _not_ordered(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         *record.strays,
     }
     for rank in sorted(rank for rank in seen - {*rules.ranks()} if rank is not None):
-        yield Doubt(kind=Kind.NOT_ORDERED, rank=rank, name="the rank")
+        yield Doubt(
+            kind=Kind.NOT_ORDERED,
+            rank=rank,
+            name="rank",
+            found=rank,
+            expected=f"{rules.world_size} ranks",
+        )
     for rank, steps in sorted(record.ranks.items()) if rules.steps is not None else ():
         owed = rules.owed_steps()
         ended = {step for step, _ in steps.steps.steps_of(Msg.STEP_END) if step not in owed}
         beyond = ended | {step for step in steps.evaluations if step > rules.last_step}
         if beyond:
-            yield Doubt(kind=Kind.NOT_ORDERED, rank=rank, step=min(beyond), name="the step")
+            first, last = min(beyond), f"{rules.last_step} steps"
+            yield Doubt(
+                kind=Kind.NOT_ORDERED,
+                rank=rank,
+                step=first,
+                name="step",
+                found=first,
+                expected=last,
+            )
     said = record.order.train.get("steps") if record.order is not None else None
     if said is not None and said != rules.steps:
-        yield Doubt(kind=Kind.NOT_ORDERED, name="order.json: steps", found=said)
+        name = "order.json: train.steps"
+        yield Doubt(kind=Kind.NOT_ORDERED, name=name, found=said, expected=rules.steps)
 
 
 def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
@@ -91,7 +106,8 @@ def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         for boot in steps.boots:
             if len(boot.pids) > 1:
                 found: list[Any] = list(boot.pids)
-                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="several processes", found=found)
+                name = "one boot with several process ids"
+                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=found)
             for pid in boot.pids if rules.programs is None else ():
                 other = owner.setdefault((node, pid), rank)
                 if other != rank:
@@ -99,10 +115,11 @@ def _two_writers(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
                     yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=pid)
         for earlier, later in pairwise(steps.boots):
             if later.began_mono < earlier.ended_mono - OVERLAP_S:
-                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="two processes at once")
+                both: list[Any] = [*earlier.pids, *later.pids]
+                yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name="at once", found=both)
     for rank, row in sorted(record.lines.items()):
         if row.conflicts:
-            name = "lines of one number that differ"
+            name = "lines with one number differ"
             yield Doubt(kind=Kind.TWO_WRITERS, rank=rank, name=name, found=row.conflicts)
 
 

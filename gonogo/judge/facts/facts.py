@@ -58,7 +58,7 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         rules: whose criteria are measured.
 
     Returns:
-        facts of the rules' version; `judge(facts, rules)` needs nothing else.
+        facts; `judge(facts, rules)` needs nothing else.
     """
     ranks = dict(sorted(record.ranks.items()))
     failures: list[Doubt] = []

@@ -63,7 +63,7 @@ def _nodes(record: RunRecord, order: Order) -> Iterator[Doubt]:
     for node in range(order.nodes):
         silent_s = record.watch.silent_s.get(node, 0.0)
         if node not in seen:
-            yield Doubt(kind=Kind.NODE_UNOBSERVED, name=str(node), found="all the")
+            yield Doubt(kind=Kind.NODE_UNOBSERVED, name=str(node), found="all")
         elif silent_s > 0.0:
             yield Doubt(kind=Kind.NODE_UNOBSERVED, name=str(node), found=round(silent_s))
 
@@ -74,7 +74,7 @@ def _ranks(record: RunRecord, order: Order) -> Iterator[Doubt]:
     An order without a plan is of one run: there is no other code to compare with.
     """
     identity = order.identity
-    any_code = not order.plan or identity.git_sha is not None or "git_sha" in order.allow_drift
+    any_code = not order.has_plan or identity.git_sha is not None or "git_sha" in order.allow_drift
     any_config = not order.train or identity.config_digest is not None
     ordered = None if any_config else digest(order.train)
     for rank, steps in sorted(record.ranks.items()):

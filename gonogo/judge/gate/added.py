@@ -1,10 +1,11 @@
 """Criteria that the judge adds to a gate: a weak order, a checkpoint with taints, other runs.
 
-Each of them makes a condition, so the run is CONDITIONAL_GO at best. An order is weak that loosens
-a setting beyond its ceiling, leaves a detector or a check out, has a setting that no plan can make,
-or asks nothing in its gate: a run that nothing could halt proves little. A setting that is looser
-than its default, but within its ceiling, is listed in the decision (`weakened`) and changes no
-verdict. So is a fault that was injected on purpose.
+Each of them makes a condition, so the run is CONDITIONAL_GO at best. A detector that may only warn
+makes one where it would have halted because the training failed, unless the plan asked for that. An
+order is weak that loosens a setting beyond its ceiling, leaves a detector or a check out, has a
+setting that no plan can make, or asks nothing in its gate: a run that nothing could halt proves
+little. A setting that is looser than its default, but within its ceiling, is listed in the decision
+(`weakened`) and changes no verdict. So is a fault that was injected on purpose.
 
 Not covered: settings of detectors that a plan may leave out, and settings of plug-ins.
 """
@@ -17,17 +18,19 @@ from pydantic import JsonValue
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.facts import Confirmation, Facts, History
-from gonogo.contract.finding import Source
+from gonogo.contract.facts import Confirmation, Facts, FindingFacts, History
+from gonogo.contract.finding import Act, Source
 from gonogo.contract.order import Order, RunReason
+from gonogo.contract.outcome import SHOWN_BY_LINES, code_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import SETTING, setting_at
+from gonogo.contract.patience import SETTING, TABLE, setting_at
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Action, Watch
 from gonogo.watch.registry import BASIC
 
 WEAKENED = "watch_ceiling"
+WARNED = "warned"
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
 CARRIED = "remedy_carried"
@@ -57,6 +60,8 @@ CEILINGS: dict[str, float] = {
 """Dotted path of a setting → how far it may be loosened before it makes a condition."""
 LONGEST_S = 14_400.0
 """The longest ceiling. A command without a plan may have this limit in every place."""
+MOST_TOLD = 3
+"""Warnings that one condition names."""
 SILENCES = 3.0
 """Lines that a living rank must have time for before it is suspected to be silent."""
 
@@ -90,6 +95,13 @@ def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
     beyond = [row.text for row in weaknesses(rules) if row.is_condition]
     if beyond:
         yield _condition(WEAKENED, None, f"the order was weakened: {'; '.join(beyond)}")
+    judged = [row for row in facts.findings if row.act is Act.GATE]
+    warned = [row for row in judged if _is_failure(row, rules)]
+    if warned:
+        text = "; ".join(map(_warning_text, warned[:MOST_TOLD]))
+        yield _condition(
+            WARNED, len(warned), f"a detector that only warns would have halted: {text}"
+        )
     if rules.carried:
         text = "; ".join(row.told() for row in rules.carried)
         yield _condition(CARRIED, [row.diagnosis for row in rules.carried], f"carried on: {text}")
@@ -112,6 +124,21 @@ def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
         told = "; ".join(f"{row.run} ({row.code}): {', '.join(row.criteria)}" for row in rows)
         text = f"earlier runs of the phase failed criteria, and this run does not undo it ({told})"
         yield _condition(FAILED_BEFORE, [row.run for row in rows], text)
+
+
+def _is_failure(row: FindingFacts, rules: Rules) -> bool:
+    """Whether a halt that became a warning, unless the plan asked for it, shows a failure."""
+    said = rules.watch.get(f"{row.detector}.action")
+    asked = said is not None and said.source is Source.PLAN and said.value == Action.WARN
+    return code_of(row.detector) in SHOWN_BY_LINES and not asked
+
+
+def _warning_text(row: FindingFacts) -> str:
+    """Return what a detector found, in numbers."""
+    numbers = [f"step {row.step}"] if row.step is not None else []
+    numbers += [f"value {row.value:g}"] if row.value is not None else []
+    numbers += [f"limit {row.threshold:g}"] if row.threshold is not None else []
+    return f"{row.detector} ({', '.join(numbers)})"
 
 
 def _condition(
@@ -170,7 +197,7 @@ def find_disarmed(order: Order) -> Iterator[tuple[str, JsonValue]]:
     resolved = order.model_copy(update={"patience": {}}).limits_of_places()
     for place, row in order.patience.items():
         usual_s = resolved[place].seconds if place in resolved else None
-        ceiling_s = CEILINGS.get(SETTING.get(place, "")) if order.plan else None
+        ceiling_s = CEILINGS.get(SETTING.get(place, "")) if order.has_plan else None
         most_s = LONGEST_S if ceiling_s is None else ceiling_s
         if usual_s is not None and (row.seconds is None or row.seconds > max(usual_s, most_s)):
             yield f"patience.{place}", row.seconds
@@ -202,12 +229,15 @@ def weaknesses(rules: Rules) -> Iterator[Weakness]:
 
 
 def _loosened(rules: Rules) -> Iterator[Weakness]:
-    """Yield the settings of the plan that are looser than the defaults."""
+    """Yield the settings of the plan that are looser than the defaults for its kind of program."""
     for path, limit in CEILINGS.items():
         said = rules.watch.get(path)
         if said is None or said.source is Source.DEFAULT:
             continue
-        value, default = limit if said.value is None else said.value, setting_at(Watch(), path)
+        place = next((place for place, setting in SETTING.items() if setting == path), None)
+        usual_s = None if place is None else TABLE[place][rules.program_kind].seconds
+        default = setting_at(Watch(), path) if usual_s is None else usual_s
+        value = limit if said.value is None else said.value
         if isinstance(value, int | float) and value > default:
             text = f"{path} is {value:g}, looser than the default {default:g}"
             beyond = value > limit

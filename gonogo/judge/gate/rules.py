@@ -60,7 +60,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         return Rules(built_in=list(BUILT_IN_CRITERIA), gate=[], conditions=[])
     from_profile = frozenset(order.watch_from_profile)
     return Rules(
-        plan=order.plan,
+        plan=order.plan if order.has_plan else "",
         plan_digest=order.plan_digest,
         phase=order.phase,
         profile=order.profile,
@@ -77,6 +77,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         left_out=order.left_out,
         phases_after=order.phases_after,
         conditions=[row for row in conditions if row.criterion is not None],
+        program_kind=order.program_kind,
         watch={
             path: WatchValue(value=value, source=order.watch.source_of(path, from_profile))
             for path, value in _leaves(order.watch)

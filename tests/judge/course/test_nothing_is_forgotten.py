@@ -192,10 +192,10 @@ class World:
         return action
 
     def note(self, kind: str, phase: str, conditions: Any, rules: Rules, facts: Facts) -> None:
-        told = facts.document() if kind == "auto" else {}
+        told = facts.wire() if kind == "auto" else {}
         self.decisions.append(
             SimpleNamespace(
-                kind=kind, phase=phase, conditions=conditions, rules=rules.document(), facts=told
+                kind=kind, phase=phase, conditions=conditions, rules=rules.wire(), facts=told
             )
         )
 

@@ -54,8 +54,8 @@ RECORDED = sorted((HERE / "decisions").glob("*.json"))
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_recorded_facts_and_rules_are_read_and_written_without_a_change(file: Path) -> None:
     decision = Decision.model_validate_json(file.read_bytes())
-    assert digest(Facts.model_validate(decision.facts).document()) == decision.facts_digest
-    assert digest(Rules.model_validate(decision.rules).document()) == digest(decision.rules)
+    assert digest(Facts.model_validate(decision.facts).wire()) == decision.facts_digest
+    assert digest(Rules.model_validate(decision.rules).wire()) == digest(decision.rules)
 
 
 def test_a_diverged_loss_beyond_every_exact_integer_is_a_fact_like_any_other() -> None:
@@ -64,7 +64,7 @@ def test_a_diverged_loss_beyond_every_exact_integer_is_a_fact_like_any_other() -
         if line["msg"] == "progress":
             line["loss"] = 1e30 * line["step"]
             line["grad_norm"] = float(2**60)
-    facts = facts_of(record_of(order_of(), ranks)).document()
+    facts = facts_of(record_of(order_of(), ranks)).wire()
     assert digest(json.loads(json.dumps(facts))) == digest(facts)
 
 
@@ -82,16 +82,16 @@ def test_facts_stay_small_however_long_the_run_was() -> None:
         for line in (line for row in ranks for line in row.lines):
             for name in {"loss", "val_loss"} & line.keys():
                 line[name] = 1.0 + abs(line[name])  # the generator's fall below 0 in so many steps
-        sizes.append(len(canonical_bytes(facts_of(record_of(order, ranks)).document())))
+        sizes.append(len(canonical_bytes(facts_of(record_of(order, ranks)).wire())))
     assert sizes[1] - sizes[0] < 2_640  # bytes for 588 further steps, whatever else facts hold
 
 
 def test_facts_survive_their_own_file() -> None:
     facts = facts_of(record_of())
-    text = json.dumps(facts.document(), allow_nan=False)
+    text = json.dumps(facts.wire(), allow_nan=False)
     assert Facts.model_validate_json(text) == facts
     rules = build_rules(order_of())
-    assert Rules.model_validate_json(json.dumps(rules.document(), allow_nan=False)) == rules
+    assert Rules.model_validate_json(json.dumps(rules.wire(), allow_nan=False)) == rules
 
 
 def beat(seq: int, mono: float, msg: str, step: int, **fields: Any) -> Heartbeat:
@@ -352,7 +352,7 @@ def test_ticks_reach_every_line_when_their_digests_agree_too(
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:
     row = finding(Detector.STALL, rank=1, section="backward", step=8, value=1 / 3, threshold=5.0)
-    (found,) = facts_of(record_of(findings=[row])).document()["findings"]
+    (found,) = facts_of(record_of(findings=[row])).wire()["findings"]
     assert found == {
         "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "step": 8,
         "value": 0.333333333, "threshold": 5.0, "source": "default",

@@ -564,5 +564,5 @@ def test_where_nothing_may_drift_nothing_is_counted() -> None:
 def test_criterion_models_are_rebuilt_from_rules_unchanged() -> None:
     order = order_of()
     rules = build_rules(order)
-    recorded = [Criterion.model_validate(row) for row in rules.document()["gate"]]
+    recorded = [Criterion.model_validate(row) for row in rules.wire()["gate"]]
     assert recorded == rules.gate == order.gate

@@ -124,7 +124,7 @@ def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
 
 def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None:
     folder = copy_run("stalled")
-    text = json.dumps(facts_of(load_run(folder)).document())
+    text = json.dumps(facts_of(load_run(folder)).wire())
     assert str(folder) not in text
     assert "17600" not in text  # every stamp of the example begins so
     assert "iso" not in text

@@ -92,8 +92,8 @@ def test_a_rerun_that_is_judged_by_itself_is_no_plain_go(reason: RunReason, name
 
 def test_facts_hold_what_is_known_of_other_runs_and_no_defaults() -> None:
     facts = with_history(facts_of(record_of()), History(restart_storm=True))
-    assert facts.document()["history"]["restart_storm"] is True
-    assert with_history(facts_of(record_of()), None).document()["history"] is None
+    assert facts.wire()["history"]["restart_storm"] is True
+    assert with_history(facts_of(record_of()), None).wire()["history"] is None
 
 
 # ---- notes --------------------------------------------------------------------------------------

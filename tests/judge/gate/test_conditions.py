@@ -19,6 +19,7 @@ from gonogo.judge.gate.added import (
     REMEDIED,
     REPRODUCED,
     UNPASSED,
+    WARNED,
     WEAKENED,
 )
 from gonogo.judge.gate.built_in import DRIFT
@@ -228,7 +229,7 @@ def test_the_verdict_across_phases(
 
 
 def test_every_criterion_that_the_judge_adds_is_named() -> None:
-    added = {DRIFT, WEAKENED, REPRODUCED, REMEDIED, CARRIED}
+    added = {DRIFT, WEAKENED, WARNED, REPRODUCED, REMEDIED, CARRIED}
     assert set(ADDED_CRITERIA) == {*added, UNPASSED, FAILED_BEFORE}
 
 

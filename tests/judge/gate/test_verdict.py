@@ -272,9 +272,9 @@ def test_removing_evidence_never_turns_a_non_go_into_a_go(
 
 def test_equal_records_have_equal_digests_and_a_changed_loss_has_another() -> None:
     record = record_of(ORDER, lines=LINES)
-    facts = facts_of(record).document()
-    assert digest(facts) == digest(facts_of(record_of(ORDER, lines=LINES)).document())
+    facts = facts_of(record).wire()
+    assert digest(facts) == digest(facts_of(record_of(ORDER, lines=LINES)).wire())
     ranks = healthy_ranks(ORDER)
     line = next(line for line in ranks[1].lines if line["msg"] == "progress")
     line["loss"] += 1e-12
-    assert digest(facts_of(record_of(ORDER, ranks)).document()) != digest(facts)
+    assert digest(facts_of(record_of(ORDER, ranks)).wire()) != digest(facts)

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.facts import FindingFacts
+from gonogo.contract.finding import Act, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.patience import Patience, Place, bounded, setting_at
 from gonogo.contract.plan import HeartbeatCadence
@@ -22,7 +24,9 @@ from gonogo.judge.gate.added import (
     weaknesses,
 )
 from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
 from gonogo.planning import reference
+from gonogo.planning.ordering import build_command_order
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
@@ -76,6 +80,16 @@ def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
     assert bool(conditions(build_rules(order))) is beyond
     if beyond:
         assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
+
+
+@pytest.mark.parametrize(("seconds", "listed"), [(300.0, False), (1_801.0, True)])
+def test_a_setting_is_held_against_the_default_of_the_kind_of_program(
+    seconds: float, listed: bool
+) -> None:
+    order = order_of(sets={"watch.no_first_heartbeat.exec_s": seconds})
+    order = order.model_copy(update={"entry": "train.py"})
+    texts = [text for text, _ in weaknesses(build_rules(order))]
+    assert any(text.startswith("no_first_heartbeat.exec_s is") for text in texts) is listed
 
 
 @pytest.mark.parametrize(
@@ -134,3 +148,37 @@ def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
 def test_one_step_needs_no_gate() -> None:
     rules = build_rules(order_of().model_copy(update={"gate": [], "steps": 1}))
     assert conditions(rules) == []
+
+
+WARNING = FindingFacts(
+    detector="divergence", severity=Severity.WARN, act=Act.GATE, step=301, value=9.4, threshold=4.5
+)
+
+
+@pytest.mark.parametrize(
+    ("row", "asked", "verdict"),
+    [
+        (WARNING, False, "CONDITIONAL_GO"),
+        (WARNING, True, "GO"),
+        (WARNING.model_copy(update={"act": None}), False, "GO"),
+        (WARNING.model_copy(update={"detector": "loader"}), False, "GO"),
+    ],
+)
+def test_a_failed_training_that_only_warned_is_a_condition(
+    row: FindingFacts, asked: bool, verdict: str
+) -> None:
+    order = order_of(sets={"watch.divergence.action": "warn"} if asked else None)
+    found = judge(FACTS.model_copy(update={"findings": [row]}), build_rules(order))
+    assert found.verdict == verdict
+    told = [told.text for told in found.conditions]
+    assert any("divergence (step 301, value 9.4, limit 4.5)" in text for text in told) is (
+        verdict != "GO"
+    )
+
+
+def test_a_name_makes_no_plan() -> None:
+    order = build_command_order(
+        ["a"], experiment="e", run="r", cwd="/", steps=9, preflight=WITHOUT_SERVICE, stall_s=9_000
+    )
+    named = build_rules(order.model_copy(update={"plan": "nightly"}))
+    assert [row for row in weaknesses(named) if row.is_condition] == []
