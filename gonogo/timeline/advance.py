@@ -169,6 +169,7 @@ def _open_step(stream: RankStream, beat: Heartbeat, mono: float, *, ends: bool) 
     since_s = beat.mono - pace.last_mono - pace.excluded_s if follows else 0.0
     stream.between_s = max(0.0, since_s)
     stream.step_section_seq = beat.section_seq if starts else stream.section_seq
+    stream.begun = starts + (0 if opens else stream.begun)
     stream.opened = beat.step if starts and opens else 0
     if opens:
         stream.advanced_mono, stream.advanced_ts = mono, beat.ts

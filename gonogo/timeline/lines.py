@@ -99,9 +99,11 @@ class BootLines:
             self.contiguous = self.first - 1
         if seq > self.contiguous + 1:
             return self._hold(seq, digest)
+        if seq < self.first:
+            return self._put_first(digest)
         if seq <= self.contiguous:
             start = (seq - self.first) * DIGEST_BYTES
-            is_same = start >= 0 and self.digests[start : start + DIGEST_BYTES] == digest
+            is_same = self.digests[start : start + DIGEST_BYTES] == digest
             return Arrival.DUPLICATE if is_same else Arrival.CONFLICT
         self.count += 1
         link: bytes | None = digest
@@ -114,6 +116,15 @@ class BootLines:
             return Arrival.LATE
         self.top = seq
         return _NEW
+
+    def _put_first(self, digest: bytes) -> Arrival:
+        """Take the line of seq 0, which comes after lines behind it."""
+        self.first, self.digests, self.chain = 0, bytearray(digest) + self.digests, START
+        for start in range(0, len(self.digests), DIGEST_BYTES):
+            link = self.digests[start : start + DIGEST_BYTES]
+            self.chain = sha256(self.chain + link).digest()
+        self.count += 1
+        return Arrival.LATE
 
     def _hold(self, seq: int, digest: bytes) -> Arrival:
         """Take a line beyond the first hole."""

@@ -72,6 +72,8 @@ class RankStream:
     """When the section began, on the rank's own clock."""
     step_section_seq: int = 0
     """Section count at the start of the step; a checkpoint on one rank puts it ahead in none."""
+    begun: int = 0
+    """How often the step began: after an evaluation or a checkpoint it begins anew."""
     places: tuple[str, ...] = ()
     """Sections in which it has been; of more than `MOST_PLACES` the last."""
     compute_s: float = 0.0

@@ -86,10 +86,15 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 
     A count distinguishes ranks only by more than it differed in steps that all ranks ended. Ranks
     of a pipeline enter different collectives, and one rank may log for all. Ranks in no section may
-    wait for a rank ahead in a section in which they have never been: it may save for all.
+    wait for a rank ahead that saves or evaluates for all, or is in a section in which they have
+    never been. A rank still saves or evaluates if others have begun the step anew after it.
     """
     lowest = min(stream.step for stream in among)
     behind = tied = [stream for stream in among if stream.step == lowest]
+    begun = max(stream.begun for stream in tied)
+    pausing = [row for row in tied if row.section in NON_TRAINING_SECTIONS and row.begun < begun]
+    if pausing:
+        return pausing
     ended = {stream.ended_at[0] for stream in tied}
     since_end = len(ended) == 1 and 0 not in ended
     comparable = since_end or len({stream.from_step for stream in tied}) == 1
@@ -98,12 +103,13 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
         behind = _lowest(among, tied, counts, 2)
     sections = [stream.section_seq - stream.step_section_seq for stream in behind]
     behind = _lowest(among, behind, sections, 1)
-    alone = []
     if all(row.section is None for row in behind):
         been, known = {name for row in behind for name in row.places}, _ranks(behind)
-        alone = [row for row in tied if row.rank not in known and row.section not in been]
-    saves = [row for row in alone if row.section in NON_TRAINING_SECTIONS]
-    return saves if len(saves) == 1 else [*alone, *behind]
+        maybe = NON_TRAINING_SECTIONS | {row.section for row in tied} - been
+        alone = [row for row in tied if row.rank not in known and row.section in maybe]
+        saves = [row for row in alone if row.section in NON_TRAINING_SECTIONS - been]
+        behind = saves if len(saves) == 1 else [*alone, *behind]
+    return behind
 
 
 def _lowest(

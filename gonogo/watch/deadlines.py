@@ -173,8 +173,8 @@ class AliveLost(Deadline):
     name = Name.ALIVE_LOST
     sentence = (
         "Suspects a rank that sends no line. Halts when its process is held, or when the other"
-        " ranks send lines. In boot, first step, data, checkpoint, eval and after the last step the"
-        " limit is that of the place, because a rank may hold its interpreter there. A process is"
+        " ranks send lines. In boot, first step, data, checkpoint, eval, no section and after the"
+        " last step the limit is that of the place: it may hold its interpreter there. A process is"
         " held once it has been stopped for five seconds, or in uninterruptible sleep for"
         " `suspect_s`. A program without sections is halted only if its process is stopped."
         + _TABLE

@@ -151,6 +151,9 @@ def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Sta
 def standstill(view: View, mono: float) -> Standstill | None:
     """Return the ranks that wait for each other; None if no rank has a limit.
 
+    Lines of a rank may come late. So where others have gone on without the group, it has stood no
+    longer than they did so, by the median step.
+
     Of a node that nobody hears, only its connection may be gone. Its ranks count in their last
     place until the others end a step: then they have gone on, too.
     """
@@ -168,6 +171,9 @@ def standstill(view: View, mono: float) -> Standstill | None:
     group = [stay for stay in group if stay.place not in _ENDED] or group
     done = [stream.done_mono for stream in view.streams.values() if stream.done]
     moved_mono = max([*(stay.since_mono for stay in group), *done])
+    top = max(streams, key=lambda stream: stream.step)
+    if m is not None and top.step > upto:
+        moved_mono = max(moved_mono, top.advanced_mono - m * (top.step - upto))
     group.sort(key=lambda stay: -stay.limit.seconds)
     return Standstill(group, [stay.stream for stay in group], mono - moved_mono)
 

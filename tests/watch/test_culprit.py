@@ -55,13 +55,15 @@ def stacks(**waiting: bool) -> Processes:
                 rank(0, "checkpoint", section_seq=3),
                 rank(1, None, section_seq=2, places=("checkpoint",)),
             ],
-            1,
+            None,
         ),
         ([rank(0, "log", section_seq=3), rank(1, None, section_seq=2)], None),
+        ([rank(0, "backward", begun=2), rank(1, "checkpoint", begun=1, section_seq=9)], 1),
+        ([rank(0, "eval", begun=1), rank(1, "backward", begun=1, section_seq=2)], 0),
     ],
     ids=[
         "step", "collectives", "sections", "silent", "tie", "saves for all",
-        "saves with all", "logs alone",
+        "saves with all", "logs alone", "back from a checkpoint", "evaluates alone",
     ],
 )  # fmt: skip
 def test_positions_and_silence_tell_ranks_apart(ranks: list[RankStream], named: int | None) -> None:

@@ -123,10 +123,15 @@ def test_ranks_that_wait_have_the_limit_of_the_rank_that_they_wait_for(section: 
 
 
 def test_a_peer_that_runs_ahead_does_not_hide_a_rank_that_stands() -> None:
-    ahead = standing("forward", for_s=1.0, steps=60)
+    ahead = standing("forward", for_s=1.0, steps=110)
     (finding,) = [f for f in look_all([ahead, standing("backward", for_s=61.0, rank=1)], {})
                   if f.severity is Severity.HALT]  # fmt: skip
     assert (finding.detector, finding.rank, finding.section) == ("stall", 1, "backward")
+
+
+def test_a_peer_that_has_just_gone_on_shows_that_lines_come_late() -> None:
+    ahead = standing("forward", for_s=1.0, steps=60)
+    assert halts(look_all([ahead, standing("backward", for_s=61.0, rank=1)], {})) == []
 
 
 def test_going_from_section_to_section_is_no_progress() -> None:

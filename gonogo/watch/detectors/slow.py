@@ -122,7 +122,7 @@ class Slow(Detector[Speed]):
         " explains half of the lost time, it warns instead and names them."
     )
     State = Speed
-    lines = frozenset({Msg.STEP_END, Msg.PROGRESS})
+    lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})
     ticks = True
     observes = frozenset({Kind.HOST_CPU})
     unobserved = "No floor is ordered, and there were too few steps for a baseline."
