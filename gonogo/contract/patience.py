@@ -157,6 +157,11 @@ def _row(
     return {kind: cell for kind, cell in cells.items() if cell is not None}
 
 
+def _users(ours: Cell, others: Cell) -> dict[ProgramKind, Cell]:
+    """Return a row in which all programs of users have one cell."""
+    return _row(ours, others, others, others)
+
+
 def _same(cell: Cell) -> dict[ProgramKind, Cell]:
     """Return a row whose cells are equal."""
     return _row(cell, cell, cell, cell)
@@ -167,28 +172,13 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.BOOT: _row(Cell(300), Cell(1800), Cell(1800), Cell(1800)),
     Place.FIRST_STEP: _row(Cell(900), Cell(1800), Cell(1800), Cell(1800)),
     Place.EARLY_STEPS: _same(Cell(300, 10, Typical.MEDIAN)),
-    Place.COMPUTE: _row(
-        Cell(60, 8, Typical.MEDIAN),
-        Cell(120, 20, Typical.MEDIAN),
-        Cell(120, 20, Typical.MEDIAN),
-        Cell(60, 8, Typical.MEDIAN),
-    ),
-    Place.CORROBORATED: _row(
-        Cell(15, 3, Typical.MEDIAN),
-        Cell(30, 10, Typical.MEDIAN),
-        Cell(30, 10, Typical.MEDIAN),
-        Cell(15, 3, Typical.MEDIAN),
-    ),
+    Place.COMPUTE: _users(Cell(60, 8, Typical.MEDIAN), Cell(120, 20, Typical.MEDIAN)),
+    Place.CORROBORATED: _users(Cell(15, 3, Typical.MEDIAN), Cell(30, 10, Typical.MEDIAN)),
     Place.DATA: _same(Cell(300)),
     Place.CHECKPOINT: _same(Cell(600, 10, Typical.USUAL)),
     Place.EVAL: _same(Cell(1800, 5, Typical.USUAL)),
-    Place.LOG: _same(Cell(60, 3, Typical.MEDIAN)),
-    Place.NO_SECTION: _row(
-        Cell(60, 3, Typical.MEDIAN),
-        Cell(300, 1.5, Typical.LONGEST),
-        Cell(300, 1.5, Typical.LONGEST),
-        Cell(300, 1.5, Typical.LONGEST),
-    ),
+    Place.LOG: _users(Cell(60, 3, Typical.MEDIAN), Cell(300, 3, Typical.MEDIAN)),
+    Place.NO_SECTION: _users(Cell(60, 3, Typical.MEDIAN), Cell(300, 1.5, Typical.LONGEST)),
     Place.AFTER_LAST: _same(Cell(600, 10, Typical.USUAL)),
     Place.EXIT: _same(Cell(1800)),
     Place.SILENCE: _same(Cell(60)),

@@ -64,11 +64,11 @@ def test_a_limit_is_the_larger_of_seconds_and_multiple() -> None:
 
 
 def test_one_bound_replaces_every_limit_that_is_longer() -> None:
-    table = bounded(patience_of(Watch(), ProgramKind.PRINTED), 30.0)
+    table = bounded(patience_of(Watch(), ProgramKind.PRINTED), 45.0)
     limits = {place: row.limit(1e6) for place, row in table.items()}
     assert limits.pop(Place.CHECKPOINT_DUE) is not None
-    assert limits.pop(Place.CORROBORATED) == (15.0, Source.PLAN)
-    assert set(limits.values()) == {(30.0, Source.PLAN)}
+    assert limits.pop(Place.CORROBORATED) == (30.0, Source.PLAN)
+    assert set(limits.values()) == {(45.0, Source.PLAN)}
 
 
 def test_an_order_keeps_the_table_that_it_was_made_with() -> None:
