@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from bench.mutant_process import Built, Session, collected, forked
+from bench.mutant_process import MUTATED, Built, Session, collected, forked
 from bench.mutations import ROOT, Mutant
 
 COVER = ROOT / ".mutants-cover.json"
@@ -63,13 +63,13 @@ def own_tests(module: str) -> Path:
 
 def tests_about(module: str) -> list[Path]:
     """Return the files of tests that may notice a mutant of a module; its own is the first."""
-    judge = ROOT / "tests" / "judge"
+    watch, judge = ROOT / "tests" / "watch", ROOT / "tests" / "judge"
     found = [own_tests(module)]
     folder = found[0].parent
     if ".detectors." in module:
         found += sorted(folder.glob("test_*.py")) + sorted(folder.parent.glob("test_*.py"))
     else:
-        found += sorted(folder.rglob("test_*.py"))
+        found += sorted(folder.rglob("test_*.py")) + sorted(watch.rglob("test_*.py"))
         for name in ("facts", "gate", "course", "compare", "."):
             found += sorted((judge / name).glob("test_*.py"))
         found += sorted((ROOT / "tests" / "ledger").glob("test_*.py"))
@@ -217,8 +217,8 @@ def _measured(path: Path) -> str:
 
 
 def _saying(module: str) -> ast.Module | None:
-    """Return a judge's module in which each function says that it was called."""
-    if not module.startswith("gonogo.judge."):
+    """Return a module of those that are mutated, in which each function says that it was called."""
+    if not module.startswith(MUTATED):
         return None
     tree = ast.parse((ROOT / (module.replace(".", "/") + ".py")).read_text())
 

@@ -29,6 +29,8 @@ from hypothesis import Phase, settings
 import gonogo.contract
 from bench.mutations import ROOT
 
+MUTATED = ("gonogo.judge.", "gonogo.timeline.", "gonogo.watch.")
+"""Packages whose functions say that a test called them."""
 PROFILE = "first_failure"
 """One drawn case that fails tells enough: nobody asks for the smallest."""
 settings.register_profile(
@@ -42,12 +44,12 @@ settings.register_profile(
 
 
 def import_libraries() -> None:
-    """Import what tests of the judge import, but for the judge, so that no child has to."""
+    """Import what tests of the judge import, but for what is mutated, so that no child has to."""
     for found in pkgutil.walk_packages(gonogo.contract.__path__, "gonogo.contract."):
         importlib.import_module(found.name)
     for name in ("gonogo.rundir", "hypothesis.strategies", "jsonschema", "numpy"):
         importlib.import_module(name)
-    assert not [name for name in sys.modules if name.startswith("gonogo.judge")]
+    assert not [name for name in sys.modules if name.startswith(MUTATED)]
     gc.freeze()  # else each child's collector touches, and so copies, every page
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
+from bench.mutant_process import MUTATED
 from bench.mutants import all_mutants, gone, prune
 
 
@@ -23,3 +24,8 @@ def test_a_reason_of_code_that_is_gone_is_dropped(
     assert gone(rows, mutants.load_reasons()) == ["nowhere:x:1->2:1"]
     prune(gone(rows, mutants.load_reasons()))
     assert reasons.read_text() == f"# a comment\n{known.name}: no difference\n"
+
+
+def test_what_is_mutated_says_which_tests_call_it() -> None:
+    modules = {row.module for row in all_mutants([])}
+    assert [module for module in modules if not module.startswith(MUTATED)] == []

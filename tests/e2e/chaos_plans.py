@@ -61,7 +61,9 @@ def plan_of(kind: Kind, folder: Path) -> dict[str, Any]:
     if not script.exists():
         script.write_text(_PRINTS if prints else _ATTACHED)
     argument = _STEPS if prints else _FAILS_AT if kind is Kind.FAILS else 0
-    phases = [{"name": "one", "steps": _STEPS, "checkpoint": {"every_steps": 20, "every_s": 600}}]
+    phase = {"name": "one", "steps": _STEPS, "checkpoint": {"every_steps": 20, "every_s": 600}}
+    finite = {"id": "finite", "metric": "loss", "aggregate": "all_finite"}
+    phases = [phase if prints else {**phase, "gate": [finite]}]
     if kind is Kind.HEALTHY:
         phases.append({**phases[0], "name": "two"})
     return {
