@@ -193,7 +193,7 @@ def test_a_rank_in_a_collective_of_its_own_is_named(lab: Lab) -> None:
     broken = break_run(lab, "desync:rank=1,step=12")
     assert_no_go(broken, "stalled", "policy")
     assert broken.finding["detector"] == "stall"
-    assert (broken.finding["rank"], broken.finding["section"]) == (1, None)
+    assert (broken.finding["rank"], broken.finding["section"]) == (1, "forward")
     bound = max(5.0, 8 * broken.median_step_s) + 2.0
     assert broken.finding["at"] - broken.last_advance() <= bound
     assert_dead_soon(broken)
