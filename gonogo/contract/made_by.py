@@ -18,7 +18,7 @@ class MadeBy(Recorded):
     sources: str
     """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
     commit: str | None = None
-    """Of the checkout; null where gonogo is an installed package."""
+    """Of the checkout, without its uncommitted changes; null for an installed package."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Installed package that provides detectors or metrics → its version."""
 

@@ -334,7 +334,8 @@ def test_a_difference_names_both_versions_and_how_to_install_the_other() -> None
     recorded = by_other_code(present("stalled"), commit="c" * 40, verdict="GO")
     found = replay_decision(recorded, facts_only=True)
     assert f"git checkout {'c' * 40} && pip install ." in found.text
-    same = unsigned(present("stalled"), verdict="GO")
+    other = made_by().model_copy(update={"commit": "c" * 40}).wire()
+    same = unsigned(present("stalled"), verdict="GO", made_by=other)
     assert "git checkout" not in replay_decision(same, facts_only=True).text
 
 

@@ -208,7 +208,7 @@ def numbers_now_and_then(raw: bytes) -> bytes | None:
     return raw
 
 
-@each("step_s", [2.0, 5.0])
+@each("step_s", [5.0, 2.0])
 def progress_of_every_tenth_step(step_s: float) -> Iterator[World]:
     world = world_of(20000).steps(400, step_s=2.0).steps(200, step_s=step_s)
     yield rewritten(world, numbers_now_and_then)
