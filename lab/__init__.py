@@ -8,7 +8,7 @@ says which runs are simulated. The same seed gives the same result, in however m
 
 from lab.noise import DOUBLED, STANDARD, Noise
 from lab.plan import Cell, Part, plan_parts
-from lab.run import findings_of, simulate_part
+from lab.run import simulate_part, watched
 from lab.sick import SICK, Sickness
 from lab.tally import Tally, report_of, upper_bound
 
@@ -21,9 +21,9 @@ __all__ = [
     "Part",
     "Sickness",
     "Tally",
-    "findings_of",
     "plan_parts",
     "report_of",
     "simulate_part",
     "upper_bound",
+    "watched",
 ]

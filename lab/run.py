@@ -12,6 +12,7 @@ from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS
@@ -45,9 +46,10 @@ def simulate_part(part: Part) -> Tally:
     return _healthy(part, training, watcher)
 
 
-def findings_of(part: Part) -> list[Finding]:
-    """Simulate one run and return what its watcher found."""
-    return _watched(part)[1].findings
+def watched(part: Part) -> tuple[list[Finding], dict[str, Near]]:
+    """Simulate one run; return what its watcher found, and how near each detector is at the end."""
+    watcher = _watched(part)[1]
+    return watcher.findings, watcher.near()
 
 
 def _watched(part: Part) -> tuple[Training, Watcher]:

@@ -13,10 +13,11 @@ from typing import Any, Protocol
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.near import Near
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line
-from gonogo.watch.fold import fold_beats, start
+from gonogo.watch.fold import fold_beats, near, start
 from lab.around import NODE_SILENT_S, Cut, cut_at
 from lab.noise import Noise
 from lab.ranks import Stand, Wall, like
@@ -96,6 +97,10 @@ class Watcher:
     def halted(self) -> bool:
         """Whether a halt was found."""
         return any(finding.severity is Severity.HALT for finding in self.findings)
+
+    def near(self) -> dict[str, Near]:
+        """Return how near each detector is to its limit now."""
+        return near(self._state, self._now)
 
     def look_until(self, end: float) -> None:
         """Tick until `end`, the time up to which every rank's lines are known."""

@@ -1,7 +1,8 @@
 """One entry of the catalogue: a named stream or run directory, and the outcome it has today.
 
 An outcome holds no sentences: the verdict where a directory is judged, the first finding that
-halts, and every warning.
+halts, and every warning. That of a quick scenario holds its numbers as well: the facts and criteria
+of a directory, and how near each detector was to its limit where a stream ended.
 """
 
 from __future__ import annotations
@@ -15,13 +16,21 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import GonogoError
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.near import Near
 from gonogo.judge.directory import judge_directory
+from gonogo.watch import near
 from tests.watch.streams import World, watch
 
 Outcome = dict[str, Any]
 Worlds = Callable[..., Iterator[World]]
 QUICK_EVERY = 12
+_JUDGED = ("facts", "criteria", "conditions", "diagnosis")
+_LEFT_OUT = frozenset(
+    {"at", "blind", "bytes", "digest", "evidence", "expected", "files", "found", "identity"}
+    | {"key", "order_sha256", "since", "text", "unit", "v", "version"}
+)
+"""Of facts and distances: sentences, digests of files, and what an order only repeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +38,14 @@ class Scenario:
     """A stream or a run directory with a name."""
 
     name: str
-    outcome: Callable[[], Outcome]
+    found: Callable[[], Outcome]
     long: bool = False
     """Whether only `make outcomes ARGS=--all` looks at it."""
+
+    def outcome(self) -> Outcome:
+        """Return the outcome that it has today; that of a long one is without its numbers."""
+        found = self.found()
+        return _without_numbers(found) if self.long else found
 
 
 def stream(
@@ -40,8 +54,7 @@ def stream(
     """Return the scenario of a stream that a watcher folds until its first halt."""
 
     def outcome() -> Outcome:
-        found = watch(world(), interval_s=interval_s).findings
-        return findings_of(finding.wire() for finding in found)
+        return _of_world(world(), interval_s)
 
     return Scenario(name, outcome, long)
 
@@ -75,10 +88,7 @@ def streams(family: str, *functions: Worlds) -> Iterator[Scenario]:
 
 def _all_of(function: Worlds, arguments: Mapping[str, Any]) -> Outcome:
     """Return the outcome of a function's world, or of each of its worlds."""
-    found = [
-        findings_of(finding.wire() for finding in watch(world, interval_s=1.0).findings)
-        for world in function(**arguments)
-    ]
+    found = [_of_world(world, 1.0) for world in function(**arguments)]
     return found[0] if len(found) == 1 else {"each": found}
 
 
@@ -100,13 +110,54 @@ def directory(
     return Scenario(name, outcome, long)
 
 
+def _of_world(world: World, interval_s: float) -> Outcome:
+    seen = watch(world, interval_s=interval_s)
+    last = seen.ticks[-1].mono if seen.halts else world.mono
+    return outcome_of_watch(seen.findings, near(seen.state, last))
+
+
+def outcome_of_watch(found: Sequence[Finding], rows: Mapping[str, Near]) -> Outcome:
+    """Return the outcome of a watched stream.
+
+    Args:
+        found: by its watcher, until it halted or the stream ended.
+        rows: how near each detector was to its limit then.
+    """
+    wired = [finding.wire() for finding in found]
+    lasted = [finding.at - (finding.since or finding.at) for finding in found]
+    numbers = {
+        "findings": [{**row, "lasted_s": s} for row, s in zip(wired, lasted, strict=True)],
+        "near": {name: row.wire() for name, row in rows.items() if row.blind is None},
+    }
+    return {**findings_of(wired), "numbers": _rounded(numbers)}
+
+
 def outcome_of(path: Path, **known: Any) -> Outcome:
     """Judge a run directory; one that is refused has the name of the error as its verdict."""
     try:
         document = judge_directory(path, **known)
     except GonogoError as error:
         return {"verdict": type(error).__name__}
-    return {"verdict": document["verdict"], **findings_of(document["findings"])}
+    outcome = {"verdict": document["verdict"], **findings_of(document["findings"])}
+    return {**outcome, "numbers": _rounded({name: document[name] for name in _JUDGED})}
+
+
+def _without_numbers(outcome: Outcome) -> Outcome:
+    if "each" in outcome:
+        return {"each": [_without_numbers(row) for row in outcome["each"]]}
+    return {key: row for key, row in outcome.items() if key != "numbers"}
+
+
+def _rounded(value: Any) -> Any:
+    """Return a document with rounded numbers, without sentences, digests and what is empty."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_rounded(row) for row in value]
+    if isinstance(value, dict):
+        kept = {key: _rounded(row) for key, row in value.items() if key not in _LEFT_OUT}
+        return {key: row for key, row in kept.items() if row not in ([], {}, "", None)}
+    return value
 
 
 def findings_of(found: Iterable[Mapping[str, Any]]) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lab import SICK, Part, Sickness, findings_of
+from lab import SICK, Part, Sickness, watched
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario
 
@@ -51,4 +51,4 @@ def _sick(sick: Sickness, number: int) -> Part:
 
 
 def _finding(part: Part) -> Callable[[], Outcome]:
-    return lambda: scenario.findings_of(finding.wire() for finding in findings_of(part))
+    return lambda: scenario.outcome_of_watch(*watched(part))
