@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.scenarios import (
+    chance,
     directories,
     faults,
     forgeries,
     limits,
+    measured,
     network,
     pauses,
     reporting,
@@ -25,10 +27,12 @@ from tests.scenarios.scenario import Outcome, Scenario
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden" / "outcomes.json"
 FAMILIES = (
+    chance,
     directories,
     faults,
     forgeries,
     limits,
+    measured,
     network,
     pauses,
     reporting,

@@ -129,7 +129,7 @@ def outcome_of_watch(found: Sequence[Finding], rows: Mapping[str, Near]) -> Outc
         "findings": [{**row, "lasted_s": s} for row, s in zip(wired, lasted, strict=True)],
         "near": {name: row.wire() for name, row in rows.items() if row.blind is None},
     }
-    return {**findings_of(wired), "numbers": _rounded(numbers)}
+    return {**findings_of(wired), "numbers": rounded(numbers)}
 
 
 def outcome_of(path: Path, **known: Any) -> Outcome:
@@ -139,7 +139,7 @@ def outcome_of(path: Path, **known: Any) -> Outcome:
     except GonogoError as error:
         return {"verdict": type(error).__name__}
     outcome = {"verdict": document["verdict"], **findings_of(document["findings"])}
-    return {**outcome, "numbers": _rounded({name: document[name] for name in _JUDGED})}
+    return {**outcome, "numbers": rounded({name: document[name] for name in _JUDGED})}
 
 
 def _without_numbers(outcome: Outcome) -> Outcome:
@@ -148,14 +148,14 @@ def _without_numbers(outcome: Outcome) -> Outcome:
     return {key: row for key, row in outcome.items() if key != "numbers"}
 
 
-def _rounded(value: Any) -> Any:
+def rounded(value: Any) -> Any:
     """Return a document with rounded numbers, without sentences, digests and what is empty."""
     if isinstance(value, float):
         return float(f"{value:.6g}")
     if isinstance(value, list):
-        return [_rounded(row) for row in value]
+        return [rounded(row) for row in value]
     if isinstance(value, dict):
-        kept = {key: _rounded(row) for key, row in value.items() if key not in _LEFT_OUT}
+        kept = {key: rounded(row) for key, row in value.items() if key not in _LEFT_OUT}
         return {key: row for key, row in kept.items() if row not in ([], {}, "", None)}
     return value
 

@@ -13,7 +13,7 @@ Example::
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -194,7 +194,12 @@ class Fed:
 
 
 def feed(
-    kind: type[Detector[Any]], ran: Ran, *, saved_every: int = 0, another: bool = False
+    kind: type[Detector[Any]],
+    ran: Ran,
+    *,
+    saved_every: int = 0,
+    another: bool = False,
+    after: Callable[[Fed], None] = lambda fed: None,
 ) -> Fed:
     """Feed a run's steps to a detector, as the fold does: one finding for each key.
 
@@ -203,6 +208,7 @@ def feed(
         ran: the run.
         saved_every: steps after which the state goes through JSON, as in a restarted watcher.
         another: whether what begins at a lower step is another training.
+        after: called after each step, with what that step alone raised.
     """
     assert kind.steps or kind.lines, "the fold would show it none"
     view = ran.view()
@@ -222,7 +228,9 @@ def feed(
                 own, seen = detector.observe_line(own, beat, view)
                 found += seen
         if kind.steps:
-            own, found = detector.observe_step(own, step, view)
+            own, seen = detector.observe_step(own, step, view)
+            found += seen
+        after(Fed(detector=detector, own=own, findings=found, view=view))
         for finding in found:
             if finding.key not in said:
                 said.add(finding.key)

@@ -378,8 +378,12 @@ def watch(
     shuffle: Callable[[list[bytes]], list[bytes]] = lambda lines: lines,
     stop_at_halt: bool = True,
     check_law: bool = False,
+    after: Callable[[WatchState, float], None] = lambda state, mono: None,
 ) -> Watched:
-    """Look at a world until its last line, and fold what is seen; record as a watcher does."""
+    """Look at a world until its last line, and fold what is seen; record as a watcher does.
+
+    `after` is called after each look, with its clock.
+    """
     lines = {rank.rank: rank.lines for rank in world.ranks}
     taken = dict.fromkeys(lines, 0)
     files = {rank: bytearray() for rank in lines}
@@ -406,6 +410,7 @@ def watch(
         before = dump_state(seen.state) if check_law else None
         seen.state, findings = fold(seen.state, tick, beats)
         seen.findings += findings
+        after(seen.state, mono)
         if beats or fields or findings or late_s:
             seen.ticks.append(_linked(seen, tick, beats))
         elif check_law:
