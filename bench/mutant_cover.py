@@ -9,6 +9,7 @@ import ast
 import functools
 import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -26,6 +27,8 @@ OUTCOMES = ROOT / "tests" / "golden" / "test_outcomes.py"
 """Notices what changes the outcome of a scenario."""
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
+BY_CHANCE = re.compile(r"\[(chance|measured)/")
+"""Those of its scenarios that meet limits exactly; they notice most."""
 BEGIN = ROOT / "tests" / "watch" / "test_begin.py"
 """Notices what the body of a detector's class says; it calls none of its functions."""
 SLOW_S = 1.0
@@ -93,7 +96,8 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) 
             shown = path == BEGIN or (path == DOCS and bool(timed.calls))
             shown = shown and not mutant.within
             if (touches or shown or path == own) and timed.seconds <= SLOW_S:
-                far = 0 if shown else 1 if path == own else 2 if path.parent == own.parent else 3
+                near = path.parent == own.parent or BY_CHANCE.search(name) is not None
+                far = 0 if shown else 1 if path == own else 2 if near else 3
                 rows.append((far, not touches, timed.seconds, name))
     left_s = at_most_s
     chosen = []

@@ -17,6 +17,7 @@ from typing import Any
 
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.plan import CheckpointCadence
+from gonogo.contract.watch import CanHalt, Watch
 from gonogo.watch import WatchState, near
 from gonogo.watch.registry import detector_names
 from tests.scenarios.faults import PROGRAMS
@@ -25,7 +26,7 @@ from tests.watch.detectors.devices import sample
 from tests.watch.detectors.host import checkpoint, disk, memory
 from tests.watch.streams import EPOCH, IDENTITY, T0, Rank, World, order_of, watch, without_sections
 
-SEEDS = 48
+SEEDS = 64
 LOOKS = 8
 """How often the distances of a run are recorded."""
 TICK_S = 0.5
@@ -56,12 +57,19 @@ WATCH: dict[str, Any] = {
     "loader": {"window_steps": 8, "over_s": 4},
     "straggler": {"window_steps": 4, "windows": 1},
     "hygiene": {"skew_s": 1},
+    "disk": {"warn_mb": 2000, "warn_checkpoints": 2},
     "hardware": {"throttled_s": 4},
     "watcher": {"away_s": 2},
     "restart_storm": {"starts": 2, "within_s": 60},
     "implausible_speed": {"over_steps": 4},
     "process_death": {"settle_s": 1},
 }  # fmt: skip
+WARNS = {
+    name: {**WATCH.get(name, {}), "action": "warn"}
+    for name, field in Watch.model_fields.items()
+    if isinstance(field.default, CanHalt)
+}
+"""The same where no finding ends a run."""
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -116,19 +124,21 @@ class Life:
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
         one = dice.choice
-        program = one(list(PROGRAMS))
+        program, ranks = one(list(PROGRAMS)), one((1, 2, 2, 2, 3))
         cadence = one(({}, {"every_steps": 8}, {"every_s": 8.0}, {"every_steps": 4, "every_s": 20}))
         identity = Identity(
             **{**IDENTITY.model_dump(), "dtype": one(("fp32", "fp16", None)), "layers": 2}
         )
+        watch = WATCH if dice.random() < 0.6 else {**WATCH, **WARNS}
         order = order_of(
-            WATCH,
+            watch,
             steps=one((20, 40, 400)),
-            world_size=one((1, 2, 2, 2, 3)),
+            world_size=ranks,
             identity=identity,
             detectors=detector_names(),
             checkpoint=CheckpointCadence(**cadence),
             resume_step=one((None, None, None, 4)),
+            nodes=1 if ranks % 2 else one((1, 1, 2)),
             train={"optim": {"clip": 1.0}},
             **PROGRAMS[program],
         )
@@ -249,14 +259,32 @@ class Life:
 
     def _clock(self) -> None:
         """The wall clock of a rank is set."""
-        self._dice.choice(self.world.ranks).wall_off_s = self._dice.choice((-3.0, 0.0, 0.5, 1.5))
+        self._dice.choice(self.world.ranks).wall_off_s = self._dice.choice(
+            (-3.0, 0.0, 0.5, 1.0, 1.5)
+        )
 
     def _process(self) -> None:
         """The watcher finds a process held or gone, and reads stacks."""
         rank, one = self._dice.choice(self.world.ranks), self._dice.choice
         state = one(("alive", "alive", "stopped", "uninterruptible", "unknown", "dead"))
-        told = {"code": one((0, 1, None)), "signal": one((None, 9))} if state == "dead" else {}
+        told = dict[str, Any]()
+        if state == "dead":
+            told = {"code": one((0, 1, 143, None)), "signal": one((None, None, 9, 15))}
+        if self._dice.random() < 0.2:
+            self.world.probes.append((self.world.mono, {"agent": {"state": state, **told}}))
+            return
+        if state == "dead":
+            ago_s = one((None, 0.0, 0.25, 1.0))
+            told["exit_at"] = None if ago_s is None else EPOCH + self.world.mono - T0 - ago_s
+            told["lost_peer"] = one((False, False, True))
         self.world.probe(rank.rank, state, **told)
+
+    def _node(self) -> None:
+        """A node falls silent, is heard again, or is lost."""
+        node, nodes = self._dice.choice((0, 1)), self.world.order.nodes
+        state = self._dice.choice(("heard", "silent", "silent", "lost", "ended"))
+        if node < nodes > 1:
+            self.world.probes.append((self.world.mono, {"nodes": [{"node": node, "state": state}]}))
 
     def _stacks(self) -> None:
         one = self._dice.choice
@@ -271,28 +299,44 @@ class Life:
         self.world.probes.append((self.world.mono, {"stacks": rows}))
 
     def _error(self) -> None:
-        text = self._dice.choice(("No space left on device", "CUDA out of memory", "x"))
+        texts = ("No space left on device", "Errno 30", "Errno 122", "CUDA out of memory", "x")
+        text = self._dice.choice(texts)
         self._dice.choice(self.world.ranks).say("error", type="OSError", text=text)
 
     def _host(self) -> None:
         """The watcher's probes see disk, memory, processors, checkpoints and devices."""
         one, mono, ranks = self._dice.choice, self.world.mono, self.world.ranks
         kinds: dict[str, Any] = {
-            "disk": disk(one((100.0, 900.0, 8_000.0)), free_files=one((None, 5))),
-            "host_memory": memory(one((100.0, 900.0, 960.0)), 1000.0, {"0": one((100.0, 600.0))}),
+            "disk": {
+                **disk(one((32.0, 500.0, 1_000.0, 2_000.0)), free_files=one((None, 5, 16))),
+                "checkpoints_mb": one((None, None, 500.0, 1_000.0, 2_000.0)),
+                "refused": one((False, False, True)), "read_only": one((False, False, True)),
+                "saving": one((False, False, True)),
+            },
+            "host_memory": memory(
+                one((100.0, 900.0, 960.0)), one((1000.0, 1000.0, None)), {"0": one((450.0, 600.0))}
+            ),
+            "hosts_memory": [
+                memory(one((100.0, 900.0, 960.0)), 1000.0, {str(rank.rank): one((100.0, 600.0))})
+                for rank in ranks
+            ],
             "host_cpu": {
                 "over_s": one((2.0, 4.0)), "cores": 4, "load": 8.0, "pressure": one((None, 0.5)),
                 "waited": one(({}, {"0": 0.5}, {"0": 0.5, "1": 0.75})),
                 "others_cores": one((0.5, 1.0, 3.0)),
             },
             "checkpoints": [
-                checkpoint(max(1, ranks[0].step - one((0, 4))), text=one(("", "", "torn")))
+                {
+                    **checkpoint(max(1, ranks[0].step - one((0, 4))), text=one(("", "", "torn"))),
+                    "gone": one((False, False, True)), "reads_bytes": one((0, 0, 0, 1)),
+                }
             ],
             "devices": [
                 sample(
-                    mono, rank.rank, util=one((None, 50.0, 80.0, 100.0)), mem_total_mb=1000.0,
-                    mem_used_mb=one((500.0, 950.0)), throttle=one(([], ["hw_slowdown"])),
-                    ecc_uncorrected=one((0, 0, 1)), xids=one(([],) * 6 + ([31], [79])),
+                    mono, rank.rank, util=one((None, 50.0, 80.0, 100.0, 120.0, -1.0, 0.0)),
+                    mem_total_mb=1000.0, mem_used_mb=one((0.0, 500.0, 950.0, -1.0)),
+                    throttle=one(([], ["hw_slowdown"])), ecc_uncorrected=one((0, 0, 1)),
+                    own_mono=one((None, None, 90.0 + mono)), xids=one(([],) * 6 + ([31], [79])),
                 )
                 for rank in ranks
             ],
@@ -309,7 +353,8 @@ PLACES = {
     "suspend": 0.3,
     "restart": 0.6,
     "stacks": 1,
+    "process": 0.4,
 }
 """What may happen → how often: where ranks stand."""
-NUMBERS = {"numbers": 4, "clock": 0.3, "process": 0.7, "error": 0.2, "host": 5}
+NUMBERS = {"numbers": 4, "clock": 0.3, "error": 0.2, "host": 5, "node": 0.5}
 """And what they report, and what the watcher's probes see."""

@@ -19,7 +19,7 @@ from tests.scenarios.scenario import Outcome, Scenario, outcome_of_watch, rounde
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import IDENTITY, T0, order_of
 
-SEEDS = 8
+SEEDS = 12
 STEPS = 160
 LOOK_EVERY = 4
 KINDS: tuple[type[Detector[Any]], ...] = (
@@ -49,7 +49,7 @@ MOODS: dict[str, tuple[tuple[Any, ...], ...]] = {
 }
 """Field of a progress line → moods of a run; a mood is what its steps report by turns."""
 TIMES: tuple[tuple[float | None, ...], ...] = ((1.0,), (1.0, 2.0), (2.0,), (0.5, 1.0), (1.0, None))
-SHARES = ((0.5,), (0.5,), (0.5, 0.75), (0.75,), (1.0,))
+SHARES: tuple[tuple[float, ...], ...] = ((0.5,), (0.5,), (0.5, 0.75), (0.75,), (1.0,))
 """Of a step that a rank computes; the rest it waits for its peers."""
 COLUMNS = tuple(MOODS)
 
@@ -130,7 +130,7 @@ def _ran(dice: random.Random) -> Ran:
         best_step_s=one((None, 2.0, 4.0)),
     )
     ran, ranks = Ran(order, peak_flops=one((None, 1e9, 3e9)), peak_of="cpu"), order.world_size
-    own_shares = [SHARES[0]] * 4
+    own_shares: list[tuple[float, ...]] = [SHARES[0]] * 4
     mood, times, uneven, slope_mb = dict[str, Any](), one(TIMES), False, 0.0
     for number in range(STEPS):
         if number % 8 == 0 and dice.random() < 0.7:
