@@ -25,6 +25,7 @@ import hashlib
 import json
 import sys
 import time
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -142,7 +143,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--prune", action="store_true")
-    parser.add_argument("--part", default="1/1", help="K/N: every Nth mutant, from the Kth")
+    parser.add_argument("--part", default="1/1", help="K/N: the Kth of N parts")
     asked = parser.parse_args()
     mutants = all_mutants([part for part in asked.only.split(",") if part])
     if asked.prune:
@@ -151,11 +152,12 @@ def main() -> int:
     again = {row.name for row in mutants if asked.again and known.get(row.name) == SURVIVED}
     reasons = load_reasons()
     again -= reasons.keys()
+    part, parts = map(int, asked.part.split("/"))
     left = [row for row in mutants if row.name in again or known.get(row.name) in (None, AFRESH)]
+    left = [row for row in left if zlib.crc32(row.name.encode()) % parts == part - 1]
     left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
     if not asked.list and not asked.prune and left:
-        part, parts = map(int, asked.part.split("/"))
-        _run(left[part - 1 :: parts], time.monotonic() + 60 * asked.minutes, asked.seconds)
+        _run(left, time.monotonic() + 60 * asked.minutes, asked.seconds)
     return _tell(mutants)
 
 

@@ -91,7 +91,9 @@ def _watched(seed: int) -> Outcome:
         if looks % every == 0:
             rows = near(state, mono).items()
             told = {name: [row.value, row.limit, row.time_left_s] for name, row in rows}
-            distances.append({name: row for name, row in told.items() if row != [None] * 3})
+            known = {name: row for name, row in told.items() if row != [None] * 3}
+            below = sorted(name for name, row in rows if row.below)
+            distances.append({**known, "below": below})
 
     shuffle = _disorder(dice) if dice.random() < 0.5 else lambda lines: lines
     seen = watch(world, interval_s=TICK_S, shuffle=shuffle, stop_at_halt=False, after=look)
