@@ -174,6 +174,18 @@ def test_a_disk_that_takes_nothing_from_the_watcher_either_is_its_hosts(
     world.ranks[0].say("error", type="OSError", text=text)
     (halt,) = watch(world.steps(1)).halts
     assert cause_of(halt) is cause
+    if told.keys() & {"refused", "read_only"} and text == READ_ONLY:
+        assert (halt.value, halt.threshold) == (0.0, 64.0)
+
+
+def test_a_checkpoint_that_does_not_hold_has_no_size() -> None:
+    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
+    tell(world, checkpoints=[checkpoint(2, mb=1.0)])
+    for _ in range(4):
+        world.steps(10)
+        torn = {**checkpoint(12, text="torn"), "bytes": 90_000 * 2**20}
+        tell(world, checkpoints=[torn], disk=disk(6_000.0))
+    assert of_disk(watch(world.steps(2))) == []
 
 
 @pytest.mark.parametrize(
@@ -386,3 +398,25 @@ def test_the_last_step_is_saved_whatever_the_cadence() -> None:
     """Its checkpoint is due in half a minute."""
     world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
     assert of_disk(watch(world)) == [("warn", 5_000.0), ("halt", 1_000.0)]
+
+
+@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
+def test_of_long_steps_the_next_write_is_at_most_two_away(
+    ended: int, halts: list[tuple[str, float]]
+) -> None:
+    world = World(host_order(steps=10_000, checkpoint={"every_steps": 20}), alive_every_s=5.0)
+    world.boot().steps(2, step_s=39.99)
+    tell(world, checkpoints=[checkpoint(2)], disk=disk(9_000.0))
+    world.steps(ended - 2, step_s=39.99)
+    for _ in range(2):
+        tell(world, disk=disk(999.0))
+        world.pause(None, 6.0)
+    tell(world, disk=disk(9_000.0))
+    assert of_disk(watch(world.steps(1), interval_s=1.0)) == [("warn", 5_000.0), *halts]
+
+
+def test_a_long_refusal_is_shown_to_its_two_hundredth_letter() -> None:
+    world = World(host_order()).boot().steps(1)
+    world.ranks[0].say("error", type="OSError", text="Errno 30 " + "x" * 300)
+    (halt,) = watch(world.steps(1)).halts
+    assert halt.text.endswith("Errno 30 " + "x" * 191)

@@ -14,6 +14,8 @@ from tests.watch.streams import IDENTITY, World, order_of, watch
         (6.5, 256, None, False),
         (6.6, 256, None, True),
         (4.5, 256, None, True),
+        (1.0, 1, None, False),
+        (1.0 + 1e-9, 1, None, True),
         (9.0, None, None, False),
         (9.0, 256, 20, False),
         ("NaN", 256, None, False),

@@ -223,3 +223,8 @@ def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
     for errors in (0, 1):
         fold.devices([sample(T0, 1, ecc_uncorrected=errors)])
     assert fold.findings == []
+
+
+def test_who_is_not_throttled_has_been_so_for_no_time() -> None:
+    fold = Fold(device_order({"hardware": {"throttled_s": 0.25}}))
+    assert fold.devices([sample(T0, 0, throttle=[])]) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.tick import Tick
 from gonogo.timeline.rank import RankStream
-from gonogo.watch import armed, not_observed
+from gonogo.watch import armed, near, not_observed
 from gonogo.watch.detectors.hardware import Imbalance
 from gonogo.watch.view import Run, View
 from tests.watch.detectors.devices import Fold, device_order, sample
@@ -181,3 +181,13 @@ def test_the_run_trains_when_every_rank_does(second: RankStream | None, trains: 
         tick = Tick(n=1, mono=mono, ts=EPOCH, observations={"devices": devices})
         own, found = detector.observe_tick(own, tick, view)
     assert len(found) == trains
+
+
+def test_each_average_is_of_its_own_samples() -> None:
+    fold = used([[90.0, 90.0]] * 4, fold=Fold(device_order({"imbalance": {"over_s": 10.25}})))
+    used([[80.0, 60.0]], fold=fold)
+    found = near(fold.state, fold.now)["imbalance"]
+    assert (found.value, found.limit, found.below) == (60.0, 80.0, True)
+    assert used([[60.0, 60.0]], fold=fold).findings == []
+    (warning,) = used([[60.0, 30.0]], fold=fold).findings
+    assert warning.value == pytest.approx(0.75)

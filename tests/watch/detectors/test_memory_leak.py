@@ -441,3 +441,20 @@ def test_the_bound_is_above_zero_by_chance_as_seldom_as_it_says() -> None:
 def test_a_quarter_of_the_points_may_lie_anywhere() -> None:
     points = [(x, 100.0 + 3.0 * x if x % 4 else 1e9) for x in range(40)]
     assert slope_above_zero(points) == pytest.approx(3.0, abs=0.5)
+
+
+def test_it_is_armed_by_sixteen_samples_of_every_fourth_step() -> None:
+    def armed_after(steps: int) -> bool:
+        world = World(order({"memory_leak": {"limit_mb": 9_000}, "slow": {"warmup_steps": 4}}))
+        return armed(watch(grow(world.boot(), steps, lambda rank, step: 1_000.0)).state)[
+            "memory_leak"
+        ]
+
+    assert [armed_after(67), armed_after(68)] == [False, True]
+
+
+def test_a_device_without_memory_is_no_limit() -> None:
+    world = World(order({"memory_leak": {"min_samples": 8}, "slow": {"warmup_steps": 4}})).boot()
+    tell(world, devices=[{**DEVICE, "mem_total_mb": 0.0}])
+    grow(world, 40, lambda rank, step: 1_000.0, name="gpu_mem_reserved")
+    assert not armed(watch(world).state)["memory_leak"]
