@@ -20,7 +20,6 @@ from gonogo.contract.plan import CheckpointCadence
 from gonogo.contract.watch import CanHalt, Watch
 from gonogo.watch import WatchState, near
 from gonogo.watch.registry import detector_names
-from tests.scenarios.faults import PROGRAMS
 from tests.scenarios.scenario import Outcome, Scenario, outcome_of, outcome_of_watch, rounded
 from tests.watch.detectors.devices import sample
 from tests.watch.detectors.host import checkpoint, disk, memory
@@ -31,7 +30,13 @@ LOOKS = 8
 """How often the distances of a run are recorded."""
 TICK_S = 0.5
 SECTIONS = ("data", "checkpoint", "eval", "log", "rollout", None)
-STEPS_S = (0.5, 0.5, 1.0, 2.0, 4.0)
+TEMPOS_S = ((0.5,), (1.0,), (1.0, 2.0), (2.0,), (0.5, 4.0), (4.0,))
+"""Seconds of steps, by turns."""
+PROGRAMS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "attached": {"entry": "train.py"},
+    "printed": {"command": ["x"], "patterns": ["x"]},
+}
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 6.0, 8.0)
 WATCH: dict[str, Any] = {
     "stall": {
@@ -128,9 +133,11 @@ class Life:
         one = dice.choice
         program, ranks = one(list(PROGRAMS)), one((1, 2, 2, 2, 3))
         cadence = one(({}, {"every_steps": 8}, {"every_s": 8.0}, {"every_steps": 4, "every_s": 20}))
-        identity = Identity(
-            **{**IDENTITY.model_dump(), "dtype": one(("fp32", "fp16", None)), "layers": 2}
-        )
+        ordered = {
+            "dtype": one(("fp32", "fp16", None)), "layers": 2, "vocab": one((None, 256)),
+            "tokens_per_step": one((2048, None)), "dim": one((None, 4)),
+        }  # fmt: skip
+        identity = Identity(**{**IDENTITY.model_dump(), **ordered})
         watch = WATCH if dice.random() < 0.6 else {**WATCH, **WARNS}
         order = order_of(
             watch,
@@ -150,8 +157,9 @@ class Life:
         self._silent_steps = dice.random() < 0.15
         """Whether ranks write no `step_start`."""
         self._told = dict[str, Any]()
+        self._tempo_s, self._tokens = TEMPOS_S[0], 2048
         self._live()
-        if dice.random() < 0.3:
+        if program == "printed" or dice.random() < 0.2:
             for rank in self.world.ranks:
                 rank.section = None
                 rank.lines = [without_sections(said) for said in rank.lines]
@@ -190,20 +198,34 @@ class Life:
             rank.spend(one((0.0, 0.25, 0.25, 1.0)))
         if self._dice.random() < 0.1:
             self._pause()
-        world.compute(step_s=[one(STEPS_S) for _ in world.ranks])
+        world.compute(step_s=[one(self._tempo_s) for _ in world.ranks])
         for rank in world.ranks:
             if not self._late and self._dice.random() < 0.9:
                 self._progress(rank, rank.step)
             rank.enter(None)
             if self._ends_steps:
                 sections = {"data": 0.25, "forward": 0.25, "wait": one((0.0, 0.25))}
-                rank.say("step_end", tokens=2048, step_sections=sections)
+                rank.say("step_end", tokens=self._tokens, step_sections=sections)
             rank.in_step = False
 
     def _progress(self, rank: Rank, step: int) -> None:
         now, rank.step = rank.step, step
-        rank.say("progress", **{"loss": 3.0, "grad_norm": 1.0, **self._told})
+        said = {"loss": 3.0, "grad_norm": 1.0, **self._told}
+        rank.say("progress", **said, **({} if self._ends_steps else {"tokens": self._tokens}))
         rank.step = now
+
+    def _tempo(self) -> None:
+        """Steps take another time from here on, or have other numbers of tokens."""
+        self._tempo_s = self._dice.choice(TEMPOS_S)
+        self._tokens = self._dice.choice((2048, 2048, 1024, 4096, 0))
+
+    def _again(self) -> None:
+        """The training is done, and the same processes begin another one."""
+        for rank in self.world.ranks:
+            rank.say("done")
+            rank.boot, rank.seq, rank.in_step, rank.step = f"{rank.boot}*", 0, False, 0
+            rank.say("boot", **self.world.order.identity.model_dump(mode="json", exclude_none=True))
+            rank.enter(None)
 
     def _numbers(self) -> None:
         """Other numbers from here on."""
@@ -318,6 +340,7 @@ class Life:
             "host_memory": memory(
                 one((100.0, 900.0, 960.0)), one((1000.0, 1000.0, None)), {"0": one((450.0, 600.0))}
             ),
+            "preflight_peak": {"flops": one((1e9, 4e9, 1e10)), "of": one((None, "cpu", "cuda"))},
             "hosts_memory": [
                 memory(one((100.0, 900.0, 960.0)), 1000.0, {str(rank.rank): one((100.0, 600.0))})
                 for rank in ranks
@@ -349,6 +372,8 @@ class Life:
 
 PLACES = {
     "steps": 10,
+    "tempo": 3,
+    "again": 0.2,
     "pause": 5,
     "wait": 3,
     "meet": 2,
