@@ -49,14 +49,14 @@ WATCH: dict[str, Any] = {
         "log": {"halt_s": 4}, "out_of_section": {"halt_s": 4},
     },
     "slow": {
-        "warmup_steps": 2, "baseline_steps": 4, "window_steps": 4, "warn_over_s": 4, "over_s": 8,
+        "warmup_steps": 2, "baseline_steps": 6, "window_steps": 10, "warn_over_s": 4, "over_s": 8,
         "floor_over_s": 4, "hard_floor_over_steps": 3, "floor_tok_s": 2048,
     },
     "non_finite": {"fp16_running": 3, "fp16_window_steps": 12, "fp16_skipped": 4},
     "frozen": {"loss_steps": 4, "grad_norm_steps": 8},
     "gradients": {"zero_steps": 2, "window_steps": 16, "spike_x": 2, "clip_steps": 8},
     "divergence": {"after_step": 8, "over_steps": 4, "window_steps": 16},
-    "memory_leak": {"min_samples": 8, "window_samples": 16, "halt_eta_s": 40, "limit_mb": 400},
+    "memory_leak": {"min_samples": 8, "window_samples": 16, "halt_eta_s": 99, "limit_mb": 300},
     "memory_limit": {"reserved_mb": 512, "samples": 2},
     "imbalance": {"over_s": 8},
     "loader": {"window_steps": 8, "over_s": 4},
@@ -158,6 +158,7 @@ class Life:
         """Whether ranks write no `step_start`."""
         self._told = dict[str, Any]()
         self._tempo_s, self._tokens = TEMPOS_S[0], 2048
+        self._held_mb, self._slope_mb = 100.0, dice.choice((0.0, 0.0, 1.0, 4.0))
         self._live()
         if program == "printed" or dice.random() < 0.2:
             for rank in self.world.ranks:
@@ -210,7 +211,8 @@ class Life:
 
     def _progress(self, rank: Rank, step: int) -> None:
         now, rank.step = rank.step, step
-        said = {"loss": 3.0, "grad_norm": 1.0, **self._told}
+        self._held_mb += self._slope_mb
+        said = {"loss": 3.0, "grad_norm": 1.0, "host_rss_mb": self._held_mb, **self._told}
         rank.say("progress", **said, **({} if self._ends_steps else {"tokens": self._tokens}))
         rank.step = now
 
@@ -234,7 +236,6 @@ class Life:
             "loss": (2.0, 2.5, 4.0, "NaN", None, 0.0),
             "grad_norm": (0.0, 1.0, 2.0, 4.0, "Infinity"),
             "skipped": (True, False),
-            "host_rss_mb": (100.0, 200.0, 300.0),
             "gpu_mem_reserved": (256.0, 600.0),
             "toks_per_s": (2048.0, 10_000.0),
             "dt_fetch_s": (0.0, 0.25, 1.0),
@@ -359,7 +360,8 @@ class Life:
             "devices": [
                 sample(
                     mono, rank.rank, util=one((None, 50.0, 80.0, 100.0, 120.0, -1.0, 0.0)),
-                    mem_total_mb=1000.0, mem_used_mb=one((0.0, 500.0, 950.0, -1.0)),
+                    mem_total_mb=one((1000.0, 1000.0, 0.0)),
+                    mem_used_mb=one((0.0, 500.0, 950.0, -1.0)),
                     throttle=one(([], ["hw_slowdown"])), ecc_uncorrected=one((0, 0, 1)),
                     own_mono=one((None, None, 90.0 + mono)), xids=one(([],) * 6 + ([31], [79])),
                 )

@@ -103,3 +103,46 @@ def test_a_late_line_changes_no_step_time(late: Heartbeat) -> None:
     stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
     assert list(stream.pace.times_s) == [2.0]
     assert stream.pace.stride == 2
+
+
+def test_of_a_long_run_only_the_last_is_kept() -> None:
+    seq, lines = 0, list[Heartbeat]()
+    for step in range(1, 101):
+        for msg, section in (
+            ("step_start", f"of {step}"),
+            ("step_end", None),
+            ("section", "eval"),
+            ("checkpoint", None),
+        ):
+            seq += 1
+            lines.append(beat(seq, step, msg, float(seq), section).model_copy(update={"dt": 2.5}))
+    stream = after(lines)
+    assert [row[0] for row in stream.step_counts] == list(range(37, 101))
+    assert len(stream.places) == 16
+    assert set(stream.places) == {"eval", *(f"of {step}" for step in range(86, 101))}
+    assert stream.section_times == (("eval", 1.0),) * 32
+    assert stream.saved_s == (2.5,) * 32
+    assert stream.evaluated_s == 100.0
+
+
+@pytest.mark.parametrize(("later", "number"), [(16, 0.5), (17, None)])
+def test_numbers_may_come_sixteen_steps_late(later: int, number: float | None) -> None:
+    """Once the rank has read numbers late at all."""
+    stream, seq, mono, found = RankStream(rank=0), 0, 0.0, dict[int, float | None]()
+
+    def tell(step: int, msg: str, **told: float) -> None:
+        nonlocal stream, seq, mono
+        seq, mono = seq + 1, mono + 1.0
+        line = beat(seq, step, msg, mono, "data" if msg == "step_start" else None)
+        stream = absorb(stream, line.model_copy(update=told), mono)
+        for row in stream.ready:
+            found[row.step] = None if row.progress is None else row.progress.loss
+        stream.ready.clear()
+
+    for step in range(1, 30):
+        tell(step, "step_start")
+        tell(step, "step_end")
+        if step in (2, 3 + later - 1):
+            tell(step + 1, "step_start")
+            tell(1 if step == 2 else 3, "progress", loss=0.5)
+    assert found[3] == number
