@@ -102,3 +102,11 @@ def test_each_line_of_a_refused_boot_is_counted_once() -> None:
     record, arrivals = told(line(1, "a", "boot"), line(1, "b", "boot"), late, late, line(8, "a"))
     assert arrivals[2:] == ["stale", "duplicate", "stale"]
     assert (record.stale, record.beside()[0]) == (2, 3)
+
+
+def test_lines_of_another_boot_are_not_those_that_a_tick_had_read() -> None:
+    record, _ = told(line(1, "a", "boot"), line(2, "a"))
+    seen = record.seen()
+    assert seen is not None
+    assert record.is_at(seen)
+    assert not record.is_at(seen.model_copy(update={"boot": "b"}))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
-from gonogo.timeline.predecessor import MOST_BETWEEN, convert, is_predecessor
+from gonogo.timeline.predecessor import convert, is_predecessor
 from gonogo.timeline.rank_steps import read_lines
 
 
@@ -66,8 +66,14 @@ def test_steps_between_two_lines_share_the_time_between_them() -> None:
         (2000.0, 4096, 4096),
         (128.0, 4096, 256),  # a toy under the name of the model
         (128.0, None, 256),
+        (2200.0, 4000, 4000),
+        (2210.0, 4000, 4420),
         (None, 4096, 4096),
         (1e300, 4096, 4096),
+        (1e12, 4096, 4096),
+        (1.5e12, 4096, 4096),
+        (0.0, 4096, 4096),
+        (0.4, 4096, 1),
     ],
 )
 def test_tokens_are_those_that_the_reported_speed_implies(
@@ -79,7 +85,21 @@ def test_tokens_are_those_that_the_reported_speed_implies(
 
 
 def test_a_line_that_names_any_step_is_not_followed_there() -> None:
-    assert len(beats(line(0.0, 1), line(10.0, 10**15))) < 3 * MOST_BETWEEN
+    assert len(beats(line(0.0, 1), line(10.0, 10**15))) == 2 + 2 * 10_000 + 1
+
+
+def test_between_lines_of_one_stamp_no_step_took_time() -> None:
+    assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == [
+        "progress",
+        "step_end",
+    ] * 2
+
+
+def test_a_line_need_not_name_its_process() -> None:
+    rows = [{"ts": 1.0 + step, "step": step, "msg": "progress"} for step in (1, 2)]
+    lines = [json.dumps(row).encode() for row in rows]
+    assert is_predecessor([lines])
+    assert {(beat.pid, beat.boot) for beat in beats(*lines)} == {(0, "pid-0")}
 
 
 def test_a_process_that_starts_again_begins_anew() -> None:

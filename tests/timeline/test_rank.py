@@ -146,3 +146,26 @@ def test_numbers_may_come_sixteen_steps_late(later: int, number: float | None) -
             tell(step + 1, "step_start")
             tell(1 if step == 2 else 3, "progress", loss=0.5)
     assert found[3] == number
+
+
+def test_collectives_count_from_the_end_of_the_step_before() -> None:
+    stream = RankStream(rank=0, collective_seq=7, ended_at=(3, 5), completed=3)
+    assert stream.collectives() == 2
+    stream.completed = 4
+    assert stream.collectives() == 7
+
+
+def test_the_collectives_of_a_step_are_known_where_both_ends_report_them() -> None:
+    lines = list[Heartbeat]()
+    for seq, (step, msg, number) in enumerate(
+        [(1, "step_end", 3), (2, "step_end", 5), (4, "step_end", 9), (5, "step_end", 12)]
+    ):
+        start = beat(2 * seq + 1, step, "step_start", 2.0 * seq)
+        end = beat(2 * seq + 2, step, msg, 2.0 * seq + 1.0)
+        lines += [start, end.model_copy(update={"collective_seq": number})]
+    assert after(lines).step_counts == ((2, 1, 2), (4, 1, -1), (5, 1, 3))
+
+
+def test_a_rank_may_say_that_it_is_done_at_an_earlier_step() -> None:
+    stream = after([*FIRST, beat(4, 1, "done", 2.0)])
+    assert (stream.done, stream.done_mono, stream.step) == (True, 2.0, 2)

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
 from gonogo.timeline.columns import BITS, NEVER, NUMBERS, STEP_MESSAGES, StepTable
-from gonogo.timeline.rank_steps import MAX_PIDS, MOST_BETWEEN, RankSteps
+from gonogo.timeline.rank_steps import MAX_PIDS, RankSteps
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -161,7 +161,51 @@ def test_without_starts_steps_share_the_time_between_two_ends() -> None:
     assert steps.step_times() == {}
     assert steps.mean_step_times() == {2: 5.0, 3: 5.0, 4: 10.0}
     far = RankSteps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
-    assert len(far.mean_step_times()) == MOST_BETWEEN + 1
+    assert len(far.mean_step_times()) == 100_000 + 1
+    at_once = [beat(seq, "step_end", 10.0, step=seq) for seq in (1, 2)]
+    assert RankSteps(at_once).mean_step_times() == {}
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        ([1.0, 1.0, 0.002, 0.0005], [1, 2, 3]),
+        ([0.01, 0.01, 0.0006, 0.00005], [1, 2, 3]),
+    ],
+    ids=["a millisecond", "a hundredth of the mean"],
+)
+def test_a_step_that_was_reported_with_another_has_no_time(
+    times: list[float], kept: list[int]
+) -> None:
+    lines, mono = list[Heartbeat](), 1.0
+    for step, seconds in enumerate(times, start=1):
+        lines.append(beat(len(lines), "step_start", mono, step=step))
+        mono += seconds
+        lines.append(beat(len(lines), "step_end", mono, step=step))
+    assert list(RankSteps(lines).mean_step_times()) == kept
+
+
+def test_of_many_boot_lines_of_a_process_the_first_and_the_last_are_kept() -> None:
+    (boot,) = RankSteps([beat(seq, "boot") for seq in range(1, 13)]).boots
+    assert [line.seq for line in boot.boot_lines] == [1, 2, 3, 4, 5, 6, 7, 12]
+
+
+def test_the_loader_was_ready_when_it_said_so_first() -> None:
+    ready = [beat(seq, "loader_ready", dt=dt) for seq, dt in ((1, 1.5), (2, 9.0))]
+    assert RankSteps(ready).boots[0].loader_s == 1.5
+    assert RankSteps([beat(1, "alive", dt=3.0)]).boots[0].loader_s is None
+
+
+def test_steps_are_in_order_whatever_order_they_came_in() -> None:
+    lines = [
+        beat(number, msg, float(number), step=step)
+        for number, (step, msg) in enumerate(
+            (step, msg) for step in (3, 1, 2) for msg in ("step_start", "step_end")
+        )
+    ]
+    steps = RankSteps(lines)
+    assert list(steps.step_times()) == [1, 2, 3]
+    assert list(steps.steps.boot[:3]) == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("reached", "began"), [(8, 0), (8, 1), (10, 0), (10, 10)])
