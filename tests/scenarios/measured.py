@@ -107,7 +107,8 @@ def _watch(dice: random.Random) -> dict[str, Any]:
         "memory_limit": {"reserved_mb": one((None, 512.0))},
         "straggler": {"ratio": 1.5, "window_steps": 4, "windows": one((1, 2))},
         "loader": {
-            "window_steps": one((8, 20)), "warn_share": 0.25, "halt_share": 0.5, "over_s": 8.0,
+            "window_steps": one((8, 20)), "warn_share": 0.25, "halt_share": 0.5,
+            "over_s": one((8.0, 16.0)),
         },
         "implausible_speed": {
             "differ_ratio": 0.25, "over_steps": 4, "best_ratio": 0.5, "mfu": one((0.5, 1.0)),

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.watch import Watch
-from gonogo.watch.detectors.speed import ImplausibleSpeed
+from gonogo.watch.detectors.speed import ImplausibleSpeed, limit_tok_s
+from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
 from tests.watch.streams import order_of
 
@@ -268,3 +269,25 @@ def test_it_says_how_near_the_reported_speed_is_to_a_lie() -> None:
     near = fed.detector.near(fed.own, fed.view, 0.0)
     assert (near.value, near.unit) == (TOKENS, "tokens/s")
     assert near.limit == pytest.approx(1.1 * TOKENS / 0.98)
+
+
+@pytest.mark.parametrize(
+    ("known", "limit"),
+    [
+        ({"params": 100, "vocab": None, "dim": 4}, 2.0),
+        ({"params": 100, "vocab": 4, "dim": None}, 2.0),
+        ({"params": 100, "vocab": 5, "dim": 10}, 4.0),
+        ({"params": 100, "vocab": 10, "dim": 10}, None),
+        ({"params": None, "vocab": None, "dim": None}, None),
+    ],
+)
+def test_the_peak_allows_six_operations_a_parameter_embeddings_aside(
+    known: dict[str, int | None], limit: float | None
+) -> None:
+    run = Run(order=gpu(None, **known).order)
+    assert limit_tok_s(run, {"flops": 1200.0, "of": "cuda"}) == limit
+
+
+def test_what_the_devices_can_multiply_at_most_is_no_more_than_that() -> None:
+    fed = feed(ImplausibleSpeed, gpu(NEEDED).many(60, toks_per_s=TOKENS))
+    assert fed.halts == []

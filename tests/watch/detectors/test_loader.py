@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.detectors.speed import Loader
+from gonogo.watch.detectors.speed import Fetch, Loader, share_of
 from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
 from tests.watch.streams import order_of
@@ -250,3 +250,8 @@ def test_it_says_how_long_the_run_may_still_starve() -> None:
     assert near.time_left_s == pytest.approx(100.0)
     fed = feed(Loader, starve(Ran(), 9, 0.9))
     assert fed.detector.near(fed.own, fed.view, 0.0).blind is not None
+
+
+def test_the_longest_of_few_fetches_is_left_out() -> None:
+    assert share_of([Fetch(1.0, 1.0)]) == 0.0
+    assert share_of([Fetch(1.0, 1.0), Fetch(0.25, 1.0)]) == 0.25

@@ -458,3 +458,28 @@ def test_a_device_without_memory_is_no_limit() -> None:
     tell(world, devices=[{**DEVICE, "mem_total_mb": 0.0}])
     grow(world, 40, lambda rank, step: 1_000.0, name="gpu_mem_reserved")
     assert not armed(watch(world).state)["memory_leak"]
+
+
+def test_a_rise_of_exactly_the_ratio_is_none() -> None:
+    values = [100.0, 100.0, *(102.0 + number / 4 for number in range(12))]
+    assert slope_of([*enumerate([*values, 106.25, 106.25])], 0.0625) == 0.0
+    assert slope_of([*enumerate([*values, 106.5, 106.5])], 0.0625) > 0.0
+
+
+@pytest.mark.parametrize(("falls", "rises"), [(21, True), (22, False)])
+def test_of_twelve_samples_a_third_of_the_pairs_may_fall(falls: int, rises: bool) -> None:
+    """Sen's lower bound at 95 %: (66 - 1.645 * sqrt(12 * 11 * 29 / 18)) / 2 = 21.0 pairs."""
+    order = list[int]()
+    for number in range(12):  # each is put before as many smaller ones as still have to fall
+        place = min(falls, number)
+        order.insert(len(order) - place, number)
+        falls -= place
+    assert (slope_above_zero([(at, float(mb)) for at, mb in enumerate(order)]) > 0.0) is rises
+
+
+def test_a_device_of_no_rank_and_one_of_unknown_memory_are_no_limit() -> None:
+    detector = MemoryLeak(Run(order=order()))
+    rows = [{**DEVICE, "rank": None}, {**DEVICE, "mem_total_mb": None}]
+    tick = Tick(n=1, mono=T0, ts=EPOCH, observations={"devices": rows})
+    own, _ = detector.observe_tick(Growth(), tick, View(run=Run(order=order())))
+    assert own.device_mb == {}

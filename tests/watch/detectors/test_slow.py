@@ -7,12 +7,13 @@ import pytest
 
 from gonogo.contract.finding import Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import HostCpu
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed
-from gonogo.watch.detectors.slow import Slow
+from gonogo.watch.detectors.slow import Slow, starved_s
 from gonogo.watch.refold import not_observed
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import (
@@ -208,6 +209,7 @@ def test_below_the_floor_from_the_start_halts_when_it_lasts() -> None:
     assert (halt.detector, halt.source) == ("slow", Source.PLAN)
     assert halt.threshold == pytest.approx(0.8 * 2048)
     assert halt.value == pytest.approx(2048 / 1.41, rel=0.02)
+    assert f"{halt.value:.4g} tokens/s over 64 steps for 3" in halt.text
     assert halt.step is not None
     assert halt.step > 20 + 64 + 300 / 1.5
 
@@ -584,3 +586,28 @@ def test_it_says_how_near_a_halt_is() -> None:
     floor = Timed(floor_tok_s=4096.0).ends([0.5] * 8)
     near = floor.rule.near(floor.own, floor.view, 0.0)
     assert (near.value, near.unit, near.below) == (4096.0, "tokens/s", True)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [
+        ({"waited": {"0": 0.5, "1": 0.75}, "others_cores": 1.0}, 2.0),
+        ({"waited": {"0": 0.5, "1": 0.75}, "others_cores": 0.99}, 0.0),
+        ({"waited": {"0": 0.5}}, 0.0),
+        ({"pressure": 0.25, "others_cores": 4.0}, 1.0),
+        ({"others_cores": 4.0}, 0.0),
+    ],
+)
+def test_the_rank_that_waited_least_says_how_long_all_starved(
+    told: dict[str, Any], seconds: float
+) -> None:
+    assert starved_s(HostCpu(over_s=4.0, cores=4, **told)) == seconds
+
+
+@pytest.mark.parametrize(("step_s", "found"), [(29.0, set()), (31.0, {"slow"})])
+def test_one_step_may_be_the_hard_floor_if_it_fills_half_a_minute(
+    step_s: float, found: set[str]
+) -> None:
+    settings = {"slow": {"floor_tok_s": 2048.0, "hard_floor_over_steps": 1, "floor_over_s": 1e6}}
+    world = run_of(settings).steps(30, step_s=0.9).steps(1, step_s=step_s)
+    assert watch(world).named(Severity.HALT) == found

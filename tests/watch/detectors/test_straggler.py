@@ -40,6 +40,7 @@ def test_a_rank_that_slows_down_is_named_after_three_windows() -> None:
     assert warning.source is Source.DEFAULT
     assert warning.since == EPOCH + 64.0 + 1.5
     assert warning.key == "run_1/1/straggler/warn/rank1"
+    assert "1.50 times as long as the fastest rank, for 3 windows (limit 1.33)" in warning.text
 
 
 def test_a_window_in_which_it_keeps_up_begins_anew() -> None:
