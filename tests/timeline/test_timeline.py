@@ -1,5 +1,8 @@
 """Tests of the timeline of a run."""
 
+import json
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -50,3 +53,24 @@ def test_repeated_torn_and_foreign_lines_are_counted_and_move_nothing() -> None:
     assert found.streams == whole.streams
     assert found.unreadable[0].count == 2
     assert found.lines[0].distinct() == whole.lines[0].distinct()
+
+
+def test_eighty_letters_of_the_first_unreadable_line_are_kept() -> None:
+    found, _ = timeline(order_of(), (0, [b"x" * 200, b"y"]))
+    assert (found.unreadable[0].first, found.unreadable[0].count) == ("x" * 80, 2)
+
+
+@pytest.mark.parametrize(
+    ("told", "counts"),
+    [
+        ({}, True),
+        ({"run": "run_1", "attempt": 1}, True),
+        ({"run": "run_2"}, False),
+        ({"run": "run_1", "attempt": 2}, False),
+    ],
+)
+def test_a_process_of_another_run_is_not_obeyed(told: dict[str, object], counts: bool) -> None:
+    row = {"ts": 1.0, "mono": 1.0, "pid": 1, "rank": 0, "boot": "b", "seq": 1, "step": 0}
+    boot = json.dumps({**row, "msg": "boot", **told}).encode()
+    found, counted = timeline(order_of(), (0, [boot]))
+    assert (len(counted), 0 in found.streams) == (counts, counts)

@@ -11,7 +11,15 @@ from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit, Refusal
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.records import ExitRecord, PartSeals, RankExit, Written
+from gonogo.contract.records import (
+    Check,
+    CheckOutcome,
+    ExitRecord,
+    PartSeals,
+    Preflight,
+    RankExit,
+    Written,
+)
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
@@ -300,7 +308,7 @@ def test_an_order_and_its_configuration_ask_for_as_many_steps(said: int | None, 
     ("says", "name"),
     [
         ({"msg": "progress", "flash_share": 1.0, "comm_mb": 0.0, "grad_norm": 0.0}, None),
-        ({"msg": "progress", "flash_share": 45.0}, "flash_share"),
+        ({"msg": "progress", "flash_share": 1.01}, "flash_share"),
         ({"msg": "progress", "flash_share": -0.5}, "flash_share"),
         ({"msg": "progress", "grad_norm": -0.1}, "grad_norm"),
         ({"msg": "eval", "val_loss": 2.0, "dt": 0.0}, None),
@@ -369,6 +377,25 @@ def test_the_time_between_two_processes_counts_for_none(
 def test_devices_jsonl_holds_what_the_ticks_carry() -> None:
     assert told({}, devices_gone=0) == []
     assert seen(told({}, devices_gone=3)) == [("devices_differ", None)]
+
+
+def test_errors_of_a_device_that_the_preflight_found_fit_contradict_it() -> None:
+    watch = replace(watch_of(ORDER), device_errors={(0, "GPU-0"): 2, (1, "GPU-1"): 0})
+    fit = Preflight(passed=True, checks=[Check(id="devices", outcome=CheckOutcome.PASS, text="")])
+    (doubt,) = told({}, watch=watch, preflight=fit)
+    assert (doubt.kind, doubt.rank, doubt.name, doubt.found) == ("devices_differ", 0, "GPU-0", 2)
+    assert (
+        find_contradictions(RunRecord(order=None, ranks={}, watch=watch), build_rules(None)) == []
+    )
+
+
+@pytest.mark.parametrize(("own_s", "differ"), [(70.0, False), (120.0, True)])
+def test_a_program_that_is_only_read_may_start_a_minute_before_its_watcher(
+    own_s: float, differ: bool
+) -> None:
+    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 8.0, 8.0)})
+    lines = [beat(1, 0.0, msg="progress"), beat(2, own_s, msg="progress", step=2)]
+    assert ("clocks_differ" in dict(seen(told({0: lines}, watch=watch)))) is differ
 
 
 def test_twenty_are_kept() -> None:

@@ -107,3 +107,10 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
     assert [row.name for row in files.unreadable] == ["model.json", "exit_rank1.json"]
     assert {row.kind for row in files.unreadable} == {DoubtKind.UNREADABLE}
+
+
+def test_a_file_that_is_not_there_cannot_be_read_to_its_end(tmp_path: Path) -> None:
+    files = RunFiles(tmp_path)
+    assert not files.is_readable("watch.jsonl")
+    (tmp_path / "watch.jsonl").write_bytes(TICKS)
+    assert files.is_readable("watch.jsonl")

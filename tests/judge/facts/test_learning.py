@@ -69,7 +69,10 @@ GRADIENT, VALIDATION = "the gradient norm", "the validation loss"
         ([rows(loss=STILL), rows(loss=[*STILL[1:], EXACT / 2])], []),
         ([rows(loss=[0.0] * 40)], []),
         ([rows(loss=[2.302585] * 40)], []),  # rounded
+        ([rows(loss=[2.3025851] * 40)], [LOSS]),
+        ([rows(loss=[0.000123456] * 40)], []),  # rounded to six digits
         ([rows(loss=[2.3125] * 40)], []),  # half precision
+        ([rows(loss=[1.00048828125] * 40)], [LOSS]),  # one bit more than that
         # a learning rate that is not above 0
         ([rows(loss=MOVING, lr=[0.0] * 20)], [RATE]),
         ([rows(loss=MOVING, lr=[0.0] * 19)], []),
@@ -232,3 +235,35 @@ def test_a_run_that_learned_nothing_is_inconclusive(says: dict[str, Any]) -> Non
     for line in (line for row in ranks for line in row.lines if line["msg"] == "progress"):
         line.update(says)
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
+@pytest.mark.parametrize("name", ["lr", "grad_norm"])
+def test_what_updated_nothing_was_zero_on_so_many_steps(name: str) -> None:
+    says = rows(loss=MOVING, **{name: [0.0] * 21 + [1.0] * 9})
+    (doubt,) = found(says)
+    assert (doubt.expected, doubt.found) == (21, 0.0)
+
+
+def test_norms_that_are_no_numbers_are_left_out_of_a_comparison() -> None:
+    mine = [1.0 + n / 9 for n in range(30)]
+    other = [9.0] * 11 + mine[11:20] + [NAN] * 10
+    ranks = [rows(loss=MOVING[:30], grad_norm=row) for row in (mine, other)]
+    assert [row.found for row in found(*ranks, backend="DDP")] == [11]
+
+
+def unclear(losses: list[float]) -> list[tuple[Any, Any]]:
+    """What a run's losses at first, and at last, leave unclear."""
+    doubts = find_unclear_learning({0: RankSteps(steps_that(*rows(loss=losses)))})
+    return [(row.expected, row.found) for row in doubts]
+
+
+def test_the_first_fifth_of_the_losses_is_held_against_the_last_by_two_standard_errors() -> None:
+    assert unclear([float(n) for n in range(1, 201)]) == [(20.5, 180.5)]
+    assert unclear([3.0] * 200) == [(3.0, 3.0)]
+    assert unclear([0.0] * 200) == [(0.0, 0.0)]
+    noise = [11.0, 9.0] * 20
+    fallen = [loss - 0.7 for loss in noise]
+    nearly = [loss - 0.4 for loss in noise]
+    between = [10.0] * 120
+    assert unclear([*noise, *between, *fallen]) == []
+    assert unclear([*noise, *between, *nearly]) == [(10.0, 9.6)]

@@ -16,7 +16,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.measure import build_measure, needed_share
-from gonogo.judge.facts.metrics import METRICS, slope
+from gonogo.judge.facts.metrics import METRICS, may_be_sums, slope
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.judge.gate.rules import build_rules
@@ -566,3 +566,30 @@ def test_criterion_models_are_rebuilt_from_rules_unchanged() -> None:
     rules = build_rules(order)
     recorded = [Criterion.model_validate(row) for row in rules.wire()["gate"]]
     assert recorded == rules.gate == order.gate
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sums"),
+    [
+        ([1, 2, 3, 4], True),
+        ([1, 2, 3], False),
+        ([1, 2, 3, 4, 1], True),
+        ([1, 2, 3, 2, 1], False),
+        ([1, 2, 3, 4, 3, 2], False),
+    ],
+)
+def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], sums: bool) -> None:
+    lines = [
+        Heartbeat(ts=1.0, mono=float(step), pid=1, rank=0, boot="b", seq=step, step=step,
+                  msg="step_end", tokens=count)
+        for step, count in enumerate(tokens, start=1)
+    ]  # fmt: skip
+    assert may_be_sums(RankSteps(lines), build_rules(None)) is sums
+
+
+def test_an_evaluation_takes_what_its_line_reports() -> None:
+    lines = [
+        Heartbeat(ts=1.0, mono=1.0, pid=1, rank=0, boot="b", seq=step, step=step, msg="eval", dt=dt)
+        for step, dt in ((4, 2.5), (8, None))
+    ]
+    assert METRICS["eval_s"].samples(RankSteps(lines), build_rules(None)) == {4: 2.5}

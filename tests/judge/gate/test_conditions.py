@@ -27,6 +27,7 @@ from gonogo.judge.gate.conditions import (
     conditions_of,
     experiment_verdict,
     in_state,
+    met_beyond,
     missed,
     open_for,
 )
@@ -238,3 +239,21 @@ def test_a_run_by_which_its_phase_does_not_pass_meets_nothing(verdict: Verdict |
     rows = passing()
     rules, facts = judged_by("extended", waiting=rows)
     assert settle(rows, facts, rules, verdict) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "beyond"),
+    [
+        ({}, True),
+        ({"state": ConditionState.OPEN}, False),
+        ({"id": "extended:fast"}, False),
+        ({"evidence_from": None}, False),
+        ({"evidence_from": "smoke"}, False),
+    ],
+)
+def test_a_phase_that_is_taken_over_leaves_what_later_phases_showed(
+    changes: dict[str, Any], beyond: bool
+) -> None:
+    met = condition(ConditionState.MET).model_copy(update={"evidence_from": "extended"})
+    row = met.model_copy(update=changes)
+    assert met_beyond([row], {"smoke"}) == [row] * beyond

@@ -143,6 +143,7 @@ CASES = [
     (None, slow_with(data=10.5, forward=50.0, backward=40.0)),
     (None, slow_with(data=10.0, forward=80.0)),
     (None, slow_with(data=10.0, backward=80.0)),
+    (None, slow_with(data=0.3, forward=0.1)),
     (None, facts_with("stalled", detector="stall", source="predecessor")),
     (None, facts_with("stalled", detector="alive_lost", section="data")),
     ("restart_storm", with_history(facts_with("hardware"), History(restart_storm=True))),

@@ -182,3 +182,27 @@ def test_a_name_makes_no_plan() -> None:
     )
     named = build_rules(order.model_copy(update={"plan": "nightly"}))
     assert [row for row in weaknesses(named) if row.is_condition] == []
+
+
+@pytest.mark.parametrize(("path", "limit"), CEILINGS.items())
+def test_a_setting_at_its_ceiling_is_no_condition_yet(path: str, limit: float) -> None:
+    for value, beyond in ((limit, False), (limit + 1.0, True)):
+        rules = build_rules(order_of(sets={f"watch.{path}": value}))
+        assert (f"{path} is" in "".join(conditions(rules))) is beyond
+        (text,) = (text for text, _ in weaknesses(rules) if text.startswith(f"{path} is"))
+        usual = setting_at(Watch(), path)
+        assert f"looser than the default {usual:g}" in text
+
+
+@pytest.mark.parametrize(("every_s", "named"), [(10.0, False), (10.1, True)])
+def test_a_living_rank_has_time_for_three_lines_before_it_is_suspect(
+    every_s: float, named: bool
+) -> None:
+    order = order_of(sets={"watch.alive_lost.suspect_s": 30.0})
+    order = order.model_copy(update={"heartbeat": HeartbeatCadence(alive_every_s=every_s)})
+    assert bool(conditions(build_rules(order))) is named
+
+
+def test_two_steps_need_a_gate() -> None:
+    rules = build_rules(order_of().model_copy(update={"gate": [], "steps": 2}))
+    assert len(conditions(rules)) == 1
