@@ -27,7 +27,7 @@ OUTCOMES = ROOT / "tests" / "golden" / "test_outcomes.py"
 """Notices what changes the outcome of a scenario."""
 DOCS = ROOT / "tests" / "contract" / "test_docs.py"
 """Notices what changes a table that is printed in a document."""
-BY_CHANCE = re.compile(r"\[(chance|measured)/")
+BY_CHANCE = re.compile(r"\[(chance|measured|standing)/")
 """Those of its scenarios that meet limits exactly; they notice most."""
 BEGIN = ROOT / "tests" / "watch" / "test_begin.py"
 """Notices what the body of a detector's class says; it calls none of its functions."""

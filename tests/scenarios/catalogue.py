@@ -21,6 +21,7 @@ from tests.scenarios import (
     pauses,
     reporting,
     simulated,
+    standing,
     waiting,
 )
 from tests.scenarios.scenario import Outcome, Scenario
@@ -37,6 +38,7 @@ FAMILIES = (
     pauses,
     reporting,
     simulated,
+    standing,
     waiting,
 )
 

@@ -157,7 +157,8 @@ class Life:
         self._silent_steps = dice.random() < 0.15
         """Whether ranks write no `step_start`."""
         self._told = dict[str, Any]()
-        self._tempo_s, self._tokens = TEMPOS_S[0], 2048
+        self._tempo_s: tuple[float, ...] = TEMPOS_S[0]
+        self._tokens = 2048
         self._held_mb, self._slope_mb = 100.0, dice.choice((0.0, 0.0, 1.0, 4.0))
         self._live()
         if program == "printed" or dice.random() < 0.2:
@@ -252,7 +253,7 @@ class Life:
             if self._dice.random() < 0.9:
                 rank.enter(section)
             rank.spend(seconds)
-            if writes:
+            if writes and section is not None:
                 rank.say(section, dt=self._dice.choice((None, seconds, 0.5)))
             rank.enter(before if rank.in_step else None)
 

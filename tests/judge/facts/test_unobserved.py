@@ -51,6 +51,7 @@ def test_missing_records_are_listed() -> None:
     [
         ({0, 1}, {0: 0.0}, True, []),
         ({0, 1}, {1: 9.0}, True, [9]),
+        ({0, 1}, {1: 0.4}, True, [0]),
         ({0}, {}, True, ["all"]),
         ({0}, {1: 9.0}, False, []),
     ],
