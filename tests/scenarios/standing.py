@@ -26,6 +26,7 @@ from tests.watch.streams import EPOCH, order_of
 SEEDS = 16
 VIEWS = 40
 KINDS = (AliveLost, NoFirstHeartbeat, Stall, SectionDeadline)
+EXIT_S = (4.25, 8.0, 8.25, 64.0)
 LIMITS_S = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
 """Of `chance.WATCH`, and what a multiple makes of them."""
 
@@ -116,6 +117,7 @@ def _processes(dice: random.Random, size: int) -> Processes:
     states = (*ProcessState, ProcessState.STOPPED, *(ProcessState.ALIVE,) * 4)
     probed = dice.random() < 0.6
     return Processes(
+        agent=Process(state=one((ProcessState.ALIVE, ProcessState.DEAD, ProcessState.UNKNOWN))),
         ranks={
             rank: Process(
                 state=one(states), pid=one((None, 1)), held_mono=NOW - one((2.0, 5.0, 60.0))
@@ -144,9 +146,9 @@ def _anywhere(dice: random.Random) -> View:
     """Return ranks in whatever places, nearly overdue or just so."""
     one, size = dice.choice, dice.choice((1, 2, 2, 3))
     alike = dice.random() < 0.7
-    place, since_s = _place(dice), _seconds(dice)
+    place, since_s, over = _place(dice), _seconds(dice), dice.random() < 0.1
     streams = {
-        rank: _stream(dice, rank, place if alike else _place(dice), since_s)
+        rank: _stream(dice, rank, place if alike else _place(dice), since_s, done=over)
         for rank in range(size)
         if dice.random() < 0.95
     }
@@ -180,7 +182,9 @@ def _seconds(dice: random.Random) -> float:
     return dice.choice(LIMITS_S) + dice.choice((0.0, 0.25))
 
 
-def _stream(dice: random.Random, rank: int, place: str | None, since_s: float) -> RankStream:
+def _stream(
+    dice: random.Random, rank: int, place: str | None, since_s: float, *, done: bool
+) -> RankStream:
     one, for_s = dice.choice, _about(dice, since_s)
     steps = one((0, 2, 5, 40, 40, 40))
     return standing(
@@ -197,8 +201,8 @@ def _stream(dice: random.Random, rank: int, place: str | None, since_s: float) -
         first_mono=NOW - one((8.0, 8.25, 64.0)),
         first_s=one((0.0, 3.0)),
         left_mono=NOW - one((for_s, 64.0)),
-        done=dice.random() < 0.1,
-        done_mono=NOW - one((for_s, 64.0)),
+        done=done or dice.random() < 0.1,
+        done_mono=NOW - one((for_s, *EXIT_S)),
         halt_seen=dice.random() < 0.05,
         top_step=one((0, 0, 2)),
         longest_apart_s=one((0.0, 4.0, 8.0)),
