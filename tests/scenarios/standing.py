@@ -58,7 +58,9 @@ def _overdue(seed: int) -> Outcome:
         for kind in KINDS:
             detector = kind(view.run)
             for row in detector.observe_tick(None, tick, view)[1]:
-                found.append([row.detector, row.severity, row.rank, row.value, row.threshold])
+                episode = row.key.rpartition("/")[2]
+                numbers = [row.rank, row.value, row.threshold]
+                found.append([row.detector, row.severity, episode, *numbers])
             near = detector.near(None, view, NOW)
             distances.append([near.value, near.limit, detector.armed(None, view)])
         group = standstill(view, NOW)
@@ -120,7 +122,10 @@ def _processes(dice: random.Random, size: int) -> Processes:
         agent=Process(state=one((ProcessState.ALIVE, ProcessState.DEAD, ProcessState.UNKNOWN))),
         ranks={
             rank: Process(
-                state=one(states), pid=one((None, 1)), held_mono=NOW - one((2.0, 5.0, 60.0))
+                state=one(states),
+                pid=one((None, 1, 2)),
+                held_mono=NOW - one((2.0, 5.0, 60.0)),
+                renewed_mono=one((None, None, None, NOW - 4.0, NOW - 4.25)),
             )
             for rank in range(size if probed else 0)
         },

@@ -241,7 +241,7 @@ def test_unchanged_stacks_of_an_idle_minority_corroborate_a_stall(idle: bool) ->
     world = World(order_of({})).boot().steps(40)
     world.open_step()
     began = world.mono
-    world.hang(1, "backward", 50.0)
+    world.hang(1, "backward", 40.0)
     for at_s in (12.0, 18.0):
         rows = [
             {"rank": 0, "digest": "a", "waiting": True, "cpu_s": at_s},
