@@ -205,3 +205,9 @@ def test_of_many_problems_the_first_are_told() -> None:
     for number in range(1, MOST_PROBLEMS + 5):
         chain.miss(number)
     assert len(chain.problems) == MOST_PROBLEMS
+
+
+def test_a_record_without_a_tick_is_broken_once() -> None:
+    record = WatchRecord()
+    record.close({})
+    assert [(row.kind.value, row.found) for row in record.problems] == [("watch_broken", 1)]
