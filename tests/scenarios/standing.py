@@ -99,7 +99,7 @@ def _alike(dice: random.Random) -> View:
         )
         for rank in range(size)
     }
-    payload = one((None, {"only": 1}, {"behind": [0]}, {"behind": [1, 2]}, {"behind": [5]}))
+    payload = one((None, {"only": 1}, {"behind": [0]}, {"behind": [0, 1]}, {"behind": [5]}))
     observed = {}
     if payload is not None:
         told: dict[str, Any] = {**payload, "asked_mono": NOW - one((0.0, 60.0, 90.0)), "text": "x"}

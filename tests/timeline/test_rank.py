@@ -169,3 +169,67 @@ def test_the_collectives_of_a_step_are_known_where_both_ends_report_them() -> No
 def test_a_rank_may_say_that_it_is_done_at_an_earlier_step() -> None:
     stream = after([*FIRST, beat(4, 1, "done", 2.0)])
     assert (stream.done, stream.done_mono, stream.step) == (True, 2.0, 2)
+
+
+def test_a_second_boot_line_counts_only_while_no_step_has_ended() -> None:
+    lines = [beat(1, 0, "boot", 0.0, "boot"), beat(2, 1, "step_start", 1.0, "data")]
+    same = after([*lines, beat(3, 1, "boot", 50.0)])
+    assert (same.from_step, same.started_mono) == (0, 1.0)
+    ended = [*lines, beat(3, 2, "step_start", 2.0, "data")]
+    later = after([*ended, beat(4, 30, "boot", 50.0)])
+    assert (later.from_step, later.completed, later.completed_steps) == (0, 1, 1)
+
+
+def test_a_rank_names_its_sections_once_it_has_counted_one() -> None:
+    silent = [beat(0, 0, "boot", 0.0), beat(0, 0, "alive", 1.0).model_copy(update={"seq": 1})]
+    assert not after(silent).labelled
+    assert after([*silent[:1], beat(1, 0, "alive", 1.0)]).labelled
+    first = after([beat(1, 0, "boot", 0.0)])
+    assert (first.labelled, first.collective_seq) == (True, 0)
+
+
+def test_a_process_whose_first_line_opens_a_step_had_ended_those_before() -> None:
+    stream = after([beat(1, 5, "step_start", 0.0, "data")])
+    assert (stream.from_step, stream.completed, stream.started_mono) == (4, 4, 0.0)
+
+
+def test_a_step_that_begins_again_after_an_evaluation_is_the_same_one() -> None:
+    lines = [
+        beat(1, 0, "boot", 0.0, "boot"),
+        beat(2, 1, "step_start", 1.0, "data"),
+        beat(3, 1, "section", 2.0, "eval"),
+        beat(4, 1, "section", 52.0, "data"),
+        beat(5, 1, "step_start", 53.0, "data"),
+    ]
+    first, again = after(lines[:2]), after(lines)
+    assert (first.begun, first.opened, first.advanced_mono) == (1, 1, 1.0)
+    assert (again.begun, again.opened, again.advanced_mono) == (2, 0, 1.0)
+    ended = after([*lines, beat(6, 1, "step_end", 62.0)])
+    assert ended.first_s == 10.0
+
+
+def test_only_numbers_that_come_late_show_that_a_rank_reads_late() -> None:
+    stream = after([*FIRST, beat(4, 1, "alive", 2.0)])
+    assert (stream.reads_late, stream.completed) == (False, 1)
+    told_again = [
+        *FIRST,
+        beat(4, 2, "progress", 2.0),
+        beat(5, 3, "step_start", 2.5, "data"),
+        beat(6, 2, "progress", 3.0),
+    ]
+    stream = after(told_again)
+    assert stream.progress is not None
+    assert (stream.reads_late, stream.progress.seq) == (False, 4)
+
+
+def test_a_short_evaluation_took_as_long_as_it_did() -> None:
+    lines = [*FIRST, beat(4, 2, "section", 2.0, "eval"), beat(5, 2, "section", 2.25, "data")]
+    assert after(lines).section_times == (("eval", 0.25),)
+
+
+@pytest.mark.parametrize(("dt", "saved_s"), [(0.0, ()), (float("inf"), ()), (2.5, (2.5,))])
+def test_a_pause_that_is_no_time_is_none(dt: float, saved_s: tuple[float, ...]) -> None:
+    saved = beat(4, 2, "checkpoint", 2.0).model_copy(update={"dt": dt})
+    evaluated = beat(5, 2, "eval", 2.0).model_copy(update={"dt": dt})
+    stream = after([*FIRST, saved, evaluated])
+    assert (stream.saved_s, stream.pace.excluded_s) == (saved_s, 2 * sum(saved_s))

@@ -171,13 +171,14 @@ def test_without_starts_steps_share_the_time_between_two_ends() -> None:
     [
         ([1.0, 1.0, 0.002, 0.0005], [1, 2, 3]),
         ([0.01, 0.01, 0.0006, 0.00005], [1, 2, 3]),
+        ([0.001, 1.0], [1, 2]),
     ],
-    ids=["a millisecond", "a hundredth of the mean"],
+    ids=["a millisecond", "a hundredth of the mean", "exactly a millisecond"],
 )
 def test_a_step_that_was_reported_with_another_has_no_time(
     times: list[float], kept: list[int]
 ) -> None:
-    lines, mono = list[Heartbeat](), 1.0
+    lines, mono = list[Heartbeat](), 0.0
     for step, seconds in enumerate(times, start=1):
         lines.append(beat(len(lines), "step_start", mono, step=step))
         mono += seconds

@@ -261,6 +261,7 @@ def test_a_run_that_is_done_and_does_not_exit_is_warned_of_and_halted() -> None:
     seen = watch(world, interval_s=5.0)
     rows = [(f.severity, f.threshold) for f in seen.findings if f.detector == "section_deadline"]
     assert rows == [(Severity.WARN, 600.0), (Severity.HALT, 1800.0)]
+    assert seen.halts[0].text.endswith("(limit 1800 s), and the ranks did not exit")
 
 
 def test_one_bound_limits_the_first_step_as_well() -> None:

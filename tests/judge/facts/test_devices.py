@@ -150,23 +150,3 @@ def test_a_step_of_another_hosts_wall_clock_moves_no_sample(by_s: float) -> None
     owed = range(1, order.last_step + 1)
     expected = {step: 96.0 if step <= half else 5.0 for step in owed}
     assert record.ranks[1].told_by_devices["gpu_util"] == expected
-
-
-@pytest.mark.parametrize(
-    ("util", "memory_mb", "kept"),
-    [
-        (0.0, 0.0, [(0.0, 0.0)]),
-        (100.0, None, [(100.0, None)]),
-        (None, 0.5, [(None, 0.5)]),
-        (100.5, -1.0, []),
-        (150.0, 1.0, [(None, 1.0)]),
-        (-0.5, None, []),
-    ],
-)
-def test_a_reading_that_cannot_be_is_unknown(
-    util: float | None, memory_mb: float | None, kept: list[tuple[float | None, float | None]]
-) -> None:
-    rows = DeviceRows()
-    told = {"uuid": "a", "ts": 1.0, "mono": 2.0, "rank": 0}
-    rows.take([DeviceSample(**told, util=util, mem_used_mb=memory_mb)])
-    assert [(row.util, row.mem_used_mb) for row in rows] == kept

@@ -593,3 +593,13 @@ def test_an_evaluation_takes_what_its_line_reports() -> None:
         for step, dt in ((4, 2.5), (8, None))
     ]
     assert METRICS["eval_s"].samples(RankSteps(lines), build_rules(None)) == {4: 2.5}
+
+
+def test_devices_of_a_run_of_unknown_size_cost_nothing_that_is_known() -> None:
+    lines = [
+        Heartbeat(ts=1.0, mono=mono, pid=1, rank=0, boot="b", seq=seq, step=1, msg=msg)
+        for seq, mono, msg in ((1, 0.0, "step_start"), (2, 7200.0, "step_end"))
+    ]
+    rules = build_rules(None)
+    found = METRICS["cost"].samples(RankSteps(lines), rules)
+    assert found == {rules.last_step: 0.0}

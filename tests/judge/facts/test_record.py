@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.record import load_run
+from gonogo.judge.facts.record import load_order, load_run
+from gonogo.rundir import RunDir, save_json
 from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
@@ -162,3 +164,10 @@ def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: Co
     steps = load_run(folder).ranks[0]
     assert len(steps.boots) == 2
     assert last not in steps.samples("loss")
+
+
+def test_an_order_may_be_read_alone(tmp_path: Path) -> None:
+    run_dir, order = RunDir(tmp_path), order_of()
+    assert load_order(run_dir) is None
+    save_json(tmp_path / "order.json", order.document())
+    assert load_order(run_dir) == order

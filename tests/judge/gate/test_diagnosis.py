@@ -315,3 +315,11 @@ def test_a_halt_that_waited_did_not_end_what_another_has_ended(
     found = facts.latched()
     assert found is not None
     assert found.detector == decides
+
+
+def test_the_first_rank_says_which_numbers_the_run_computes_with() -> None:
+    facts = facts_with("non_finite")
+    (row,) = facts.identity.values()
+    identity = {"0": row, "1": row.model_copy(update={"dtype": "fp16"})}
+    found = diagnose(facts.model_copy(update={"identity": identity}), build_rules(None))
+    assert found == "non_finite_loss"

@@ -147,3 +147,21 @@ def test_it_is_armed_after_enough_losses_and_near_tells_the_height() -> None:
 def test_a_saved_state_continues_as_the_whole() -> None:
     made = ran(noisy(jump(4.0, 300, 330)), 500)
     assert feed(Divergence, made, saved_every=7).findings == feed(Divergence, made).findings
+
+
+def plain(losses: list[float], **watch: object) -> list[int | None]:
+    """Return the steps of the halts of a run whose losses are not smoothed."""
+    settings = {"alpha": 1.0, "after_step": 4, "above": 0.25, "above_ratio": 0.01, **watch}
+    return [halt.step for halt in run(lambda n: losses[n - 1], len(losses), **settings).halts]
+
+
+def test_a_rise_of_exactly_the_limit_is_none() -> None:
+    assert plain([3.0] * 5 + [3.25] * 9, over_steps=3) == []
+    assert plain([3.0] * 5 + [3.5] * 9, over_steps=3) == [8]
+
+
+@pytest.mark.parametrize(("later", "halts"), [(20.0, [9]), (19.9, [])])
+def test_a_rise_that_keeps_nineteen_twentieths_of_its_height_holds(
+    later: float, halts: list[int]
+) -> None:
+    assert plain([1.0] * 5 + [21.0, 21.0, later, later], over_steps=4) == halts

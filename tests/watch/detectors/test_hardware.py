@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Act, Severity
 from gonogo.contract.outcome import Detector, OutcomeClass, OutcomeCode, code_of
 from gonogo.watch import armed, dump_state, load_state
-from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
+from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS, DeviceRows
 from tests.watch.detectors.devices import Fold, burst, device_order, sample
 from tests.watch.streams import T0
 
@@ -228,3 +229,30 @@ def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
 def test_who_is_not_throttled_has_been_so_for_no_time() -> None:
     fold = Fold(device_order({"hardware": {"throttled_s": 0.25}}))
     assert fold.devices([sample(T0, 0, throttle=[])]) == []
+
+
+@pytest.mark.parametrize(
+    ("util", "memory_mb", "kept"),
+    [
+        (0.0, 0.0, [(0.0, 0.0)]),
+        (100.0, None, [(100.0, None)]),
+        (None, 0.5, [(None, 0.5)]),
+        (100.5, -1.0, []),
+        (150.0, 1.0, [(None, 1.0)]),
+        (-0.5, None, []),
+    ],
+)
+def test_a_reading_that_cannot_be_is_unknown(
+    util: float | None, memory_mb: float | None, kept: list[tuple[float | None, float | None]]
+) -> None:
+    rows = DeviceRows()
+    told = {"uuid": "a", "ts": 1.0, "mono": 2.0, "rank": 0}
+    rows.take([DeviceSample(**told, util=util, mem_used_mb=memory_mb)])
+    assert [(row.util, row.mem_used_mb) for row in rows] == kept
+
+
+def test_a_reading_that_repeats_its_hosts_clock_says_nothing_of_the_time_between() -> None:
+    fold = Fold(device_order({"hardware": {"throttled_s": 8}}))
+    for mono, own_mono in ((0.0, 100.0), (5.0, 105.0), (6.0, 105.0), (9.0, 109.0)):
+        row = sample(T0 + mono, 0, throttle=["hw_slowdown"], own_mono=own_mono)
+        assert fold.devices([row], after_s=1.0) == []

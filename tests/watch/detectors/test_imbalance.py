@@ -191,3 +191,10 @@ def test_each_average_is_of_its_own_samples() -> None:
     assert used([[60.0, 60.0]], fold=fold).findings == []
     (warning,) = used([[60.0, 30.0]], fold=fold).findings
     assert warning.value == pytest.approx(0.75)
+
+
+def test_the_time_between_samples_that_are_far_apart_is_not_averaged() -> None:
+    fold = Fold(device_order({"imbalance": {"over_s": 10.25}}))
+    used([[60.0, 60.0]], every_s=16.0, fold=fold)
+    assert used([[60.0, 60.0]] * 3, fold=fold).findings == []
+    assert len(used([[60.0, 60.0]], fold=fold).findings) == 1

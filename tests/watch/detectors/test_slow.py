@@ -520,14 +520,17 @@ def host(busy_s: float, waited: Sequence[float] = (0.6, 0.6), **fields: Any) -> 
     }
 
 
-def slowed(seen: dict[str, Any] | None, *, own_x: float = 6.0, steps: int = 30) -> Watched:
-    """A demo whose steps of 0.6 s take `own_x` times as long from step 25 on, in one look a 2 s."""
+def slowed(*looks: dict[str, Any] | None, own_x: float = 6.0, steps: int = 30) -> Watched:
+    """A demo whose steps of 0.6 s take `own_x` times as long from step 25 on.
+
+    There is a look every 2 s; of several, one after the other.
+    """
     world = run_of().steps(24, step_s=0.6)
     began = world.mono
     world.steps(steps, step_s=0.6 * own_x)
-    if seen is not None:
-        times = range(int((world.mono - began) / 2.0))
-        world.probes = [(began + 2.0 * n, {"observations": {"host_cpu": seen}}) for n in times]
+    for n in range(int((world.mono - began) / 2.0)):
+        if (seen := looks[n % len(looks)]) is not None:
+            world.probes.append((began + 2.0 * n, {"observations": {"host_cpu": seen}}))
     return watch(world)
 
 
@@ -538,6 +541,15 @@ def test_a_starved_host_is_no_slow_run() -> None:
     assert "the host is busy: 3.8 runnable tasks a core (cc1plus 1.3 cores), 7" in warn.text
     texts = map(str, not_observed(seen.state))
     assert any("Slow steps were not judged: the host is busy" in text for text in texts)
+
+
+def test_what_kept_the_host_busy_is_what_was_seen_when_it_was() -> None:
+    calm = host(2.0, others_cores=0.2, load=0.2, busiest=[])
+    busy = host(2.0, (0.95, 0.95))
+    seen = slowed(busy, busy, calm)
+    assert seen.halts == []
+    (warn,) = [row for row in seen.of(Severity.WARN) if row.detector == "slow"]
+    assert "3.8 runnable tasks a core (cc1plus 1.3 cores), " in warn.text
 
 
 @pytest.mark.parametrize(
