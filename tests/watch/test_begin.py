@@ -1,37 +1,51 @@
-"""How every detector begins: it remembers nothing, and is shown what it looks at."""
+"""How every detector, and the timeline, begins: it remembers nothing, and sees what it looks at."""
 
 import dataclasses
+import hashlib
 import importlib
 import math
 import pkgutil
 
 import pytest
 
+from gonogo import timeline
 from gonogo.watch import detectors
 from gonogo.watch.detector import Detector
 from gonogo.watch.registry import REGISTRY, Kind
 
-MODULES = [found.name for found in pkgutil.iter_modules(detectors.__path__)]
+MODULES = [
+    f"{package.__name__}.{found.name}"
+    for package in (detectors, timeline)
+    for found in pkgutil.iter_modules(package.__path__)
+] + ["gonogo.watch.checkpoints", "gonogo.watch.watch_record"]
 NOT_NOTHING = {
-    "hardware.DeviceHealth.mono": -math.inf,
+    "columns.StepTable._ascend": True,
+    "lines.BootLines.chain": bytes(32),
     "loss.Overflows.searching": True,
+    "rank_steps.BootSteps.low": 1,
+    "step.StepPace.stride": 1,
+    "watch_record.WatchRecord.agrees": True,
+    "watch_record.WatchRecord.chained": True,
+    "watch_record.WatchRecord.digest": hashlib.sha256(b"").hexdigest(),
+    "watch_record.WatchRecord.reaches": True,
 }
-"""Every sample is later than none, and a loss scale is searched for at first."""
+"""Until something contradicts it; a loss scale is searched for at first, and a seq begins at 1."""
+NOTHING_YET = (-1, math.inf, -math.inf)
+"""No seq, and no clock that is earlier or later than any."""
 
 
 def is_nothing(value: object) -> bool:
     """Whether a value claims no step, time, number or finding."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return value == type(value)()
+        return repr(value) == repr(type(value)())
     if isinstance(value, tuple):
         return all(map(is_nothing, value))
-    return not value
+    return value in NOTHING_YET or not value
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_whatever_is_remembered_begins_at_nothing(module: str) -> None:
-    known = importlib.import_module(f"{detectors.__name__}.{module}")
-    begun = {}
+    known, begun, name = importlib.import_module(module), {}, module.rpartition(".")[2]
     for kind in vars(known).values():
         if (
             isinstance(kind, type)
@@ -42,9 +56,9 @@ def test_whatever_is_remembered_begins_at_nothing(module: str) -> None:
                 made = field.default_factory
                 value = made() if made is not dataclasses.MISSING else field.default
                 if value is not dataclasses.MISSING and not is_nothing(value):
-                    begun[f"{module}.{kind.__name__}.{field.name}"] = value
+                    begun[f"{name}.{kind.__name__}.{field.name}"] = value
     assert begun == {
-        name: value for name, value in NOT_NOTHING.items() if name.startswith(f"{module}.")
+        path: value for path, value in NOT_NOTHING.items() if path.startswith(f"{name}.")
     }
 
 

@@ -292,3 +292,38 @@ def test_ranks_of_a_node_that_nobody_hears_count_until_the_others_have_gone_on(
     order = order_of({}, steps=1000, world_size=2, nodes=2)
     found = look_all([near, far], order=order)
     assert [row.detector for row in found if row.severity is Severity.HALT] == halted
+
+
+@pytest.mark.parametrize(
+    ("gone", "agent", "who"),
+    [
+        ([], "alive", "the ranks"),
+        ([0], "alive", "rank 1"),
+        ([0, 1], "alive", "the launcher"),
+        ([0, 1], "dead", None),
+    ],
+)
+def test_who_does_not_exit_is_named(gone: list[int], agent: str, who: str | None) -> None:
+    world = World(order_of({}, steps=10), alive_every_s=5.0).boot().steps(10)
+    for rank in world.ranks:
+        rank.say("done")
+    world.probes.append((world.mono, {"agent": {"pid": 99, "state": agent, "code": 0}}))
+    for number in gone:
+        world.probe(number, "dead", code=0)
+    world.ranks[0].mono += 1900.0
+    found = [row.text for row in watch(world, interval_s=5.0).halts]
+    assert [text.rpartition(", and ")[2] for text in found] == (
+        [] if who is None else [f"{who} did not exit"]
+    )
+
+
+@pytest.mark.parametrize(("fields", "told"), [({}, False), ({"entry": "train.py"}, True)])
+def test_a_program_that_may_never_have_attached_is_told_how(
+    fields: dict[str, str], told: bool
+) -> None:
+    world = World(order_of({}, **fields), alive_every_s=5.0)
+    world.alive()
+    for rank in world.ranks:
+        rank.mono += 3600.0
+    (halt,) = watch(world, interval_s=5.0).halts
+    assert ("gonogo.trainer.attach()" in halt.text) is told

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gonogo.contract.criterion import Aggregate
-from gonogo.judge.facts.measure import AGGREGATES, quantile
+from gonogo.contract.criterion import Aggregate, Criterion
+from gonogo.judge.facts.measure import AGGREGATES, fewest_samples, quantile
 
 FIVE = [(step, float(step)) for step in range(1, 6)]
 
@@ -34,3 +34,18 @@ def test_an_aggregate_is_one_number(aggregate: str, value: float) -> None:
 def test_a_quantile_lies_between_its_neighbours(q: float, value: float) -> None:
     assert quantile([5.0, 1.0, 4.0, 2.0, 3.0], q) == pytest.approx(value)
     assert quantile([7.0], q) == 7.0
+
+
+@pytest.mark.parametrize(
+    ("metric", "aggregate", "fewest"),
+    [
+        ("loss", Aggregate.MEDIAN, 1),
+        ("loss", Aggregate.SLOPE, 2),
+        ("step_cv", Aggregate.MEDIAN, 2),
+    ],
+)
+def test_a_slope_needs_two_samples_whoever_takes_it(
+    metric: str, aggregate: Aggregate, fewest: int
+) -> None:
+    row = Criterion(id="c", metric=metric, aggregate=aggregate, pass_below=1.0)
+    assert fewest_samples(row) == fewest

@@ -11,6 +11,8 @@ from gonogo.contract.facts import Confirmation, FailedBefore, History, Remedy
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.added import (
+    CEILINGS,
+    LONGEST_S,
     added_criteria,
     with_history,
 )
@@ -108,3 +110,8 @@ def test_what_an_order_allows_to_be_made_up_is_listed(fault: str | None, text: l
     found = judge(facts_of(record_of()), build_rules(order))
     assert found.verdict == "GO"
     assert [row for row in found.weakened if row.startswith(tuple(text))]
+
+
+def test_no_ceiling_is_longer_than_four_hours_nor_tolerates_more_than_a_tenth() -> None:
+    assert max(CEILINGS.values()) == LONGEST_S == 14_400.0
+    assert CEILINGS["identity.params_tolerance_ratio"] == 0.1
