@@ -132,4 +132,5 @@ def test_after_the_last_step_nothing_is_left_to_save() -> None:
     order = host_order({}, checkpoint=CheckpointCadence(every_s=200.0), steps=30)
     world = World(order, alive_every_s=5).boot()
     tell(world, checkpoints=[])
-    assert overdue(watch(train(world, 300.0).pause("log", 2_000.0), interval_s=5.0)) == []
+    train(world, 300.0).pause("log", 2_000.0)
+    assert overdue(watch(world, interval_s=5.0, stop_at_halt=False)) == []

@@ -165,3 +165,19 @@ def test_a_rank_that_was_done_a_step_before_is_to_blame(steps: int | None, to_bl
     assert (halt.detector, halt.rank) == ("stall", 1 if to_blame else 0)
     text = "rank 1 was done after step 10, and rank 0 waits for it"
     assert (text in halt.text) is to_blame
+
+
+def test_recorders_that_name_every_rank_name_none() -> None:
+    payload = {"asked_mono": NOW, "behind": [0, 1]}
+    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
+    culprit = name(rank(0), rank(1), processes=stacks(r0=False, r1=True), observed=observed)
+    assert not culprit.named
+
+
+@pytest.mark.parametrize(
+    ("behind", "who"),
+    [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a rank that nothing tells apart")],
+)
+def test_of_many_ranks_that_are_behind_eight_are_listed(behind: int, who: str) -> None:
+    culprit = name(*(rank(number, step=40) for number in range(behind)), rank(behind))
+    assert culprit.who == who

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Place, bounded
+from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.culprit import name_culprit
 from gonogo.watch.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
-from gonogo.watch.processes import Processes
+from gonogo.watch.processes import Process, Processes
 from gonogo.watch.progress import place_of, standstill
 from gonogo.watch.view import Run, View
 from tests.watch.standing import NOW, halts, look, standing, suspects
@@ -327,3 +328,12 @@ def test_a_program_that_may_never_have_attached_is_told_how(
         rank.mono += 3600.0
     (halt,) = watch(world, interval_s=5.0).halts
     assert ("gonogo.trainer.attach()" in halt.text) is told
+
+
+@pytest.mark.parametrize(("silent_s", "limits"), [(900.0, []), (900.25, [60.0])])
+def test_a_silence_of_all_ranks_is_their_own_after_fifteen_minutes(
+    silent_s: float, limits: list[float]
+) -> None:
+    row = standing("forward", for_s=1000.0, heard_mono=NOW - silent_s)
+    alive = Processes(ranks={0: Process(state=ProcessState.ALIVE)})
+    assert halts(look(Stall, [row], processes=alive)) == limits

@@ -158,6 +158,8 @@ def plain(losses: list[float], **watch: object) -> list[int | None]:
 def test_a_rise_of_exactly_the_limit_is_none() -> None:
     assert plain([3.0] * 5 + [3.25] * 9, over_steps=3) == []
     assert plain([3.0] * 5 + [3.5] * 9, over_steps=3) == [8]
+    assert plain([2.5] * 5 + [3.0] * 9, over_steps=3, above_ratio=0.2) == []
+    assert plain([2.5] * 5 + [3.25] * 9, over_steps=3, above_ratio=0.2) == [8]
 
 
 @pytest.mark.parametrize(("later", "halts"), [(20.0, [9]), (19.9, [])])

@@ -291,3 +291,12 @@ def test_the_peak_allows_six_operations_a_parameter_embeddings_aside(
 def test_what_the_devices_can_multiply_at_most_is_no_more_than_that() -> None:
     fed = feed(ImplausibleSpeed, gpu(NEEDED).many(60, toks_per_s=TOKENS))
     assert fed.halts == []
+
+
+@pytest.mark.parametrize(("reported", "found"), [(1.25, 0), (1.26, 1)])
+def test_as_much_as_a_quarter_more_may_be_reported_where_the_plan_says_so(
+    reported: float, found: int
+) -> None:
+    order = order_of({"implausible_speed": {"differ_ratio": 0.25}})
+    ran = Ran(order=order, dt_s=1.02).many(60, toks_per_s=reported * 2048)
+    assert len(feed(ImplausibleSpeed, ran).halts) == found
