@@ -99,3 +99,14 @@ def test_an_absence_that_a_line_lies_behind_is_no_longer_pending() -> None:
     clock = RankClock(boot="a", last=0.0, ahead_s=0.0, pending=((115.0, 20.0), (116.0, 20.0)))
     clock.wake(100.0)
     assert clock.pending == ((116.0, 20.0),)
+
+
+def test_a_line_that_waited_to_be_read_says_nothing_of_how_far_its_clock_is_ahead() -> None:
+    clock = ActiveClock()
+    for own, mono, ahead_s in (
+        (5000.0, 1000.0, 4000.0),
+        (5100.0, 1115.0, 4000.0),
+        (5200.0, 1214.0, 3986.0),
+    ):
+        clock.line(line(own), mono)
+        assert clock.ranks[0].ahead_s == ahead_s

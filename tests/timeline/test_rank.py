@@ -227,9 +227,26 @@ def test_a_short_evaluation_took_as_long_as_it_did() -> None:
     assert after(lines).section_times == (("eval", 0.25),)
 
 
-@pytest.mark.parametrize(("dt", "saved_s"), [(0.0, ()), (float("inf"), ()), (2.5, (2.5,))])
+@pytest.mark.parametrize(("dt", "saved_s"), [(0.0, ()), (float("inf"), ()), (0.25, (0.25,))])
 def test_a_pause_that_is_no_time_is_none(dt: float, saved_s: tuple[float, ...]) -> None:
     saved = beat(4, 2, "checkpoint", 2.0).model_copy(update={"dt": dt})
     evaluated = beat(5, 2, "eval", 2.0).model_copy(update={"dt": dt})
     stream = after([*FIRST, saved, evaluated])
     assert (stream.saved_s, stream.pace.excluded_s) == (saved_s, 2 * sum(saved_s))
+
+
+def test_numbers_that_come_late_end_a_step_only_of_a_rank_that_says_no_ends() -> None:
+    unsaid = [
+        beat(1, 0, "boot", 0.0, "boot"),
+        beat(2, 1, "section", 1.0, "data"),
+        beat(3, 2, "section", 2.0, "data"),
+        beat(4, 1, "progress", 3.0),
+    ]
+    assert after(unsaid).completed == 1
+    said = [
+        *FIRST[:2],
+        beat(3, 2, "section", 2.0, "data"),
+        beat(4, 3, "section", 3.0, "data"),
+        beat(5, 2, "progress", 4.0),
+    ]
+    assert after(said).completed == 1

@@ -181,3 +181,11 @@ def test_recorders_that_name_every_rank_name_none() -> None:
 def test_of_many_ranks_that_are_behind_eight_are_listed(behind: int, who: str) -> None:
     culprit = name(*(rank(number, step=40) for number in range(behind)), rank(behind))
     assert culprit.who == who
+
+
+def test_ranks_that_differed_as_much_before_are_not_told_apart() -> None:
+    culprit = name(
+        rank(0, section_seq=4, step_counts=((40, 2, 0),)),
+        rank(1, section_seq=2, step_counts=((40, 0, 0),)),
+    )
+    assert not culprit.named

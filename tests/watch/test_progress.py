@@ -337,3 +337,15 @@ def test_a_silence_of_all_ranks_is_their_own_after_fifteen_minutes(
     row = standing("forward", for_s=1000.0, heard_mono=NOW - silent_s)
     alive = Processes(ranks={0: Process(state=ProcessState.ALIVE)})
     assert halts(look(Stall, [row], processes=alive)) == limits
+
+
+def test_after_its_last_step_a_rank_may_go_from_section_to_section() -> None:
+    row = standing("log", for_s=1.0, steps=1000, advanced_mono=NOW - 60_000.0)
+    assert look(SectionDeadline, [row]) == []
+    row = standing("log", for_s=1.0, steps=999, advanced_mono=NOW - 60_000.0)
+    assert len(halts(look(SectionDeadline, [row]))) == 1
+
+
+def test_a_rank_that_is_in_no_section_is_said_to_be_in_none() -> None:
+    (halt,) = look(SectionDeadline, [standing(None, for_s=60.25)])
+    assert halt.text.endswith("rank 0 is in no section")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import pytest
@@ -211,3 +212,12 @@ def test_a_record_without_a_tick_is_broken_once() -> None:
     record = WatchRecord()
     record.close({})
     assert [(row.kind.value, row.found) for row in record.problems] == [("watch_broken", 1)]
+
+
+def test_a_recorded_tick_names_only_what_it_saw() -> None:
+    assert json.loads(tick_line(Tick(n=1, mono=1.0, ts=2.0))) == {
+        "v": 1,
+        "n": 1,
+        "mono": 1.0,
+        "ts": 2.0,
+    }

@@ -119,3 +119,12 @@ def test_it_is_armed_by_a_rank_that_speaks_under_a_watcher() -> None:
     alone = start(order_of(), watched=False)
     assert not armed(alone)["alive_lost"]
     assert not_observed(alone)
+
+
+@pytest.mark.parametrize(("held_s", "limits"), [(60.0, []), (60.25, [60.0])])
+def test_a_stopped_program_without_sections_is_lost_after_as_long(
+    held_s: float, limits: list[float]
+) -> None:
+    row = standing(None, for_s=90.0, labelled=False, heard_mono=NOW - 90.0)
+    stopped = Process(state=ProcessState.STOPPED, held_mono=NOW - held_s)
+    assert halts(look(AliveLost, [row], processes=Processes(ranks={0: stopped}))) == limits

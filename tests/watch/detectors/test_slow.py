@@ -623,3 +623,20 @@ def test_one_step_may_be_the_hard_floor_if_it_fills_half_a_minute(
     settings = {"slow": {"floor_tok_s": 2048.0, "hard_floor_over_steps": 1, "floor_over_s": 1e6}}
     world = run_of(settings).steps(30, step_s=0.9).steps(1, step_s=step_s)
     assert watch(world).named(Severity.HALT) == found
+
+
+def test_the_baseline_of_long_steps_is_not_their_first_one() -> None:
+    world = run_of().steps(5, step_s=40.0).steps(1, step_s=80.0).steps(13, step_s=40.0)
+    assert watch(world.steps(8, step_s=200.0), interval_s=5.0).named(Severity.HALT) == {"slow"}
+
+
+def test_the_first_line_of_a_printed_program_times_no_step() -> None:
+    world = World(order_of({}, world_size=1, steps=9_000, patterns=["x"], command=["x"]))
+    (rank,) = world.ranks
+    rank.section, rank.section_seq = None, 0
+    for number in range(1, 9):
+        rank.spend(30.0)
+        rank.step = 30 * number
+        rank.say("progress")
+    window = watch(world, interval_s=1.0).state.own["slow"].window
+    assert [sample.step_s for sample in window] == pytest.approx([1.0] * 6)
