@@ -20,6 +20,7 @@ from gonogo.contract.plan import CheckpointCadence
 from gonogo.contract.watch import CanHalt, Watch
 from gonogo.watch import WatchState, near
 from gonogo.watch.registry import detector_names
+from tests.scenarios import faults
 from tests.scenarios.scenario import Outcome, Scenario, outcome_of, outcome_of_watch, rounded
 from tests.watch.detectors.devices import sample
 from tests.watch.detectors.host import checkpoint, disk, memory
@@ -33,8 +34,7 @@ SECTIONS = ("data", "checkpoint", "eval", "log", "rollout", None)
 TEMPOS_S = ((0.5,), (1.0,), (1.0, 2.0), (2.0,), (0.5, 4.0), (4.0,))
 """Seconds of steps, by turns."""
 PROGRAMS: dict[str, dict[str, Any]] = {
-    "ours": {},
-    "attached": {"entry": "train.py"},
+    **faults.PROGRAMS,
     "printed": {"command": ["x"], "patterns": ["x"]},
 }
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 6.0, 8.0)
@@ -247,14 +247,15 @@ class Life:
     def _pause(self) -> None:
         """Some ranks spend time in a section, and may write what it took."""
         section, seconds = self._dice.choice(SECTIONS), self._dice.choice(PAUSES_S)
-        writes = section in ("checkpoint", "eval") and self._dice.random() < 0.6
+        pauses = section in ("checkpoint", "eval") and self._dice.random() < 0.6
+        msg = section if pauses else None
         for rank in self._ranks():
             before = rank.section
             if self._dice.random() < 0.9:
                 rank.enter(section)
             rank.spend(seconds)
-            if writes and section is not None:
-                rank.say(section, dt=self._dice.choice((None, seconds, 0.5)))
+            if msg is not None:
+                rank.say(msg, dt=self._dice.choice((None, seconds, 0.5)))
             rank.enter(before if rank.in_step else None)
 
     def _wait(self) -> None:
