@@ -45,9 +45,11 @@ AGGREGATES = {
 }
 _DOUBTS = """# Doubts: why records do not prove what they say
 
-A doubt is a typed row of the facts: `kind`, and where known `rank`, `step`, `name`, `expected` and
-`found`. `gonogo judge` prints doubts as sentences. A doubt that is listed changes no verdict by
-itself; a criterion that needs what is missing is INCONCLUSIVE. `make made` generates this page.
+A doubt is a typed row: `kind`, and where known `rank`, `step`, `name`, `expected` and `found`. It
+stands in the facts of a run, in a decision (`weakened`: what weakens its order), in a comparison
+(`notes`), or in what `gonogo replay` and `gonogo verify` could not check. Commands and pages print
+doubts as sentences. A doubt that is listed changes no verdict by itself; a criterion that needs
+what is missing is INCONCLUSIVE. `make made` generates this page.
 
 | kind | meaning | effect on the verdict | what to do |
 |---|---|---|---|"""
@@ -159,6 +161,8 @@ def _effect(kind: DoubtKind) -> str:
     effect = EFFECTS[kind]
     if effect is Effect.NONE:
         return "listed"
+    if effect is Effect.WEAK:
+        return f"CONDITIONAL_GO at best (`{effect}`)"
     carried = "; inherited by runs that resume" if kind in IN_WEIGHTS else ""
     return f"INCONCLUSIVE (`{effect}`){carried}"
 

@@ -19,6 +19,7 @@ from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, Diff
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.compare import compare as compare_units
 from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, ask
+from gonogo.judge.words import sentence
 
 HOW = (
     "Runs are the units: repeat each variant, best in turns (A1 B1 A2 B2 …); one run each can only"
@@ -138,7 +139,7 @@ def print_comparison(found: Comparison) -> None:
     )
     lines = [f"differs      {_path(row, found.baseline)}" for row in found.paths]
     lines += [f"left out     {row.name} ({row.variant}): {row.why}" for row in found.left_out]
-    lines += [f"note         {text}" for text in found.notes]
+    lines += [f"note         {sentence(row)}" for row in found.notes]
     print_lines(f"  {line}" for line in lines)
     style = "bold green" if found.winner else "bold"
     out.print(f"[{style}]{escape(found.text)}[/{style}]", highlight=False, soft_wrap=True)

@@ -18,8 +18,10 @@ from gonogo.cli.output import decided_text, out, print_json
 from gonogo.cli.reach.naming import LAST, SHOWN, Ambiguous
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, GonogoError, NotFound, Problem
 from gonogo.contract.ids import Kind, is_id
+from gonogo.judge.words import sentence
 from gonogo.ledger.chain import Wrong
 from gonogo.ledger.recorded import RecordedDecision, load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
@@ -116,8 +118,8 @@ def home_of(file: Path) -> Path:
     return Path(os.path.abspath(file)).parent.parent
 
 
-def own_key(demo: Path, home: Path) -> str | None:
-    """Return the sentence about a demo below a home whose key is another than the home's.
+def own_key(demo: Path, home: Path) -> Doubt | None:
+    """Return the doubt about a demo below a home whose key is another than the home's.
 
     Whoever can write below a home can make such a folder with a key of his own.
     """
@@ -127,9 +129,12 @@ def own_key(demo: Path, home: Path) -> str | None:
     mine, its = (_key_id(path) for path in (root, place))
     if its is not None and its == mine:
         return None
-    by = f"its own key {its}" if its is not None else "no key"
-    named = f"the home's key {mine}" if mine is not None else "any key of the home"
-    return f"demo/{place.name}: its decisions are checked by {by}, not by {named}"
+    return Doubt(
+        kind=DoubtKind.OTHER_KEY,
+        name=f"demo/{place.name}",
+        expected=mine or "none",
+        found=its or "none",
+    )
 
 
 def _key_id(home: Path) -> str | None:
@@ -165,7 +170,8 @@ def replay(
     if foreign is not None:
         result = replace(result, not_verified=(foreign, *result.not_verified))
     if as_json:
-        print_json({"id": recorded.id, **wire_value(asdict(result))})
+        said = asdict(result) | {"not_verified": [*map(sentence, result.not_verified)]}
+        print_json({"id": recorded.id, **wire_value(said)})
     elif result.equal:
         verdict = decided_text(recorded.decision)
         out.print(f"{recorded.id}: {verdict} again; {result.text}")
@@ -193,7 +199,9 @@ def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroun
         siblings=siblings,
         trust=trust if trust or signs else None,
         unreadable=tuple(
-            f"{Path(row.path).name}: {row.text}" for row in shelf.problems if trust or row.decision
+            Doubt(kind=DoubtKind.UNREADABLE, name=Path(row.path).name, found=row.text)
+            for row in shelf.problems
+            if trust or row.decision
         ),
     )
 
@@ -223,7 +231,7 @@ def verify(
                     {"decision": row.decision, "path": row.path, "text": row.text}
                     for row in found.problems
                 ],
-                "not_verified": found.not_verified,
+                "not_verified": [*map(sentence, found.not_verified)],
             }
         )
     else:
@@ -268,22 +276,21 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
     else:  # a home keeps more than decisions
         found = verify_folder(place, trusted(keys, place, home), among_others=True)
     if (place / PUBLIC_FILE).exists() and _is_bare(place / "decisions", parts):
-        found = replace(found, not_verified=[_NONE_THERE.format(place), *found.not_verified])
+        empty = Doubt(kind=DoubtKind.NO_DECISION, name=str(place))
+        found = replace(found, not_verified=[empty, *found.not_verified])
     return replace(found, not_verified=[*found.not_verified, *_undecided(place)])
 
 
-def _undecided(home: Path) -> Iterable[str]:
+def _undecided(home: Path) -> Iterable[Doubt]:
     """Tell of runs of `gonogo run` whose decision is not there; a service's are not its alone."""
     try:
         runs = find_undecided(home)
     except OSError as error:
-        yield f"whether each run was decided: {error.filename or home / 'runs'}: {error.strerror}"
+        name = str(error.filename or home / "runs")
+        yield Doubt(kind=DoubtKind.UNREADABLE, name=name, found=error.strerror)
         return
-    if not runs:
-        return
-    have = "run of gonogo run has" if len(runs) == 1 else "runs of gonogo run have"
-    more = ", …" if len(runs) > SHOWN else ""
-    yield f"{len(runs)} ended {have} no decision here: {', '.join(runs[:SHOWN])}{more}"
+    if runs:
+        yield Doubt(kind=DoubtKind.RUN_UNDECIDED, found=[*runs])
 
 
 def _is_bare(folder: Path, parts: Mapping[Path, Verified]) -> bool:
@@ -292,11 +299,6 @@ def _is_bare(folder: Path, parts: Mapping[Path, Verified]) -> bool:
     if own is None:
         return not os.path.lexists(folder)
     return not own.decisions and not own.problems
-
-
-_NONE_THERE = (
-    "{}: no decision is there: that nothing was decided in this home only an anchor can show"
-)
 
 
 def _homes_in(place: Path) -> tuple[list[Path], list[Wrong]]:
@@ -357,14 +359,16 @@ def _together(parts: Mapping[Path, Verified]) -> Verified:
     return Verified(
         decisions=sum(row.decisions for row in rows),
         problems=[*(problem for row in rows for problem in row.problems), *again],
-        not_verified=[text for row in rows for text in row.not_verified],
+        not_verified=[doubt for row in rows for doubt in row.not_verified],
         hashes=tuple(hash_ for row in rows for hash_ in row.hashes),
     )
 
 
-def _print_not_verified(texts: Iterable[str]) -> None:
-    for text in texts:
-        out.print(f"  not verified: {text}", highlight=False, markup=False, soft_wrap=True)
+def _print_not_verified(doubts: Iterable[Doubt]) -> None:
+    for doubt in doubts:
+        out.print(
+            f"  not verified: {sentence(doubt)}", highlight=False, markup=False, soft_wrap=True
+        )
 
 
 def register(app: typer.Typer) -> None:

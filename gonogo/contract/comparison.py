@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pydantic import Field, JsonValue
 
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.wire import Number, Recorded
 
 COMPARISON_V = 1
@@ -131,8 +132,8 @@ class Comparison(Recorded):
     """The baseline first."""
     paths: list[DifferingPath] = Field(default_factory=list)
     left_out: list[RunLeftOut] = Field(default_factory=list)
-    notes: list[str] = Field(default_factory=list)
-    """What else to know before believing it, one sentence each."""
+    notes: list[Doubt] = Field(default_factory=list)
+    """What else to know before believing it."""
     result: Result
     winner: str | None = None
     kept: str

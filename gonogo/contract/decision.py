@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from gonogo.contract.criterion import GateSeverity
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.made_by import MadeBy
 from gonogo.contract.wire import Recorded
 
@@ -145,8 +146,8 @@ class Decision(Recorded):
     reason: str | None = None
     at: str
     supersedes: str | None = None
-    weakened: list[str] = Field(default_factory=list)
-    """Watch settings that may blunt a detector, one sentence each."""
+    weakened: list[Doubt] = Field(default_factory=list)
+    """What weakens the watch or the gate of its order."""
     cause: Cause | None = None
     """Why the verdict is not GO; left out of the document where it is, or where nobody said."""
     never_ran: list[str] = Field(default_factory=list)

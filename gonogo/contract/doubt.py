@@ -1,4 +1,4 @@
-"""What about a run's records is missing, contradictory or unclear? One typed row each.
+"""What about a run, an order, a decision or a comparison is doubtful? One typed row each.
 
 Facts, gate, ledger and comparison match on `kind`. `gonogo.judge.words` turns a doubt into a
 sentence, and docs/doubts.md lists every kind.
@@ -27,6 +27,26 @@ class DoubtKind(StrEnum):
     WEIGHTS_UNKNOWN = "weights_unknown"
     IDENTITY_UNVERIFIED = "identity_unverified"
     LEARNING_UNCLEAR = "learning_unclear"
+    # an order whose watch is weaker than usual
+    SETTING_LOOSER = "setting_looser"
+    DETECTOR_WEAKENED = "detector_weakened"
+    FAULT_INJECTED = "fault_injected"
+    FAULTS_ALLOWED = "faults_allowed"
+    # what a replay or a verification cannot check
+    NOT_JUDGED = "not_judged"
+    UNSIGNED = "unsigned"
+    CHAIN_UNCHECKED = "chain_unchecked"
+    DECISION_MISSING = "decision_missing"
+    NO_DECISION = "no_decision"
+    RUN_UNDECIDED = "run_undecided"
+    OTHER_KEY = "other_key"
+    END_UNSEEN = "end_unseen"
+    # what weakens a comparison
+    SINGLE_RUN = "single_run"
+    RUNS_ALIKE = "runs_alike"
+    STEPS_DIFFER = "steps_differ"
+    VARIANT_GIVEN_UP = "variant_given_up"
+    MANY_LOOKS = "many_looks"
     # records that cannot be read, or are not what they were
     UNREADABLE = "unreadable"
     SEAL_BROKEN = "seal_broken"
@@ -50,6 +70,12 @@ class DoubtKind(StrEnum):
     FILE_UNWATCHED = "file_unwatched"
     FINDING_DIFFERS = "finding_differs"
     DETECTOR_FAILED = "detector_failed"
+    # an order whose watch or gate is too weak
+    SETTING_BEYOND = "setting_beyond"
+    SETTING_FOREIGN = "setting_foreign"
+    DETECTOR_DISARMED = "detector_disarmed"
+    CHECKS_LEFT_OUT = "checks_left_out"
+    GATE_EMPTY = "gate_empty"
 
 
 class Effect(StrEnum):
@@ -61,16 +87,20 @@ class Effect(StrEnum):
     """The criterion `coverage` is inconclusive."""
     WATCH = "no_halt_finding"
     """The criterion `no_halt_finding` is inconclusive."""
+    WEAK = "watch_ceiling"
+    """It is a condition of this name."""
 
 
 _KINDS = tuple(DoubtKind)
 _LISTED = _KINDS[: _KINDS.index(DoubtKind.UNREADABLE)]
 _WATCH = _KINDS[_KINDS.index(DoubtKind.WATCH_BROKEN) :]
+_WEAK = _KINDS[_KINDS.index(DoubtKind.SETTING_BEYOND) :]
 
 EFFECTS: dict[DoubtKind, Effect] = {
     **dict.fromkeys(_KINDS, Effect.COVERAGE),
     **dict.fromkeys(_LISTED, Effect.NONE),
     **dict.fromkeys(_WATCH, Effect.WATCH),
+    **dict.fromkeys(_WEAK, Effect.WEAK),
 }
 
 IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
@@ -78,13 +108,13 @@ IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
 
 
 class Doubt(Recorded):
-    """One reason why a run's records do not prove what they say."""
+    """One reason to believe less of what is recorded or decided."""
 
     kind: DoubtKind
     rank: int | None = None
     step: int | None = None
     name: str | None = None
-    """The file, field, metric, detector or node concerned."""
+    """The file, field, setting, metric, detector, node or variant concerned."""
     expected: JsonValue = None
     found: JsonValue = None
 

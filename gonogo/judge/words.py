@@ -26,11 +26,13 @@ _COPY = "Judge the directory where the run wrote it, or copy it again with all o
 _ONE_WRITER = "Start one process for each rank, with its own `RANK`."
 _EDITED = "Restore the original file; if nobody edited it, run again."
 _ADVICE_PLUGIN = "Install the package that the order names, or correct its error."
+_OWN_LIMITS = "Leave the setting, or the detector, as it is by default, if nothing asks for less."
+_ALL_DECISIONS = "Verify the home, or copy all decisions of the experiment."
 _OPTIMIZER = "Check the optimizer, the learning-rate schedule and the loss of the script."
 
 WORDS: dict[DoubtKind, Words] = {
     Kind.RECORD_MISSING: Words(
-        "{name}: the file is missing",
+        "{name}: it is missing",
         "A record of the run does not exist.",
         _START,
     ),
@@ -81,6 +83,95 @@ WORDS: dict[DoubtKind, Words] = {
         "loss: it did not fall: {expected} in the first fifth of the steps, {found} in the last",
         "The loss of the last steps is not below that of the first ones.",
         "Check whether the loss of this workload is expected to fall.",
+    ),
+    Kind.SETTING_LOOSER: Words(
+        "{name} is {found}, looser than the default {expected}",
+        "A setting of the watch is looser than its default, and within its ceiling.",
+        _OWN_LIMITS,
+    ),
+    Kind.DETECTOR_WEAKENED: Words(
+        "{name} {found}",
+        "A detector does not watch, or only warns where it usually halts.",
+        _OWN_LIMITS,
+    ),
+    Kind.FAULT_INJECTED: Words(
+        "fault {name} was injected on purpose",
+        "The run was broken on purpose, as by `make demo --fault`.",
+        "Run again without the fault.",
+    ),
+    Kind.FAULTS_ALLOWED: Words(
+        "the order allows faults, and devices whose samples are a script",
+        "Somebody may have broken the run on purpose, or made its samples of devices up.",
+        "Leave `allow_faults` out of the plan.",
+    ),
+    Kind.NOT_JUDGED: Words(
+        "a {name} decision: nothing but its record shows why",
+        "A person decided, or conditions were settled: there is nothing to judge again.",
+        "Ask whom the decision names.",
+    ),
+    Kind.UNSIGNED: Words(
+        "who recorded it: it is not signed",
+        "A decision without a signature; only a home with a key signs.",
+        "Record decisions through a service, or in a home with a key.",
+    ),
+    Kind.CHAIN_UNCHECKED: Words(
+        "its chain: nobody looked for the decisions before and after it",
+        "The other decisions of the experiment were not at hand.",
+        _ALL_DECISIONS,
+    ),
+    Kind.DECISION_MISSING: Words(
+        "decision {found} of {name} is not there",
+        "Decisions of the experiment are missing, so their links cannot be checked.",
+        _ALL_DECISIONS,
+    ),
+    Kind.NO_DECISION: Words(
+        "{name}: no decision is there: that nothing was decided only an anchor can show",
+        "A home holds no decision. Perhaps all were removed.",
+        "Verify with `--anchor HASH`, from an alert or a report.",
+    ),
+    Kind.RUN_UNDECIDED: Words(
+        "ended runs of gonogo run without a decision here: {found}",
+        "The decision about a run was removed, or `gonogo run` was killed before it decided.",
+        "Judge the run again: `gonogo judge DIR`.",
+    ),
+    Kind.OTHER_KEY: Words(
+        "{name}: its decisions are checked by its own key {found}, not by the home's key"
+        " {expected}",
+        "A demo below a home has a key of its own, which whoever can write there can make.",
+        "Name the key that you trust: `--key signing.pub`.",
+    ),
+    Kind.END_UNSEEN: Words(
+        "its end, and what rests on it: the control plane recorded it",
+        "The host was lost, so its directory does not show how the run ended.",
+        "Read the alert about the host.",
+    ),
+    Kind.SINGLE_RUN: Words(
+        "a single run says nothing about the spread between runs: its interval is widened by"
+        " 10 % either way; repeat each variant for a narrower one",
+        "A variant was run once.",
+        "Repeat each variant.",
+    ),
+    Kind.RUNS_ALIKE: Words(
+        "the runs of {name} count as one run: their values are equal, or nothing that was ordered"
+        " differs; order another seed for each",
+        "Repeats of one seed show no spread.",
+        "Order another seed for each repeat.",
+    ),
+    Kind.STEPS_DIFFER: Words(
+        "the runs are not compared over the same steps: {found}",
+        "Some runs of a comparison have other steps than others.",
+        "Compare runs of one phase, or give all as many steps.",
+    ),
+    Kind.VARIANT_GIVEN_UP: Words(
+        "{name} was given up: {found} runs of one repeat do not count",
+        "A variant of a campaign failed again and again.",
+        "Read the decisions about its runs.",
+    ),
+    Kind.MANY_LOOKS: Words(
+        "each look uses confidence {found}, so that up to {name} looks hold together with"
+        " {expected}",
+        "A campaign decides after each repeat, and each look may be wrong by chance.",
+        "Set `max_repeats` to `repeats` for a single look.",
     ),
     Kind.UNREADABLE: Words(
         "{name} cannot be read: {found}",
@@ -177,6 +268,31 @@ WORDS: dict[DoubtKind, Words] = {
         "{name}: {found}",
         "A detector that the order names is not installed here, or raised an error.",
         _ADVICE_PLUGIN,
+    ),
+    Kind.SETTING_BEYOND: Words(
+        "{name} is {found}, looser than its limit {expected}",
+        "A setting is beyond its ceiling, so that hardly anything would halt the run in time.",
+        _OWN_LIMITS,
+    ),
+    Kind.SETTING_FOREIGN: Words(
+        "{name} is {found}, which no plan may have",
+        "The order was written or changed by hand.",
+        "Start the run from a plan or a command.",
+    ),
+    Kind.DETECTOR_DISARMED: Words(
+        "{name} {found}",
+        "A detector without which hardly anything halts does not watch, or only warns.",
+        _OWN_LIMITS,
+    ),
+    Kind.CHECKS_LEFT_OUT: Words(
+        "the preflight does not check {found}",
+        "The order leaves out checks that every order has.",
+        "Start the run from a plan or a command.",
+    ),
+    Kind.GATE_EMPTY: Words(
+        "the gate is empty: nothing but a whole run is asked",
+        "The phase of a plan has no criterion.",
+        "Give the phase a gate.",
     ),
 }
 

@@ -12,6 +12,8 @@ key can make them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.judge.words import sentence
 from gonogo.ledger.recorded import RecordedDecision, shortened
 from gonogo.ledger.sign import Trust
 
@@ -26,8 +28,8 @@ class Wrong:
     field: str = ""
     path: str = ""
     """Its file."""
-    missing: bool = False
-    """Whether a decision is missing, rather than wrong."""
+    missing: Doubt | None = None
+    """Which decisions are missing, where none is wrong."""
 
 
 def check_chain(decisions: Iterable[RecordedDecision], trust: Trust | None = None) -> list[Wrong]:
@@ -67,11 +69,9 @@ def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
             yield Wrong(decision=row.id, field="seq", text=text)
             continue
         if decision.seq > expected:
-            yield Wrong(
-                decision=row.id, field="prev_hash", missing=True,
-                text=f"not verified: {_missing(expected, decision.seq - 1)}"
-                f" of {decision.experiment} is not there",
-            )  # fmt: skip
+            doubt = _missing(expected, decision.seq - 1, decision.experiment)
+            text = f"not verified: {sentence(doubt)}"
+            yield Wrong(decision=row.id, field="prev_hash", text=text, missing=doubt)
         elif decision.prev_hash != previous:
             found = shortened(previous)
             text = f"prev_hash: recorded {shortened(decision.prev_hash)}, found {found}"
@@ -79,5 +79,6 @@ def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
         expected, previous = decision.seq + 1, decision.hash
 
 
-def _missing(first: int, last: int) -> str:
-    return f"decision {first}" if first == last else f"each of the decisions {first} to {last}"
+def _missing(first: int, last: int, experiment: str) -> Doubt:
+    found = first if first == last else f"{first} to {last}"
+    return Doubt(kind=DoubtKind.DECISION_MISSING, name=experiment, found=found)

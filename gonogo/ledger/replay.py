@@ -20,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import PASSING, DecisionKind
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts, History
 from gonogo.contract.made_by import MadeBy
@@ -58,8 +59,8 @@ class ReplayResult:
     checked: tuple[str, ...]
     """What was compared: `rule`, `facts`, `hash`, `signature`, `chain`, `decision`, `order`,
     `run_directory`."""
-    not_verified: tuple[str, ...] = ()
-    """What could not be checked, one sentence each."""
+    not_verified: tuple[Doubt, ...] = ()
+    """What could not be checked."""
     path: str | None = None
     """Where the first difference is, such as `facts.ranks.0.digest`."""
     recorded: Any = None
@@ -78,7 +79,7 @@ class Surroundings:
     """The other decisions of its experiment; None if nobody looked."""
     trust: Trust | None = None
     """The keys that may sign; None if decisions are not signed there."""
-    unreadable: tuple[str, ...] = ()
+    unreadable: tuple[Doubt, ...] = ()
     """Files among the siblings that cannot be read."""
 
 
@@ -87,7 +88,11 @@ class _Log:
     """What was checked so far, and what could not be."""
 
     checked: list[str] = field(default_factory=list)
-    not_verified: list[str] = field(default_factory=list)
+    not_verified: list[Doubt] = field(default_factory=list)
+
+    def cannot_check(self, kind: DoubtKind, name: str | None = None) -> None:
+        """Add what could not be checked."""
+        self.not_verified.append(Doubt(kind=kind, name=name))
 
 
 def replay_decision(
@@ -166,12 +171,9 @@ def _first_wrong(
     if difference is not None:
         return difference
     decision = recorded.decision
-    if decision.kind is DecisionKind.HUMAN:
-        log.not_verified.append("a person decided: nothing but their word shows why")
-        return None
-    if decision.kind is DecisionKind.CONDITION:
-        log.not_verified.append("what settled its conditions: only its record shows that")
-        if decision.conditions:
+    if decision.kind is not DecisionKind.AUTO:
+        log.cannot_check(DoubtKind.NOT_JUDGED, decision.kind)
+        if decision.kind is DecisionKind.HUMAN or decision.conditions:
             return None
         return Difference(path="conditions", recorded=[], found="(what it settles)")
     log.checked.append("decision")
@@ -187,7 +189,7 @@ def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> D
     Else a person who removes the public key could edit a signed decision and keep it equal.
     """
     if around.trust is None and not recorded.signed:
-        log.not_verified.append("who recorded it: it is not signed")
+        log.cannot_check(DoubtKind.UNSIGNED)
         return None
     log.checked.append("signature")
     problem = doubt_about(recorded, around)
@@ -208,12 +210,12 @@ def doubt_about(recorded: RecordedDecision, around: Surroundings) -> str | None:
 def _chain(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:
     log.not_verified += around.unreadable
     if around.siblings is None:
-        log.not_verified.append("its chain: nobody looked for the decisions before and after it")
+        log.cannot_check(DoubtKind.CHAIN_UNCHECKED)
         return None
     log.checked.append("chain")
     for wrong in check_chain([recorded, *around.siblings], around.trust or None):
-        if wrong.missing:
-            log.not_verified.append(wrong.text.removeprefix("not verified: "))
+        if wrong.missing is not None:
+            log.not_verified.append(wrong.missing)
             continue
         path = f"chain.{wrong.decision}.{wrong.field}"
         text = f"chain, {wrong.decision}: {wrong.text}"
@@ -256,7 +258,7 @@ def judge_again(facts: Json, rules: Json) -> dict[str, Any]:
             "criteria": [row.model_dump(mode="json") for row in again.criteria],
             "conditions": [row.model_dump(mode="json") for row in again.conditions],
             "diagnosis": again.diagnosis,
-            "weakened": again.weakened,
+            "weakened": [row.model_dump(mode="json") for row in again.weakened],
         }
     )
     return found
@@ -284,7 +286,7 @@ def _read_again(recorded: RecordedDecision, around: Surroundings, log: _Log) -> 
     passed = document.get("verdict") in PASSING
     if run_dir is None or not os.path.isdir(run_dir):
         if not facts.get("ranks") and not passed:
-            log.not_verified.append("its run: it left no directory")
+            log.cannot_check(DoubtKind.RECORD_MISSING, "its run's directory")
             return None
         where = recorded.decision.run if run_dir is None else run_dir
         raise NotFound(f"{where}: no run directory; --facts-only replays without it")
@@ -332,5 +334,5 @@ def _same_facts(facts: Json, again: Json, passed: bool, log: _Log) -> Difference
     ended, left, right = facts.get("exit"), facts, again
     if not passed and isinstance(ended, Mapping) and not ended.get("order_sha256"):
         left, right = ({name: row.get(name) for name in _FROM_LINES} for row in (facts, again))
-        log.not_verified.append("its end, and what rests on it: the control plane recorded it")
+        log.cannot_check(DoubtKind.END_UNSEEN)
     return first_difference(left, right, "facts")

@@ -17,6 +17,7 @@ from gonogo.contract.decision import (
     DecisionKind,
     Verdict,
 )
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.facts import Facts
 from gonogo.contract.made_by import MadeBy
 from gonogo.contract.rules import Rules
@@ -43,7 +44,7 @@ class Entry:
     facts: Json = field(default_factory=dict)
     actor: str = SERVICE_ACTOR
     reason: str | None = None
-    weakened: Sequence[str] = ()
+    weakened: Sequence[Doubt] = ()
     cause: Cause | None = None
     never_ran: Sequence[str] = ()
     made_by: MadeBy = field(default_factory=made_by)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.ledger.chain import Wrong, check_chain
 from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
@@ -27,8 +28,8 @@ class Verified:
 
     decisions: int
     problems: list[Wrong] = field(default_factory=list)
-    not_verified: list[str] = field(default_factory=list)
-    """What a single file could not show without its siblings."""
+    not_verified: list[Doubt] = field(default_factory=list)
+    """What could not be checked."""
     hashes: tuple[str, ...] = ()
     """Of every decision that was read."""
 
@@ -141,9 +142,9 @@ def verify_file(path: Path, trust: Trust) -> Verified:
     shelf.rows[path] = recorded
     return Verified(
         decisions=1,
-        problems=_told([row for row in wrong if not row.missing], shelf),
+        problems=_told([row for row in wrong if row.missing is None], shelf),
         hashes=(recorded.decision.hash,),
-        not_verified=[row.text.removeprefix("not verified: ") for row in wrong if row.missing],
+        not_verified=[row.missing for row in wrong if row.missing is not None],
     )
 
 

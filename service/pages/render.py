@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.words import sentence
 from service.report import text
 
 HERE = Path(__file__).parent
@@ -38,6 +39,7 @@ def environment() -> Environment:
         clock=clock,
         label=label,
         diagnosed=diagnosis_named,
+        sentence=sentence,
     )
     found.globals["asset"] = asset
     return found

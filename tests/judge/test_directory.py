@@ -132,7 +132,7 @@ def test_an_unfinished_run_is_judged_at_the_time_that_is_asked(
     last = max(json.loads(line)["ts"] for line in lines)
     found = judge_directory(folder, now=last + after_s)
     assert found["verdict"] == verdict
-    assert "exit.json: the file is missing" in found["not_observed"]
+    assert "exit.json: it is missing" in found["not_observed"]
 
 
 def test_the_clock_of_a_run_that_arrived_stops_at_its_last_line(copy_run: CopyRun) -> None:
@@ -147,7 +147,7 @@ def test_our_lines_without_an_order_show_nothing_that_was_asked_for(copy_run: Co
     (folder / "order.json").unlink()
     found = judge_directory(folder)
     assert found["verdict"] == "INCONCLUSIVE"
-    assert "order.json: the file is missing" in found["not_observed"]
+    assert "order.json: it is missing" in found["not_observed"]
 
 
 def test_a_plan_and_a_phase_stand_for_a_missing_order(copy_run: CopyRun) -> None:

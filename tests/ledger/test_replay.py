@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.decision import Cause, Condition, ConditionState, DecisionKind, Verdict
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import NotFound
 from gonogo.contract.facts import History
 from gonogo.judge.directory import judge_directory
@@ -81,12 +82,11 @@ def test_what_cannot_be_checked_is_listed() -> None:
     alone = replay_decision(recorded, facts_only=True)
     assert (alone.equal, alone.path) == (False, "signature")
     assert "no public key" in alone.text
-    texts = [text.partition(":")[0] for text in alone.not_verified]
-    assert texts == ["its chain"]
+    assert [row.kind for row in alone.not_verified] == [DoubtKind.CHAIN_UNCHECKED]
     gap = Surroundings(siblings=[chain()[3]], trust=TRUST)
     first, second = replay_decision(recorded, gap, facts_only=True).not_verified
-    assert "decision 1 of" in first
-    assert "decision 3 of" in second
+    assert (first.kind, first.found) == (DoubtKind.DECISION_MISSING, 1)
+    assert (second.kind, second.found) == (DoubtKind.DECISION_MISSING, 3)
 
 
 BROKEN_CHAINS: dict[str, Callable[[list[RecordedDecision]], list[RecordedDecision]]] = {
@@ -124,7 +124,7 @@ def test_the_word_of_a_person_is_checked_by_digest_chain_and_signature() -> None
     where = Surroundings(siblings=rows, trust=TRUST)
     found = replay_decision(person, where)
     assert found.equal, found.text
-    assert "a person decided" in found.not_verified[0]
+    assert found.not_verified[0] == Doubt(kind=DoubtKind.NOT_JUDGED, name="human")
     assert replay_decision(resealed(person, verdict="GO"), where).path == "signature"
 
 
@@ -267,7 +267,7 @@ def test_an_end_that_the_control_plane_recorded_is_not_verified(
         (folder / "exit.json").write_bytes(own)
     found = replay_decision(recorded, Surroundings(run_dir=folder))
     assert found.equal, found.text
-    assert any("the control plane" in text for text in found.not_verified)
+    assert Doubt(kind=DoubtKind.END_UNSEEN) in found.not_verified
     (folder / "heartbeat_rank1.jsonl").unlink()
     assert not replay_decision(recorded, Surroundings(run_dir=folder)).equal
 
@@ -302,7 +302,7 @@ def test_a_decision_about_conditions_is_checked_by_digest_chain_and_signature() 
     where = Surroundings(siblings=rows, trust=TRUST)
     found = replay_decision(recorded, where)
     assert found.equal, found.text
-    assert any("settled its conditions" in text for text in found.not_verified)
+    assert Doubt(kind=DoubtKind.NOT_JUDGED, name="condition") in found.not_verified
     assert replay_decision(resealed(recorded, verdict="GO"), where).path == "signature"
     empty = replay_decision(unsigned(recorded, conditions=[]))
     assert (empty.equal, empty.path) == (False, "conditions")

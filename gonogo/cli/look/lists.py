@@ -16,6 +16,7 @@ from gonogo.cli.standing import diagnosis_lines
 from gonogo.contract.api import AlertView, WorkerView
 from gonogo.contract.decision import Decision
 from gonogo.contract.ids import Kind
+from gonogo.judge.words import sentence
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 _STATE_STYLE = {
@@ -172,8 +173,8 @@ def _print_decision(document: dict[str, Any]) -> None:
     for result in row.criteria:
         line = f"  {result.outcome:<12} {result.id:<18} {result.evidence}"
         out.print(line, highlight=False, markup=False)
-    for text in row.weakened:
-        out.print(f"  weakened     {text}", highlight=False, markup=False)
+    for doubt in row.weakened:
+        out.print(f"  weakened     {sentence(doubt)}", highlight=False, markup=False)
     out.print(f"[dim]check it with:[/dim] gonogo replay {row.id}")
 
 

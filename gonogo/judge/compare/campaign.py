@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.canonical import rounded
 from gonogo.contract.comparison import Answer, Comparison, Result
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -165,13 +167,17 @@ def _compared(spec: CampaignSpec, slots: _Slots, repeats: int) -> Comparison:
         ] or [NoUnit(name=name, why="it was never run: the campaign ended before")]
     found = compare(asked, question_of(spec))
     notes = [
-        f"{name} was given up: {TRIES} runs of one repeat do not count"
+        Doubt(kind=DoubtKind.VARIANT_GIVEN_UP, name=name, found=TRIES)
         for name in slots.names
         if name in lost
     ]
     if spec.looks > 1:
         notes.append(
-            f"each look uses confidence {found.confidence:.4g}, so that up to {spec.looks} looks"
-            f" hold together with {spec.confidence:g}"
+            Doubt(
+                kind=DoubtKind.MANY_LOOKS,
+                name=str(spec.looks),
+                expected=spec.confidence,
+                found=rounded(found.confidence),
+            )
         )
     return found.model_copy(update={"notes": [*found.notes, *notes]})

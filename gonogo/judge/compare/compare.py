@@ -8,6 +8,8 @@ the baseline. Missing evidence is inconclusive and never wins.
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
+from pydantic import JsonValue
+
 from gonogo.contract.canonical import canonical_bytes, rounded
 from gonogo.contract.comparison import (
     Answer,
@@ -21,6 +23,7 @@ from gonogo.contract.comparison import (
     RunLeftOut,
 )
 from gonogo.contract.criterion import LEARNED
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.interval import Interval, interval_of, is_one_run
 from gonogo.judge.compare.paths import find_paths
@@ -267,22 +270,16 @@ def _result(rows: Sequence[ComparedVariant], question: Question) -> tuple[Result
     return (Result.TIE, None) if Answer.TIE in answers else (Result.WINNER, rows[0].name)
 
 
-def _notes(units: Counted, rows: Sequence[ComparedVariant], question: Question) -> Iterator[str]:
+def _notes(units: Counted, rows: Sequence[ComparedVariant], question: Question) -> Iterator[Doubt]:
     """Yield what weakens a comparison, or is easily overlooked in it."""
     if any(row.basis is Basis.BLOCKS for row in rows):
-        yield (
-            "a single run says nothing about the spread between runs: its interval is widened by"
-            " 10 % either way; repeat each variant for a narrower one"
-        )
+        yield Doubt(kind=DoubtKind.SINGLE_RUN)
     for name, mine in units.items():
         if len(mine) > 1 and is_one_run(mine, learned=question.metric in LEARNED):
-            yield (
-                f"the runs of {name} count as one run: their values are equal, or nothing that was"
-                " ordered differs; order another seed for each"
-            )
-    windows = sorted({row.window for mine in units.values() for row in mine})
+            yield Doubt(kind=DoubtKind.RUNS_ALIKE, name=name)
+    windows: list[JsonValue] = [*sorted({row.window for mine in units.values() for row in mine})]
     if len(windows) > 1:
-        yield f"the runs are not compared over the same steps: {', '.join(windows)}"
+        yield Doubt(kind=DoubtKind.STEPS_DIFFER, found=windows)
 
 
 def _result_text(rows: Sequence[ComparedVariant], winner: str | None, question: Question) -> str:

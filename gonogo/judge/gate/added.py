@@ -11,13 +11,14 @@ Not covered: settings of detectors that a plan may leave out, and settings of pl
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import JsonValue
 
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.facts import Confirmation, Facts, FindingFacts, History
 from gonogo.contract.finding import Act, Source
 from gonogo.contract.order import Order, RunReason
@@ -27,9 +28,10 @@ from gonogo.contract.patience import SETTING, TABLE, setting_at
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Action, Watch
+from gonogo.judge.words import sentence
 from gonogo.watch.registry import BASIC
 
-WEAKENED = "watch_ceiling"
+WEAKENED = Effect.WEAK.value
 WARNED = "warned"
 REPRODUCED = "reproduced"
 REMEDIED = "remedied"
@@ -92,9 +94,10 @@ def with_history(facts: Facts, history: History | None) -> Facts:
 def added_criteria(facts: Facts, rules: Rules) -> Iterator[CriterionResult]:
     """Yield the conditions of an order, of its checkpoint and of other runs."""
     history = facts.history or History()
-    beyond = [row.text for row in weaknesses(rules) if row.is_condition]
+    beyond = [row for row in weaknesses(rules) if row.effect is Effect.WEAK]
     if beyond:
-        yield _condition(WEAKENED, None, f"the order was weakened: {'; '.join(beyond)}")
+        text = "; ".join(map(sentence, beyond))
+        yield _condition(WEAKENED, None, f"the order was weakened: {text}")
     judged = [row for row in facts.findings if row.act is Act.GATE]
     warned = [row for row in judged if _is_failure(row, rules)]
     if warned:
@@ -174,13 +177,6 @@ def _reproduced(rows: Sequence[Confirmation]) -> CriterionResult:
 # ---- what weakens an order ----------------------------------------------------------------------
 
 
-class Weakness(NamedTuple):
-    """One thing that weakens the watch or the gate of an order."""
-
-    text: str
-    is_condition: bool
-
-
 def ceiling_text(path: str) -> str:
     """Return the ceiling of a setting as the reference prints it; empty without one."""
     return f"at most {CEILINGS[path]:g}" if path in CEILINGS else ""
@@ -203,32 +199,34 @@ def find_disarmed(order: Order) -> Iterator[tuple[str, JsonValue]]:
             yield f"patience.{place}", row.seconds
 
 
-def weaknesses(rules: Rules) -> Iterator[Weakness]:
-    """Yield everything that weakens the watch or the gate."""
+def weaknesses(rules: Rules) -> Iterator[Doubt]:
+    """Yield everything that weakens the watch or the gate of an order."""
     yield from _loosened(rules)
     watching = frozenset(rules.detectors or BASIC)
     for name in Name:
         said = rules.watch.get(f"{name}.action")
+        required = name in REQUIRED
+        kind = DoubtKind.DETECTOR_DISARMED if required else DoubtKind.DETECTOR_WEAKENED
         if name not in watching:
-            yield Weakness(f"{name} does not watch", name in REQUIRED)
+            yield Doubt(kind=kind, name=name, found="does not watch")
         elif said and said.value == Action.WARN and Watch().action_of(name) is Action.HALT:
-            yield Weakness(f"{name} only warns", name in REQUIRED)
+            yield Doubt(kind=kind, name=name, found="only warns")
     if rules.preflight:  # an order that names no check makes the criterion `preflight` uncertain
         expected = CHECKS if rules.programs is not None else (*CHECKS, *CHECKS_OF_RANKS)
-        absent = [name for name in expected if name not in rules.preflight]
+        absent: list[JsonValue] = [name for name in expected if name not in rules.preflight]
         if absent:
-            yield Weakness(f"the preflight does not check {', '.join(absent)}", True)
+            yield Doubt(kind=DoubtKind.CHECKS_LEFT_OUT, found=absent)
     for path, value in rules.disarmed.items():
-        yield Weakness(f"{path} is {value}, which no plan may have", True)
+        yield Doubt(kind=DoubtKind.SETTING_FOREIGN, name=path, found=value)
     if rules.plan and not rules.gate and rules.last_step > 1:  # one step shows that it starts
-        yield Weakness("the gate is empty: nothing but a whole run is asked", True)
+        yield Doubt(kind=DoubtKind.GATE_EMPTY)
     if rules.fault is not None:
-        yield Weakness(f"fault {rules.fault} was injected on purpose", False)
+        yield Doubt(kind=DoubtKind.FAULT_INJECTED, name=rules.fault)
     elif rules.allow_faults:
-        yield Weakness("the order allows faults, and devices whose samples are a script", False)
+        yield Doubt(kind=DoubtKind.FAULTS_ALLOWED)
 
 
-def _loosened(rules: Rules) -> Iterator[Weakness]:
+def _loosened(rules: Rules) -> Iterator[Doubt]:
     """Yield the settings of the plan that are looser than the defaults for its kind of program."""
     for path, limit in CEILINGS.items():
         said = rules.watch.get(path)
@@ -238,7 +236,9 @@ def _loosened(rules: Rules) -> Iterator[Weakness]:
         usual_s = None if place is None else TABLE[place][rules.program_kind].seconds
         default = setting_at(Watch(), path) if usual_s is None else usual_s
         value = limit if said.value is None else said.value
-        if isinstance(value, int | float) and value > default:
-            text = f"{path} is {value:g}, looser than the default {default:g}"
-            beyond = value > limit
-            yield Weakness(f"{text}, and than its limit {limit:g}" if beyond else text, beyond)
+        if not isinstance(value, int | float) or value <= default:
+            continue
+        if value > limit:
+            yield Doubt(kind=DoubtKind.SETTING_BEYOND, name=path, expected=limit, found=value)
+        else:
+            yield Doubt(kind=DoubtKind.SETTING_LOOSER, name=path, expected=default, found=value)

@@ -17,7 +17,7 @@ from gonogo.contract.decision import (
     CriterionResult,
     Verdict,
 )
-from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind
+from gonogo.contract.doubt import IN_WEIGHTS, Doubt, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import OpenCondition, Rules
@@ -52,8 +52,8 @@ class Judgement:
     """What the run has failed for good: criteria, open conditions, and what stays in its weights.
 
     It counts against a later run of the phase, whose gate sees its own steps alone."""
-    weakened: list[str]
-    """What weakens the watch or the gate, one sentence each."""
+    weakened: list[Doubt]
+    """What weakens the watch or the gate."""
 
 
 def judge(facts: Facts, rules: Rules) -> Judgement:
@@ -72,7 +72,7 @@ def judge(facts: Facts, rules: Rules) -> Judgement:
         conditions=build_conditions(results, rules) if conditional else [],
         diagnosis=None if verdict is Verdict.GO else diagnose(facts, rules),
         failed=[] if outcome is None else list(_failed(facts, rules, outcome)),
-        weakened=[row.text for row in weaknesses(rules)],
+        weakened=list(weaknesses(rules)),
     )
 
 

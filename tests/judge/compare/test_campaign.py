@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Answer, Comparison, Result
+from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.campaign import (
     Begin,
@@ -25,6 +26,7 @@ from gonogo.judge.compare.campaign import (
 from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit
+from gonogo.judge.words import sentence
 from tests.judge.compare.units import ran, unit
 
 
@@ -80,7 +82,11 @@ def test_what_decides_nothing_is_repeated_to_the_bound_and_no_further() -> None:
     assert counts["a"] == counts["b"]
     assert 3 <= counts["a"] <= 7
     assert found.confidence == pytest.approx(1 - 0.05 / 5)
-    assert any("5 looks" in note for note in found.notes)
+    (note,) = (row for row in found.notes if row.kind is DoubtKind.MANY_LOOKS)
+    assert (
+        sentence(note)
+        == "each look uses confidence 0.99, so that up to 5 looks hold together with 0.95"
+    )
 
 
 def test_one_look_is_asked_at_the_confidence_that_was_said() -> None:
@@ -117,7 +123,7 @@ def test_a_variant_that_fails_twice_is_given_up_and_the_others_go_on() -> None:
     assert Counter(name for name, _ in order) == {"a": 3, "b": 2, "c": 3}
     assert (found.result, found.winner) == (Result.WINNER, "c")
     assert found.variants[1].answer is Answer.INCONCLUSIVE
-    assert any("b was given up" in note for note in found.notes)
+    assert Doubt(kind=DoubtKind.VARIANT_GIVEN_UP, name="b", found=2) in found.notes
 
 
 @pytest.mark.parametrize("failing", ["a", "b"])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.doubt import DoubtKind
 from gonogo.contract.facts import FindingFacts
 from gonogo.contract.finding import Act, Severity
 from gonogo.contract.heartbeat import Identity
@@ -25,6 +26,7 @@ from gonogo.judge.gate.added import (
 )
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
+from gonogo.judge.words import sentence
 from gonogo.planning import reference
 from gonogo.planning.ordering import build_command_order
 from gonogo.planning.resolve import build_order, resolve_plan
@@ -75,7 +77,8 @@ def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
 ) -> None:
     order = order_of(sets={f"watch.{path}": value})
     assert (
-        any(text.startswith(f"{path} is") for text, _ in weaknesses(build_rules(order))) is listed
+        any(row.name == path and row.found == value for row in weaknesses(build_rules(order)))
+        is listed
     )
     assert bool(conditions(build_rules(order))) is beyond
     if beyond:
@@ -88,8 +91,8 @@ def test_a_setting_is_held_against_the_default_of_the_kind_of_program(
 ) -> None:
     order = order_of(sets={"watch.no_first_heartbeat.exec_s": seconds})
     order = order.model_copy(update={"entry": "train.py"})
-    texts = [text for text, _ in weaknesses(build_rules(order))]
-    assert any(text.startswith("no_first_heartbeat.exec_s is") for text in texts) is listed
+    names = [row.name for row in weaknesses(build_rules(order))]
+    assert ("no_first_heartbeat.exec_s" in names) is listed
 
 
 @pytest.mark.parametrize(
@@ -112,7 +115,7 @@ def test_what_disarms_an_order_is_a_condition_that_names_it(
     found = judged(record_of(order_of().model_copy(update=changes)))
     assert found.verdict == "CONDITIONAL_GO"
     assert any(named in row.text for row in found.conditions)
-    assert any(named in text for text in found.weakened)
+    assert any(named in sentence(row) for row in found.weakened)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +133,7 @@ def test_other_detectors_are_listed_and_change_no_verdict(
     rules = build_rules(
         order_of().model_copy(update={"watch": Watch(), "allow_faults": False, **changes})
     )
-    assert [row.text for row in weaknesses(rules)] == named
+    assert [sentence(row) for row in weaknesses(rules)] == named
     assert conditions(rules) == []
 
 
@@ -181,7 +184,7 @@ def test_a_name_makes_no_plan() -> None:
         ["a"], experiment="e", run="r", cwd="/", steps=9, preflight=WITHOUT_SERVICE, stall_s=9_000
     )
     named = build_rules(order.model_copy(update={"plan": "nightly"}))
-    assert [row for row in weaknesses(named) if row.is_condition] == []
+    assert conditions(named) == []
 
 
 @pytest.mark.parametrize(("path", "limit"), CEILINGS.items())
@@ -189,9 +192,10 @@ def test_a_setting_at_its_ceiling_is_no_condition_yet(path: str, limit: float) -
     for value, beyond in ((limit, False), (limit + 1.0, True)):
         rules = build_rules(order_of(sets={f"watch.{path}": value}))
         assert (f"{path} is" in "".join(conditions(rules))) is beyond
-        (text,) = (text for text, _ in weaknesses(rules) if text.startswith(f"{path} is"))
-        usual = setting_at(Watch(), path)
-        assert f"looser than the default {usual:g}" in text
+        (row,) = (row for row in weaknesses(rules) if row.name == path)
+        kind = DoubtKind.SETTING_BEYOND if beyond else DoubtKind.SETTING_LOOSER
+        than = limit if beyond else setting_at(Watch(), path)
+        assert (row.kind, row.found, row.expected) == (kind, value, than)
 
 
 @pytest.mark.parametrize(("every_s", "named"), [(10.0, False), (10.1, True)])

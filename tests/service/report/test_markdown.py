@@ -177,7 +177,7 @@ def test_what_the_decision_did_not_observe_stands_in_the_report() -> None:
         {"kind": "metric_missing", "name": "loss", "found": "nothing records it"},
         {"kind": "record_missing", "name": "watch.jsonl"},
     ]
-    texts = ["loss: nothing records it", "watch.jsonl: the file is missing"]
+    texts = ["loss: nothing records it", "watch.jsonl: it is missing"]
     text = build_report(report_view(run_report(decision=decision(facts={"doubts": doubts}))))
     listed = text.split("### Not observed\n\n")[1].split("\n\n")[0].splitlines()
     assert listed[:2] == [f"- {said}" for said in texts]
