@@ -13,7 +13,7 @@ from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 from gonogo.trainer.supervised import SupervisedBeat, Whose
-from gonogo.trainer.voice import Voice, is_speaking
+from gonogo.trainer.voice import Voice, end_observation, is_speaking
 
 
 def attach(
@@ -71,6 +71,7 @@ def open_beat(
     if folder is None:
         return Beat(rank, world_size)
     run = load_run_dir(folder)
+    end_observation(run, rank)
     if is_speaking(run, rank):
         _say(f"this process is attached to {run.path} already; nothing is said twice")
         return Beat(rank, world_size)

@@ -20,6 +20,8 @@ LAST_S = 10.0
 """How long a program that is leaving waits for a disk to take its last lines."""
 ATTACHED = ".attached"
 """File of a run directory: the program speaks for itself, whoever read its output falls silent."""
+OBSERVED = ".observed"
+"""File of a run directory: the observer writes for the program, which looks for no `.HALT`."""
 READ = ".read"
 """File of a run directory while its program's output is read: the program looks for no `.HALT`."""
 SILENCED = ".silenced"

@@ -13,11 +13,11 @@ import time
 import weakref
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 from gonogo.trainer.collectives import Collectives
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import SHOW_EVERY_S, LineFile
+from gonogo.trainer.line_file import OBSERVED, READ, SHOW_EVERY_S, LineFile
 from gonogo.trainer.memory import memory_mb
 from gonogo.trainer.position import PAUSES, Position
 from gonogo.trainer.run_dir import RunDir
@@ -57,6 +57,9 @@ class Voice:
         self._starts = False
         """Whether a thread is to speak that the host has not given yet."""
         _voices.add(self)
+
+    observes: ClassVar[bool] = False
+    """Whether the observer speaks, and not the script itself."""
 
     @property
     def is_ours(self) -> bool:
@@ -231,8 +234,22 @@ _voices: weakref.WeakSet[Voice] = weakref.WeakSet()
 
 def is_speaking(run_dir: RunDir, rank: int) -> bool:
     """Whether this process writes that rank's lines already."""
+    return bool(_voices_of(run_dir, rank))
+
+
+def end_observation(run_dir: RunDir, rank: int) -> None:
+    """Let the observer fall silent, because the script speaks for itself."""
+    for voice in _voices_of(run_dir, rank):
+        if voice.observes:
+            voice.close()
+            for name in (OBSERVED, READ):
+                (run_dir.path / name).unlink(missing_ok=True)
+
+
+def _voices_of(run_dir: RunDir, rank: int) -> list[Voice]:
     file = run_dir.heartbeat(rank)
-    return any(voice.is_ours and voice.run_dir.heartbeat(voice._rank) == file for voice in _voices)
+    rows = [voice for voice in _voices if voice.is_ours]
+    return [voice for voice in rows if voice.run_dir.heartbeat(voice._rank) == file]
 
 
 def _forget_all() -> None:

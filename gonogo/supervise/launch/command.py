@@ -36,6 +36,9 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NO_GPU = ("", "-1")
 """What people say for a program that is to compute on the CPU."""
 _BEYOND_OUR_DEADLINES_S = 7200
+OBSERVE = "GONOGO_OBSERVE"
+"""Name of the environment: `0` switches the observer off."""
+_OBSERVER = Path(__file__).resolve().parents[2] / "observer" / "site"
 
 
 class LaunchRefused(ValueError):
@@ -66,7 +69,7 @@ class Allowed:
     def sets(self, name: str) -> bool:
         """Say whether an order may set a name of the environment."""
         if name.startswith("GONOGO_"):
-            return False
+            return name == OBSERVE
         return ANY in self.names or name in self.names or is_listed(name)
 
 
@@ -182,6 +185,7 @@ def build_environment(
     chosen.update(
         {
             **({} if order.get("command") else {"OMP_NUM_THREADS": "1"}),
+            **_observer_path(order, chosen),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
             **recorder_names(order, chosen.get("PATH")),
@@ -205,6 +209,14 @@ def build_environment(
         chosen[NODE_NAME] = f"{order['run']}/{place.node}"
     chosen["GONOGO_RUN_DIR"] = str(run_dir)
     return chosen
+
+
+def _observer_path(order: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, str]:
+    """Return the PYTHONPATH with which a command is observed from within (`gonogo.observer`)."""
+    if not order.get("command") or dict(order.get("env") or {}).get(OBSERVE) == "0":
+        return {}
+    path = [str(_OBSERVER), *filter(None, [chosen.get("PYTHONPATH")])]
+    return {"PYTHONPATH": os.pathsep.join(path)}
 
 
 def _value(name: str, value: str, environ: Mapping[str, str]) -> str:

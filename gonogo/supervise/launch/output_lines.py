@@ -45,7 +45,7 @@ from gonogo.supervise.launch.counting import TOGETHER_S, Count, Held, is_lost, l
 from gonogo.supervise.launch.programs import Programs
 from gonogo.supervise.processes import TICKS_PER_S
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import ATTACHED, LAST_S, READ, SHOW_EVERY_S, LineFile, Taken
+from gonogo.trainer.line_file import ATTACHED, LAST_S, OBSERVED, READ, SHOW_EVERY_S, LineFile, Taken
 
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 MOST_RANKS = 1024
@@ -241,7 +241,8 @@ class OutputLines:
             rank.close()
         self._ranks, self._patterns = {}, []
         with suppress(OSError):
-            (self._folder / READ).unlink()
+            if not (self._folder / OBSERVED).exists():
+                (self._folder / READ).unlink()
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the lines that are new; a progress bar ends its lines with carriage returns."""

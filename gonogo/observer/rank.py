@@ -1,0 +1,171 @@
+"""Which rank does this process write for, and what does it say at its beginning and its end?
+
+The heartbeat file is opened when the process shows that it trains: it joins a process group, reads
+a `DataLoader`, or computes a backward pass. Launchers, loader workers and helpers of a rank do none
+of that before their rank has.
+"""
+
+import atexit
+import hashlib
+import sys
+from pathlib import Path
+from typing import Any
+
+from gonogo.observer.scalars import Sum
+from gonogo.observer.settings import (
+    Settings,
+    is_of_rank,
+    launcher_rank,
+    load_settings,
+    mark,
+)
+from gonogo.observer.voice import BatchedVoice
+from gonogo.trainer import ranks
+from gonogo.trainer.identity import count_environment, count_model, digest_files
+from gonogo.trainer.line_file import ATTACHED, OBSERVED, READ, Taken
+from gonogo.trainer.plain import plain
+from gonogo.trainer.run_dir import RunDir, load_run_dir
+from gonogo.trainer.voice import is_speaking
+
+_TEXT_CHARS = 2000
+
+
+class Parameters:
+    """The parameters of an optimizer, in the form of a module."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self._groups = optimizer.param_groups
+
+    def parameters(self) -> list[Any]:
+        """Return them, each once."""
+        found = {id(row): row for group in self._groups for row in group["params"]}
+        return list(found.values())
+
+
+class ObservedRank:
+    """One rank's heartbeats, as far as the observer sees it.
+
+    Args:
+        run: the run directory.
+        voice: writes the lines.
+        settings: of the environment.
+        rank: number of this rank.
+    """
+
+    def __init__(self, run: RunDir, voice: BatchedVoice, settings: Settings, rank: int) -> None:
+        self._run, self._voice, self._settings, self.rank = run, voice, settings, rank
+        self._told: tuple[int, dict[str, Any]] | None = None
+        """The step and the identity of the last boot line."""
+        atexit.register(self.close)
+        voice.start()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process may write: not as a forked child."""
+        return self._voice.is_ours
+
+    @property
+    def section(self) -> str | None:
+        """The section that the rank is in."""
+        return self._voice.position.section
+
+    def enter(self, section: str | None) -> None:
+        """Move to a section; before the first step the rank stays in `boot`, unless it pauses."""
+        if self._told is not None or section == "data":
+            self._voice.enter(section)
+
+    def boot(self, optimizer: Any, after: int) -> None:
+        """Report what runs; again before the first step, if it has changed since.
+
+        Args:
+            optimizer: the primary one.
+            after: the last step of the checkpoint that it was loaded from; 0 for a fresh one.
+        """
+        group = ranks.group()
+        size = self._settings.world_size or (1 if group is None else group.get_world_size())
+        model = Parameters(optimizer)
+        first = next(iter(model.parameters()), None)
+        identity = {
+            **count_environment(self._settings.nsa_env, size),
+            **count_model(model),
+            "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
+            **(digest_files(self._run.order) or _script_digest()),
+        }
+        if self._told == (after, identity):
+            return
+        again, self._told = self._told is not None, (after, identity)
+        if again or after != self._voice.position.ended:
+            self._voice.go_on_after(after)
+        whose = {"run": self._settings.run or self._run.order.get("run")}
+        if self._run.order:
+            whose["attempt"] = self._run.order.get("attempt", 1)
+        self._voice.say("boot", step=after, **whose, **identity)
+        steps = self._run.steps
+        self._voice.begin(opens=steps is None or after < steps)
+
+    def note_step(self, numbers: dict[str, Sum | float | None]) -> None:
+        """Note that a step has ended."""
+        self._voice.note_step(numbers, self._run.steps)
+
+    def report(self, msg: str, **fields: Any) -> None:
+        """Write a line of another kind."""
+        self._voice.say(msg, **plain(fields))
+
+    def give_up(self, error: BaseException) -> None:
+        """Say that nothing more is observed, and leave the rank to what the program prints."""
+        atexit.unregister(self.close)
+        self._voice.write_noted(wait=True)
+        self._voice.say("unobserved", **_described(error))
+        self._voice.close()
+        for name in (ATTACHED, OBSERVED):
+            (self._run.path / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Say how the process ended, as far as Python knows."""
+        atexit.unregister(self.close)
+        if not self.is_ours:
+            return
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self._voice.write_noted(wait=True)
+        if isinstance(error, BaseException):
+            self._voice.say("error", **_described(error))
+        elif self._told is not None:
+            self._voice.say("done", step=self._voice.position.ended)
+        self._voice.close()
+
+
+def open_rank() -> ObservedRank | None:
+    """Return the rank whose lines this process writes; None where it writes none."""
+    settings = load_settings()
+    if settings.run_dir is None or (is_of_rank() and ranks.group() is None):
+        return None
+    run, group = load_run_dir(settings.run_dir), ranks.group()
+    if group is not None:
+        rank = int(group.get_rank())
+    else:
+        rank = launcher_rank() if settings.rank is None else settings.rank
+    if is_speaking(run, rank) or rank >= int(run.order.get("world_size") or 1):
+        return None
+    mark()
+    for name in (OBSERVED, READ, ATTACHED):
+        (run.path / name).touch()
+    try:
+        voice = BatchedVoice(run, rank)
+    except Taken:
+        return None
+    return ObservedRank(run, voice, settings, rank)
+
+
+def _script_digest() -> dict[str, str]:
+    """Return `git_sha` of the script that runs, by its content."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    try:
+        content = Path(str(script)).read_bytes()
+    except OSError:
+        return {}
+    return {"git_sha": f"files-{hashlib.sha256(content).hexdigest()[:40]}"}
+
+
+def _described(error: BaseException) -> dict[str, Any]:
+    name = type(error).__name__
+    return {"type": name, "text": str(error)[:_TEXT_CHARS] or name}

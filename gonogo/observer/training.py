@@ -1,0 +1,326 @@
+"""Turn what torch is asked to do into steps: one step of the primary optimizer is a step.
+
+The primary optimizer is the one with most parameters. A step is counted when it has stepped and a
+backward pass has run since its last step, so a subclass that calls `super().step()`, a closure and
+an optimizer that is called once for each parameter group count once. An update that a gradient
+scaler skips is a step with `skipped`. The loss is the sum of the roots of the backward passes of
+the step: with gradient accumulation, each root is a part of the mean.
+
+Every call from torch is guarded: the first error ends the observation, and not the program.
+"""
+
+import functools
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from gonogo.observer.rank import ObservedRank, open_rank
+from gonogo.observer.scalars import Sum, read
+
+_FEW = 3
+"""Steps after which another optimizer is the primary one, if the larger one has made none."""
+_PAUSES = ("eval", "checkpoint")
+
+
+class Training:
+    """What one process has trained so far; a forked child trains nothing."""
+
+    def __init__(self) -> None:
+        self.rank: ObservedRank | None = None
+        self.is_over = False
+        """Whether nothing is observed any more."""
+        self._is_open = False
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._primary: Callable[[], Any] = lambda: None
+        self._parameters: frozenset[int] = frozenset()
+        """The ids of the primary optimizer's parameters."""
+        self._others = 0
+        """Steps of other optimizers before the primary one's first."""
+        self._booted = self._began = False
+        self._depth = 0
+        """Of backward passes within each other."""
+        self._passes = 0
+        self._counted_pass = -1
+        """The backward pass of the last counted step."""
+        self._posts = self._posted_in_backward = 0
+        self._loss: float | Sum | None = None
+        self._norm: float | Sum | None = None
+        self._loss_is_known = True
+        self._scaled: tuple[Callable[[], Any], Any] | None = None
+        """The last output of a gradient scaler, and the loss that it was made of."""
+        self._saving = 0
+        """Calls that write a checkpoint, within each other."""
+        self._saved_from: str | None = None
+        self._evaluated: Callable[[], Any] = lambda: None
+        """The module that was put into evaluation mode."""
+        os.register_at_fork(after_in_child=self._forget)
+
+    # ---- guards ------------------------------------------------------------------------------
+
+    def guarded(self, report: Callable[..., None]) -> Callable[..., None]:
+        """Return a call whose first error ends the observation."""
+
+        @functools.wraps(report)
+        def call(*args: Any, **kwargs: Any) -> None:
+            if not self.is_over:
+                try:
+                    report(*args, **kwargs)
+                except Exception as error:  # noqa: BLE001 - the program must continue
+                    self.fail(error)
+
+        return call
+
+    def fail(self, error: BaseException) -> None:
+        """End the observation because of an error of the observer."""
+        if self.is_over:
+            return
+        self.is_over = True
+        sys.stderr.write(f"gonogo: the program is not observed any more: {error!r}\n")
+        rank, self.rank = self.rank, None
+        try:
+            if rank is not None and rank.is_ours:
+                rank.give_up(error)
+        except Exception as again:  # noqa: BLE001 - as above
+            sys.stderr.write(f"gonogo: {again!r}\n")
+
+    def _forget(self) -> None:
+        if self.rank is not None:
+            self.rank, self.is_over = None, True
+
+    # ---- the process -------------------------------------------------------------------------
+
+    def opened(self) -> ObservedRank | None:
+        """Return the rank that this process writes for; None where it writes for none."""
+        rank = self.rank
+        if rank is not None:
+            if rank.is_ours:
+                return rank
+            self.rank, self.is_over = None, True  # the script attached itself
+        if self._is_open or self.is_over or _is_loader_worker():
+            return None
+        self._is_open = True
+        self.rank = open_rank()
+        self.is_over = self.rank is None
+        if self.rank is not None and self._optimizers:
+            self._choose(max(self._optimizers, key=_size))
+        return self.rank
+
+    def enter(self, section: str) -> None:
+        """Move to a section, unless the rank pauses."""
+        rank = self.opened()
+        if rank is not None and rank.section not in _PAUSES:
+            rank.enter(section)
+
+    # ---- data, checkpoints, evaluations --------------------------------------------------------
+
+    def fetches(self, *, grad: bool) -> None:
+        """Note that a batch is fetched.
+
+        Args:
+            grad: whether gradients are recorded; an evaluation usually records none.
+        """
+        rank = self.opened()
+        if rank is None:
+            return
+        if rank.section == "eval" and grad and self._trains_again():
+            rank.enter(None)
+        self.enter("data" if grad or not self._booted else "eval")
+
+    def fetched(self, *, ended: bool) -> None:
+        """Note that a batch has come, or that there is none left."""
+        rank = self.rank
+        if rank is not None and rank.section == "data":
+            rank.enter(None if ended or not self._booted else "forward")
+
+    def saves(self) -> None:
+        """Note that a checkpoint is being written; one call may make others."""
+        self._saving += 1
+        rank = self.rank
+        if self._saving == 1 and rank is not None:
+            self._saved_from = rank.section
+            rank.enter("checkpoint")
+
+    def saved(self) -> None:
+        """Note that a checkpoint is written."""
+        self._saving -= 1
+        rank = self.rank
+        if self._saving == 0 and rank is not None and rank.section == "checkpoint":
+            trains = self._saved_from == "eval" and self._trains_again()
+            rank.enter(None if trains else self._saved_from)
+
+    def evaluates(self, module: Any) -> None:
+        """Note that a module is put into evaluation mode; only the trained one counts."""
+        rank = self.rank
+        if rank is None or not self._booted or self._depth or rank.section in _PAUSES:
+            return
+        first = next(iter(module.parameters()), None)
+        if id(first) in self._parameters:
+            self._evaluated = weakref.ref(module)
+            rank.enter("eval")
+
+    def _trains_again(self) -> bool:
+        """Whether the module that was evaluated is in training mode again."""
+        return bool(getattr(self._evaluated(), "training", False))
+
+    # ---- the loss ----------------------------------------------------------------------------
+
+    def began_backward(self, tensors: Any) -> None:
+        """Note a backward pass and its root."""
+        self._depth += 1
+        if self._depth > 1:
+            return
+        self._passes += 1
+        rank = self.opened()
+        if rank is None:
+            return
+        if rank.section == "eval":
+            rank.enter(None)
+        root = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
+        if root.numel() == 1:
+            self._add_loss(root if self._scaled is None else self._unscaled(root))
+        if rank.section != "checkpoint":
+            rank.enter("backward")
+
+    def ended_backward(self) -> None:
+        """Note the end of a backward pass; optimizers may have stepped within it."""
+        self._depth = max(0, self._depth - 1)
+        if self._depth:
+            return
+        if self._posted_in_backward:
+            self._posted_in_backward = 0
+            self._count()
+
+    def differentiated(self) -> None:
+        """Note gradients that were computed without a root (`torch.autograd.grad`)."""
+        self._passes += 1
+
+    def scaled(self, output: Any, given: Any) -> None:
+        """Note what a gradient scaler made of a loss."""
+        if getattr(output, "numel", lambda: 0)() == 1:
+            self._scaled = (weakref.ref(output), given.detach())
+
+    def _unscaled(self, root: Any) -> Any:
+        """Return the loss of which a gradient scaler made this root; None: nobody knows it."""
+        output, given = self._scaled or (lambda: None, None)
+        self._scaled = None
+        return given if output() is root else None
+
+    def _add_loss(self, root: Any) -> None:
+        number = None if root is None else read(root)
+        before, self._loss_is_known = self._loss, self._loss_is_known and number is not None
+        if number is None:
+            return
+        if before is None:
+            self._loss = number if isinstance(number, float) else Sum(number)
+        elif isinstance(before, float) and isinstance(number, float):
+            self._loss = before + number
+        else:
+            self._loss = before if isinstance(before, Sum) else Sum(before)
+            self._loss.add(number)
+
+    def clipped(self, norm: Any) -> None:
+        """Note the norm of the gradients that a clipping function returns."""
+        if type(norm).__name__ != "DTensor" and (number := read(norm)) is not None:
+            self._norm = number if isinstance(number, float) else Sum(number)
+
+    # ---- steps -------------------------------------------------------------------------------
+
+    def made(self, optimizer: Any) -> None:
+        """Note an optimizer that was constructed."""
+        self._optimizers.add(optimizer)
+
+    def begins_step(self, optimizer: Any) -> None:
+        """Note that an optimizer begins its step."""
+        if not self._began and self.opened() is not None:
+            self._begin(optimizer)
+
+    def stepped(self, optimizer: Any) -> None:
+        """Count a step of an optimizer."""
+        self._posts += 1
+        rank = self.opened()
+        if rank is None:
+            return
+        self._begin(optimizer)
+        if self._primary() is not optimizer:
+            self._others += not self._depth
+            if self._others == _FEW:
+                self._choose(optimizer)
+        elif self._depth:
+            self._posted_in_backward += 1
+        else:
+            self._count(getattr(optimizer, "found_inf", None))
+
+    def skipped(self, optimizer: Any) -> None:
+        """Count an update that a gradient scaler left out."""
+        if self._primary() is optimizer and self.opened() is not None:
+            self._count(1.0)
+
+    @property
+    def posts(self) -> int:
+        """Steps of all optimizers so far, each as often as torch reports it."""
+        return self._posts
+
+    def _begin(self, optimizer: Any) -> None:
+        """Choose the primary optimizer at the first step of any, when all are complete."""
+        if self._began:
+            return
+        self._began = True
+        self._optimizers.add(optimizer)
+        largest = max(self._optimizers, key=_size)
+        self._choose(optimizer if _size(largest) == _size(optimizer) else largest)
+
+    def _choose(self, primary: Any) -> None:
+        """Make an optimizer the primary one, and report what runs."""
+        rank = self.rank
+        assert rank is not None
+        self._primary = weakref.ref(primary)
+        self._parameters = frozenset(map(id, _parameters(primary)))
+        self._booted = True
+        rank.boot(primary, _steps_made(primary))
+
+    def _count(self, skipped: Any = None) -> None:
+        """Count a step of the primary optimizer.
+
+        Args:
+            skipped: a number or a tensor; not 0 if the update was left out. None: it was not.
+        """
+        rank, primary = self.rank, self._primary()
+        if rank is None or primary is None or self._passes == self._counted_pass:
+            return
+        self._counted_pass, self._others = self._passes or -1, -sys.maxsize
+        rate = primary.param_groups[0].get("lr")
+        numbers: dict[str, Sum | float | None] = {
+            "loss": self._loss if self._loss_is_known else None,
+            "grad_norm": self._norm,
+            "lr": float(rate) if isinstance(rate, int | float) else None,
+        }
+        if skipped is not None and (number := read(skipped)) is not None:
+            numbers["skipped"] = Sum(number)
+        rank.note_step(numbers)
+        self._loss = self._norm = None
+        self._loss_is_known = True
+
+
+def _parameters(optimizer: Any) -> list[Any]:
+    return [row for group in optimizer.param_groups for row in group["params"]]
+
+
+def _size(optimizer: Any) -> int:
+    return sum(int(row.numel()) for row in _parameters(optimizer))
+
+
+def _steps_made(optimizer: Any) -> int:
+    """Return the steps that an optimizer was loaded with; 0 where its state does not hold them."""
+    for state in optimizer.state.values():
+        step = state.get("step") if isinstance(state, dict) else None
+        if step is not None:
+            return int(step)
+    return 0
+
+
+def _is_loader_worker() -> bool:
+    data = sys.modules.get("torch.utils.data")
+    return data is not None and data.get_worker_info() is not None

@@ -1,0 +1,151 @@
+"""Write the lines of an observed rank in batches: a step of a millisecond must not pay for them.
+
+A step is noted in memory. The thread of the voice writes what was noted twice a second, and every
+other line is preceded by it, so the lines of a rank stand in order.
+"""
+
+import math
+import time
+from collections import deque
+from typing import Any, NamedTuple
+
+from gonogo.observer.scalars import Sum
+from gonogo.trainer.memory import memory_mb
+from gonogo.trainer.plain import plain
+from gonogo.trainer.run_dir import RunDir
+from gonogo.trainer.voice import Voice
+
+_EVERY_S = 0.5
+"""How long a step may wait to be written."""
+_MOST = 64
+"""Steps that are written at once: the program may wait for the lock meanwhile."""
+
+
+class _Noted(NamedTuple):
+    """A step that has ended."""
+
+    step: int
+    ended: float
+    took_s: float
+    section: str | None
+    section_seq: int
+    parts_s: dict[str, float] | None
+    numbers: dict[str, Sum | float | None]
+    opens: bool
+    """Whether another step begins."""
+
+
+class BatchedVoice(Voice):
+    """A voice that notes steps, and writes them later.
+
+    Args:
+        run_dir: whose heartbeat file is written.
+        rank: number of this rank.
+
+    Raises:
+        Taken: another process writes this rank's lines.
+    """
+
+    observes = True
+
+    def __init__(self, run_dir: RunDir, rank: int) -> None:
+        super().__init__(run_dir, rank)
+        self._noted: deque[_Noted] = deque()
+        self._wrote = 0.0
+        self._head = f'{{"v":1,"pid":{self._pid},"rank":{rank},"boot":"{self._boot}","section_seq":'
+
+    def note_step(self, numbers: dict[str, Sum | float | None], last: int | None) -> None:
+        """Note that the open step has ended, and begin the next one unless this was the last.
+
+        Args:
+            numbers: of the progress line, such as `loss`, `lr`, `grad_norm`, `skipped`.
+            last: number of the last step; None where nobody says.
+        """
+        now, place = time.monotonic(), self.position
+        if not place.is_open:
+            place.open_step(now)
+        section, took_s = place.section, now - place.began
+        place.end_step(now)
+        seq, parts_s = place.section_seq, place.sections_s()
+        opens = last is None or place.ended < last
+        row = _Noted(place.ended, now, took_s, section, seq, parts_s, numbers, opens)
+        self._noted.append(row)
+        if opens:
+            place.open_step(now)
+
+    def write_noted(self, *, wait: bool = False) -> None:
+        """Write the steps that were noted.
+
+        Args:
+            wait: also wait for numbers that a device has not copied yet.
+        """
+        while self._noted:
+            with self._lock:
+                if not self._write_some(wait=wait):
+                    return
+
+    def _write_some(self, *, wait: bool = False) -> bool:
+        """Write at most `_MOST` noted steps; the lock is held. Say whether any was written."""
+        rows: list[bytes] = []
+        ahead_s = time.time() - time.monotonic()
+        while self._noted and len(rows) < _MOST:
+            row = self._noted[0]
+            sums = [value for value in row.numbers.values() if isinstance(value, Sum)]
+            if not all([value.settle(wait=wait) for value in sums]):
+                break
+            self._noted.popleft()
+            rows.append(self._lines_of(row, ahead_s, is_last=not self._noted))
+        if rows:
+            self._wrote = time.monotonic()
+            self._write(b"".join(rows))
+        return bool(rows)
+
+    def _lines_of(self, row: _Noted, ahead_s: float, *, is_last: bool) -> bytes:
+        """Return progress, step_end and step_start; a step costs a few microseconds."""
+        at = f',"ts":{row.ended + ahead_s!r},"mono":{row.ended!r},"step":'
+        numbers = "".join(_field(name, value) for name, value in row.numbers.items())
+        if is_last:
+            numbers += "".join(_field(name, value) for name, value in memory_mb().items())
+        section = "null" if row.section is None else f'"{row.section}"'
+        parts = ""
+        if row.parts_s is not None:
+            told = ",".join(f'"{name}":{value:.6f}' for name, value in row.parts_s.items())
+            parts = f',"step_sections":{{{told}}}'
+            if "data" in row.parts_s:
+                numbers += f',"dt_fetch_s":{row.parts_s["data"]:.6f}'
+        seq, before = self._seq, max(0, row.section_seq - (row.section is not None))
+        opens = ""
+        if row.opens:
+            opens = (
+                f'{self._head}{row.section_seq}{at}{row.step + 1},"msg":"step_start"'
+                f',"section":null,"seq":{seq + 3}}}\n'
+            )
+        self._seq += 2 + row.opens
+        return (
+            f'{self._head}{before}{at}{row.step},"msg":"progress","section":{section}'
+            f',"seq":{seq + 1}{numbers}}}\n'
+            f'{self._head}{row.section_seq}{at}{row.step},"msg":"step_end","section":null'
+            f',"seq":{seq + 2},"dt_step_s":{row.took_s:.6f}{parts}}}\n{opens}'
+        ).encode()
+
+    def _line(self, msg: str, fields: Any, step: int | None = None) -> bytes:
+        """Return the next line; what was noted is written before it."""
+        while self._noted and self._write_some():
+            pass
+        return super()._line(msg, fields, step)
+
+    def _break_silence(self) -> None:
+        if self._noted and time.monotonic() - self._wrote >= _EVERY_S:
+            self.write_noted()
+        super()._break_silence()
+
+
+def _field(name: str, value: Sum | float | None) -> str:
+    """Return a field of a line."""
+    number = value.total if isinstance(value, Sum) else value
+    if number is None:
+        return ""
+    if name == "skipped":
+        return ',"skipped":true' if number else ""
+    text = repr(number) if math.isfinite(number) else f'"{plain(number)}"'
+    return f',"{name}":{text}'

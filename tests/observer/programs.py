@@ -1,0 +1,398 @@
+"""Small training programs that know nothing of gonogo: `python programs.py NAME`. One step a line.
+
+Each trains six steps of a model of 2 177 parameters unless its docstring says otherwise, and prints
+the loss of each step as it sees it.
+"""
+
+import os
+import sys
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEPS = 6
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 1))
+
+
+def data(count: int = STEPS, size: int = 8, workers: int = 0) -> DataLoader:
+    torch.manual_seed(1)
+    x = torch.randn(count * size, 32)
+    return DataLoader(TensorDataset(x, x.sum(1, keepdim=True)), size, num_workers=workers)
+
+
+def loss_of(net: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    return ((net(batch[0]) - batch[1]) ** 2).mean()
+
+
+def tell(loss: torch.Tensor | float) -> None:
+    number = loss if isinstance(loss, float) else loss.item()
+    print(f"told {number!r}", flush=True)
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader) -> None:
+    for batch in loader:
+        loss = loss_of(net, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
+
+
+def plain() -> None:
+    net = model()
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
+
+
+def sgd_without_loader() -> None:
+    net = model()
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
+    train(net, optimizer, list(data()))  # type: ignore[arg-type]
+
+
+def accumulates() -> None:
+    """Two batches a step; their losses are halves of the mean."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    total = 0.0
+    for n, batch in enumerate(data(2 * STEPS), 1):
+        loss = loss_of(net, batch) / 2
+        loss.backward()
+        total += loss.item()
+        if n % 2 == 0:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            tell(total)
+            total = 0.0
+
+
+def two_optimizers() -> None:
+    """A GAN: the discriminator steps first, the larger generator is the program's step."""
+    small, net = nn.Linear(1, 1), model()
+    of_small = torch.optim.Adam(small.parameters(), lr=1e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    for batch in data():
+        fake = small(net(batch[0]).detach()).mean()
+        fake.backward()
+        of_small.step()
+        of_small.zero_grad()
+        loss = -small(net(batch[0])).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(fake.item() + loss.item())
+
+
+def subclass() -> None:
+    """An optimizer that calls its parent's step: torch reports each step twice."""
+
+    class Own(torch.optim.AdamW):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            super().step(closure)
+
+    net = model()
+    torch.optim.AdamW(net.parameters())
+    train(net, Own(net.parameters(), lr=1e-2), data())
+
+
+def closure() -> None:
+    """LBFGS calls its closure several times a step; the first loss counts."""
+    net = model()
+    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
+    for batch in data():
+
+        def again(batch: list[torch.Tensor] = batch) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = loss_of(net, batch)
+            loss.backward()
+            return loss
+
+        optimizer.step(again)
+        print("told", flush=True)
+
+
+def in_backward() -> None:
+    """One optimizer for each parameter, stepped by a hook as soon as its gradient is there."""
+    net = model()
+    own = {row: torch.optim.SGD([row], lr=1e-2) for row in net.parameters()}
+
+    def stepped(row: torch.Tensor) -> None:
+        own[row].step()
+        own[row].zero_grad()
+
+    for row in net.parameters():
+        row.register_post_accumulate_grad_hook(stepped)
+    for batch in data():
+        loss = loss_of(net, batch)
+        loss.backward()
+        tell(loss)
+
+
+def scaler() -> None:
+    """Mixed precision: the second update overflows and is skipped."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    scaling = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    for n, batch in enumerate(data(), 1):
+        loss = loss_of(net, batch)
+        scaling.scale(loss).backward()
+        if n == 2:
+            next(net.parameters()).grad[0, 0] = torch.inf  # type: ignore[index]
+        scaling.step(optimizer)
+        scaling.update()
+        optimizer.zero_grad()
+        tell(loss)
+
+
+def resumes() -> None:
+    """The optimizer's state comes from a checkpoint of step 40; six more steps are made."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    before = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for row in net.parameters():
+        row.grad = torch.zeros_like(row)
+        before.state[row] = {
+            "step": torch.tensor(40.0),
+            "exp_avg": torch.zeros_like(row),
+            "exp_avg_sq": torch.ones_like(row),
+        }
+    optimizer.load_state_dict(before.state_dict())
+    optimizer.zero_grad()
+    del before
+    train(net, optimizer, data())
+
+
+def evaluates_and_saves() -> None:
+    """After each second step the model is evaluated and saved."""
+    net, teacher = model(), model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for n, batch in enumerate(data(), 1):
+        teacher.eval()
+        loss = loss_of(net, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
+        if n % 2 == 0:
+            net.eval()
+            with torch.no_grad():
+                for other in data(2):
+                    loss_of(net, other)
+            net.train()
+            torch.save(net.state_dict(), os.environ["SAVES_TO"])
+
+
+def compiled() -> None:
+    """The model and the optimizer's step are compiled (by the eager backend)."""
+    import torch._dynamo.utils as counters
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, foreach=False)
+    fast = torch.compile(net, backend="eager")
+
+    @torch.compile(backend="eager")
+    def update() -> None:
+        optimizer.step()
+
+    for batch in data():
+        loss = loss_of(fast, batch)
+        loss.backward()
+        update()
+        optimizer.zero_grad()
+        tell(loss)
+    print("frames", counters.counters["frames"]["ok"], flush=True)
+
+
+def workers_step() -> None:
+    """A data set whose workers train something small of their own."""
+
+    class Own(torch.utils.data.Dataset):  # type: ignore[type-arg]
+        def __len__(self) -> int:
+            return STEPS
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            small = nn.Linear(2, 1)
+            optimizer = torch.optim.SGD(small.parameters(), lr=0.1)
+            small(torch.ones(2)).sum().backward()
+            optimizer.step()
+            x = torch.full((32,), float(index))
+            return x, x.sum().reshape(1)
+
+    net = model()
+    loader: DataLoader = DataLoader(Own(), batch_size=1, num_workers=2)  # type: ignore[type-arg]
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), loader)
+
+
+def fails() -> None:
+    """The program itself ends by an error after three steps."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    train(net, optimizer, list(data())[:3])  # type: ignore[arg-type]
+    raise RuntimeError("out of ideas")
+
+
+def hook_fails() -> None:
+    """The observer fails at the third step; the program must not notice."""
+    from gonogo.observer.hooks import training
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for n, batch in enumerate(data(), 1):
+        if n == 3:
+            training._count = None  # type: ignore[method-assign,assignment]
+        train(net, optimizer, [batch])  # type: ignore[arg-type]
+
+
+def attaches() -> None:
+    """A program that attaches itself after its loader was read once."""
+    import gonogo.trainer
+
+    list(data())
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with gonogo.trainer.attach(model=net) as beat:
+        for batch in data():
+            loss = loss_of(net, batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            beat.step(loss=loss, tokens=1)
+
+
+def ddp() -> None:
+    """Two ranks by torchrun, wrapped in DistributedDataParallel."""
+    torch.distributed.init_process_group("gloo")
+    net = nn.parallel.DistributedDataParallel(model())
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
+    torch.distributed.destroy_process_group()
+
+
+def fsdp() -> None:
+    """Two ranks by torchrun, sharded by FSDP2."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.distributed.init_process_group("gloo")
+    net = model()
+    fully_shard(net)
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
+    torch.distributed.destroy_process_group()
+
+
+def _spawned(rank: int, port: int) -> None:
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2
+    )
+    net = nn.parallel.DistributedDataParallel(model())
+    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
+    torch.distributed.destroy_process_group()
+
+
+def spawns() -> None:
+    """Two ranks by torch.multiprocessing.spawn: no launcher names them."""
+    torch.multiprocessing.spawn(_spawned, (int(os.environ["PORT"]),), nprocs=2)
+
+
+def accelerate() -> None:
+    """Accelerate, with two batches a step."""
+    from accelerate import Accelerator
+
+    driver = Accelerator(cpu=True, gradient_accumulation_steps=2)
+    net = model()
+    net, optimizer, loader = driver.prepare(
+        net, torch.optim.AdamW(net.parameters(), lr=1e-2), data(2 * STEPS)
+    )
+    for batch in loader:
+        with driver.accumulate(net):
+            driver.backward(loss_of(net, batch))
+            driver.clip_grad_norm_(net.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def _tiny() -> object:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=64,
+            hidden_size=16,
+            intermediate_size=32,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            max_position_embeddings=32,
+        )
+    )
+
+
+def transformers() -> None:
+    """Six steps of transformers' Trainer of two batches each, saved after step 3; then resumed."""
+    from transformers import Trainer, TrainingArguments
+
+    rows = [{"input_ids": [n % 64] * 8, "labels": [n % 64] * 8} for n in range(48)]
+    folder = os.environ["SAVES_TO"]
+    args = TrainingArguments(
+        folder,
+        max_steps=STEPS,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        logging_steps=1,
+        save_steps=3,
+        eval_strategy="steps",
+        eval_steps=3,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = Trainer(_tiny(), args, train_dataset=rows, eval_dataset=rows[:4])  # type: ignore[arg-type]
+    again = os.path.join(folder, "checkpoint-3")
+    trainer.train(resume_from_checkpoint=again if os.path.isdir(again) else None)
+
+
+def lightning(manual: bool = False) -> None:
+    """Six steps of Lightning's Trainer, with an evaluation at the end of the epoch."""
+    from lightning.pytorch import LightningModule, Trainer
+
+    class Own(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.automatic_optimization = model(), not manual
+
+        def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+            loss = loss_of(self.net, batch)
+            if manual:
+                optimizer = self.optimizers()
+                optimizer.zero_grad()
+                self.manual_backward(loss)
+                optimizer.step()
+            return loss
+
+        def validation_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
+            return loss_of(self.net, batch)
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    Trainer(
+        max_epochs=1,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    ).fit(Own(), data(), data(2))
+
+
+def lightning_manual() -> None:
+    """The same with manual optimization."""
+    lightning(manual=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    globals()[sys.argv[1]]()
