@@ -9,7 +9,8 @@ wanted, they are those of the rank that failed, not of who lost it and failed af
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from gonogo.signs import OF_VICTIMS, signs_in
 
@@ -41,6 +42,19 @@ _MOST_STEPS_OF_PEERS = 2
 only where a launcher has started it again. Told by several in one log, a step is one."""
 _UNTOLD_LINES = 10
 """Of a log without a traceback that are taken for the words at the end."""
+
+
+def log_rank(order: Mapping[str, Any], rank: int) -> int:
+    """Return the rank whose log holds a rank's output: of a command the first of its node.
+
+    Args:
+        order: the order as data.
+        rank: whose output.
+    """
+    if not order.get("command"):
+        return rank
+    each = int(order["world_size"]) // int(order.get("nodes") or 1)
+    return rank - rank % max(1, each)
 
 
 def own_lines(text: str, rank: int | None = None) -> list[str]:

@@ -218,21 +218,16 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
 
 
 def _uneven(plan: Plan) -> Iterator[Problem]:
-    """Yield ranks that several hosts cannot share evenly, and commands, which fit one host."""
+    """Yield ranks that several hosts cannot share evenly."""
     nodes = plan.workload.nodes
     if nodes == 1:
         return
     laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
-    own = ("workload", plan.workload.world_size, plan.workload.command)
-    changes = [(f"{where}.workload", patch.workload) for where, patch in laid]
-    said = [own, *((where, row.world_size or nodes, row.command) for where, row in changes)]
-    for where, world_size, command in said:
-        if world_size % nodes:
+    changes = [(f"{where}.workload", patch.workload.world_size) for where, patch in laid]
+    for where, world_size in [("workload", plan.workload.world_size), *changes]:
+        if world_size is not None and world_size % nodes:
             message = f"found {world_size}; expected a multiple of workload.nodes, {nodes}"
             yield Problem(path=f"{where}.world_size", message=message)
-        if command is not None:
-            message = f"expected an entry: a command runs on one host, workload.nodes is {nodes}"
-            yield Problem(path=f"{where}.command", message=message)
 
 
 def _unlisted(plan: Plan) -> Iterator[Problem]:

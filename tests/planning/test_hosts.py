@@ -94,12 +94,15 @@ def test_what_no_cluster_could_do_is_refused_with_its_path(
     assert said in rows[path]
 
 
-def test_a_command_on_several_hosts_is_refused_wherever_it_is_said() -> None:
-    with pytest.raises(Rejected, match=r"workload\.command: expected an entry"):
-        resolve_plan(COMMAND)
+def test_a_command_on_several_hosts_is_started_on_each() -> None:
+    order = order_of(resolve_plan(COMMAND))
+    assert (order.command, order.nodes, order.entry) == (["python", "train.py"], 2, None)
+
+
+@pytest.mark.parametrize("where", ["workload", "phases.smoke.workload"])
+def test_ranks_that_hosts_cannot_share_evenly_are_refused_where_they_are_said(where: str) -> None:
     plan = deepcopy(COMMAND)
-    plan["workload"] = {"entry": "my.trainer", "nodes": 2, "world_size": 2}
-    assert order_of(resolve_plan(plan)).nodes == 2
-    plan["phases"][0]["workload"] = {"command": ["./train.sh"]}
-    with pytest.raises(Rejected, match=r"phases\.smoke\.workload\.command: expected an entry"):
+    part = plan["workload"] if where == "workload" else plan["phases"][0].setdefault("workload", {})
+    part["world_size"] = 3
+    with pytest.raises(Rejected, match=rf"{where}\.world_size: found 3; expected a multiple"):
         resolve_plan(plan)

@@ -21,8 +21,6 @@ MOST_CHARS = 300
 MOST_PLACES = 12
 """Of an unknown failure that are listed."""
 TORCHRUN_LOG = "torchrun.log"
-SHARED_LOG = "rank0.log"
-"""The log of rank 0, and of all ranks that a command starts itself."""
 
 ReadTail = Callable[[str], str]
 """Name of a log → its end; nothing where there is none."""
@@ -59,6 +57,7 @@ def describe_cause(
     diagnosis: str | None = None,
     exits: Mapping[str, RankExit] | None = None,
     read_tail: ReadTail = lambda name: "",
+    log_of: Callable[[int], int] = lambda rank: 0,
 ) -> Cause | None:
     """Return why a verdict is not GO; None for a GO.
 
@@ -70,6 +69,7 @@ def describe_cause(
         diagnosis: name of the known failure that the facts show.
         exits: rank → how it ended, from exit.json.
         read_tail: the end of a log.
+        log_of: rank → the rank in whose log a command's other ranks write, too.
     """
     if verdict is Verdict.GO:
         return None
@@ -79,7 +79,8 @@ def describe_cause(
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
     alone = len(exits or {}) == 1
-    log, line = _last_words(rank, read_tail, alone=alone) if failed else (None, None)
+    shared = f"rank{log_of(rank or 0)}.log"
+    log, line = _last_words(rank, shared, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
         text=cause_of(findings, outcome, criteria),
@@ -129,21 +130,19 @@ def guilty_rank(
 
 
 def _last_words(
-    rank: int | None, read_tail: ReadTail, *, alone: bool
+    rank: int | None, shared: str, read_tail: ReadTail, *, alone: bool
 ) -> tuple[str | None, str | None]:
     """Return the log that says most, and the last line of it that says something.
 
     Args:
         rank: whose log; None: nobody knows.
+        shared: the log of all ranks that a command starts itself.
         read_tail: the end of a log.
         alone: whether one exit is all that was told: of a command, it may be that of many ranks.
     """
-    names = dict.fromkeys(
-        [*([] if rank is None else [f"rank{rank}.log"]), TORCHRUN_LOG, SHARED_LOG]
-    )
+    names = dict.fromkeys([*([] if rank is None else [f"rank{rank}.log"]), TORCHRUN_LOG, shared])
     for name in names:
-        shared = rank if name == SHARED_LOG and not alone else None
-        line = last_line(read_tail(name), shared)
+        line = last_line(read_tail(name), rank if name == shared and not alone else None)
         if line is not None:
             return name, line
     return None, None

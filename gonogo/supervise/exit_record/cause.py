@@ -168,8 +168,8 @@ def _told(run_dir: Path, request: EndRequest) -> str:
 
 
 def count_programs(order: Mapping[str, Any]) -> int:
-    """Return how many programs are started, each behind a wrapper: a command is one for all."""
-    return 1 if order.get("command") else int(order["world_size"])
+    """Return how many programs are started, each behind a wrapper: a command once a node."""
+    return int(order.get("nodes") or 1) if order.get("command") else int(order["world_size"])
 
 
 def _died_on_the_way(run_dir: Path, request: EndRequest, ranks: Mapping[int, Ended]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.last_words import last_error
+from gonogo.last_words import last_error, log_rank
 from gonogo.plain_file import is_for_good, read_plain
 from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
 from gonogo.supervise.exit_record.ended import Ended
@@ -131,7 +131,7 @@ def _last_words(
     error = last_error_line(run_dir, rank) or {}
     told = f"{error.get('type') or ''}: {error.get('text') or ''}"
     shared = bool(order.get("command"))
-    log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
+    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
     steps = [re.compile(text) for text in order.get("patterns") or ()]
     said = last_error(log, rank if shared and not alone else None, steps)
     return f"{told}\n{said}"
@@ -141,8 +141,7 @@ def said_why(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
     """Say whether a rank that failed says so itself: by its last line, or an error in its log."""
     if last_error_line(run_dir, rank) is not None:
         return True
-    shared = bool(order.get("command"))
-    log = _text(run_dir / f"rank{0 if shared else rank}.log", _SIGNS_BYTES)
+    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
     return _ERROR.search(last_error(log)) is not None
 
 
@@ -151,7 +150,7 @@ def was_not_let_begin(run_dir: Path, order: Mapping[str, Any], rank: int) -> boo
     if (run_dir / ".GO").exists():
         return False
     error = last_error_line(run_dir, rank) or {}
-    log = _text(run_dir / f"rank{0 if order.get('command') else rank}.log", _SIGNS_BYTES)
+    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
     return NOT_LET_BEGIN in f"{error.get('text')}\n{log}" and UNTOLD not in log
 
 

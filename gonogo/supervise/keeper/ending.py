@@ -350,7 +350,9 @@ class Ending:
 
     def _rank_records(self) -> dict[int, RankRecord]:
         """Return the process of every rank that was started; a command may start more than one."""
-        ranks = recorded_ranks(self._dir) if self._launches else self._programs
+        ranks: Iterable[int] = self._programs
+        if self._launches:  # process ids of other nodes mean nothing here
+            ranks = [rank for rank in recorded_ranks(self._dir) if rank in self._place.ranks]
         records = {rank: load_rank_record(self._dir, rank) for rank in ranks}
         return {rank: record for rank, record in records.items() if record is not None}
 
@@ -369,7 +371,8 @@ class Ending:
         if killed is not self._launches:
             return frozenset()
         if self._launches and not records:
-            return frozenset() if self._stamp(0).exists() else frozenset({0})
+            first = self._programs.start
+            return frozenset() if self._stamp(first).exists() else frozenset({first})
         return frozenset(
             rank
             for rank, record in records.items()

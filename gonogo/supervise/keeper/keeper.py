@@ -303,9 +303,10 @@ class Keeper:
         log = self._dir / self._place.own("torchrun.log")
         cwd = self._order.get("cwd")
         command = build_command(self._order, self._dir, self._allowed, self._place)
-        self._agent = start_child(
-            command, env=self._agent_environ, log=log, cwd=cwd, shield=self._shield
-        )
+        environ = dict(self._agent_environ)
+        if self._order.get("command"):
+            environ.update(self._place.launcher_names(self._order))
+        self._agent = start_child(command, env=environ, log=log, cwd=cwd, shield=self._shield)
         self._save_state()
         return self._agent
 

@@ -90,8 +90,8 @@ def build_command(
     """Return the command line of the agent: torchrun, or the wrapper of the only program.
 
     On one node the rendezvous takes a free port of the loopback interface and ranks share its
-    store, so runs beside each other cannot meet on a port. A command is started once, as it is
-    written, behind one wrapper. What is this host's own is imported from its own path, whatever
+    store, so runs beside each other cannot meet on a port. A command is started once a node, as it
+    is written, behind one wrapper. What is this host's own is imported from its own path, whatever
     lies in the plan's folder. Called by the keeper: wrappers start nothing under another.
 
     Args:
@@ -113,10 +113,11 @@ def build_command(
         raise LaunchRefused(f"workload.files: {', '.join(absent)}: no such file in {cwd}")
     if (wrong := check_patterns(order.get("patterns") or ())) is not None:
         raise LaunchRefused(wrong)
-    python = own_python()
+    python, here = own_python(), place or Place.of(order)
     wrapper = [
         python, "-P", "-m", "gonogo.supervise.launch.rank",
-        "--dir", str(run_dir), "--keeper", str(os.getpid()), "--",
+        "--dir", str(run_dir), "--keeper", str(os.getpid()),
+        *(("--node", str(here.node)) if here.node else ()), "--",
     ]  # fmt: skip
     command = order.get("command")
     if command:
@@ -128,7 +129,7 @@ def build_command(
         program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
         rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
     try:
-        return choose_launcher(order).build(order, place or Place.of(order), run_dir, rank)
+        return choose_launcher(order).build(order, here, run_dir, rank)
     except NoPlace as error:
         raise LaunchRefused(str(error)) from error
 

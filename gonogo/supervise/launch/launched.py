@@ -70,11 +70,15 @@ class Launched:
         folder: the run directory.
         order: the order as data.
         program: the command's own process.
+        ranks: those that it starts, on several nodes those of this one; None: all.
     """
 
-    def __init__(self, folder: Path, order: Mapping[str, Any], program: int) -> None:
+    def __init__(
+        self, folder: Path, order: Mapping[str, Any], program: int, ranks: range | None = None
+    ) -> None:
         self._folder, self._order, self._program = folder, order, program
         self._world_size = int(order["world_size"])
+        self._here = range(self._world_size) if ranks is None else ranks
         self._own_names = _names_in(load_environ(os.getpid()))
         self._ranks: dict[int, ProcessRef] = {}
         self._guessed: ProcessRef | None = None
@@ -97,7 +101,7 @@ class Launched:
         if now < self._look_at and not self._is_told_of_another() and not self._has_lost_one():
             return
         self._seek()
-        whole = len(self._ranks) == self._world_size
+        whole = len(self._ranks) == len(self._here)
         self._calm = whole and all(ref.is_alive() for ref in self._ranks.values())
         took_s = time.monotonic() - now
         rest_s = RARELY_S if self._calm else LOOK_EVERY_S
@@ -184,7 +188,7 @@ class Launched:
 
     def _by_heartbeats(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the process that its last line names, where that descends from ours."""
-        named = {rank: self._named(rank) for rank in range(self._world_size)}
+        named = {rank: self._named(rank) for rank in self._here}
         return {rank: pid for rank, pid in named.items() if pid is not None and pid in below}
 
     def _named(self, rank: int) -> int | None:
@@ -213,12 +217,12 @@ class Launched:
                 self._are_more |= _count_in(environs[pid]) > self._world_size
         only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
         self._take_beyond({rank: pid for rank, pid in only.items() if rank >= self._world_size})
-        return {rank: pid for rank, pid in only.items() if rank < self._world_size}
+        return {rank: pid for rank, pid in only.items() if rank in self._here}
 
     def _take_beyond(self, found: Mapping[int, int]) -> None:
         """Record the ranks beyond those that were ordered, where they are others than before."""
         refs = {rank: ref for rank, pid in found.items() if (ref := find_process(pid)) is not None}
-        if refs and refs != self._beyond:
+        if refs and refs != self._beyond and self._here.start == 0:  # the watcher's own node
             with suppress(OSError):  # evidence for people: the ranks that were ordered come first
                 save_beyond(self._folder, refs)
                 self._beyond = refs
@@ -234,7 +238,7 @@ class Launched:
         topmost = [pid for pid, parent in parents.items() if parent not in pythons]
         ref = find_process(topmost[0]) if len(topmost) == 1 else None
         if ref is not None:
-            self._save(0, ref)
+            self._save(self._here.start, ref)
             self._guessed = ref
 
 

@@ -129,13 +129,22 @@ class OutputLines:
             one behind it only before it has fitted twice), `run`, `attempt`, `heartbeat`.
         log: the file that the program writes.
         pid: of the program.
+        rank: whose steps a line tells that names no rank.
         begin: bytes that the log had before it.
     """
 
     def __init__(
-        self, folder: Path, order: Mapping[str, Any], log: Path, pid: int, *, begin: int = 0
+        self,
+        folder: Path,
+        order: Mapping[str, Any],
+        log: Path,
+        pid: int,
+        *,
+        rank: int = 0,
+        begin: int = 0,
     ) -> None:
         self._folder, self._order, self._log, self._pid = folder, order, log, pid
+        self._unnamed = rank
         self._patterns = [re.compile(text) for text in order.get("patterns") or ()]
         cadence = order.get("heartbeat") or {}
         self._alive_every_s = float(cadence.get("alive_every_s") or 5.0)
@@ -336,7 +345,8 @@ class OutputLines:
         self._kept, self._rival = pattern, rival
 
     def _say(self, found: Mapping[str, str | None], beside: "Around") -> None:
-        number = _whole(found.get("rank")) or 0
+        number = _whole(found.get("rank"))
+        number = self._unnamed if number is None else number
         if not 0 <= number < MOST_RANKS:
             return
         rank = self._ranks.get(number) or self._open(number)

@@ -70,8 +70,6 @@ class Place:
             raise NoPlace(f"node {node} is none of the order's {nodes}")
         if world_size % nodes:
             raise NoPlace(f"{world_size} ranks cannot be shared out evenly over {nodes} nodes")
-        if nodes > 1 and order.get("command"):
-            raise NoPlace("a command is started on one node; several need workload.entry")
         each = world_size // nodes
         ranks = range(node * each, (node + 1) * each)
         return cls(
@@ -90,7 +88,34 @@ class Place:
 
     def programs(self, order: Mapping[str, Any]) -> range:
         """Return the numbers of the programs started here behind a wrapper: ranks, or a command."""
-        return range(1) if order.get("command") else self.ranks
+        return self.ranks[:1] if order.get("command") else self.ranks
+
+    def launcher_names(self, order: Mapping[str, Any]) -> dict[str, str]:
+        """Return what a command on several nodes finds in its environment; nothing on one node.
+
+        torchrun takes each of its options that is not typed from `PET_…`
+        (https://docs.pytorch.org/docs/stable/elastic/run.html). The plain names are for other
+        launchers, by way of a shell. The id keeps the launcher of an older attempt out.
+
+        Raises:
+            NoPlace: nobody has told where the nodes meet.
+        """
+        if self.is_whole:
+            return {}
+        if self.rendezvous is None:
+            raise NoPlace("nobody has told where the nodes meet")
+        host, _, port = self.rendezvous.rpartition(":")
+        plain = {
+            "NNODES": str(self.nodes),
+            "NODE_RANK": str(self.node),
+            "NPROC_PER_NODE": str(len(self.ranks)),
+            "MASTER_ADDR": host.strip("[]"),
+            "MASTER_PORT": port,
+        }
+        theirs = {f"PET_{name}": value for name, value in plain.items()}
+        names = {**plain, **theirs, "PET_RDZV_ID": fence_of(order)}
+        own = order.get("env") or {}
+        return {name: value for name, value in names.items() if name not in own}
 
     def own(self, name: str) -> str:
         """Return the name of a file of which every node has its own.

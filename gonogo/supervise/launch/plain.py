@@ -1,4 +1,7 @@
-"""The launcher `plain`: one program, started as it is. For one rank, and where torch is missing."""
+"""The launcher `plain`: one program a node, started as it is.
+
+For a command, for one rank, and where torch is missing.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,7 +11,7 @@ from gonogo.supervise.launch.place import NoPlace, Place
 
 
 class Plain:
-    """Starts the only program of an order; see `gonogo.supervise.launch.launcher`."""
+    """Starts the only program of a place; see `gonogo.supervise.launch.launcher`."""
 
     def build(
         self, order: Mapping[str, Any], place: Place, run_dir: Path, rank: Sequence[str]
@@ -16,9 +19,9 @@ class Plain:
         """Return the program's own command line.
 
         Raises:
-            NoPlace: more than one program is to be started.
+            NoPlace: more than one program is to be started, or an entry on several nodes.
         """
-        if not place.is_whole or len(place.programs(order)) > 1:
+        if len(place.programs(order)) > 1 or not (place.is_whole or order.get("command")):
             ranks = int(order["world_size"])
             raise NoPlace(f"{ranks} ranks need torchrun, and torch is not installed here")
         return list(rank)

@@ -31,6 +31,7 @@ from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, lost_a_peer
 from gonogo.supervise.launch.launched import Launched
 from gonogo.supervise.launch.output_lines import OutputLines
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import (
     ProcessRef,
     allow_tracing,
@@ -64,11 +65,14 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gonogo.supervise.launch.rank")
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--keeper", type=int, metavar="PID")
+    parser.add_argument("--node", type=int, default=0, metavar="K")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
     order = _weather.at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
-    rank = 0 if order.get("command") else int(told)
+    # A command stands for the first of the ranks that it starts itself, all of them on this node.
+    here = Place.of(order, asked.node).ranks if order.get("command") else None
+    rank = int(told) if here is None else here.start
     die_with_parent()
     if asked.keeper is not None and _is_orphan(asked.keeper, order):
         return 1  # the agent was gone before the line above
@@ -99,7 +103,7 @@ def main(argv: list[str]) -> int:
         save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
         return True
 
-    looking = Looking(asked.dir, order, rank, child.pid, begin=begin)
+    looking = Looking(asked.dir, order, rank, child.pid, here=here, begin=begin)
     status, was_asked = _wait(child, looking, record)
     code, number = (status, None) if status >= 0 else (None, -status)
     ended = Ended(code=code, signal=number, at=time.time())
@@ -215,18 +219,26 @@ class Looking:
         order: the order as data.
         rank: whose output it is.
         pid: of the program.
+        here: the ranks of this node; None: all.
         begin: bytes that the log had before it.
     """
 
     def __init__(
-        self, folder: Path, order: dict[str, Any], rank: int, pid: int, *, begin: int
+        self,
+        folder: Path,
+        order: dict[str, Any],
+        rank: int,
+        pid: int,
+        *,
+        here: range | None = None,
+        begin: int,
     ) -> None:
         self._reader: OutputLines | None = None
         self.launched: Launched | None = None
         """The ranks of a launcher; None where it starts none, and where nobody could look."""
         log = folder / f"rank{rank}.log"
-        self._read_by = partial(OutputLines, folder, order, log, pid, begin=begin)
-        self._look_by = partial(Launched, folder, order, pid)
+        self._read_by = partial(OutputLines, folder, order, log, pid, rank=rank, begin=begin)
+        self._look_by = partial(Launched, folder, order, pid, here)
         self._reads, self._looks = bool(order.get("patterns")), bool(order.get("command"))
         self._is_all = True
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.last_words import log_rank
 from gonogo.supervise.launch.command import LaunchRefused, build_command, build_environment
 from gonogo.supervise.launch.place import (
     NoPlace,
@@ -15,6 +16,7 @@ from gonogo.supervise.launch.place import (
     rendezvous_ports,
     told_node,
 )
+from gonogo.supervise.launch.plain import Plain
 
 ORDER = {"run": "run_1", "token": 3, "world_size": 8, "nodes": 2, "entry": "nsa.train"}
 RUN_DIR = Path("/runs/run_1")
@@ -47,7 +49,6 @@ def test_every_other_node_has_files_of_its_own() -> None:
     [
         pytest.param({}, 2, "none of the order's 2", id="a node too many"),
         pytest.param({"world_size": 7}, 0, "evenly", id="ranks that cannot be shared"),
-        pytest.param({"command": ["x"]}, 0, "workload.entry", id="a command"),
     ],
 )
 def test_what_does_not_fit_the_order_is_no_place(
@@ -142,3 +143,39 @@ def test_another_attempt_meets_elsewhere() -> None:
     assert fence_of(later) != fence_of(ORDER)
     assert rendezvous_ports(later)[0] not in rendezvous_ports(ORDER)
     assert rendezvous_ports(ORDER) == rendezvous_ports(dict(ORDER))
+
+
+COMMAND = {**ORDER, "entry": None, "command": ["true"]}
+
+
+def test_a_command_is_one_program_a_node_and_stands_for_the_first_rank_there() -> None:
+    places = [Place.of(COMMAND, node) for node in range(2)]
+    assert [place.programs(COMMAND) for place in places] == [range(1), range(4, 5)]
+    assert [log_rank(COMMAND, rank) for rank in range(8)] == [0, 0, 0, 0, 4, 4, 4, 4]
+    assert [log_rank(ORDER, rank) for rank in range(8)] == list(range(8))
+
+
+def test_torchrun_and_shells_find_where_the_nodes_of_a_command_meet() -> None:
+    names = Place.of(COMMAND, 1, rendezvous="[fd00::1]:20001").launcher_names(COMMAND)
+    assert names == {
+        "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4",
+        "PET_MASTER_ADDR": "fd00::1", "PET_MASTER_PORT": "20001", "PET_RDZV_ID": "run_1.3",
+        "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4",
+        "MASTER_ADDR": "fd00::1", "MASTER_PORT": "20001",
+    }  # fmt: skip
+
+
+def test_what_a_plan_sets_itself_is_left_and_one_node_needs_nothing() -> None:
+    own = {**COMMAND, "env": {"PET_MASTER_PORT": "29500"}}
+    assert "PET_MASTER_PORT" not in Place.of(own, 1, rendezvous="a:1").launcher_names(own)
+    assert Place.of({**COMMAND, "nodes": 1}).launcher_names(COMMAND) == {}
+    with pytest.raises(NoPlace, match="where the nodes meet"):
+        Place.of(COMMAND, 1).launcher_names(COMMAND)
+
+
+def test_only_a_command_is_started_on_several_nodes_without_torchrun() -> None:
+    place = Place.of(COMMAND, 1, rendezvous="a:1")
+    assert Plain().build(COMMAND, place, RUN_DIR, ["true"]) == ["true"]
+    entry = {**ORDER, "world_size": 2}
+    with pytest.raises(NoPlace, match="need torchrun"):
+        Plain().build(entry, Place.of(entry, 1, rendezvous="a:1"), RUN_DIR, ["true"])
