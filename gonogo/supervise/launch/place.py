@@ -86,6 +86,16 @@ class Place:
         """Whether this node's keeper writes the run's end, and its watcher decides."""
         return self.node == 0
 
+    @property
+    def sorted_address(self) -> str:
+        """Address that this node tells torch's launchers, which number nodes in its order.
+
+        Only node 0's is ever connected to. The others tell a name that sorts behind every address,
+        and behind each other: rank numbers are those of the place.
+        """
+        host = (self.rendezvous or "").rpartition(":")[0]
+        return host.strip("[]") if self.leads else f"~node{self.node:06}"
+
     def programs(self, order: Mapping[str, Any]) -> range:
         """Return the numbers of the programs started here behind a wrapper: ranks, or a command."""
         return self.ranks[:1] if order.get("command") else self.ranks
@@ -95,7 +105,8 @@ class Place:
 
         torchrun takes each of its options that is not typed from `PET_…`
         (https://docs.pytorch.org/docs/stable/elastic/run.html). The plain names are for other
-        launchers, by way of a shell. The id keeps the launcher of an older attempt out.
+        launchers, by way of a shell. The id keeps the launcher of an older attempt out. The local
+        address gives c10d the node's own number (`sorted_address`).
 
         Raises:
             NoPlace: nobody has told where the nodes meet.
@@ -113,7 +124,8 @@ class Place:
             "MASTER_PORT": port,
         }
         theirs = {f"PET_{name}": value for name, value in plain.items()}
-        names = {**plain, **theirs, "PET_RDZV_ID": fence_of(order)}
+        theirs |= {"PET_RDZV_ID": fence_of(order), "PET_LOCAL_ADDR": self.sorted_address}
+        names = {**plain, **theirs}
         own = order.get("env") or {}
         return {name: value for name, value in names.items() if name not in own}
 

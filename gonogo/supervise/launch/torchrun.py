@@ -1,9 +1,7 @@
 """The launcher `torchrun`: on one node by itself, on several by a rendezvous at node 0.
 
 On several nodes the launchers meet at a store that node 0's hosts, under the id `{run}.{token}`:
-the launcher of an older attempt that wakes meets nobody. torch numbers the nodes in the order of
-the addresses that they tell. Only node 0's address is ever connected to, so the others tell a name
-that sorts behind every address, and behind each other: rank numbers are those of the place.
+the launcher of an older attempt that wakes meets nobody.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,7 +50,6 @@ def _meeting(order: Mapping[str, Any], place: Place) -> list[str]:
         ]  # fmt: skip
     if place.rendezvous is None:
         raise NoPlace("nobody has told where the nodes meet")
-    host = place.rendezvous.rpartition(":")[0]
     limits = f"join_timeout={MEET_LIMIT_S},read_timeout={MEET_LIMIT_S}"
     return [
         "--nnodes", str(place.nodes),
@@ -60,5 +57,5 @@ def _meeting(order: Mapping[str, Any], place: Place) -> list[str]:
         "--rdzv-endpoint", place.rendezvous,
         "--rdzv-id", fence_of(order),
         "--rdzv-conf", f"is_host={int(place.leads)},{limits}",
-        "--local-addr", host.strip("[]") if place.leads else f"~node{place.node:06}",
+        "--local-addr", place.sorted_address,
     ]  # fmt: skip

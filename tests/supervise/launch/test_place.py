@@ -160,6 +160,7 @@ def test_torchrun_and_shells_find_where_the_nodes_of_a_command_meet() -> None:
     assert names == {
         "PET_NNODES": "2", "PET_NODE_RANK": "1", "PET_NPROC_PER_NODE": "4",
         "PET_MASTER_ADDR": "fd00::1", "PET_MASTER_PORT": "20001", "PET_RDZV_ID": "run_1.3",
+        "PET_LOCAL_ADDR": "~node000001",
         "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4",
         "MASTER_ADDR": "fd00::1", "MASTER_PORT": "20001",
     }  # fmt: skip
