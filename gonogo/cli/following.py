@@ -10,6 +10,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 TELL_EVERY_S = 10.0
@@ -24,8 +25,12 @@ class Following:
     tried again at the next look, and the run is followed all the same.
     """
 
-    def __init__(self, run_dir: RunDir, order: Order, *, quiet: bool) -> None:
+    def __init__(
+        self, run_dir: RunDir, order: Order, *, quiet: bool, place: Place | None = None
+    ) -> None:
         self._dir, self._order = run_dir, order
+        self._log = run_dir.rank_log(0 if place is None else place.ranks.start)
+        self._leads = place is None or place.leads
         stream = sys.stderr if quiet else sys.stdout
         self._shown_on = None if stream is None else stream.fileno()
         self._offset = self._findings = 0
@@ -36,6 +41,8 @@ class Following:
     def look(self) -> None:
         """Show what is new."""
         self._pass_on()
+        if not self._leads:  # node 0 tells of the run as a whole
+            return
         rows = list(RunFiles(self._dir.path).rows("findings.jsonl", Finding))
         for found in rows[self._findings :]:
             self._findings += 1
@@ -48,7 +55,7 @@ class Following:
     def _pass_on(self) -> None:
         if self._shown_on is None:  # this process was started without
             return
-        with suppress(OSError), (self._dir.path / "rank0.log").open("rb", buffering=0) as log:
+        with suppress(OSError), self._log.open("rb", buffering=0) as log:
             while chunk := os.pread(log.fileno(), _CHUNK_BYTES, self._offset):
                 self._offset += os.write(self._shown_on, chunk)
 

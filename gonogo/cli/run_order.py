@@ -13,6 +13,7 @@ from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.planning.checks import warnings_of
+from gonogo.planning.launch_line import read_launch_line
 from gonogo.planning.resolve import (
     build_command_order,
     build_order,
@@ -38,6 +39,7 @@ def order_of(
     stall_s: float | None,
     waive: list[str],
     allow_drift: list[str],
+    nodes: int = 1,
 ) -> Order:
     """Return the order of a command that no plan knows.
 
@@ -64,6 +66,7 @@ def order_of(
         run=new_id(Kind.RUN),
         cwd=here,
         world_size=world_size,
+        nodes=nodes,
         steps=steps,
         watch=_watch_of(stall_s),
         stall_s=stall_s,
@@ -78,6 +81,36 @@ def order_of(
             "allow_drift": allow_drift,
         }
     )
+
+
+def ranks_of(command: list[str], asked: int | None, nodes: int) -> int:
+    """Return how many ranks a command has, and refuse a line that contradicts `--nodes`.
+
+    Args:
+        command: program and arguments.
+        asked: `--world-size`; None: on one node 1, on several as many as the line says.
+        nodes: on how many nodes it is started.
+
+    Raises:
+        Rejected: the line is for another number of nodes, or they cannot share the ranks evenly.
+    """
+    line = read_launch_line(command)
+    if line is not None and line.nodes not in (None, nodes):
+        if nodes == 1:
+            raise Rejected(
+                f"{line.nodes_option}: this would start one node's part of {line.nodes}. Start"
+                f" gonogo run --nodes {line.nodes} --node-rank I -- … on each node, or with"
+                " --nodes auto by a launcher (srun, mpirun); leave the option out for one node"
+            )
+        raise Rejected(f"{line.nodes_option}: --nodes says {nodes}; leave the option out")
+    if asked is None and nodes > 1 and line is not None and line.has_ranks:
+        if line.ranks_per_node is None:
+            raise Rejected("how many ranks a node has only a shell can tell: say --world-size N")
+        return nodes * line.ranks_per_node
+    ranks = nodes if asked is None else asked
+    if ranks % nodes:
+        raise Rejected(f"--world-size: found {ranks}; expected a multiple of --nodes, {nodes}")
+    return ranks
 
 
 def _find_folder() -> str:

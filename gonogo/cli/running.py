@@ -1,18 +1,22 @@
 """`gonogo run -- COMMAND`: any program, supervised and judged, without a service and a checkout.
 
-The command is started once, as it is written, in this folder and environment. What it does is told
+The command is started once, as it is written, in this folder and environment; with `--nodes` once
+on each node, by the same line on each (`gonogo.cli.joint_start`). What it does is told
 by its own heartbeats where it is attached (`gonogo.trainer`), else by what it prints. Its keeper
 lives in a session of its own: this process may die, and the run goes on. Its terminal may go, or
 whoever reads what it shows: it follows the run in silence, and judges it.
 """
 
 import logging
+import os
 import re
 import shutil
 import signal
 import subprocess
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +25,7 @@ import typer
 from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.following import Following
 from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
+from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, wait_for_verdict
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say, shown_if_taken
 from gonogo.cli.reach.completing import complete_plans
@@ -37,7 +42,7 @@ from gonogo.cli.run_advice import (
     unseen_ranks,
     went_on_after,
 )
-from gonogo.cli.run_order import check_waivers, order_of, under_plan
+from gonogo.cli.run_order import check_waivers, order_of, ranks_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
@@ -47,14 +52,19 @@ from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.directory import judge_directory
 from gonogo.plain_file import is_there
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, read_tail, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.listing import list_host_devices
 from gonogo.supervise.devices.visible import visible_devices
-from gonogo.supervise.exit_record import build_refusal, last_error_line
+from gonogo.supervise.exit_record import last_error_line
+from gonogo.supervise.keeper.gone import tell_gone
+from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.keeper.meeting import MEET_LIMIT_S, find_port
+from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.late_look import look_late
+from gonogo.supervise.launch.place import Place, rendezvous_ports
 from gonogo.supervise.locks import (
     HOST_FOLDER,
     DeviceLocks,
@@ -65,6 +75,7 @@ from gonogo.supervise.locks import (
 )
 from gonogo.supervise.lost import end_lost
 from gonogo.supervise.preflight.preflight import check_host
+from gonogo.supervise.processes import NODE_NAME
 from gonogo.supervise.quarantine import without_quarantined
 from gonogo.supervise.start import start_draining, start_keeper
 from gonogo.trainer.line_file import ATTACHED
@@ -87,8 +98,32 @@ def run(
         ),
     ] = None,
     world_size: Annotated[
-        int, typer.Option(min=1, max=1024, help="How many ranks its lines must show.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, max=1024, help="How many ranks its lines must show, on all nodes."),
+    ] = None,
+    nodes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|auto",
+            help="On how many nodes the command runs, started by this line once on each; auto: as"
+            " the launcher tells (srun, mpirun, SkyPilot, dstack, JobSet).",
+        ),
+    ] = None,
+    node_rank: Annotated[
+        int | None, typer.Option(min=0, help="Number of this node, where no launcher tells it.")
+    ] = None,
+    master_addr: Annotated[
+        str | None, typer.Option(help="Address of node 0, where no launcher tells it.")
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--dir", help="Folder of run directories, shared by all nodes; else GONOGO_HOME/runs."
+        ),
+    ] = None,
+    node_wait_s: Annotated[
+        float, typer.Option(min=1.0, max=1e6, help="How long the nodes wait for each other.")
+    ] = MEET_LIMIT_S,
     name: Annotated[str, typer.Option(help="Name of the run.")] = "",
     steps: Annotated[
         int | None,
@@ -120,69 +155,155 @@ def run(
     """Run any program here, supervise it, and judge it; no service is needed."""
     settings = load_settings()
     logging.getLogger("gonogo").addHandler(logging.NullHandler())  # what matters is said below
+    part = find_nodes(nodes, node_rank, master_addr, settings.inherited)
+    runs = settings.home / "runs" if folder is None else folder.absolute()
+    starts = settings.home / "starts" if folder is None else runs / ".starts"
+    joint = None if part is None else JointStart(runs, starts, part, command, node_wait_s)
     if shutil.which(command[0], path=settings.inherited.get("PATH")) is None:
         raise Rejected(f"{command[0]}: no such program can be started here{_meant(command[0])}")
+    count = 1 if part is None else part.count
     order = order_of(
-        command, pattern or [], world_size, name, steps, stall_s, waive or [], allow_drift or []
+        command,
+        pattern or [],
+        ranks_of(command, world_size, count),
+        name,
+        steps,
+        stall_s,
+        waive or [],
+        allow_drift or [],
+        nodes=count,
     )
-    if (plan is None) != (phase is None):
-        raise Rejected("--plan and --phase go together")
-    beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size != 1}
-    if plan is not None and (taken := [name for name, value in beside.items() if value]):
-        raise Rejected(f"{taken[0]}: the plan says that; leave it out, or change the plan")
-    if plan is not None and phase is not None:
-        order = under_plan(order, plan, phase)
+    beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size is not None}
+    order = _lay_plan(order, plan, phase, [option for option, said in beside.items() if said])
     check_waivers(order)
-    folder = settings.home / "runs" / order.run
-    try:
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        folder.parent.mkdir(exist_ok=True)
-        own_signing_key(settings.home)  # now: after the run it is too late to learn that it is gone
-        folder.mkdir()
-    except OSError as error:
-        raise Rejected(f"GONOGO_HOME: {folder}: {error.strerror}") from error
-    run_dir = RunDir(folder)
-    save_json(run_dir.order, order.document())
-    (folder / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
-    say(f"{order.run} in {folder}")
-    interrupted = _supervise(order, run_dir, settings, quiet=as_json)
+    _make_folders(settings, runs)
+    if part is not None and joint is not None and part.node > 0:  # it would refuse the same
+        raise typer.Exit(_follow_node_0(RunDir(runs / joint.follow()), part, settings, as_json))
+    run_dir = RunDir(runs / order.run)
+    if joint is None:
+        _make_run(run_dir, order)
+    else:
+        joint.lead(partial(_make_run, run_dir, order))
+    say(f"{order.run} in {run_dir.path}")
+    place = Place.of(order.document())
+    address = None if part is None else part.address
+    interrupted = _supervise(order, run_dir, settings, place, quiet=as_json, address=address)
     document = _judge(run_dir, settings.home, as_json)
+    verdict = document["verdict"]
+    code = exit_of_verdict(Verdict(verdict) if verdict else None)
+    if joint is not None:
+        save_verdict(run_dir, code)
     if not as_json:
-        heard, read = run_dir.ranks(), not (folder / ATTACHED).exists()
-        rows = document["criteria"]
-        printed = _printed(run_dir) if read else []
-        fits = [] if heard else fitting(printed)
-        counted = bool(heard) and counts_lines(order.patterns, printed)
-        said = advise_ranks(order, heard, planned=plan is not None)
-        said += advise_loss(order, printed)
-        said += advise_drift(rows, planned=plan is not None)
-        judged = document["verdict"] != Verdict.NO_GO and not interrupted
-        if judged and not _was_refused(document):  # that is what it lacks
-            planned, told = plan is not None, document["facts"]["ranks"]
-            undone = undone_ranks(told, order.steps)
-            errors = [error_told(last_error_line(folder, int(rank))) for rank in undone]
-            said += advise(
-                order,
-                rows,
-                heard,
-                read=read,
-                planned=planned,
-                fits=fits,
-                counted=counted,
-                unseen=unseen_ranks(document["facts"]["exit"]),
-                undone=bool(undone),
-                error=next((text for text in errors if text is not None), None),
-                lengths=lengths_told(order.patterns, printed) if heard else (),
-                last=max((row["last_step"] for row in told.values()), default=None),
-                went_on=went_on_after(told, document["facts"]["boots"]),
-                some_losses=has_some_losses(told),
-            )
-        for text in said:
-            say(text)
+        _advise(order, run_dir, document, planned=plan is not None, interrupted=interrupted)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
-    verdict = document["verdict"]
-    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+    raise typer.Exit(code)
+
+
+def _lay_plan(order: Order, plan: str | None, phase: str | None, said: list[str]) -> Order:
+    """Return the order under a plan's phase, where one is named.
+
+    Args:
+        order: of the command.
+        plan, phase: `--plan` and `--phase`.
+        said: options that the plan decides.
+
+    Raises:
+        NotFound, Rejected: no such plan or phase, or the options do not fit it.
+    """
+    if plan is None and phase is None:
+        return order
+    if plan is None or phase is None:
+        raise Rejected("--plan and --phase go together")
+    if said:
+        raise Rejected(f"{said[0]}: the plan says that; leave it out, or change the plan")
+    planned = under_plan(order, plan, phase)
+    if planned.nodes != order.nodes:
+        raise Rejected(f"--nodes: found {order.nodes}; the plan says {planned.nodes}")
+    return planned
+
+
+def _make_folders(settings: Settings, runs: Path) -> None:
+    """Make the home and the folder of run directories.
+
+    Raises:
+        Rejected: they cannot be made, or hold no key that can be read.
+    """
+    try:
+        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        runs.mkdir(parents=True, exist_ok=True)
+        own_signing_key(settings.home)  # now: after the run it is too late to learn that it is gone
+    except OSError as error:
+        raise Rejected(f"GONOGO_HOME: {runs}: {error.strerror}") from error
+
+
+def _make_run(run_dir: RunDir, order: Order) -> str:
+    """Make a run's directory with its order; return its id.
+
+    Raises:
+        Rejected: it cannot be made.
+    """
+    try:
+        run_dir.path.mkdir()
+    except OSError as error:
+        raise Rejected(f"GONOGO_HOME: {run_dir.path}: {error.strerror}") from error
+    save_json(run_dir.order, order.document())
+    (run_dir.path / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
+    return order.run
+
+
+def _follow_node_0(run_dir: RunDir, part: Nodes, settings: Settings, as_json: bool) -> int:
+    """Keep this node's part of the run that node 0 has begun; return the exit code of its verdict.
+
+    Raises:
+        Corrupt: its order cannot be read.
+        Unavailable: node 0 tells no verdict.
+    """
+    order = load_record(run_dir.order, Order)
+    if order is None:
+        raise Unavailable(f"{run_dir.order} cannot be seen from {os.uname().nodename}")
+    say(f"node {part.node} of {order.run} in {run_dir.path}")
+    place = Place.of(order.document(), part.node)
+    if _supervise(order, run_dir, settings, place, quiet=as_json, address=None):
+        return Exit.INTERRUPTED
+    return wait_for_verdict(run_dir)
+
+
+def _advise(
+    order: Order, run_dir: RunDir, document: Mapping[str, Any], *, planned: bool, interrupted: bool
+) -> None:
+    """Say what would tell more."""
+    heard, read = run_dir.ranks(), not (run_dir.path / ATTACHED).exists()
+    rows = document["criteria"]
+    printed = _printed(run_dir) if read else []
+    fits = [] if heard else fitting(printed)
+    counted = bool(heard) and counts_lines(order.patterns, printed)
+    said = advise_ranks(order, heard, planned=planned)
+    said += advise_loss(order, printed)
+    said += advise_drift(rows, planned=planned)
+    judged = document["verdict"] != Verdict.NO_GO and not interrupted
+    if judged and not _was_refused(document):  # that is what it lacks
+        told = document["facts"]["ranks"]
+        undone = undone_ranks(told, order.steps)
+        errors = [error_told(last_error_line(run_dir.path, int(rank))) for rank in undone]
+        said += advise(
+            order,
+            rows,
+            heard,
+            read=read,
+            planned=planned,
+            fits=fits,
+            counted=counted,
+            unseen=unseen_ranks(document["facts"]["exit"]),
+            undone=bool(undone),
+            error=next((text for text in errors if text is not None), None),
+            lengths=lengths_told(order.patterns, printed) if heard else (),
+            last=max((row["last_step"] for row in told.values()), default=None),
+            went_on=went_on_after(told, document["facts"]["boots"]),
+            some_losses=has_some_losses(told),
+        )
+    for text in said:
+        say(text)
 
 
 def _was_refused(document: Mapping[str, Any]) -> bool:
@@ -191,26 +312,58 @@ def _was_refused(document: Mapping[str, Any]) -> bool:
     return bool(outcome.get("code") == OutcomeCode.PREFLIGHT_FAILED)
 
 
-def _supervise(order: Order, run_dir: RunDir, settings: Settings, *, quiet: bool) -> bool:
-    """Check the host, and follow the run to its end; True when it was interrupted here."""
+def _supervise(
+    order: Order,
+    run_dir: RunDir,
+    settings: Settings,
+    place: Place,
+    *,
+    quiet: bool,
+    address: str | None,
+) -> bool:
+    """Check the host, and follow this node's part to its end; True when it was interrupted here.
+
+    Args:
+        order: the run's order.
+        run_dir: its directory.
+        settings: ours.
+        place: the part of the run that is kept here.
+        quiet: whether its output goes to stderr.
+        address: where the other nodes reach node 0; None: its keeper finds that out.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives its terminal: so do we
     environ = dict(settings.inherited)
     shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
-    locks = DeviceLocks(home=settings.home, shared=shared)
+    home = settings.home
+    if not place.is_whole:  # nodes share the home, and none of their locks
+        home = home / "hosts" / os.uname().nodename
+    host = _Host(order, run_dir, place, settings.home, DeviceLocks(home=home, shared=shared))
     asked: list[int] = []
+    refuse = partial(save_refusal, run_dir.path, order.document(), place)
     try:
-        keeper = _start(order, run_dir, locks, environ, asked)
+        keeper = _start(host, environ, asked, address)
     except _Refused as refused:
-        _save_refusal(run_dir, order, "preflight_failed", "infra", str(refused))
+        refuse("preflight_failed", "infra", str(refused))
         return False
     except KeyboardInterrupt as told:
-        _save_refusal(run_dir, order, *_why(told))
+        refuse(*_why(told))
         return True
-    interrupted = _follow(keeper, run_dir, order, asked, quiet=quiet)
+    interrupted = _follow(keeper, run_dir, order, place, asked, quiet=quiet)
     if keeper.returncode != 0:
         how = "was killed" if keeper.returncode < 0 else "has failed"
-        _end_lost(run_dir, order, locks, environ, how)
+        _end_lost(host, environ, how)
     return interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    """What of a run is kept on this host, and whose devices it may take."""
+
+    order: Order
+    run_dir: RunDir
+    place: Place
+    home: Path
+    locks: DeviceLocks
 
 
 class _Refused(Exception):
@@ -218,11 +371,7 @@ class _Refused(Exception):
 
 
 def _start(
-    order: Order,
-    run_dir: RunDir,
-    locks: DeviceLocks,
-    environ: dict[str, str],
-    asked: list[int],
+    host: _Host, environ: dict[str, str], asked: list[int], address: str | None
 ) -> "subprocess.Popen[bytes]":
     """Check the host and start the keeper; signals that come while it starts are in `asked`.
 
@@ -232,15 +381,17 @@ def _start(
     """
     while True:
         interrupt_on_signals()
-        devices = _devices_of(order, environ, locks)
-        checked = check_host(order, run_dir, devices=devices, cwd=Path.cwd())
+        devices = _devices_of(host, environ)
+        checked = check_host(
+            host.order, host.run_dir, devices=devices, cwd=Path.cwd(), node=host.place.node
+        )
         for check in checked.checks:
             if check.outcome != "pass":
                 say(f"preflight {check.id}: {check.outcome}: {check.text}")
         if not checked.passed or devices is None:
             raise _Refused("; ".join(row.text for row in checked.checks if row.outcome == "fail"))
         try:
-            keeper = _launch(run_dir, locks, environ, devices, asked)
+            keeper = _launch(host, environ, devices, asked, address)
         except OSError as error:
             text = f"its keeper cannot be started: {error}"
             say(text)
@@ -256,39 +407,33 @@ def _why(told: KeyboardInterrupt) -> tuple[str, str, str]:
     return "halted", "operator", "it was interrupted before it began"
 
 
-def _save_refusal(run_dir: RunDir, order: Order, reason: str, ended_by: str, text: str) -> None:
-    document, now = order.document(), time.time()
-    refusal = build_refusal(reason, ended_by, text, run_dir=run_dir.path, order=document, now=now)
-    save_json(run_dir.exit, refusal)
+def _devices_of(host: _Host, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the devices of this part of a run: of a profile that has some one a rank.
 
-
-def _devices_of(
-    order: Order, environ: Mapping[str, str], locks: DeviceLocks
-) -> tuple[str, ...] | None:
-    """Return the devices of a run: on a profile with devices one a rank, the first free ones.
+    They are the first free ones.
 
     None where there are too few, none at all where the driver does not say which there are: the
     preflight says why.
 
     Args:
-        order: the run's order.
+        host: what is kept here.
         environ: ours; CUDA_VISIBLE_DEVICES may name fewer, and in another order.
-        locks: who holds which.
     """
-    if not has_devices(order):
+    if not has_devices(host.order):
         return ()
     listing = list_host_devices()
     if listing.error is not None:
         return ()
     seen = visible_devices([row.device() for row in listing.devices], environ)
-    fit = without_quarantined(locks.home, [row.uuid for row in seen], time.time())
-    return choose_together(locks.free(fit), order.world_size)
+    fit = without_quarantined(host.home, [row.uuid for row in seen], time.time())
+    return choose_together(host.locks.free(fit), len(host.place.ranks))
 
 
 def _follow(
     keeper: "subprocess.Popen[bytes]",
     run_dir: RunDir,
     order: Order,
+    place: Place,
     asked: list[int],
     *,
     quiet: bool,
@@ -299,11 +444,12 @@ def _follow(
         keeper: of the run.
         run_dir: its directory.
         order: its order.
+        place: the part of it that is kept here.
         asked: signals that came while the keeper was started.
         quiet: whether its output goes to stderr.
     """
     interrupt_on_signals()
-    following = Following(run_dir, order, quiet=quiet)
+    following = Following(run_dir, order, quiet=quiet, place=place)
     interrupts = 0
     while True:
         try:
@@ -313,7 +459,7 @@ def _follow(
             following.look()
             if ended:
                 if keeper.returncode > 0:
-                    say(_last_line(run_dir.path / "keeper.log"))
+                    say(_last_line(run_dir.path / place.own("keeper.log")))
                 return interrupts > 0
             time.sleep(_POLL_S)
         except KeyboardInterrupt as told:
@@ -336,10 +482,17 @@ def _was_let_go(run_dir: RunDir) -> bool:
         return True
 
 
-def _end_lost(
-    run_dir: RunDir, order: Order, locks: DeviceLocks, environ: Mapping[str, str], how: str
-) -> None:
-    """End what is left of a run whose keeper is lost: without a service nobody else does."""
+def _end_lost(host: _Host, environ: Mapping[str, str], how: str) -> None:
+    """End what is left of a run whose keeper is lost: without a service nobody else does.
+
+    Of a node behind the first, node 0 is told: its keeper ends the rest.
+    """
+    run_dir, order, place, locks = host.run_dir, host.order, host.place, host.locks
+    if not place.leads:
+        say(f"the keeper of node {place.node} {how}: what is left here is ended")
+        end_marked(f"{order.run}/{place.node}", run_dir.path, name=NODE_NAME)
+        tell_gone(run_dir.path, place.node, order.token, time.time())
+        return
     with holding(keeper_lock(run_dir.path)) as mine:
         if not mine:
             return
@@ -378,11 +531,11 @@ def _last_line(path: Path) -> str:
 
 
 def _launch(
-    run_dir: RunDir,
-    locks: DeviceLocks,
+    host: _Host,
     environ: dict[str, str],
     devices: tuple[str, ...],
     asked: list[int],
+    address: str | None,
 ) -> "subprocess.Popen[bytes] | None":
     """Start the keeper; None where somebody has taken one of its devices since they were chosen.
 
@@ -392,18 +545,28 @@ def _launch(
     Raises:
         Unavailable: another launch in this home takes for ever.
     """
+    locks, place = host.locks, host.place
     home = locks.home
+    options = ["--allow", "any", "--allow-env", "any"]
+    if not place.is_whole:
+        options += ["--node", str(place.node)]
+    if address is not None:
+        options += [
+            "--rendezvous",
+            f"{address}:{find_port(rendezvous_ports(host.order.document()))}",
+        ]
 
     def start() -> subprocess.Popen[bytes]:
         note_interrupts(asked)
         return start_keeper(
-            run_dir.path,
-            home=home,
+            host.run_dir.path,
+            home=host.home,
             locks=locks,
             devices=devices,
             environ=environ,
             cwd=Path.cwd(),
-            options=("--allow", "any", "--allow-env", "any"),
+            place=place,
+            options=options,
         )
 
     if not devices:

@@ -136,6 +136,7 @@ def build_command_order(
     run: str,
     cwd: str,
     world_size: int = 1,
+    nodes: int = 1,
     steps: int | None = None,
     watch: Watch | None = None,
     stall_s: float | None = None,
@@ -149,6 +150,7 @@ def build_command_order(
         experiment, run: identifiers.
         cwd: folder in which it is started.
         world_size: how many ranks its lines must show.
+        nodes: on how many nodes it is started, once on each.
         steps: the last step that they must show; None: nobody says.
         watch: settings of the watchdog.
         stall_s: the limit of every place; None: the table's own.
@@ -164,6 +166,7 @@ def build_command_order(
         phase="run",
         steps=steps,
         world_size=world_size,
+        nodes=nodes,
         profile="cpu",
         entry=None,
         command=list(command),

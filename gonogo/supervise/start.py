@@ -17,6 +17,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.sampling import build_drain_command
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import DeviceLocks, take_lock
 from gonogo.supervise.release import own_module
 
@@ -38,9 +39,10 @@ def start_keeper(
     environ: Mapping[str, str],
     cwd: Path,
     module: str = KEEPER_MODULE,
+    place: Place | None = None,
     options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start the keeper of a run and return when it holds its devices (or has failed to).
+    """Start the keeper of a run, and return when it holds its devices (or has failed to).
 
     Args:
         run_dir: the run's directory, with its order.
@@ -50,13 +52,15 @@ def start_keeper(
         environ: the keeper's environment.
         cwd: the folder in which the keeper, and all that it starts, runs.
         module: the keeper.
+        place: the part of a run on several nodes that it keeps; None: all of it.
         options: further arguments of the keeper.
 
     Raises:
         OSError: the process cannot be started.
     """
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
-    with append_plain(run_dir / "keeper.log") as log:
+    name = "keeper.log" if place is None else place.own("keeper.log")
+    with append_plain(run_dir / name) as log:
         process = subprocess.Popen(
             [*own_module(module), str(run_dir), "--home", str(home), *taken, *options],
             cwd=cwd,
@@ -67,7 +71,7 @@ def start_keeper(
             start_new_session=True,
         )
     deadline = time.monotonic() + READY_LIMIT_S
-    while not _is_ready(run_dir) and process.poll() is None:
+    while not _is_ready(run_dir, place) and process.poll() is None:
         if time.monotonic() > deadline:
             _log.warning("%s: its keeper is slow", run_dir.name, extra={"action": "keeper_slow"})
             break
@@ -75,10 +79,10 @@ def start_keeper(
     return process
 
 
-def _is_ready(run_dir: Path) -> bool:
+def _is_ready(run_dir: Path, place: Place | None) -> bool:
     """Say whether the keeper has its devices; where nobody can look just now it may have."""
     try:
-        return living_keeper(run_dir) is not None
+        return living_keeper(run_dir, place) is not None
     except OSError:
         return False
 

@@ -18,9 +18,11 @@ from gonogo.cli import running
 from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
 from gonogo.cli.settings import load_settings
+from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
 from tests.data import make_runs
@@ -65,6 +67,10 @@ def environment(folder: Path) -> dict[str, str]:
         "PYTHONPATH": str(ROOT),
         "GONOGO_HOME": str(folder / "home"),
     }
+
+
+def place_of(order: Order) -> Place:
+    return Place.of(order.document())
 
 
 class Ran:
@@ -366,7 +372,9 @@ def test_who_asks_while_the_host_is_checked_is_told_how_it_ended(
     monkeypatch.setattr(running, "check_host", look)
     with handlers_kept():
         settings = load_settings({"GONOGO_HOME": str(tmp_path)})
-        assert running._supervise(order, run_dir, settings, quiet=True)
+        assert running._supervise(
+            order, run_dir, settings, place_of(order), quiet=True, address=None
+        )
     record = load_record(run_dir.exit, ExitRecord)
     assert record is not None
     assert (record.reason, record.run) == (reason, order.run)
@@ -379,7 +387,7 @@ def test_who_asks_while_the_disk_cannot_be_read_leaves_no_program_behind(tmp_pat
         unreadable.go.exists()
     with handlers_kept(), subprocess.Popen([sys.executable, "-c", WAITS]) as keeper:
         order, asked = make_runs.order_of(), [signal.SIGTERM]
-        assert running._follow(keeper, unreadable, order, asked, quiet=True)
+        assert running._follow(keeper, unreadable, order, place_of(order), asked, quiet=True)
     assert keeper.returncode == -signal.SIGTERM
 
 
@@ -782,7 +790,8 @@ def test_a_run_gets_the_devices_that_are_seen_and_free(
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     locks = DeviceLocks(home=tmp_path / "home", shared=tmp_path / "locks")
     with holding(locks.path("GPU-2")):
-        assert running._devices_of(order, environ, locks) == devices
+        host = running._Host(order, RunDir(tmp_path), place_of(order), locks.home, locks)
+        assert running._devices_of(host, environ) == devices
 
 
 def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
@@ -812,6 +821,8 @@ def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
         monkeypatch.setattr(running, "check_host", look)
         monkeypatch.setattr(running, "start_keeper", start)
         with handlers_kept():
-            running._supervise(order, RunDir(tmp_path), settings, quiet=True)
+            running._supervise(
+                order, RunDir(tmp_path), settings, place_of(order), quiet=True, address=None
+            )
     assert looked == [("GPU-0",), ("GPU-1",)]
     assert started == [("GPU-1",)]

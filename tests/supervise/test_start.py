@@ -21,7 +21,7 @@ def test_a_directory_that_cannot_be_read_for_a_moment_says_nothing_of_a_keeper(
     """It runs by then: whoever raised here would have its run ended as never begun."""
     looks: list[Path] = []
 
-    def look(run_dir: Path) -> ProcessRef | None:
+    def look(run_dir: Path, _: object) -> ProcessRef | None:
         looks.append(run_dir)
         if len(looks) < 3:
             raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -53,7 +53,7 @@ def test_a_keeper_whose_programs_come_from_a_slow_disk_is_waited_for(
     def sleep(seconds: float) -> None:
         clock[0] += max(0.5, seconds)
 
-    def look(run_dir: Path) -> ProcessRef | None:
+    def look(run_dir: Path, _: object) -> ProcessRef | None:
         return ProcessRef(pid=os.getpid(), start_ticks=1) if clock[0] >= 45.0 else None
 
     monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))

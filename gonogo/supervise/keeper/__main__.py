@@ -54,7 +54,8 @@ from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
-from gonogo.supervise.launch.place import Place, told_node
+from gonogo.supervise.launch.node_launchers import told_node
+from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end
 from gonogo.supervise.processes import become_subreaper

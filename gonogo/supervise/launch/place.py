@@ -3,10 +3,9 @@
 An order of several nodes (`order.nodes`) has as many places, one keeper each, and every keeper
 takes care of the ranks of its own place alone. Ranks are numbered node by node, the same number on
 each: of 8 ranks on 2 nodes, node 1 has 4 to 7. Which node this is says who started us: by hand
-(`--node`), Slurm, an indexed Job of Kubernetes, or whoever sets torchrun's PET_ names.
+(`--node`), or a launcher (`gonogo.supervise.launch.node_launchers`).
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -15,9 +14,6 @@ from zlib import crc32
 _PORTS = range(20_000, 32_768)
 """Below those that Linux hands out by itself."""
 _TRIED = 64
-_NODE_NAMES = ("SLURM_NODEID", "JOB_COMPLETION_INDEX", "PET_NODE_RANK")
-_COUNT_NAMES = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES", "PET_NNODES")
-_NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
 
 
 class NoPlace(ValueError):
@@ -144,25 +140,6 @@ class Place:
 def count_nodes(order: Mapping[str, Any]) -> int:
     """Return on how many nodes an order runs."""
     return int(order.get("nodes") or 1)
-
-
-def told_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> int:
-    """Return which node of an order this is, as whoever started us tells in the environment.
-
-    Raises:
-        NoPlace: nobody tells it of an order with several nodes, or another count of nodes is told.
-    """
-    nodes = count_nodes(order)
-    if nodes == 1:
-        return 0
-    count = next((environ[name] for name in _COUNT_NAMES if name in environ), None)
-    if count not in (None, str(nodes), f"{nodes}:{nodes}"):  # PET_NNODES: at least, at most
-        raise NoPlace(f"the order has {nodes} nodes, and it was started on {count}")
-    node = next((environ[name] for name in _NODE_NAMES if name in environ), None)
-    if node is None or _NUMBER.fullmatch(node) is None:
-        names = ", ".join(_NODE_NAMES)
-        raise NoPlace(f"nobody says which of {nodes} nodes this is (--node, {names})")
-    return int(node)
 
 
 def rendezvous_ports(order: Mapping[str, Any]) -> list[int]:

@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 def check_host(
-    order: Order, run_dir: RunDir, *, devices: Sequence[str] | None, cwd: Path
+    order: Order, run_dir: RunDir, *, devices: Sequence[str] | None, cwd: Path, node: int = 0
 ) -> Preflight:
     """Make every check of `WITHOUT_SERVICE`, write `preflight/` and return the record.
 
@@ -32,8 +32,10 @@ def check_host(
         run_dir: its directory.
         devices: devices chosen for it; None when there are not enough.
         cwd: folder of the program.
+        node: which node of the run this is; those behind the first write `preflight/node{K}/`.
     """
-    folder = run_dir.preflight.parent
+    place = run_dir.preflight_of(node)
+    folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)
     look = None if devices is None else look_at_devices(order, devices, None)
     made = make_checks(
@@ -49,7 +51,7 @@ def check_host(
     )
     passed = all(check.outcome is not CheckOutcome.FAIL for check in made)
     record = Preflight(passed=passed, checks=made)
-    save_json(run_dir.preflight, record.wire())
+    save_json(place, record.wire())
     return record
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from gonogo.last_words import log_rank
 from gonogo.supervise.launch.command import LaunchRefused, build_command, build_environment
+from gonogo.supervise.launch.node_launchers import told_node
 from gonogo.supervise.launch.place import (
     NoPlace,
     Place,
     fence_of,
     rendezvous_ports,
-    told_node,
 )
 from gonogo.supervise.launch.plain import Plain
 
