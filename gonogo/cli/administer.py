@@ -18,6 +18,7 @@ from gonogo.cli.connection import client_of
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import err, out, print_json, print_table
 from gonogo.cli.reach.plans import PlanArgument, placed, read_plan
+from gonogo.cli.scheduler_commands import COMMANDS, missing_commands
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import embedded_server
 from gonogo.contract.api import WorkerState
@@ -145,6 +146,7 @@ def _checks(settings: Settings) -> Iterator[tuple[str, str, str]]:
     yield check_stacks(shutil.which("py-spy", path=_search_path(settings)))
     smi = shutil.which("nvidia-smi")
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
+    yield from _check_scheduler(settings)
     yield from _check_quarantine(settings.home)
     yield _check_locks(settings)
     yield from _check_runs(settings.home)
@@ -195,6 +197,16 @@ def _check_home(home: Path) -> tuple[str, str, str]:
     free = shutil.disk_usage(existing).free
     text = f"{home}, {free / 1e9:.0f} GB free"
     return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
+
+
+def _check_scheduler(settings: Settings) -> Iterator[tuple[str, str, str]]:
+    """Say whether the commands of the scheduler that GONOGO_ENGINE names can be called."""
+    needed = COMMANDS.get(settings.engine)
+    if needed is None:
+        return
+    missing = missing_commands(settings.engine, settings.inherited.get("PATH"))
+    text = missing or f"{', '.join(needed)} are on PATH"
+    yield settings.engine.value, "pass" if missing is None else "fail", text
 
 
 def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:

@@ -16,10 +16,11 @@ from gonogo.cli.client import Client
 from gonogo.cli.connection import check_place
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import out, print_json, print_lines, shown_if_taken, tell
+from gonogo.cli.scheduler_commands import missing_commands
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import GonogoError, Unavailable
+from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.supervise.runs_folder import take_as_new
 
 _LOOPBACK = "127.0.0.1"
@@ -51,6 +52,8 @@ def up(
     engine = engine or settings.engine
     if engine is not EngineName.LOCAL and host == _LOOPBACK:
         host = "0.0.0.0"  # the runs' hosts have to reach it
+    if (missing := missing_commands(engine, settings.inherited.get("PATH"))) is not None:
+        raise Rejected(missing)
     told: SimpleQueue[signal.Signals] = SimpleQueue()
 
     def on_signal(number: int, frame: FrameType | None) -> None:

@@ -111,6 +111,8 @@ class Order(Recorded):
     profile: str
     entry: str | None = "nsa.train"
     """Module or script that torchrun starts once a rank; null where there is a command."""
+    args: list[str] = Field(default_factory=list)
+    """Arguments of the entry, after `--order PATH`."""
     command: list[str] | None = None
     """Program and arguments, started once a host as they are written."""
     cwd: str | None = None
@@ -224,6 +226,8 @@ class Order(Recorded):
         document = self.model_dump(mode="json")
         if self.nodes == 1:
             del document["nodes"]
+        if not self.args:
+            del document["args"]
         if not self.carried:
             del document["carried"]
         if not self.taints:

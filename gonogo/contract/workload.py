@@ -77,6 +77,12 @@ Argv = Annotated[
     AfterValidator(_no_shell),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
+Args = Annotated[
+    list[str],
+    BeforeValidator(_words),
+    Field(max_length=1000),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
 Path = Annotated[str, AfterValidator(_path)]
 
 
@@ -85,6 +91,8 @@ class Workload(Submitted):
 
     entry: Annotated[str, AfterValidator(_entry)] | None = OURS
     """A module or script that torchrun starts once a rank; null where there is a command."""
+    args: Args = []
+    """Arguments of an entry, after `--order PATH`; a command has its own."""
     command: Argv | None = None
     """A program and its arguments, started once a host as they are written."""
     cwd: Annotated[Path, AfterValidator(_absolute)] | None = None

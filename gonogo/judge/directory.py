@@ -7,7 +7,6 @@ ordered and nothing can pass. What the files cannot show is listed, and never co
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from gonogo.judge.facts.record import RunRecord, load_run
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence
-from gonogo.last_words import log_rank
 from gonogo.ledger.seal import Place, append, judged
 from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
@@ -93,7 +91,7 @@ def judge_directory(
         diagnosis=judgement.diagnosis,
         exits=record.exit.ranks if record.exit is not None else {},
         read_tail=lambda name: read_tail(path / name),
-        log_of=partial(_shared_log_rank, order),
+        ranks_per_log=order.world_size // order.nodes if order and order.command else 0,
     )
     entry = judged(judgement, rules, facts, actor=ACTOR, cause=cause)
     more = {
@@ -101,13 +99,6 @@ def judge_directory(
         "not_observed": list(_not_shown(path, record, facts)),
     }
     return dict(append(entry, place, key, more=more).document)
-
-
-def _shared_log_rank(order: Order | None, rank: int) -> int:
-    """Return the rank whose log all ranks of a command on one node share; 0 without a command."""
-    if order is None or order.command is None:
-        return 0
-    return log_rank(order.model_dump(include={"command", "world_size", "nodes"}), rank)
 
 
 def _with_evidence(findings: Sequence[Finding], path: Path) -> list[Finding]:

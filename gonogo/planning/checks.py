@@ -22,6 +22,7 @@ from gonogo.judge.gate.conditions import END
 from gonogo.judge.gate.diagnosis import DIAGNOSES
 from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.planning.cadence import late_checkpoints
+from gonogo.planning.launch_line import read_launch_line
 from gonogo.planning.layers import OF_THE_PHASE, lay
 from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import unknown_metrics
@@ -65,6 +66,8 @@ def problems_in(
         _said_elsewhere(plan),
         _without_weights(plan),
         _uneven(plan),
+        _other_nodes(plan),
+        _needless_args(plan),
         _unlisted(plan),
         _in_clear(plan),
         late_checkpoints(plan, train),
@@ -228,6 +231,30 @@ def _uneven(plan: Plan) -> Iterator[Problem]:
         if world_size is not None and world_size % nodes:
             message = f"found {world_size}; expected a multiple of workload.nodes, {nodes}"
             yield Problem(path=f"{where}.world_size", message=message)
+
+
+def _other_nodes(plan: Plan) -> Iterator[Problem]:
+    """Yield the commands whose launcher is told of another number of nodes than the plan says."""
+    nodes = plan.workload.nodes
+    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
+    changes = [(f"{where}.workload", patch.workload.command) for where, patch in laid]
+    for where, command in [("workload", plan.workload.command), *changes]:
+        line = read_launch_line(command or ())
+        if line is not None and line.nodes not in (None, nodes):
+            message = (
+                f"{line.nodes_option}: workload.nodes is {nodes}; say workload.nodes:"
+                f" {line.nodes} and leave the option out"
+            )
+            yield Problem(path=f"{where}.command", message=message)
+
+
+def _needless_args(plan: Plan) -> Iterator[Problem]:
+    """Yield arguments of what takes none: a command has its own, nsa.train its configuration."""
+    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
+    commands = [plan.workload.command, *(patch.workload.command for _, patch in laid)]
+    if plan.workload.args and (plan.ours or any(commands)):
+        whose = "nsa.train reads train" if plan.ours else "a command has its own"
+        yield Problem(path="workload.args", message=f"expected none: {whose}")
 
 
 def _unlisted(plan: Plan) -> Iterator[Problem]:

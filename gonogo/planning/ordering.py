@@ -97,6 +97,7 @@ def build_order(
         cluster=plan.cluster,
         profile=plan.profile,
         entry=None if told.command is not None else plan.workload.entry,
+        args=[] if told.command is not None else list(plan.workload.args),
         command=told.command,
         cwd=plan.workload.cwd,
         files=list(plan.workload.files),

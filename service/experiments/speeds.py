@@ -48,6 +48,8 @@ def _work_of(order: Order) -> str:
     """Return the digest of everything that an order says of the work."""
     said = order.identity.model_dump(mode="json", exclude=set(FROZEN))
     names = {"entry", "command", "cwd", "files", "env"}
+    if order.args:
+        names.add("args")
     program = order.model_dump(mode="json", include=names)
     place = {"nodes": order.nodes} if order.nodes > 1 else {}  # hosts apart are slower
     work = {"identity": said, "profile": order.profile, "train": order.train}

@@ -1,13 +1,10 @@
 """Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them."""
 
-from functools import partial
-
 from gonogo.contract.decision import Cause
 from gonogo.contract.facts import Facts
 from gonogo.contract.records import ExitRecord
 from gonogo.judge.course.cause import TORCHRUN_LOG, describe_cause, last_line
 from gonogo.judge.gate.verdict import Judgement
-from gonogo.last_words import log_rank
 from gonogo.rundir import TAIL_BYTES
 from service.db.schema import RunRow
 from service.db.store import Session
@@ -29,7 +26,7 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement, facts: Facts
         diagnosis=judgement.diagnosis,
         exits=exits,
         read_tail=lambda name: _load_tail(session, run.id, name),
-        log_of=partial(_shared_log_rank, run),
+        ranks_per_log=_ranks_per_log(run),
     )
 
 
@@ -37,16 +34,16 @@ def load_last_line(session: Session, run: RunRow, rank: int) -> tuple[str, str] 
     """Return the log that holds what a rank has said so far and its last line, if there is one."""
     own = f"rank{rank}.log"
     line = last_line(_load_end(session, run.id, rank))
-    if line is None and (run.order or {}).get("command"):  # its ranks on a node write into one
-        shared = _shared_log_rank(run, rank)
+    if line is None and (ranks := _ranks_per_log(run)):  # its ranks on a node write into one
+        shared = rank - rank % ranks
         own, line = f"rank{shared}.log", last_line(_load_end(session, run.id, shared), rank)
     return None if line is None else (own, line)
 
 
-def _shared_log_rank(run: RunRow, rank: int) -> int:
-    """Return the rank whose log all ranks of a command on one node share; 0 without a command."""
+def _ranks_per_log(run: RunRow) -> int:
+    """Return how many ranks of a command write into one log; 0 without a command."""
     order = run.order or {}
-    return log_rank(order, rank) if order.get("command") else 0
+    return int(order["world_size"]) // int(order.get("nodes") or 1) if order.get("command") else 0
 
 
 def _load_tail(session: Session, run: str, name: str) -> str:

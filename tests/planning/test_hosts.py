@@ -106,3 +106,26 @@ def test_ranks_that_hosts_cannot_share_evenly_are_refused_where_they_are_said(wh
     part["world_size"] = 3
     with pytest.raises(Rejected, match=rf"{where}\.world_size: found 3; expected a multiple"):
         resolve_plan(plan)
+
+
+def test_a_line_for_another_number_of_nodes_says_what_to_type() -> None:
+    plan = deepcopy(COMMAND)
+    plan["workload"] = {"command": "torchrun --nnodes 4 --nproc-per-node 8 t.py", "world_size": 8}
+    with pytest.raises(Rejected, match=r"--nnodes 4: workload.nodes is 1; say workload.nodes: 4"):
+        resolve_plan(plan)
+    plan["workload"] = {**COMMAND["workload"], "command": "torchrun --nnodes 2 t.py"}
+    assert order_of(resolve_plan(plan)).nodes == 2
+
+
+def test_arguments_of_an_entry_are_in_its_order() -> None:
+    plan = {**COMMAND, "workload": {"entry": "train.py", "args": "--lr 3e-4", "cwd": "/src"}}
+    order = order_of(resolve_plan(plan))
+    assert order.args == ["--lr", "3e-4"]
+    assert "args" not in order_of(resolve_plan(COMMAND)).document()
+
+
+def test_arguments_of_what_takes_none_are_refused() -> None:
+    with pytest.raises(Rejected, match=r"workload\.args: expected none: a command has its own"):
+        resolve_plan({**COMMAND, "workload": {"command": "a b", "args": ["x"]}})
+    with pytest.raises(Rejected, match=r"workload\.args: expected none: nsa.train reads train"):
+        resolve_plan(DEMO, {"workload.args": ["x"]})

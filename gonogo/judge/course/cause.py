@@ -57,7 +57,7 @@ def describe_cause(
     diagnosis: str | None = None,
     exits: Mapping[str, RankExit] | None = None,
     read_tail: ReadTail = lambda name: "",
-    log_of: Callable[[int], int] = lambda rank: 0,
+    ranks_per_log: int = 0,
 ) -> Cause | None:
     """Return why a verdict is not GO; None for a GO.
 
@@ -69,7 +69,8 @@ def describe_cause(
         diagnosis: name of the known failure that the facts show.
         exits: rank → how it ended, from exit.json.
         read_tail: the end of a log.
-        log_of: rank → the rank in whose log a command's other ranks write, too.
+        ranks_per_log: how many ranks of a command write into one log, that of the first of them;
+            0: rank 0's log is the only one that others may share.
     """
     if verdict is Verdict.GO:
         return None
@@ -79,8 +80,7 @@ def describe_cause(
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
     alone = len(exits or {}) == 1
-    shared = f"rank{log_of(rank or 0)}.log"
-    log, line = _last_words(rank, shared, read_tail, alone=alone) if failed else (None, None)
+    log, line = _last_words(rank, ranks_per_log, read_tail, alone=alone) if failed else (None, None)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
         text=cause_of(findings, outcome, criteria),
@@ -130,17 +130,21 @@ def guilty_rank(
 
 
 def _last_words(
-    rank: int | None, shared: str, read_tail: ReadTail, *, alone: bool
+    rank: int | None, ranks_per_log: int, read_tail: ReadTail, *, alone: bool
 ) -> tuple[str | None, str | None]:
     """Return the log that says most, and the last line of it that says something.
 
     Args:
         rank: whose log; None: nobody knows.
-        shared: the log of all ranks that a command starts itself.
+        ranks_per_log: how many ranks of a command write into one log, that of the first of them;
+            0: rank 0's log is the only one that others may share.
         read_tail: the end of a log.
         alone: whether one exit is all that was told: of a command, it may be that of many ranks.
     """
-    names = dict.fromkeys([*([] if rank is None else [f"rank{rank}.log"]), TORCHRUN_LOG, shared])
+    first = rank - rank % ranks_per_log if rank is not None and ranks_per_log else 0
+    shared = f"rank{first}.log"
+    own = [] if rank is None else [f"rank{rank}.log"]
+    names = dict.fromkeys([*own, TORCHRUN_LOG, shared])
     for name in names:
         line = last_line(read_tail(name), rank if name == shared and not alone else None)
         if line is not None:

@@ -127,7 +127,8 @@ def build_command(
         entry = str(order.get("entry", "nsa.train"))
         _check_program(entry, cwd, allowed, "entry")
         program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
-        rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json")]
+        args = map(str, order.get("args") or ())
+        rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json"), *args]
     try:
         return choose_launcher(order).build(order, here, run_dir, rank)
     except NoPlace as error:

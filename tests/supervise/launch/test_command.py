@@ -208,3 +208,10 @@ def test_a_name_that_the_host_allows_may_be_ordered() -> None:
     allowed = Allowed(names=frozenset({"WANDB_MODE"}))
     order = {**ORDER, "env": {"WANDB_MODE": "offline"}}
     assert build_environment(order, RUN_DIR, {}, [], allowed)["WANDB_MODE"] == "offline"
+
+
+def test_an_entry_gets_its_arguments_behind_the_order() -> None:
+    order = {**ORDER, "world_size": 1, "args": ["--lr", "3e-4"]}
+    assert build_command(order, RUN_DIR)[-4:] == [
+        "--order", str(RUN_DIR / "order.json"), "--lr", "3e-4",
+    ]  # fmt: skip
