@@ -117,18 +117,19 @@ def build_command(
     wrapper = [
         python, "-P", "-m", "gonogo.supervise.launch.rank",
         "--dir", str(run_dir), "--keeper", str(os.getpid()),
-        *(("--node", str(here.node)) if here.node else ()), "--",
     ]  # fmt: skip
     command = order.get("command")
     if command:
         _check_program(str(command[0]), cwd, allowed, "command")
-        rank = [*wrapper, *map(str, command)]
+        # Not before a module: torchrun, which starts that, takes `--node` for one of its own.
+        node = ["--node", str(here.node)] if here.node else []
+        rank = [*wrapper, *node, "--", *map(str, command)]
     else:
         entry = str(order.get("entry", "nsa.train"))
         _check_program(entry, cwd, allowed, "entry")
         program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
         args = map(str, order.get("args") or ())
-        rank = [*wrapper, python, *program, "--order", str(run_dir / "order.json"), *args]
+        rank = [*wrapper, "--", python, *program, "--order", str(run_dir / "order.json"), *args]
     try:
         return choose_launcher(order).build(order, here, run_dir, rank)
     except NoPlace as error:

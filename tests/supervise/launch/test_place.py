@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.last_words import log_rank
-from gonogo.supervise.launch.command import LaunchRefused, build_command, build_environment
+from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_command, build_environment
 from gonogo.supervise.launch.node_launchers import told_node
 from gonogo.supervise.launch.place import (
     NoPlace,
@@ -180,3 +180,17 @@ def test_only_a_command_is_started_on_several_nodes_without_torchrun() -> None:
     entry = {**ORDER, "world_size": 2}
     with pytest.raises(NoPlace, match="need torchrun"):
         Plain().build(entry, Place.of(entry, 1, rendezvous="a:1"), RUN_DIR, ["true"])
+
+
+def test_the_wrapper_of_a_command_is_told_its_node_and_that_of_an_entry_is_not() -> None:
+    """torchrun reads the options of what it starts, too, and called `--node` ambiguous."""
+    wrapper = build_command(COMMAND, RUN_DIR, Allowed(programs=frozenset({"any"})),
+                            Place.of(COMMAND, 1, rendezvous="a:1"))  # fmt: skip
+    assert wrapper[wrapper.index("--node") : wrapper.index("--") + 2] == [
+        "--node",
+        "1",
+        "--",
+        "true",
+    ]
+    torchrun = build_command(ORDER, RUN_DIR, place=Place.of(ORDER, 1, rendezvous="a:1"))
+    assert "--node" not in torchrun
