@@ -1,21 +1,26 @@
 """How does a run here look while it is on? Its output, how far it is, what was found."""
 
 import os
+import re
 import sys
 import time
 from contextlib import suppress
 
 from gonogo.cli.output import duration, say
+from gonogo.cli.printed_advice import advise_unread
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
+from gonogo.contract.patience import Place
 from gonogo.judge.facts.files import RunFiles
-from gonogo.rundir import RunDir
-from gonogo.supervise.launch.place import Place
+from gonogo.rundir import RunDir, read_tail
+from gonogo.supervise.launch.place import Place as Part
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 TELL_EVERY_S = 10.0
 MUTE_AFTER_S = 60.0
 _CHUNK_BYTES = 2**16
+_LOG_BYTES = 2**18
+"""Of the log's end: enough to tell how a program prints its steps."""
 
 
 class Following:
@@ -26,7 +31,7 @@ class Following:
     """
 
     def __init__(
-        self, run_dir: RunDir, order: Order, *, quiet: bool, place: Place | None = None
+        self, run_dir: RunDir, order: Order, *, quiet: bool, place: Part | None = None
     ) -> None:
         self._dir, self._order = run_dir, order
         self._log = run_dir.rank_log(0 if place is None else place.ranks.start)
@@ -66,16 +71,21 @@ class Following:
         if not seen:
             if now - self._began >= MUTE_AFTER_S and not self._warned:
                 self._warned = True
-                say(
-                    "no step seen yet: it is not attached (gonogo.trainer), and no line of its"
-                    " output fits a pattern (--pattern); meanwhile nothing is halted for it"
-                )
+                limit_s = self._order.limits_of_places()[Place.START].seconds
+                halt = "nothing is halted for it" if limit_s is None else f"limit {limit_s:g} s"
+                advice = advise_unread(self._order, printed_lines(self._dir))
+                say(f"no step seen yet ({halt}): {advice[0]}")
             return
         step, steps = min(seen), self._order.steps
         text = f"step {step}" + ("" if steps is None else f" of {steps}")
         loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
         text += "" if loss is None else f", loss {loss:g}"
         say(text + self._remainder.tell(step, steps, now))
+
+
+def printed_lines(run_dir: RunDir) -> list[str]:
+    """Return what the program printed last, a bar's states too; nothing where it has no log."""
+    return re.split(r"[\r\n]+", read_tail(run_dir.rank_log(0), _LOG_BYTES))
 
 
 class Remainder:

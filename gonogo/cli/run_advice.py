@@ -4,24 +4,18 @@ Pure: an order, the decision's criteria and which ranks were heard. Nothing here
 own run but what the plan can change.
 """
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from gonogo.cli.printed_advice import advise_end, advise_unread
 from gonogo.contract.decision import CriterionOutcome
 from gonogo.contract.facts import ExitFacts
 from gonogo.contract.order import Order
-from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
-from gonogo.supervise.launch.output_lines import around, may_be_epochs, number_of
 
-MOST_SHOWN = 40
-"""Characters of what a pattern found."""
 MOST_OF_ERROR = 200
 """Characters of an error that was passed over."""
-ABOUT_AS_OFTEN = 0.75
-_EXAMPLE = r"--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'"
 
 
 def advise(
@@ -31,12 +25,10 @@ def advise(
     *,
     read: bool,
     planned: bool,
-    fits: Sequence[str] = (),
-    counted: bool = False,
+    printed: Sequence[str] = (),
     unseen: Collection[str] = (),
     undone: bool = False,
     error: str | None = None,
-    lengths: Sequence[int] = (),
     last: int | None = None,
     went_on: int | None = None,
     some_losses: bool = False,
@@ -49,12 +41,10 @@ def advise(
         heard: ranks of which any line came.
         read: whether the program is known by its output alone.
         planned: whether a plan says how many steps and ranks there are.
-        fits: names of bundled patterns that would have found steps in its output.
-        counted: whether its lines tell no step, and were counted (`counts_lines`).
+        printed: what it printed, the newest line last.
         unseen: ranks of whose end nobody knows, though the command left with 0.
         undone: whether a rank that made every step never said that it was done (`undone_ranks`).
         error: with what such a rank left its block, which the script then passed over.
-        lengths: to what numbers its lines count (`lengths_told`).
         last: the last step that was told; None where nobody looked.
         went_on: the step after which an attached script went on by itself (`went_on_after`).
         some_losses: whether a rank recorded the loss of some steps alone (`has_some_losses`).
@@ -63,24 +53,9 @@ def advise(
     if not open_:
         return []
     sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
-    said = list(_advice(order, open_, heard, read, planned, fits))
-    if counted and order.steps is not None and "completed" in open_:
-        what = "steps in the plan" if planned else "--steps"
-        said.insert(
-            0,
-            f"its lines tell no step and were counted: {what} must be how many such lines a whole"
-            " run prints (where it prints every tenth step, a tenth)",
-        )
-    if order.steps is not None and "completed" in open_ and _are_mixed(lengths, order.steps):
-        numbers = " and to ".join(map(str, sorted(lengths)))
-        said.insert(
-            0,
-            f"its lines count to {numbers}, and nobody knows which are steps: give a --pattern with"
-            rf" the training's number in it ('step (?P<step>\d+)/{max(lengths)} .*loss"
-            r" (?P<loss>\S+)')",
-        )
-    if read and heard and not said and "completed" in open_ and order.steps is not None:
-        said += _advice_on_end(order.steps, last)
+    said = list(_advice(order, open_, heard, read, planned, printed))
+    if read and heard and "completed" in open_ and order.steps is not None and last is not None:
+        said = [*advise_end(order, printed, last), *said]
     if unseen and "completed" in open_:
         ranks = ", ".join(sorted(unseen, key=int))
         said.append(
@@ -195,45 +170,6 @@ def error_told(line: Mapping[str, Any] | None) -> str | None:
     return words[:MOST_OF_ERROR]
 
 
-def lengths_told(patterns: Sequence[str], lines: Sequence[str]) -> list[int]:
-    """Return of how many steps a program's lines say that theirs are, in turn: 80 of `8/80`."""
-    compiled = [re.compile(text) for text in patterns]
-    hits = [next((hit for row in compiled if (hit := row.search(line))), None) for line in lines]
-    told = dict.fromkeys(around(hit).of for hit in hits if hit is not None)
-    return [of for of in told if of is not None]
-
-
-def counts_lines(patterns: Sequence[str], lines: Sequence[str]) -> bool:
-    """Say whether the pattern that fits most of a program's lines tells no step.
-
-    One before it, which is more exact, counts where it fits about as often.
-    """
-    compiled = [re.compile(text) for text in patterns]
-    fits = [sum(row.search(line) is not None for line in lines) for row in compiled]
-    least = ABOUT_AS_OFTEN * max(fits, default=0)
-    kept = next((row for row, number in zip(compiled, fits, strict=True) if number >= least), None)
-    return least > 0 and kept is not None and "step" not in kept.groupindex
-
-
-def advise_loss(order: Order, lines: Sequence[str]) -> list[str]:
-    """Return what the pattern found in the place of the losses, where none of it is a number.
-
-    Args:
-        order: what was run; of bundled patterns nothing is said.
-        lines: what the program printed.
-    """
-    known = PATTERNS.values()
-    rows = [re.compile(text) for text in order.patterns if text not in known]
-    hits = [row.search(line) for row in rows if "loss" in row.groupindex for line in lines]
-    found = [hit["loss"] for hit in hits if hit is not None and hit["loss"] is not None]
-    if not found or any(number_of(text) is not None for text in found):
-        return []
-    return [
-        f"no loss was read, and none is watched: what (?P<loss>…) finds is no number, but"
-        f" {found[0][:MOST_SHOWN]!r}; correct --pattern: (?P<loss>\\S+)"
-    ]
-
-
 def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:
     """Return how many ranks to order, where more were heard, whatever the verdict is.
 
@@ -273,17 +209,10 @@ def _advice(
     heard: Collection[int],
     read: bool,
     planned: bool,
-    fits: Sequence[str],
+    printed: Sequence[str],
 ) -> Iterator[str]:
-    if read and not heard and fits:
-        yield (
-            "no pattern that was tried fits a line of its output, but --pattern"
-            f" {fits[0]} does: run it with that, or attach it"
-        )
-    elif read and not heard and not order.patterns_guessed:
-        yield "no line of its output (rank0.log) fits --pattern: correct it, or leave it out"
-    elif read and not heard:
-        yield f"no line of its output fits a pattern: give one ({_EXAMPLE}), or attach it"
+    if read and not heard:
+        yield from advise_unread(order, printed)
     elif read and len(heard) < order.world_size and not planned:
         ranks = ", ".join(map(str, sorted(heard)))
         yield (
@@ -323,37 +252,6 @@ def _advice_on_checkpoint(
         f"{came}, and a run owes every step from the first on: take that checkpoint away, or go"
         f" without the steps before: {waiver} (CONDITIONAL_GO at best)"
     )
-
-
-def _advice_on_end(steps: int, last: int | None) -> Iterator[str]:
-    """Yield what keeps the end of a program open that is read, and whose last step is known.
-
-    Args:
-        steps: the last ordered step.
-        last: the last step that was told.
-    """
-    if last == 0:
-        yield (
-            "its lines were read, but no number in them goes on from step to step: give a --pattern"
-            f" for one that does ({_EXAMPLE}), or attach it"
-        )
-    elif last is not None and last < steps:
-        yield (
-            f"step {last} was the last that was counted from its lines, of {steps}: print every"
-            f" step, attach it, or say --steps {last} where that is a whole run"
-        )
-
-
-def _are_mixed(lengths: Sequence[int], steps: int) -> bool:
-    """Say whether nobody can tell which loop is the run, by the rule of `output_lines`.
-
-    Args:
-        lengths: to what numbers they count, in turn.
-        steps: the last ordered step.
-    """
-    if steps not in lengths:
-        return len(lengths) > 1
-    return any(may_be_epochs(other, steps) for other in lengths[: lengths.index(steps)])
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
-from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.patterns import PATTERNS, guessed_patterns
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.planning.checks import warnings_of
@@ -21,7 +21,7 @@ from gonogo.planning.resolve import (
     resolve_plan,
 )
 from gonogo.rundir import is_text
-from gonogo.supervise.launch.output_lines import check_patterns
+from gonogo.supervise.launch.command import check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
 
 LEAST_BATCH_S = 60.0
@@ -76,7 +76,7 @@ def order_of(
     return order.model_copy(
         update={
             "plan": name,
-            "patterns": chosen or [PATTERNS[row] for row in GUESSED],
+            "patterns": chosen or guessed_patterns(steps),
             "patterns_guessed": not chosen,
             "allow_drift": allow_drift,
         }
@@ -155,6 +155,8 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
     for text in warnings_of(resolved.parsed()):
         say(f"warning: {text}")
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
+    if order.patterns_guessed:
+        mine["patterns"] = guessed_patterns(planned.steps)
     waive = [*planned.waive, *order.waive]
     said = {
         "waive": waive,

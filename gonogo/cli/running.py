@@ -23,21 +23,19 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.exits import Exit, exit_of_verdict
-from gonogo.cli.following import Following
+from gonogo.cli.following import Following, printed_lines
 from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
 from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, wait_for_verdict
 from gonogo.cli.judging import print_judged
 from gonogo.cli.output import print_json, say, shown_if_taken
+from gonogo.cli.printed_advice import advise_loss
 from gonogo.cli.reach.completing import complete_plans
 from gonogo.cli.run_advice import (
     advise,
     advise_drift,
-    advise_loss,
     advise_ranks,
-    counts_lines,
     error_told,
     has_some_losses,
-    lengths_told,
     undone_ranks,
     unseen_ranks,
     went_on_after,
@@ -48,11 +46,11 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patterns import PATTERNS, fitting
+from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.directory import judge_directory
 from gonogo.plain_file import is_there
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, read_tail, save_json
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
 from gonogo.signing import own_signing_key
 from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
@@ -82,8 +80,6 @@ from gonogo.trainer.line_file import ATTACHED
 
 LAUNCH_WAIT_S = 60.0
 _POLL_S = 0.1
-_LOG_BYTES = 2**18
-"""Of the log's end: enough to tell how a program prints its steps."""
 
 
 def run(
@@ -188,13 +184,24 @@ def run(
     place = Place.of(order.document())
     address = None if part is None else part.address
     interrupted = _supervise(order, run_dir, settings, place, quiet=as_json, address=address)
-    document = _judge(run_dir, settings.home, as_json)
+    document = _judge(run_dir, settings.home)
     verdict = document["verdict"]
     code = exit_of_verdict(Verdict(verdict) if verdict else None)
     if joint is not None:
         save_verdict(run_dir, code)
+    said = _advise(order, run_dir, document, planned=plan is not None, interrupted=interrupted)
+    with shown_if_taken():
+        if as_json:
+            print_json({**document, "advice": said})
+        else:
+            print_judged(document, run_dir.path)
     if not as_json:
-        _advise(order, run_dir, document, planned=plan is not None, interrupted=interrupted)
+        say(
+            f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
+            " again, gonogo verify --anchor HASH shows later that it is still there"
+        )
+        for text in said:
+            say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
     raise typer.Exit(code)
@@ -270,40 +277,46 @@ def _follow_node_0(run_dir: RunDir, part: Nodes, settings: Settings, as_json: bo
 
 
 def _advise(
-    order: Order, run_dir: RunDir, document: Mapping[str, Any], *, planned: bool, interrupted: bool
-) -> None:
-    """Say what would tell more."""
+    order: Order,
+    run_dir: RunDir,
+    document: Mapping[str, Any],
+    *,
+    planned: bool,
+    interrupted: bool,
+) -> list[str]:
+    """Return what can be done next.
+
+    Args:
+        order: what was run.
+        run_dir: its directory.
+        document: the decision.
+        planned: whether a plan says how many steps and ranks there are.
+        interrupted: whether a person ended it.
+    """
     heard, read = run_dir.ranks(), not (run_dir.path / ATTACHED).exists()
-    rows = document["criteria"]
-    printed = _printed(run_dir) if read else []
-    fits = [] if heard else fitting(printed)
-    counted = bool(heard) and counts_lines(order.patterns, printed)
+    rows, told = document["criteria"], document["facts"]["ranks"]
+    printed = printed_lines(run_dir) if read else []
     said = advise_ranks(order, heard, planned=planned)
     said += advise_loss(order, printed)
     said += advise_drift(rows, planned=planned)
-    judged = document["verdict"] != Verdict.NO_GO and not interrupted
-    if judged and not _was_refused(document):  # that is what it lacks
-        told = document["facts"]["ranks"]
-        undone = undone_ranks(told, order.steps)
-        errors = [error_told(last_error_line(run_dir.path, int(rank))) for rank in undone]
-        said += advise(
-            order,
-            rows,
-            heard,
-            read=read,
-            planned=planned,
-            fits=fits,
-            counted=counted,
-            unseen=unseen_ranks(document["facts"]["exit"]),
-            undone=bool(undone),
-            error=next((text for text in errors if text is not None), None),
-            lengths=lengths_told(order.patterns, printed) if heard else (),
-            last=max((row["last_step"] for row in told.values()), default=None),
-            went_on=went_on_after(told, document["facts"]["boots"]),
-            some_losses=has_some_losses(told),
-        )
-    for text in said:
-        say(text)
+    if document["verdict"] == Verdict.NO_GO or interrupted or _was_refused(document):
+        return said
+    undone = undone_ranks(told, order.steps)
+    errors = [error_told(last_error_line(run_dir.path, int(rank))) for rank in undone]
+    return said + advise(
+        order,
+        rows,
+        heard,
+        read=read,
+        planned=planned,
+        printed=printed,
+        unseen=unseen_ranks(document["facts"]["exit"]),
+        undone=bool(undone),
+        error=next((text for text in errors if text is not None), None),
+        last=max((row["last_step"] for row in told.values()), default=None),
+        went_on=went_on_after(told, document["facts"]["boots"]),
+        some_losses=has_some_losses(told),
+    )
 
 
 def _was_refused(document: Mapping[str, Any]) -> bool:
@@ -520,11 +533,6 @@ def _meant(word: str) -> str:
     return f"; no shell reads this: did you mean env {word} …?" if is_setting else ""
 
 
-def _printed(run_dir: RunDir) -> list[str]:
-    """Return what the program printed last, a bar's states too; nothing where it has no log."""
-    return re.split(r"[\r\n]+", read_tail(run_dir.rank_log(0), _LOG_BYTES))
-
-
 def _last_line(path: Path) -> str:
     lines = path.read_text(errors="replace").strip().splitlines()
     return lines[-1] if lines else f"{path} is empty"
@@ -580,8 +588,8 @@ def _launch(
     raise Unavailable(f"{launch_lock(home)} is held for a minute: another launch hangs")
 
 
-def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
-    """Judge the run directory, record the decision in the home, show and return it.
+def _judge(run_dir: RunDir, home: Path) -> dict[str, Any]:
+    """Judge the run directory, record the decision in the home, and return it.
 
     Raises:
         OSError: the disk does not take it.
@@ -595,16 +603,6 @@ def _judge(run_dir: RunDir, home: Path, as_json: bool) -> dict[str, Any]:
     except OSError:
         say(f"no decision can be recorded; gonogo judge {run_dir.path} shows what it would say")
         raise
-    with shown_if_taken():
-        if as_json:
-            print_json(document)
-        else:
-            print_judged(document, run_dir.path)
-    if not as_json:
-        say(
-            f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
-            " again, gonogo verify --anchor HASH shows later that it is still there"
-        )
     return document
 
 

@@ -326,6 +326,9 @@ class Judged(Decision):
 class Ran(Judged):
     """`gonogo run`: the decision about the run that has ended."""
 
+    advice: list[str]
+    """What can be done next, the most useful first."""
+
 
 class Replayed(Recorded):
     """`gonogo replay`."""

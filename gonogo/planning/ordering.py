@@ -22,7 +22,7 @@ from gonogo.contract.order import (
 )
 from gonogo.contract.patch import Patch, RecordedPatch
 from gonogo.contract.patience import bounded
-from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.taint import Taint
@@ -101,7 +101,7 @@ def build_order(
         command=told.command,
         cwd=plan.workload.cwd,
         files=list(plan.workload.files),
-        patterns=[PATTERNS[name] for name in GUESSED] if told.command is not None else [],
+        patterns=guessed_patterns(phase.steps) if told.command is not None else [],
         patterns_guessed=told.command is not None,
         init_from=phase.init_from,
         resume_from=resume_from,

@@ -7,18 +7,15 @@ import pytest
 from gonogo.cli.run_advice import (
     advise,
     advise_drift,
-    advise_loss,
     advise_ranks,
-    counts_lines,
     error_told,
     has_some_losses,
-    lengths_told,
     undone_ranks,
     unseen_ranks,
     went_on_after,
 )
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
 
@@ -29,28 +26,28 @@ def advice(
     ranks: int = 1,
     heard: tuple[int, ...] = (0,),
     waive: tuple[str, ...] = (),
-    fits: tuple[str, ...] = (),
+    printed: tuple[str, ...] = (),
     guessed: bool = True,
     unseen: tuple[str, ...] = (),
-    lengths: tuple[int, ...] = (),
     last: int | None = None,
     went_on: int | None = None,
     error: str | None = None,
     command: tuple[str, ...] = ("x",),
-    **flags: bool,  # read, planned, counted, undone
+    **flags: bool,  # read, planned, undone
 ) -> list[str]:
     order = build_command_order(
         list(command), experiment="e", run="r", cwd="/", world_size=ranks, steps=steps,
         watch=Watch(), waive=waive, preflight=[],
-    ).model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})  # fmt: skip
+    ).model_copy(
+        update={"patterns": guessed_patterns(steps), "patterns_guessed": guessed}
+    )  # fmt: skip
     rows: list[dict[str, Any]] = [{"id": name, "outcome": "inconclusive"} for name in open_]
     rows.append({"id": "preflight", "outcome": "pass"})
     given: dict[str, Any] = {
         "read": True,
         "planned": False,
-        "fits": fits,
+        "printed": printed,
         "unseen": unseen,
-        "lengths": lengths,
         "last": last,
         "went_on": went_on,
         "error": error,
@@ -64,35 +61,25 @@ def advice(
     [
         (advice("completed", heard=()), ["give one (--pattern"]),
         (advice("completed", heard=(), guessed=False), ["fits --pattern: correct it"]),
-        (advice("completed", heard=(), fits=("tqdm", "epoch")), ["--pattern tqdm does"]),
         (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
         (advice("completed", steps=None), ["--steps N"]),
         (
             advice("completed", steps=None, command=("x", "--steps", "9")),
             ["--steps N before the --; behind it"],
         ),
-        (advice("completed", counted=True), ["--steps must be how many such lines"]),
-        (advice("completed", counted=True, planned=True), ["steps in the plan must be"]),
-        (advice("completed", steps=None, counted=True), ["--steps N"]),
-        (advice("completed", lengths=(20, 5)), ["its lines count to 5 and to 20"]),
-        (advice("completed", lengths=(30, 5)), []),
-        (advice("completed", lengths=(7, 30)), []),
-        (advice("completed", lengths=(0, 3, 30)), []),
-        (advice("completed", lengths=(5, 30)), ["its lines count to 5 and to 30"]),
-        (advice("completed", lengths=(5,)), []),
         (
             advice("completed", last=29),
-            ["step 29 was the last that was counted from its lines, of 30"],
+            ["step 29 was the last that was read from its lines, of 30"],
         ),
         (advice("completed", last=30), []),
-        (advice("completed", last=0), ["no number in them goes on"]),
+        (
+            advice("completed", last=29, printed=tuple(f"step {n} loss 2" for n in (5, 6, 1, 2))),
+            ["a number in its lines went back"],
+        ),
         (advice("completed", last=29, heard=()), ["give one (--pattern"]),
         (advice("completed", last=29, read=False), []),
-        (advice("completed", last=3, counted=True), ["--steps must be how many such lines"]),
         (advice("completed", last=29, steps=None), ["--steps N"]),
         (advice("coverage", waive=("coverage",), last=29), []),
-        (advice("coverage", waive=("coverage",), lengths=(20, 5)), []),
-        (advice("coverage", waive=("coverage",), counted=True), []),
         (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
         (advice("coverage"), ["go without: --waive coverage"]),
         (advice("identity", "coverage", waive=("coverage",)), ["go without: --waive identity"]),
@@ -229,44 +216,6 @@ def test_more_ranks_than_were_ordered_say_how_many_to_order(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
-    [
-        (
-            r"iter (?P<step>\d+) loss (?P<loss>.*)",
-            "'2.5, acc 0.5'; correct --pattern: (?P<loss>\\S+)",
-        ),
-        (r"iter (?P<step>\d+) loss (?P<loss>\S+)", None),
-        (r"iter (?P<step>\d+)", None),
-        (r"loss=(?P<loss>.*)", None),
-        (PATTERNS["plain"], None),
-    ],
-    ids=["no number", "a number", "no loss asked for", "no line", "bundled"],
-)
-@pytest.mark.parametrize("last", ["0.5", "nan"])
-def test_a_pattern_whose_losses_are_no_numbers_is_named(
-    pattern: str, said: str | None, last: str
-) -> None:
-    order = build_command_order(
-        ["x"], experiment="e", run="r", cwd="/", world_size=1, steps=2,
-        watch=Watch(), waive=(), preflight=[],
-    ).model_copy(update={"patterns": [pattern]})  # fmt: skip
-    lines = ["begins", "iter 1 loss 2.5, acc 0.5", f"iter 2 loss {last}, acc 0.6"]
-    found = advise_loss(order, lines)
-    assert len(found) == (said is not None)
-    assert said is None or found[0].endswith(said)
-
-
-def test_lines_are_counted_where_the_pattern_that_fits_most_of_them_tells_no_step() -> None:
-    patterns = [PATTERNS[name] for name in GUESSED]
-    logged = ["{'loss': 2, 'epoch': 1}", "saved step 9 (loss 2)", "{'loss': 1, 'epoch': 2}"]
-    assert counts_lines(patterns, logged)
-    assert not counts_lines(patterns, ["Epoch 1: loss 3", "step 1 loss 2", "step 2 loss 2"])
-    assert not counts_lines(patterns, ["epoch 1, step 1, loss 2"] * 9 + ["epoch 1, loss 2"])
-    assert not counts_lines(patterns, ["nothing"])
-    assert not counts_lines(patterns, [])
-
-
-@pytest.mark.parametrize(
     ("outcome", "observed", "planned", "said"),
     [
         ("fail", {"device": {"0": "a", "1": "b"}}, False, "--allow-drift device ("),
@@ -302,12 +251,6 @@ def test_a_rank_is_unseen_whose_command_left_with_0_and_told_nothing_of_it(
     told: dict[str, Any] | None, unseen: list[str]
 ) -> None:
     assert unseen_ranks(told) == unseen
-
-
-def test_to_what_numbers_lines_count_is_read_where_they_tell_steps() -> None:
-    lines = ["step 3/20 loss 2", "step 4/20 loss 2", " step [1/5] loss 9", "epoch 1/3", "1/7 done"]
-    assert lengths_told([PATTERNS["plain"]], lines) == [20, 5]
-    assert lengths_told([PATTERNS["plain"]], ["step 3 loss 2"]) == []
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -243,7 +243,7 @@ def test_the_lines_of_a_command_are_read_by_the_bundled_patterns_and_ours_by_non
     plan["phases"] = [{"name": "try", "steps": 20}]
     found = build_order(resolve_plan(plan), "try", experiment="exp_1", run="run_1", token=1)
     assert (found.entry, found.command) == (None, ["python", "train.py"])
-    assert (found.patterns, found.patterns_guessed) == ([PATTERNS[x] for x in GUESSED], True)
+    assert (found.patterns, found.patterns_guessed) == (guessed_patterns(20), True)
     assert (order().entry, order().patterns, order().patterns_guessed) == ("nsa.train", [], False)
 
 

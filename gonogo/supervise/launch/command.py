@@ -6,9 +6,10 @@ allow-listed names in their environment; the keeper's own settings (keys, URLs) 
 """
 
 import os
+import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Any
 from gonogo.listed_names import NO_SECRET, is_listed, may_hold_secret, referred
 from gonogo.slots import gpus_of
 from gonogo.supervise.launch.launcher import choose_launcher
-from gonogo.supervise.launch.output_lines import check_patterns
 from gonogo.supervise.launch.place import NoPlace, Place
 from gonogo.supervise.launch.recorder import recorder_names
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
 from gonogo.supervise.release import own_python
 
 ENTRIES = frozenset({"nsa.train"})
+GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
+"""Named groups of a pattern."""
 """Modules that an order may start; `--allow` of the keeper adds more on this host."""
 ANY = "any"
 
@@ -245,3 +247,18 @@ def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
 def _is_ours(name: str) -> bool:
     """Say whether a name is the keeper's own: keys and addresses never reach a rank."""
     return name.startswith("GONOGO_") or name == TOKEN_NAME
+
+
+def check_patterns(patterns: Sequence[str]) -> str | None:
+    """Return what is wrong with the first pattern that cannot be used; None when all can."""
+    for text in patterns:
+        try:
+            groups = re.compile(text).groupindex.keys()
+        except re.error as error:
+            return f"pattern {text!r}: {error}"
+        if unknown := sorted(groups - GROUPS):
+            known = ", ".join(sorted(GROUPS))
+            return f"pattern {text!r}: found group {unknown[0]!r}; expected one of {known}"
+        if not groups & {"step", "loss"}:
+            return f"pattern {text!r}: it names neither (?P<step>…) nor (?P<loss>…)"
+    return None
