@@ -137,8 +137,6 @@ class Heartbeat(Identity):
     collective_seq: Count | None = None
     type: str | None = None
     text: str | None = None
-    step_word: str | None = None
-    """On progress lines that were read from a program's output: what it calls its step."""
 
     def identity(self) -> Identity:
         """Return the identity that a boot line reports."""

@@ -83,6 +83,8 @@ _SHOWN_LOSS = (
 _BAR_LOSS = rf"(?=.{{0,800}}?{_TRAIN_LOSS}(?:_mean)?[=: ]{{1,3}}(?P<loss>{_NUMBER})"
 
 _BAR_COUNT = r"(?:.{0,800}?[^\d.])?(?P<step>\d+)/\d+ \[\d+:\d"
+_HAS_BAR = rf"^(?=.{{0,2000}}?{_BAR})"
+"""Asked first: a line without it is passed over at once."""
 _LEAST_TOTAL = 2
 
 
@@ -473,6 +475,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "loss-at-step",
+        r"^(?=.{0,1000}? (?:at|after|in|for) )"
         rf"{_NO_KIND_OF_OTHERS}{_TRAINS}(?:{_TRAIN_LOSS}|(?i:\bcost\b)).{{0,40}}?"
         rf" (?:at|after|in|for) {_STEP_WORD}[ #]{{1,2}}{_STEP} ?[:=] ?"
         rf"(?P<loss>{_NUMBER})",
@@ -507,7 +510,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "bar",
-        rf"{_BAR_OF_TRAINING}{_BAR_LOSS}){_BAR_COUNT}",
+        rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}){_BAR_COUNT}",
         "github.com/tqdm/tqdm, a bar with a loss",
         (
             Example("steps: 3%|▎ | 9/300 [00:01<00:29, avr_loss=2.5]", "9", "2.5"),
@@ -566,7 +569,7 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "tqdm",
-        rf"{_BAR_OF_TRAINING}{_BAR_LOSS}|){_BAR_COUNT}",
+        rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}|){_BAR_COUNT}",
         "github.com/tqdm/tqdm, any bar",
         (
             Example(" 30%|███ | 30/100 [00:03<00:07,  9.9it/s]", "30"),
@@ -616,8 +619,9 @@ def guessed_patterns(steps: int | None) -> list[str]:
     count = (
         rf"{_STEP}(?:\.0)?(?:it)? {{0,8}}(?:/|\bof\b) {{0,8}}{total}(?:\.0)?(?:it)?(?![\w/]|[.,]\d)"
     )
-    bar = rf"{_BAR_OF_TRAINING}{_BAR_LOSS}|)(?:.{{0,800}}?[^\d.,/])?{count} \[\d+:\d"
+    bar = rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}|)(?:.{{0,800}}?[^\d.,/])?{count} \[\d+:\d"
     line = (
+        rf"^(?=.{{0,2000}}?(?:/|of) {{0,8}}{total})"
         rf"{_NO_KIND_OF_OTHERS}(?!{_BAR_OF_DATA})(?={_SHOWN_LOSS}|)"
         rf"{_TRAINS}(?<![\w/.,-])(?<!\d:){count}"
     )

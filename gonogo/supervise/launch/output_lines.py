@@ -57,8 +57,7 @@ class OutputLines:
     ) -> None:
         self._folder, self._order, self._pid = folder, order, pid
         self._log = _Log(log, begin)
-        cadence = order.get("heartbeat") or {}
-        self._alive_every_s = float(cadence.get("alive_every_s") or 5.0)
+        self._alive_every_s = float((order.get("heartbeat") or {}).get("alive_every_s") or 5.0)
         self._is_off = not order.get("patterns")
         self._steps: int = order.get("steps") or 0
         patterns, guessed = order.get("patterns") or (), bool(order.get("patterns_guessed"))
@@ -92,8 +91,7 @@ class OutputLines:
         give_up, is_all = time.monotonic() + within_s, True
         for line in self._log.lines():
             self._take(line)
-            if time.monotonic() >= give_up:
-                is_all = False
+            if not (is_all := time.monotonic() < give_up):
                 break
         if is_all:
             self._looked = time.monotonic()
@@ -183,8 +181,8 @@ class OutputLines:
             )
         except Taken:
             rank = None
+        self._is_off = rank is None
         if rank is None:
-            self._is_off = True
             return None
         rank.boot(at=self._began, since=self._looked)
         with suppress(OSError):
@@ -280,8 +278,7 @@ class _Rank:
 
     def flush(self) -> None:
         """Write what was noted, at equal distances since the last line."""
-        noted, self._noted = self._noted, []
-        began = self.written_at
+        noted, self._noted, began = self._noted, [], self.written_at
         apart_s = (time.monotonic() - began) / len(noted) if noted else 0.0
         for number, (step, fields) in enumerate(noted, start=1):
             self._write("progress", step, fields, at=began + number * apart_s)

@@ -1,17 +1,8 @@
 """Find the steps of a program in the lines that it prints. Pure: no files, the time is an argument.
 
 A format is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
-`PrintedSteps` keeps one format at a time and one `Count` a rank. Standard library only.
-
-| lines | count |
-|---|---|
-| a number that grows | each larger number is a step; a first number of 0 is step 1 |
-| a number of the ordered total (`30/300`) | the run; takes the place of any other count |
-| a more exact format, twice | takes the place of the kept one; the count begins anew |
-| a number that goes back, or another total | movement; the end of the program is unknown |
-| no number | each line is movement; the end of the program is unknown |
-| the same number again | the same step; a loss that is not finite counts |
-| a loss without a number, beside steps | belongs to the last step, else to the next one |
+`PrintedSteps` keeps the most exact format and one `Count` a rank. docs/run.md has the table of what
+each kind of line is read as. Standard library only.
 """
 
 import math
@@ -34,11 +25,15 @@ TOGETHER_S = 30.0
 ZEROS = 3
 """Lines in a row with loss 0 and a norm that is not finite: mixed precision skips one or two."""
 _NUMBERS = ("loss", "lr", "grad_norm", "toks_per_s", "tokens")
-_WORDS = ("loss", "cost", "xent", "[step=")
-_OTHER_WORDS = re.compile(
-    r" *\d+(?:: |/\d+ +[\d.]+[GM] | +(?:\d|nan))|\[\d+\]\s|\W{0,4}\[batch=|=+ Step "
+_LOSS_WORDS = ("loss", "cost", "xent")
+_LOSS = re.compile(
+    r"(?i)(?:loss|cost|xent)(?:[\w/]{0,24}(?:[ _/]train)?\W{1,4} {0,12}"
+    r"(?:tensor\(|np\.float\d\d\()?(?:[\d.+-]|nan|inf)|.{0,40} (?:at|after|in|for) )"
 )
-"""How lines of guessed formats begin that have none of these words."""
+_OTHER = re.compile(
+    r" *\d+(?:: |/\d+ +[\d.]+[GM] | +(?:\d|nan))|\[\d+\]\s|\W{0,4}\[batch=|=+ Step |.*\[step=\d"
+)
+"""How lines of guessed formats without a loss begin."""
 _LENGTH = re.compile(
     r"(?:\.0+)?(it)? {0,8}(?:/|of) {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.0+)?(?:it)?"
     r"(?![\d/]|\.\d)( \[)?"
@@ -50,10 +45,6 @@ _FAILED = re.compile(
     r"\bTraceback \(most recent call last\)"
     r"|\b(?:Segmentation fault|Killed|Aborted)(?: \(core dumped\))?(?: {2,}|$)"
 )
-_IGNORED = "Exception ignored in"
-"""The line before a traceback that ends nothing."""
-_ENDS = ".,;:)]}%'\""
-_BEGINS = _ENDS.replace(".", "")
 _UNDIVIDED = str.maketrans("", "", ",_")
 _DIVIDED = re.compile(r"[-+]?[1-9]\d{0,2}(?:[,_]\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
@@ -82,11 +73,10 @@ class Count:
     """Turns the numbers of one format and one rank into steps."""
 
     def __init__(self) -> None:
-        self.step = 0
+        self.step = self._base = self._stride = 0
         self.last: int | None = None
         """The largest number."""
         self.doubt: Doubt | None = None
-        self._base = self._stride = 0
         self.total: int | None = None
         """Of how many its lines tell (`8/80`)."""
         self._leapt = False
@@ -199,8 +189,7 @@ class PrintedSteps:
         self._shown: dict[int, tuple[int, int]] = {}
         """The format of the last step of each rank."""
         self._zeros: dict[int, int] = {}
-        self._failed = False
-        self._before = ""
+        self._failed, self._before = False, ""
 
     def take(self, text: str, now: float) -> Iterator[Shown]:
         """Take a line without its end, at `now` seconds on a steady clock; yield what it shows."""
@@ -223,7 +212,11 @@ class PrintedSteps:
 
     def _take(self, text: str, now: float) -> Iterator[Shown]:
         hits = self._hits(text) if not self._guessed or self._may_fit(text) else []
-        if not hits and _FAILED.search(text) is not None and _IGNORED not in self._before:
+        if (
+            not hits
+            and _FAILED.search(text) is not None
+            and "Exception ignored in" not in self._before
+        ):
             self._failed = True
         for hit in hits:
             fields = self._fields(hit.match)
@@ -236,8 +229,9 @@ class PrintedSteps:
     def _may_fit(self, text: str) -> bool:
         """Say whether a guessed format may fit: to try each of them takes far longer."""
         small = text.lower()
-        words = (*_WORDS, *self._totals)
-        return any(word in small for word in words) or _OTHER_WORDS.match(text) is not None
+        if any(word in small for word in _LOSS_WORDS) and _LOSS.search(text) is not None:
+            return True
+        return any(word in text for word in self._totals) or _OTHER.match(text) is not None
 
     def _hits(self, text: str) -> list[_Hit]:
         """Return the most exact format that fits, and the kept one if it does."""
@@ -324,7 +318,7 @@ def whole_number(text: str | None) -> int | None:
 def float_number(text: str | None) -> float | None:
     """Return a number as printed (`nan.`, `2.5]`); None for `2,31`, which has two readings."""
     try:
-        bare = (text or "").rstrip(_ENDS).lstrip(_BEGINS)
+        bare = (text or "").rstrip(".,;:)]}%'\"").lstrip(",;:)]}%'\"")
         if not bare or (("," in bare or "_" in bare) and _DIVIDED.fullmatch(bare) is None):
             return None
         return float(bare.translate(_UNDIVIDED))

@@ -136,15 +136,13 @@ def test_lines_that_come_in_blocks_are_timed_by_the_block() -> None:
     assert slower.named(Severity.HALT) == {"slow"}
 
 
-def printed(
-    word: str | None, *, later_s: float, tokens: int | None = None, **ordered: Any
-) -> World:
+def printed(*, later_s: float, tokens: int | None = None, **ordered: Any) -> World:
     """A program that is only read: its steps take 2 s, and `later_s` from step 300 on."""
     order = order_of({}, world_size=1, steps=100_000, patterns=["x"], command=["x"], **ordered)
     world = World(order)
     (rank,) = world.ranks
     rank.section, rank.section_seq = None, 0
-    told = {name: value for name, value in (("tokens", tokens), ("step_word", word)) if value}
+    told = {"tokens": tokens} if tokens else {}
     for step in range(1, 900):
         rank.spend(2.0 if step < 300 else later_s)
         rank.step = step
@@ -160,7 +158,7 @@ def test_a_printed_program_halts_only_where_its_tokens_are_known(
     tokens: int | None, severity: Severity
 ) -> None:
     """Episodes of an agent become longer as it learns."""
-    world = printed(None, later_s=5.0, tokens=tokens, identity=UNKNOWN)
+    world = printed(later_s=5.0, tokens=tokens, identity=UNKNOWN)
     found = watch(world, interval_s=1.0).findings
     assert {row.severity for row in found if row.detector == "slow"} == {Severity.WARN, severity}
 
@@ -336,7 +334,6 @@ class Timed:
         rank: int = 0,
         told: int = 1,
         stride: int = 1,
-        word: str | None = None,
     ) -> "Timed":
         """End so many steps after the other, the last of them told by so many lines."""
         stream = self.view.streams[rank]
@@ -345,15 +342,14 @@ class Timed:
             step = (stream.pace.last_step or 0) + stride
             stream.pace.end(step, self._mono)
             for _ in range(told):
-                self._tell(stream, step, word)
+                self._tell(stream, step)
         return self
 
-    def _tell(self, stream: RankStream, step: int, word: str | None) -> None:
+    def _tell(self, stream: RankStream, step: int) -> None:
         line = Heartbeat.model_validate(
             {
                 "v": 1, "ts": EPOCH, "mono": self._mono, "pid": 1, "rank": stream.rank,
                 "boot": stream.boot, "seq": step, "step": step, "msg": "step_end",
-                "step_word": word,
             }
         )  # fmt: skip
         tick = Tick(n=step, mono=self._mono, ts=EPOCH)
