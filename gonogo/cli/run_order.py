@@ -6,6 +6,7 @@ from gonogo.cli.output import say
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.errors import Rejected
+from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
@@ -21,7 +22,7 @@ from gonogo.planning.resolve import (
     resolve_plan,
 )
 from gonogo.rundir import is_text
-from gonogo.supervise.launch.command import check_patterns
+from gonogo.supervise.launch.command import OBSERVE, check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
 
 LEAST_BATCH_S = 60.0
@@ -33,15 +34,29 @@ MOST_BATCH_S = 3600.0
 def order_of(
     command: list[str],
     patterns: list[str],
-    world_size: int,
+    world_size: int | None,
     name: str,
     steps: int | None,
     stall_s: float | None,
     waive: list[str],
     allow_drift: list[str],
     nodes: int = 1,
+    *,
+    observe: bool = True,
 ) -> Order:
     """Return the order of a command that no plan knows.
+
+    Args:
+        command: program and arguments.
+        patterns: names or regular expressions.
+        world_size: number of ranks; None: nobody says, and rank 0 alone is expected.
+        name: of the run.
+        steps: last step of a whole run.
+        stall_s: limit of every place.
+        waive: criteria that may stay unobserved.
+        allow_drift: fields that may differ between ranks.
+        nodes: number of hosts.
+        observe: whether the program is observed from within.
 
     Raises:
         Rejected: a pattern that cannot be used, a field that may not differ, or a folder or a word
@@ -65,7 +80,7 @@ def order_of(
         experiment=new_id(Kind.EXPERIMENT),
         run=new_id(Kind.RUN),
         cwd=here,
-        world_size=world_size,
+        world_size=world_size or nodes,
         nodes=nodes,
         steps=steps,
         watch=_watch_of(stall_s),
@@ -79,17 +94,22 @@ def order_of(
             "patterns": chosen or guessed_patterns(steps),
             "patterns_guessed": not chosen,
             "allow_drift": allow_drift,
+            **({} if observe else {"env": {OBSERVE: "0"}}),
+            **({} if world_size else {"identity": Identity()}),
         }
     )
 
 
-def ranks_of(command: list[str], asked: int | None, nodes: int) -> int:
-    """Return how many ranks a command has, and refuse a line that contradicts `--nodes`.
+def ranks_of(
+    command: list[str], asked: int | None, nodes: int, *, observe: bool = True
+) -> int | None:
+    """Return how many ranks a command has; None if nobody says, on one node.
 
     Args:
         command: program and arguments.
-        asked: `--world-size`; None: on one node 1, on several as many as the line says.
+        asked: `--world-size`; None: as many as the line says, else one on each of several nodes.
         nodes: on how many nodes it is started.
+        observe: whether each rank can be seen; else rank 0 may print for all ranks of one node.
 
     Raises:
         Rejected: the line is for another number of nodes, or they cannot share the ranks evenly.
@@ -103,14 +123,16 @@ def ranks_of(command: list[str], asked: int | None, nodes: int) -> int:
                 " --nodes auto by a launcher (srun, mpirun); leave the option out for one node"
             )
         raise Rejected(f"{line.nodes_option}: --nodes says {nodes}; leave the option out")
-    if asked is None and nodes > 1 and line is not None and line.has_ranks:
-        if line.ranks_per_node is None:
+    if asked is None and (observe or nodes > 1) and line is not None and line.has_ranks:
+        if line.ranks_per_node is not None:
+            return nodes * line.ranks_per_node
+        if nodes > 1:
             raise Rejected("how many ranks a node has only a shell can tell: say --world-size N")
-        return nodes * line.ranks_per_node
-    ranks = nodes if asked is None else asked
-    if ranks % nodes:
-        raise Rejected(f"--world-size: found {ranks}; expected a multiple of --nodes, {nodes}")
-    return ranks
+    if asked is None:
+        return None if observe and nodes == 1 else nodes
+    if asked % nodes:
+        raise Rejected(f"--world-size: found {asked}; expected a multiple of --nodes, {nodes}")
+    return asked
 
 
 def _find_folder() -> str:

@@ -62,6 +62,7 @@ from gonogo.supervise.keeper.kill import end_marked
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S, find_port
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.late_look import look_late
+from gonogo.supervise.launch.command import OBSERVE
 from gonogo.supervise.launch.place import Place, rendezvous_ports
 from gonogo.supervise.locks import (
     HOST_FOLDER,
@@ -95,7 +96,11 @@ def run(
     ] = None,
     world_size: Annotated[
         int | None,
-        typer.Option(min=1, max=1024, help="How many ranks its lines must show, on all nodes."),
+        typer.Option(
+            min=1,
+            max=1024,
+            help="How many ranks it has, on all nodes; default: as many as a launcher's line says.",
+        ),
     ] = None,
     nodes: Annotated[
         str | None,
@@ -144,6 +149,14 @@ def run(
             " Repeatable."
         ),
     ] = None,
+    observe: Annotated[
+        bool,
+        typer.Option(
+            "--observe/--no-observe",
+            envvar=OBSERVE,
+            help="Observe PyTorch from within; else only what it prints is known.",
+        ),
+    ] = True,
     as_json: Annotated[
         bool, typer.Option("--json", help="The decision as one JSON object on stdout.")
     ] = False,
@@ -161,13 +174,14 @@ def run(
     order = order_of(
         command,
         pattern or [],
-        ranks_of(command, world_size, count),
+        ranks_of(command, world_size, count, observe=observe),
         name,
         steps,
         stall_s,
         waive or [],
         allow_drift or [],
         nodes=count,
+        observe=observe,
     )
     beside = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size is not None}
     order = _lay_plan(order, plan, phase, [option for option, said in beside.items() if said])

@@ -144,7 +144,7 @@ def open_rank() -> ObservedRank | None:
         rank = int(group.get_rank())
     else:
         rank = launcher_rank() if settings.rank is None else settings.rank
-    if is_speaking(run, rank) or rank >= int(run.order.get("world_size") or 1):
+    if is_speaking(run, rank):
         return None
     mark()
     for name in (OBSERVED, READ, ATTACHED):

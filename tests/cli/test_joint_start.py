@@ -152,7 +152,9 @@ def test_ranks_are_counted_by_the_line_on_several_nodes() -> None:
     assert ranks_of(LINE, None, 2) == 16
     assert ranks_of(LINE, 4, 2) == 4
     assert ranks_of(["torchrun", "train.py"], None, 2) == 2
-    assert ranks_of(LINE, None, 1) == 1, "on one node the command may stand for all"
+    assert ranks_of(LINE, None, 1) == 8
+    assert ranks_of(LINE, None, 1, observe=False) == 1, "the command may print for all"
+    assert ranks_of(["python", "train.py"], None, 1) is None
 
 
 @pytest.mark.parametrize(

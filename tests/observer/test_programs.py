@@ -152,10 +152,10 @@ def test_ranks_that_no_launcher_names_are_seen(tmp_path: Path) -> None:
     assert [steps_of(lines_of(run, rank), "step_end") for rank in (0, 1)] == [STEPS, STEPS]
 
 
-def test_a_process_of_another_rank_than_the_ordered_ones_writes_nothing(tmp_path: Path) -> None:
+def test_a_rank_beyond_the_ordered_ones_is_recorded_and_shows_that(tmp_path: Path) -> None:
     found = Observed(tmp_path, "plain", RANK="1")
     assert (found.code, lines_of(found.run)) == (0, [])
-    assert not (found.run / ATTACHED).exists()
+    assert steps_of(found.lines(1), "step_end") == STEPS
 
 
 def test_accelerate_is_seen(tmp_path: Path) -> None:
