@@ -25,6 +25,9 @@ class Entry(Recorded):
     retired: bool = False
     state: str = ""
     time_created_ns: int = 0
+    """Unix nanoseconds; 0: not recorded."""
+    time_discovered_completed_ns: int | None = None
+    """Unix nanoseconds at which the end was noticed; 0 or None: not recorded."""
 
     @property
     def group(self) -> str:
@@ -35,6 +38,11 @@ class Entry(Recorded):
     def op(self) -> str:
         """Name of the operation without its backend: `all_reduce`."""
         return self.profiling_name.rpartition(":")[2]
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend: `gloo`, `nccl`."""
+        return self.profiling_name.rpartition(":")[0]
 
     @property
     def stands(self) -> bool:
@@ -51,6 +59,8 @@ class Dump(Recorded):
     error: str | None = None
     groups: dict[str, list[int]] = Field(default_factory=dict)
     """Name of a process group → its ranks; may be empty."""
+    kept: Count = 0
+    """A group with at least so many entries may have older ones that the dump lacks."""
     entries: list[Entry] = Field(default_factory=list)
 
     @property
@@ -75,11 +85,16 @@ class Standing(Recorded):
     missing: list[int] = Field(default_factory=list)
     """Ranks of the group that have not entered it, among those that answered."""
     only: int | None = None
-    """The rank that alone entered its collective while all others stand elsewhere."""
+    """The rank that alone entered its collective while all others stand elsewhere. With NCCL also
+    the rank whose calls alone disagree with those of all others."""
     behind: list[int] = Field(default_factory=list)
     """Ranks that stand in no collective and for which, in the end, all others wait: one, or fewer
     than half. Empty where a dump is missing or cut, or where the dumps do not say so with one
     voice."""
+    unfinished: list[int] = Field(default_factory=list)
+    """Ranks whose device has not ended a collective that their peers have ended."""
+    silent: list[int] = Field(default_factory=list)
+    """Ranks without a dump for which, in the end, all others wait. A hint: no dump proves it."""
     disagree: str | None = None
     """What the calls disagree in: op, order, shape or dtype."""
     unanswered: list[int] = Field(default_factory=list)

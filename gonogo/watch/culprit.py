@@ -3,7 +3,8 @@
 The evidence, in this order:
 
 1. A process is stopped, dead or in uninterruptible sleep.
-2. One rank alone entered a collective, by the flight recorders.
+2. One rank alone entered a collective, or its device has not ended what others have ended, by the
+   flight recorders.
 3. Positions differ: step, then collectives, then sections of the step.
 4. One rank is silent while the others send lines.
 5. The flight recorders name a rank that has not come to the collective of the others.
@@ -58,12 +59,14 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         return None
     held = [stream for stream in among if view.held(stream.rank, mono)]
     recorded = _recorded(view, among)
-    alone = [] if held else [stream for stream in among if stream.rank == recorded.get("only")]
-    suspects, behind = alone or _behind(held or among), recorded.get("behind")
+    direct = {recorded.get("only"), *_listed(recorded, "unfinished")}
+    alone = [] if held else [stream for stream in among if stream.rank in direct]
+    suspects, behind = alone or _behind(held or among), _listed(recorded, "behind")
+    silent = _listed(recorded, "silent")
     if not held and not alone:
-        suspects = _distinguished(view, suspects, behind, mono)
+        suspects = _distinguished(view, suspects, behind, silent, mono)
     gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
-    by_recorder = alone or (len(suspects) == 1 and behind == [suspects[0].rank])
+    by_recorder = alone or (len(suspects) == 1 and [suspects[0].rank] in (behind, silent))
     why = f": {recorded.get('text', '')}" if by_recorder else ""
     if held or alone or (len(suspects) == 1 and not gone):
         stream = min(suspects, key=lambda stream: stream.rank)
@@ -128,23 +131,33 @@ def _lowest(
     return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
 
 
-def _distinguished(view: View, tied: list[RankStream], late: Any, mono: float) -> list[RankStream]:
+def _listed(recorded: Mapping[str, Any], name: str) -> list[int]:
+    """Return ranks that the flight recorders list; empty where the record has no list."""
+    found = recorded.get(name)
+    return found if isinstance(found, list) else []
+
+
+def _distinguished(
+    view: View, tied: list[RankStream], late: list[int], silent: list[int], mono: float
+) -> list[RankStream]:
     """Return the ranks that are silent, or that alone do not wait; else all of them.
 
     Args:
         view: what is known.
         tied: the suspects.
         late: ranks for which all others wait in collectives, by the flight recorders.
+        silent: ranks without a dump for which all others wait; only a stack can confirm them.
         mono: the watcher's clock.
     """
     fresh = view.fresh(tied, mono)
     if view.speak_on(tied, fresh):
         return [stream for stream in tied if stream.rank not in _ranks(fresh)]
     waits = {row.rank: view.processes.waits(row.rank, row.section_mono) for row in tied}
-    if isinstance(late, list) and late and waits.keys() >= set(late):
+    if late and waits.keys() >= set(late):
         contradicted = any(waits[rank] for rank in late)
         return tied if contradicted else [row for row in tied if row.rank in late]
-    return [row for row in tied if waits[row.rank] is False] or tied
+    away = [row for row in tied if waits[row.rank] is False]
+    return [row for row in away if not silent or row.rank in silent] or tied
 
 
 def _recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
@@ -183,10 +196,11 @@ class RankDivergence(Detector[None]):
     name = Name.RANK_DIVERGENCE
     sentence = (
         "Names the culprit of the deadlines: a rank whose process is held; else a rank alone in a"
-        " collective; else the rank that is furthest behind by step, collectives and sections; else"
-        " the one that is silent, or that the flight recorders or native stacks show outside the"
-        " collective. If nothing distinguishes the ranks, no rank is named. A rank that said"
-        " `done` a step before the others is the culprit."
+        " collective, or whose device has not ended one that others ended; else the rank that is"
+        " furthest behind by step, collectives and sections; else the one that is silent, or that"
+        " the flight recorders or native stacks show outside the collective. If nothing"
+        " distinguishes the ranks, no rank is named. A rank that said `done` a step before the"
+        " others is the culprit."
     )
 
     def armed(self, own: None, view: View) -> bool:

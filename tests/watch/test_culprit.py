@@ -91,6 +91,10 @@ def test_the_native_stack_outside_of_the_collective_is_the_culprits(
     ("payload", "named"),
     [
         ({"asked_mono": NOW, "only": 1}, 1),
+        ({"asked_mono": NOW, "unfinished": [1]}, 1),
+        ({"asked_mono": NOW, "unfinished": [7]}, None),
+        ({"asked_mono": NOW, "unfinished": 1}, None),
+        ({"asked_mono": NOW, "silent": [1]}, None),
         ({"asked_mono": NOW, "behind": [1]}, 1),
         ({"asked_mono": NOW - 100.0, "behind": [1]}, None),
         ({"asked_mono": NOW, "behind": [7]}, None),
@@ -165,6 +169,28 @@ def test_a_rank_that_was_done_a_step_before_is_to_blame(steps: int | None, to_bl
     assert (halt.detector, halt.rank) == ("stall", 1 if to_blame else 0)
     text = "rank 1 was done after step 10, and rank 0 waits for it"
     assert (text in halt.text) is to_blame
+
+
+@pytest.mark.parametrize(
+    ("waiting", "named"),
+    [({"r0": False, "r1": False}, 1), ({"r0": False, "r1": True}, None), ({"r0": True}, None)],
+)
+def test_a_rank_without_a_record_is_named_if_its_stack_is_in_no_collective(
+    waiting: dict[str, bool], named: int | None
+) -> None:
+    payload = {"asked_mono": NOW, "silent": [1], "text": "no answer from rank 1"}
+    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
+    culprit = name(rank(0), rank(1), processes=stacks(**waiting), observed=observed)
+    assert (culprit.stream.rank if culprit.named else None) == named
+    assert ("no answer" in culprit.why) is (named == 1)
+
+
+def test_a_device_that_is_stuck_is_named_though_its_host_waits() -> None:
+    payload = {"asked_mono": NOW, "unfinished": [1], "text": "rank 1 did not end"}
+    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
+    culprit = name(rank(0, step=40), rank(1), processes=stacks(r1=True), observed=observed)
+    assert (culprit.named, culprit.stream.rank) == (True, 1)
+    assert culprit.why == ": rank 1 did not end"
 
 
 def test_recorders_that_name_every_rank_name_none() -> None:

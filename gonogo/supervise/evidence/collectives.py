@@ -1,10 +1,13 @@
 """Which collectives do the ranks stand in? Asked of the trainers themselves, beside the watching.
 
 A word in `evidence/.dump_collectives` makes each rank write what it has entered
-(`collectives_rank{N}.json`, docs/heartbeats.md). Who does not answer within LIMIT_S, because it
-is stopped, holds its GIL or never learnt to, is an outcome. Nothing here blocks a tick.
+(`collectives_rank{N}.json`, docs/heartbeats.md). Programs with NCCL need no trainer for this: one
+byte in the pipe `.nccl_dump_rank_{N}.pipe` makes torch write `nccl_trace_rank_{N}`. A rank that
+does not answer within LIMIT_S, because it is stopped, holds its GIL or never learnt to, is an
+outcome. Nothing here blocks a tick.
 """
 
+import os
 import threading
 import time
 from collections.abc import Collection
@@ -12,7 +15,9 @@ from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
 from gonogo.plain_file import create_plain, read_plain
+from gonogo.supervise.evidence.flight_record import MAX_BYTES, read_record
 from gonogo.supervise.evidence.standing import analyse
+from gonogo.supervise.keeper.kill import poke
 
 REQUEST_NAME = ".dump_collectives"
 LIMIT_S = 3.0
@@ -30,6 +35,13 @@ def ask_ranks(folder: Path, word: str) -> None:
     with create_plain(draft) as stream:
         stream.write(word.encode())
     draft.replace(folder / REQUEST_NAME)
+    for pipe in find_pipes(folder.parent):
+        poke(pipe)
+
+
+def find_pipes(run_dir: Path) -> list[Path]:
+    """Return the pipes at which ranks with NCCL wait to be asked for their flight record."""
+    return sorted(run_dir.glob(".nccl_dump_rank_*"))
 
 
 class Answers:
@@ -47,7 +59,7 @@ class Answers:
         self, folder: Path, word: str, ranks: Collection[int], world_size: int, asked_mono: float
     ) -> None:
         self._folder, self._word, self._world_size = folder, word, world_size
-        self._asked_mono = asked_mono
+        self._asked_mono, self._asked_at = asked_mono, time.time()
         self._deadline = time.monotonic() + LIMIT_S
         self._open = set(ranks)
         self._dumps: dict[int, Dump] = {}
@@ -81,6 +93,10 @@ class Answers:
 
     def _read(self, rank: int) -> str | None:
         """Return the answer to this request, None while there is none."""
+        return self._read_answer(rank) or self._read_torch(rank)
+
+    def _read_answer(self, rank: int) -> str | None:
+        """Return what the trainer of a rank wrote for this request."""
         try:
             with read_plain(self._folder / f"collectives_rank{rank}.json") as stream:
                 raw = stream.read(MAX_DUMP_BYTES)
@@ -92,3 +108,20 @@ class Answers:
         with self._changed:
             self._dumps[rank] = dump
         return raw.decode("utf-8", "replace")
+
+    def _read_torch(self, rank: int) -> str | None:
+        """Return what torch wrote for a rank since the request, in the form of an answer."""
+        try:
+            with read_plain(self._folder.parent / f"nccl_trace_rank_{rank}") as stream:
+                written_at = os.fstat(stream.fileno()).st_mtime
+                raw = b"" if written_at < self._asked_at else stream.read(MAX_BYTES + 1)
+        except OSError:
+            return None
+        dump = (
+            read_record(raw, rank, written_at) if raw else None
+        )  # None: it is still being written
+        if dump is None or dump.rank != rank:
+            return None
+        with self._changed:
+            self._dumps[rank] = dump
+        return dump.model_copy(update={"request": self._word}).model_dump_json()

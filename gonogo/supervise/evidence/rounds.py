@@ -23,7 +23,7 @@ from typing import Any
 from gonogo.contract.collectives import Standing
 from gonogo.contract.tick import StackProbe
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.collectives import Answers, ask_ranks
+from gonogo.supervise.evidence.collectives import Answers, ask_ranks, find_pipes
 from gonogo.supervise.evidence.of_rank import (
     MAX_FILE_BYTES,
     Target,
@@ -165,13 +165,20 @@ class Evidence:
         self, number: int, targets: Mapping[int, Target], native: bool, now: float
     ) -> dict[str, Callable[[], str]]:
         living = {rank: row for rank, row in sorted(targets.items()) if row.pid is not None}
-        jobs = self._collectives_jobs(number, living, len(targets), now)
+        named = load_beyond(self._dir.path)
+        beyond = {rank: ref.pid for rank, ref in named.items() if rank not in targets}
+        if beyond and find_pipes(self._dir.path):
+            others = {rank: Target(rank=rank, pid=pid) for rank, pid in beyond.items()}
+            jobs = self._collectives_jobs(
+                number, {**living, **others}, len({*targets, *beyond}), now, lambda _: None
+            )
+        else:
+            keep = self._standing.put
+            jobs = self._collectives_jobs(number, living, len(targets), now, keep)
         here = {rank: row for rank, row in living.items() if not row.elsewhere}
         for rank, target in here.items():
             read = partial(read_target, self._readers, self._py_spy, self._probes.put)
             jobs[f"stacks_rank{rank}.txt"] = partial(read, number, target, native)
-        named = load_beyond(self._dir.path)
-        beyond = {rank: ref.pid for rank, ref in named.items() if rank not in targets}
         for rank, pid in beyond.items():
             read = partial(read_target, self._readers, self._py_spy, lambda _: None)
             target = Target(rank=rank, pid=pid)
@@ -194,7 +201,12 @@ class Evidence:
         return jobs
 
     def _collectives_jobs(
-        self, number: int, living: Mapping[int, Target], world_size: int, now: float
+        self,
+        number: int,
+        living: Mapping[int, Target],
+        world_size: int,
+        now: float,
+        keep: Callable[[Standing], object],
     ) -> dict[str, Callable[[], str]]:
         asked = [rank for rank, target in living.items() if not target.stopped]
         if not asked or world_size < 2:
@@ -207,7 +219,7 @@ class Evidence:
             found = answers.analyse()
             if found is None:
                 return "no rank has told of its collectives\n"
-            self._standing.put(found)
+            keep(found)
             return f"{found.text}\n"
 
         jobs: dict[str, Callable[[], str]] = {"collectives.txt": analyse}

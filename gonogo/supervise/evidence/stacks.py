@@ -27,7 +27,7 @@ from gonogo.supervise.processes import TICKS_PER_S, load_stat
 LIMIT_S = 5.0
 _WAITING = re.compile(
     r"gloo|nccl|c10d|all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast|wait_?tensor"
-    r"|stream_?synchronize",
+    r"|(?:stream|event|device|ctx)_?synchronize",
     re.IGNORECASE,
 )
 _COMPILING = re.compile(

@@ -8,16 +8,12 @@ yet (it reads data, it hangs) stands in none, so nobody is alone then: it is beh
 other rank would go on once it came.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.collectives import Dump, Entry, Standing
-
-_UNEVEN = ("alltoall", "all_to_all", "gather", "scatter")
-"""Operations whose ranks may bring different shapes; all_gather and reduce_scatter may not."""
-_EVEN = ("all_gather", "allgather", "reduce_scatter")
-_LISTED_RANKS = 8
+from gonogo.supervise.evidence.calls import call_text, differs, ranks_text
+from gonogo.supervise.evidence.enqueued import analyse_enqueued, runs_ahead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +40,8 @@ def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
         dumps: rank → its dump.
         world_size: ranks of the run.
     """
+    if runs_ahead(dumps):
+        return analyse_enqueued(dumps, world_size)
     heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.entries}
     if not heard:
         return None
@@ -164,10 +162,10 @@ def _disagreement(heard: Mapping[int, Dump]) -> Standing | None:
         for seq in sorted({seq for of in ranks.values() for seq in of}):
             calls = {rank: of[seq] for rank, of in sorted(ranks.items()) if seq in of}
             ended = not any(entry.stands for entry in calls.values())
-            what = None if ended else _differs(calls, ranks, seq)
+            what = None if ended else differs(calls, ranks, seq)
             if what is None:
                 continue
-            told = ", ".join(f"rank {rank}: {_call_text(entry)}" for rank, entry in calls.items())
+            told = ", ".join(f"rank {rank}: {call_text(entry)}" for rank, entry in calls.items())
             missing = [rank for rank in _members(heard, group) if rank not in calls]
             text = f"collective {seq} of group {group} is not the same on every rank ({what}): "
             return Standing(
@@ -182,57 +180,23 @@ def _disagreement(heard: Mapping[int, Dump]) -> Standing | None:
     return None
 
 
-def _differs(
-    calls: Mapping[int, Entry], ranks: Mapping[int, Mapping[int, Entry]], seq: int
-) -> str | None:
-    entries = list(calls.values())
-    ops = {entry.op for entry in entries}
-    if len(ops) > 1:
-        following = {of[seq + 1].op for of in ranks.values() if seq + 1 in of}
-        return "order" if following == ops else "op"
-    if len({json.dumps(entry.input_dtypes) for entry in entries}) > 1:
-        return "dtype"
-    op = entries[0].op.lower()
-    uneven = any(word in op for word in _UNEVEN) and not any(word in op for word in _EVEN)
-    if not uneven and len({json.dumps(entry.input_sizes) for entry in entries}) > 1:
-        return "shape"
-    return None
-
-
 def _op(call: _Call) -> str:
     return next(iter(call.entered.values())).op
 
 
 def _sentence(call: _Call, only: int | None, unanswered: list[int]) -> str:
-    shape = _call_text(next(iter(call.entered.values())))
+    shape = call_text(next(iter(call.entered.values())))
     name = f"collective {call.seq} of group {call.group} ({shape})"
     if only is not None:
-        text = f"rank {only} alone entered {name}; {_ranks(call.missing)} did not"
+        text = f"rank {only} alone entered {name}; {ranks_text(call.missing)} did not"
         text += ": one too many there, or skipped by the others"
     elif call.missing:
-        text = f"{_ranks(call.entered)} entered {name}; {_ranks(call.missing)} did not"
+        text = f"{ranks_text(call.entered)} entered {name}; {ranks_text(call.missing)} did not"
     else:
-        text = f"{_ranks(call.entered)} entered {name}, and it has not ended"
-    return text + (f"; no answer from {_ranks(unanswered)}" if unanswered else "")
+        text = f"{ranks_text(call.entered)} entered {name}, and it has not ended"
+    return text + (f"; no answer from {ranks_text(unanswered)}" if unanswered else "")
 
 
 def _heard_text(heard: Mapping[int, Dump], unanswered: list[int]) -> str:
-    text = f"{_ranks(heard)} answered"
-    return text + (f", {_ranks(unanswered)} did not" if unanswered else "")
-
-
-def _call_text(entry: Entry) -> str:
-    shapes = " ".join("×".join(map(str, size)) for size in entry.input_sizes if size)
-    dtypes = " ".join(sorted({str(dtype) for dtype in entry.input_dtypes}))
-    return " ".join(filter(None, (entry.op, shapes, dtypes)))
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    """Return ranks in words, cut when there are many: `ranks 0, 2 and 3`."""
-    listed = [str(rank) for rank in sorted(ranks)]
-    if len(listed) == 1:
-        return f"rank {listed[0]}"
-    if len(listed) > _LISTED_RANKS:
-        shown = ", ".join(listed[: _LISTED_RANKS - 1])
-        return f"ranks {shown} and {len(listed) - _LISTED_RANKS + 1} more"
-    return f"ranks {', '.join(listed[:-1])} and {listed[-1]}"
+    text = f"{ranks_text(heard)} answered"
+    return text + (f", {ranks_text(unanswered)} did not" if unanswered else "")

@@ -155,7 +155,7 @@ class Killer:
             if catches(rank.pid, signal.SIGUSR1):
                 rank.send(signal.SIGUSR1)
         for pipe in pipes:
-            _poke(pipe)
+            poke(pipe)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -206,7 +206,7 @@ def end_marked(
         pause_s = min(0.2, 2 * pause_s)
 
 
-def _poke(pipe: Path) -> None:
+def poke(pipe: Path) -> None:
     """Write one byte into a pipe that somebody reads; without a reader nothing happens."""
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)

@@ -1,6 +1,8 @@
 """Ranks are asked for their collectives; who does not answer is an outcome, not a delay."""
 
 import json
+import os
+import pickle
 import threading
 import time
 from pathlib import Path
@@ -143,3 +145,50 @@ def test_the_wait_ends_as_soon_as_the_last_rank_has_answered(tmp_path: Path) -> 
     rank.over.set()
     assert found is not None
     assert time.monotonic() - began < gonogo.supervise.evidence.collectives.LIMIT_S
+
+
+def test_a_rank_with_nccl_alone_answers_through_torch_s_pipe(tmp_path: Path) -> None:
+    """A program that knows nothing of gonogo: torch reads a byte and writes its own record."""
+    run_dir = RunDir(tmp_path)
+    run_dir.evidence.mkdir()
+    entry = {"process_group": ("0", ""), "input_sizes": [[4]], "input_dtypes": ["Float"]}
+    calls = [{**entry, "record_id": n, "collective_seq_id": n + 1} for n in range(2)]
+    done = {"profiling_name": "nccl:all_reduce", "state": "completed", "retired": True}
+    waits = {"profiling_name": "nccl:all_reduce", "state": "scheduled", "retired": False}
+    rows = {0: [calls[0] | done, calls[1] | waits], 1: [calls[0] | done]}
+    config = {"0": {"name": "0", "desc": "", "ranks": "[0, 1]"}}
+    over = threading.Event()
+
+    def torch(rank: int, pipe: int) -> None:
+        while not over.wait(0.01):
+            try:
+                asked = os.read(pipe, 1)
+            except BlockingIOError:
+                continue
+            if asked:
+                raw = pickle.dumps({"version": "2.10", "pg_config": config, "entries": rows[rank]})
+                (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(raw)
+
+    (tmp_path / "nccl_trace_rank_0").write_bytes(b"an older record")
+    os.utime(tmp_path / "nccl_trace_rank_0", (1.0, 1.0))
+    pipes = []
+    for rank in (0, 1):
+        os.mkfifo(tmp_path / f".nccl_dump_rank_{rank}.pipe")
+        pipes.append(os.open(tmp_path / f".nccl_dump_rank_{rank}.pipe", os.O_RDWR | os.O_NONBLOCK))
+    threads = [threading.Thread(target=torch, args=(rank, pipes[rank])) for rank in (0, 1)]
+    for thread in threads:
+        thread.start()
+    evidence = Evidence(run_dir)
+    found = evidence.start_round("stall", _targets(2), 41.5)
+    assert found is not None
+    for thread in found.threads:
+        thread.join(20)
+    over.set()
+    for thread, pipe in zip(threads, pipes, strict=True):
+        thread.join(5)
+        os.close(pipe)
+    seen = evidence.take_observations()["collectives"]
+    assert (seen["behind"], seen["unanswered"]) == ([1], [])
+    folder = run_dir.evidence / "01_stall"
+    assert "rank 1 did not" in (folder / "collectives.txt").read_text()
+    assert json.loads((folder / "collectives_rank1.json").read_text())["rank"] == 1
