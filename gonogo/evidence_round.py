@@ -1,20 +1,22 @@
 """Read a round of evidence: which file says most, and where do the ranks stand?
 
 Pure: paths and texts in, order and words out. The collectives come first, for they name who strayed
-and who is missing. Then come the stacks, the culprit's before the others', grouped so that 64 of
-them become two lines. A stack listing is what the worker's reader writes: threads at the margin,
-the main thread first, frames indented below it, innermost first. Two stacks are equal when their
-main threads' frames are, but for addresses, offsets, and ids of threads and processes.
+and who is missing. Then comes who stands outside of what others wait for, and where. Then come the
+stacks, the culprit's before the others', grouped so that 64 of them become two lines. A stack
+listing is what the worker's reader writes: threads at the margin, the main thread first, frames
+indented below it, innermost first. Two stacks are equal when their main threads' frames are, but
+for addresses, offsets, and ids of threads and processes.
 """
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.stack_places import describe_places, parse_frames, ranks_text
 
 _ORDER = (
     "collectives.txt",
@@ -125,7 +127,9 @@ def _told(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> str:
         for path, rank in ranks.items()
         if rank is not None and texts[path].strip()
     }
+    places = describe_places({rank: parse_frames(text) for rank, text in listings.items()})
     groups = group_stacks(listings, culprit)
+    parts += [places] if places else []
     return "\n".join([*parts, *(group.listing() if whole else group.line() for group in groups)])
 
 
@@ -185,23 +189,6 @@ def main_frames(listing: str) -> tuple[str, ...]:
         elif line.strip():
             frames.append(_plain(line))
     return tuple(frames)
-
-
-def ranks_text(ranks: Collection[int]) -> str:
-    """Return ranks in words: `rank 1`, `ranks 0, 2-63`."""
-    spans: list[list[int]] = []
-    for rank in sorted(set(ranks)):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    texts = list(_span_texts(spans))
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {', '.join(texts)}"
-
-
-def _span_texts(spans: Iterable[list[int]]) -> Iterable[str]:
-    for first, last in spans:
-        yield str(first) if first == last else f"{first}-{last}"
 
 
 def _plain(line: str) -> str:

@@ -75,6 +75,8 @@ class StackProbe(Recorded):
     waiting: bool | None = None
     """Whether that frame waits in a collective (gloo, nccl, c10d …); null when not known."""
     digest: str | None = None
+    place: str = ""
+    """Where the main thread stands, in words (`gonogo.contract.stack_places`)."""
     cpu_s: Finite | None = None
     """CPU seconds of the main thread so far."""
 

@@ -45,6 +45,8 @@ class Culprit:
     """The rank, or the ranks, in words."""
     why: str = ""
     """What the flight recorders say of it."""
+    place: str = ""
+    """What its stack says of it."""
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
@@ -70,7 +72,9 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     why = f": {recorded.get('text', '')}" if by_recorder else ""
     if held or alone or (len(suspects) == 1 and not gone):
         stream = min(suspects, key=lambda stream: stream.rank)
-        return Culprit(stream, True, f"rank {stream.rank}", why)
+        place = view.processes.place(stream.rank, stream.section_mono)
+        place = f"; its stack is in {place}" if place else ""
+        return Culprit(stream, True, f"rank {stream.rank}", why, place)
     who = "a rank that nothing tells apart"
     if len(suspects) < len(among) and len(suspects) <= MOST_TIED:
         who = f"one of ranks {', '.join(str(rank) for rank in sorted(_ranks(suspects)))}"

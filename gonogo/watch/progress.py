@@ -282,7 +282,7 @@ def _finding(view: View, tick: Tick, group: Standstill, culprit: Culprit, due: D
         source=due.limit.source,
         text=f"step {stream.step} has {what} for {due.stood_s:.1f} s"
         f" (limit {due.limit.seconds:.1f} s): {culprit.who} is in"
-        f" {stream.section or 'no section'}{culprit.why}",
+        f" {stream.section or 'no section'}{culprit.why}{culprit.place}",
     )
     return finding if place in _PAUSES or culprit.why else blame_who_left(view, finding)
 

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.evidence_round import group_stacks, main_frames, ranks_text
+from gonogo.contract.stack_places import ranks_text
+from gonogo.evidence_round import group_stacks, main_frames
 
 WAITING = ("wait (threading.py:320)", "all_reduce (distributed_c10d.py:2814)", "main (train.py:9)")
 HANGING = ("sleep (faults.py:51)", "enter (sections.py:60)", "main (train.py:9)")

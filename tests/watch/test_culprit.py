@@ -185,6 +185,17 @@ def test_a_rank_without_a_record_is_named_if_its_stack_is_in_no_collective(
     assert ("no answer" in culprit.why) is (named == 1)
 
 
+@pytest.mark.parametrize(("read_s", "told"), [(0.0, True), (61.0, False)])
+def test_a_named_rank_s_place_is_told_if_it_was_read_since(read_s: float, told: bool) -> None:
+    probe = StackProbe(rank=1, waiting=False, place="evaluate (train.py:6), user code")
+    processes = Processes(stacks={1: (Stack(mono=NOW - read_s, probe=probe),)})
+    culprit = name(rank(0), rank(1, step=40), processes=processes)
+    assert culprit.named
+    said = "; its stack is in evaluate (train.py:6), user code"
+    assert culprit.place == (said if told else "")
+    assert name(rank(0), rank(1), rank(2)).place == ""
+
+
 def test_a_device_that_is_stuck_is_named_though_its_host_waits() -> None:
     payload = {"asked_mono": NOW, "unfinished": [1], "text": "rank 1 did not end"}
     observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}

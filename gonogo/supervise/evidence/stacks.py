@@ -21,13 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.stack_places import Frame, classify
 from gonogo.contract.tick import StackProbe
 from gonogo.supervise.processes import TICKS_PER_S, load_stat
 
 LIMIT_S = 5.0
 _WAITING = re.compile(
     r"gloo|nccl|c10d|all_?reduce|all_?gather|reduce_?scatter|barrier|broadcast|wait_?tensor"
-    r"|(?:stream|event|device|ctx)_?synchronize",
+    r"|(?:stream|event|device|ctx)_?synchronize|libcuda|libamdhip",
     re.IGNORECASE,
 )
 _COMPILING = re.compile(
@@ -163,6 +164,7 @@ def build_probe(
         rank=rank,
         round=round_number,
         frame=_innermost(frames),
+        place=classify([_frame(frame) for frame in frames]).text(),
         waiting=_is_waiting(frames) or (False if native else None),
         digest=_digest(frames),
         cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
@@ -196,6 +198,15 @@ def _innermost(frames: Sequence[dict[str, Any]]) -> str:
     """Return the innermost frame that has a name, not only an address."""
     names = [str(frame.get("name")) for frame in frames]
     return next((name for name in names if not name.startswith("0x")), names[0])
+
+
+def _frame(frame: dict[str, Any]) -> Frame:
+    line = frame.get("line")
+    return Frame(
+        function=str(frame.get("name")),
+        file=str(frame.get("short_filename") or frame.get("filename") or ""),
+        line=line if isinstance(line, int) and line > 0 else None,
+    )
 
 
 def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:

@@ -1,0 +1,309 @@
+"""Name the place where a stack stands: data loader, collective, checkpoint, user code and so on.
+
+A table of files and functions classifies the frames of a stack. The innermost frame that the table
+knows decides, so a data set of the user that is called by a data loader is the data loader. The
+place also holds the innermost frame of user code, which a user recognises.
+
+`odd_ranks` returns the ranks that stand outside of what all others wait for. One reading of the
+stacks is a moment; `still_odd` compares two readings, some seconds apart, and is meant for a
+decision to halt. Both return nobody if a stack is missing or may hide a wait. Python frames do not
+show `loss.item()` and `work.wait()`, so a Python stack that ends in user code is no proof. Native
+frames (`py-spy dump --native`) are. A slow rank is odd as well: how long a place may take (a
+checkpoint, a compilation) is the caller's business.
+
+Pure, and standard library only. Not covered: stacks of other languages than Python and C++.
+"""
+
+import re
+import sys
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PlaceKind(StrEnum):
+    """What a rank does in a place; the value is the word for people."""
+
+    COLLECTIVE = "collective"
+    DEVICE = "wait for the device"
+    COMPUTE = "forward, backward or optimizer"
+    DATA = "data loader"
+    CHECKPOINT = "checkpoint"
+    TRACKER = "tracker"
+    DOWNLOAD = "download"
+    COMPILATION = "compilation"
+    USER = "user code"
+    UNKNOWN = "unknown"
+
+
+WAITS = frozenset({PlaceKind.COLLECTIVE, PlaceKind.DEVICE})
+"""Places in which a rank waits for others, or for its device, which waits for others."""
+_NAMED = frozenset(
+    {
+        PlaceKind.DATA,
+        PlaceKind.CHECKPOINT,
+        PlaceKind.TRACKER,
+        PlaceKind.DOWNLOAD,
+        PlaceKind.COMPILATION,
+    }
+)
+"""Places that are no wait for others, even if native frames are missing."""
+
+_TABLE: tuple[tuple[PlaceKind, str], ...] = (
+    (PlaceKind.DATA, r"torch/utils/data/|torchdata/|webdataset/|/dali/|_\w+DatasetFetcher\.fetch"),
+    (PlaceKind.DATA, r"datasets/(?:arrow_dataset|iterable_dataset|formatting)|streaming/base/"),
+    (PlaceKind.COMPILATION, r"torch/_dynamo/convert_frame|triton/(?:compiler|runtime/jit)"),
+    (PlaceKind.COMPILATION, r"torch/_inductor/(?:async_compile|graph|scheduler|codecache)"),
+    (PlaceKind.COMPILATION, r"jax/_src/compiler|torch/utils/cpp_extension"),
+    (PlaceKind.CHECKPOINT, r"torch/serialization|torch/distributed/checkpoint/|safetensors/"),
+    (PlaceKind.CHECKPOINT, r"orbax/checkpoint|deepspeed/runtime/checkpoint_engine"),
+    (PlaceKind.TRACKER, r"wandb/|mlflow/|comet_ml/|neptune/|aim/sdk/|clearml/|trackio/"),
+    (PlaceKind.TRACKER, r"tensorboardX?/|torch/utils/tensorboard/"),
+    (PlaceKind.DOWNLOAD, r"huggingface_hub/|transformers/utils/hub|datasets/(?:load|download/)"),
+    (PlaceKind.DOWNLOAD, r"torch/hub\.py|tokenization_utils|tokenization_auto|timm/models/_hub"),
+    (PlaceKind.COLLECTIVE, r"torch/distributed/(?:distributed_c10d|_functional_collectives)"),
+    (PlaceKind.COLLECTIVE, r"torch/distributed/(?:rendezvous|nn/functional|device_mesh)"),
+    (PlaceKind.COLLECTIVE, r"horovod/|mpi4py|deepspeed/comm/|jax/experimental/multihost_utils"),
+    (PlaceKind.DEVICE, r"synchronize .*torch/(?:cuda|xpu|npu)/"),
+    (PlaceKind.COMPUTE, r"torch/(?:autograd|_tensor|optim|nn/parallel|nn/modules)[/.]"),
+    (PlaceKind.COMPUTE, r"torch/distributed/(?:fsdp|_composable|algorithms|pipelining|tensor)/"),
+)
+_NATIVE: tuple[tuple[PlaceKind, str], ...] = (
+    (PlaceKind.COLLECTIVE, r"gloo|nccl|rccl|c10d|horovod|\bucp_|\bMPI_"),
+    (PlaceKind.DEVICE, r"(?:stream|event|device|ctx)_?synchronize|libcuda|libamdhip"),
+)
+_CALLS = (
+    ("time.sleep", r"time_sleep|pysleep|nanosleep"),
+    ("a subprocess", r"waitpid|wait4|waitid"),
+    ("a lock", r"lock_acquire|acquire_lock|acquire_timed|sem_(?:clock|timed)?wait"),
+    ("a file or a socket", r"fsync|pread|pwrite|__read|__write|recv|poll|select"),
+)
+"""What native frames say of the call in which a Python frame stands."""
+_LIBRARIES = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        torch torchvision torchaudio torchdata torchrun transformers accelerate peft trl lightning
+        lightning_fabric pytorch_lightning composer deepspeed datasets tokenizers safetensors
+        huggingface_hub wandb mlflow comet_ml neptune clearml tensorboard tensorboardX triton jax
+        jaxlib flax optax orbax tensorflow keras numpy scipy pandas pyarrow PIL cv2 requests urllib3
+        httpx httpcore aiohttp fsspec s3fs gcsfs botocore boto3 tqdm gonogo streaming webdataset
+        """,
+    )
+)
+_COMPILED = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|inl|pyx|rs|S)$")
+_SCRIPTS = frozenset({"test", "code", "cmd", "profile", "main", "run"})
+"""Modules of Python whose name a script of a user is likely to have."""
+_FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*")
+_DUMPED = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One frame of a stack."""
+
+    function: str
+    file: str = ""
+    """Path, full or below an import folder; the library of a native frame."""
+    line: int | None = None
+
+    @property
+    def native(self) -> bool:
+        """Whether it is a frame of C or C++."""
+        if self.file.endswith(".py") or self.file.startswith("<"):
+            return False
+        named = _COMPILED.search(self.file) is not None or "::" in self.function
+        return named or (bool(self.file) and self.line is None)
+
+    def text(self) -> str:
+        """Return the frame in words: `train (train.py:6)`."""
+        name = self.file.rpartition("/")[2]
+        where = f"{name}:{self.line}" if self.line else name
+        return f"{self.function} ({where})" if where else self.function
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a stack stands."""
+
+    kind: PlaceKind
+    frame: Frame | None = None
+    """The innermost frame that shows it; None if nothing was recognised."""
+    user: Frame | None = None
+    """The innermost frame of user code."""
+    call: str = ""
+    """The call in which the innermost Python frame stands, by its native frames: `time.sleep`."""
+    sure: bool = False
+    """Whether the stack proves that the rank waits for no other rank."""
+
+    def text(self) -> str:
+        """Return the place in words, empty if nothing was recognised.
+
+        Examples: `data loader: fetch (fetch.py:54), from main (train.py:9)` and
+        `time.sleep, called from evaluate (train.py:6), user code`.
+        """
+        user = None if self.user is None else self.user.text()
+        if self.kind is PlaceKind.USER:
+            inside = f"{self.call}, called from {user}" if self.call else str(user)
+            return f"{inside}, user code"
+        if self.frame is None:
+            return ""
+        return f"{self.kind}: {self.frame.text()}" + (f", from {user}" if user else "")
+
+
+def parse_frames(listing: str) -> tuple[Frame, ...]:
+    """Return the frames of the main thread in a listing, innermost first; empty if it has none.
+
+    Args:
+        listing: a stack listing of an evidence round, the text of `py-spy dump`, or a dump of
+            `faulthandler`.
+    """
+    threads: list[tuple[str, list[Frame]]] = []
+    for line in listing.splitlines():
+        if line and not line[0].isspace():
+            threads.append((line, []))
+        elif threads and (found := _DUMPED.fullmatch(line) or _FRAME.fullmatch(line)):
+            number = found["line"]
+            threads[-1][1].append(
+                Frame(
+                    function=found["function"],
+                    file=found["file"],
+                    line=int(number) if number else None,
+                )
+            )
+    threads = [row for row in threads if row[1]]
+    main = [row for row in threads if "MainThread" in row[0] or row[0].startswith("Current thread")]
+    if not main and threads:
+        dumped = threads[0][0].startswith("Thread 0x")  # faulthandler lists the main thread last
+        main = [threads[-1] if dumped else threads[0]]
+    return tuple(main[0][1]) if main else ()
+
+
+def classify(frames: Sequence[Frame]) -> Place:
+    """Return the place in which a stack stands.
+
+    Args:
+        frames: of one thread, innermost first.
+    """
+    user = next((frame for frame in frames if _is_user(frame)), None)
+    outer = next((at for at, frame in enumerate(frames) if not frame.native), len(frames))
+    inner, python = frames[:outer], [frame for frame in frames if not frame.native]
+    for kind, pattern in _NATIVE:
+        for frame in inner:
+            if re.search(pattern, f"{frame.function} {frame.file}", re.IGNORECASE):
+                shown = next((row for row in python if _kind(row) is kind), frame)
+                return Place(kind=kind, frame=shown, user=user)
+    native = bool(inner)
+    call = next((name for name, words in _CALLS if _any(words, inner)), "")
+    for frame in python:
+        kind_of = _kind(frame)
+        if kind_of is not None:
+            sure = kind_of in _NAMED
+            return Place(kind=kind_of, frame=frame, user=user, call=call, sure=sure)
+    if user is None:
+        return Place(kind=PlaceKind.UNKNOWN, call=call)
+    return Place(kind=PlaceKind.USER, frame=user, user=user, call=call, sure=native)
+
+
+def odd_ranks(stacks: Mapping[int, Sequence[Frame]]) -> list[int]:
+    """Return the ranks that stand outside of what all others wait for; empty where that is open.
+
+    Every other rank must wait or compute, at least one must wait, and at most half of the ranks
+    may be odd.
+
+    Args:
+        stacks: rank → frames of its main thread, innermost first; every rank of the run.
+    """
+    places = {rank: classify(frames) for rank, frames in sorted(stacks.items())}
+    odd = [rank for rank, place in places.items() if place.sure]
+    others = [place.kind for place in places.values() if not place.sure]
+    known = all(kind in WAITS or kind is PlaceKind.COMPUTE for kind in others)
+    waited = any(kind in WAITS for kind in others)
+    return odd if known and waited and 2 * len(odd) <= len(places) else []
+
+
+def still_odd(
+    first: Mapping[int, Sequence[Frame]], second: Mapping[int, Sequence[Frame]]
+) -> list[int]:
+    """Return the ranks that are odd in two readings and did not move between them.
+
+    Use readings at least 5 s apart, of every rank, with native frames. All odd ranks must be the
+    same in both readings, and each must have the same Python frames with the same lines.
+
+    Args:
+        first: the earlier reading, rank → frames of its main thread, innermost first.
+        second: the later reading.
+    """
+    odd = odd_ranks(first)
+    if first.keys() != second.keys() or odd != odd_ranks(second):
+        return []
+    stood = all(_python(first[rank]) == _python(second[rank]) for rank in odd)
+    return odd if stood else []
+
+
+def describe_places(stacks: Mapping[int, Sequence[Frame]]) -> str:
+    """Return who stands outside of what others wait for, and where; empty if nobody waits.
+
+    Example::
+
+        rank 1 is in evaluate (train.py:6), user code; ranks 0, 2-3 wait in all_reduce
+    """
+    places = {rank: classify(frames) for rank, frames in sorted(stacks.items()) if frames}
+    waits = {rank: place for rank, place in places.items() if place.kind in WAITS}
+    apart = {rank: place for rank, place in places.items() if rank not in waits}
+    if not waits or not apart or 2 * len(apart) > len(places):
+        return ""
+    said: dict[str, list[int]] = {}
+    for rank, place in apart.items():
+        said.setdefault(f"in {place.text() or 'an unknown place'}", []).append(rank)
+    waiting: dict[str, list[int]] = {}
+    for rank, place in waits.items():
+        waiting.setdefault(place.frame.function if place.frame else str(place.kind), []).append(
+            rank
+        )
+    parts = [
+        f"{ranks_text(of)} {'is' if len(of) == 1 else 'are'} {text}" for text, of in said.items()
+    ]
+    parts += [
+        f"{ranks_text(of)} {'waits' if len(of) == 1 else 'wait'} in {text}"
+        for text, of in waiting.items()
+    ]
+    return "; ".join(parts)
+
+
+def ranks_text(ranks: Collection[int]) -> str:
+    """Return ranks in words: `rank 1`, `ranks 0, 2-63`."""
+    spans: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if spans and rank == spans[-1][1] + 1:
+            spans[-1][1] = rank
+        else:
+            spans.append([rank, rank])
+    texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {', '.join(texts)}"
+
+
+def _python(frames: Sequence[Frame]) -> list[Frame]:
+    return [frame for frame in frames if not frame.native]
+
+
+def _any(words: str, frames: Sequence[Frame]) -> bool:
+    return any(re.search(words, frame.function) for frame in frames)
+
+
+def _kind(frame: Frame) -> PlaceKind | None:
+    text = f"{frame.function} ({frame.file}"
+    return next((kind for kind, pattern in _TABLE if re.search(rf"\b(?:{pattern})", text)), None)
+
+
+def _is_user(frame: Frame) -> bool:
+    """Whether a frame is of neither Python's own modules nor a known or installed package."""
+    if frame.native or frame.file.startswith("<") or not frame.file:
+        return False
+    if re.search(r"(?:site|dist)-packages/|/lib(?:64)?/python\d", frame.file):
+        return False
+    top = frame.file.lstrip("/").partition("/")[0].removesuffix(".py")
+    if frame.file.startswith("/"):
+        return True
+    own = top in sys.stdlib_module_names and top not in _SCRIPTS
+    return not own and top not in _LIBRARIES
