@@ -30,6 +30,8 @@ from gonogo.watch.view import View
 
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.collectives.Standing`."""
+_LISTS = ("behind", "unfinished", "silent")
+"""Fields of the observation that list ranks."""
 MOST_TIED = 8
 """Ranks that a finding lists if one of them is the culprit."""
 
@@ -61,10 +63,10 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         return None
     held = [stream for stream in among if view.held(stream.rank, mono)]
     recorded = _recorded(view, among)
-    direct = {recorded.get("only"), *_listed(recorded, "unfinished")}
+    direct = {recorded.get("only"), *recorded.get("unfinished", ())}
     alone = [] if held else [stream for stream in among if stream.rank in direct]
-    suspects, behind = alone or _behind(held or among), _listed(recorded, "behind")
-    silent = _listed(recorded, "silent")
+    suspects, behind = alone or _behind(held or among), recorded.get("behind", [])
+    silent = recorded.get("silent", [])
     if not held and not alone:
         suspects = _distinguished(view, suspects, behind, silent, mono)
     gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
@@ -72,8 +74,9 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     why = f": {recorded.get('text', '')}" if by_recorder else ""
     if held or alone or (len(suspects) == 1 and not gone):
         stream = min(suspects, key=lambda stream: stream.rank)
-        place = view.processes.place(stream.rank, stream.section_mono)
-        place = f"; its stack is in {place}" if place else ""
+        read = view.processes.stacks.get(stream.rank, ())
+        fresh = bool(read) and read[-1].mono >= stream.section_mono and read[-1].probe.place
+        place = f"; its stack is in {fresh}" if fresh else ""
         return Culprit(stream, True, f"rank {stream.rank}", why, place)
     who = "a rank that nothing tells apart"
     if len(suspects) < len(among) and len(suspects) <= MOST_TIED:
@@ -135,12 +138,6 @@ def _lowest(
     return [row for row, count in zip(tied, counts, strict=True) if count <= upto]
 
 
-def _listed(recorded: Mapping[str, Any], name: str) -> list[int]:
-    """Return ranks that the flight recorders list; empty where the record has no list."""
-    found = recorded.get(name)
-    return found if isinstance(found, list) else []
-
-
 def _distinguished(
     view: View, tied: list[RankStream], late: list[int], silent: list[int], mono: float
 ) -> list[RankStream]:
@@ -171,7 +168,10 @@ def _recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
     asked_mono = payload.get("asked_mono") if isinstance(payload, Mapping) else None
     if not isinstance(payload, Mapping) or not isinstance(asked_mono, int | float):
         return {}
-    return {} if any(row.advanced_mono > asked_mono for row in among) else payload
+    if any(row.advanced_mono > asked_mono for row in among):
+        return {}
+    broken = [name for name in _LISTS if not isinstance(payload.get(name, []), list)]
+    return {name: item for name, item in payload.items() if name not in broken}
 
 
 def blame_who_left(view: View, finding: Finding) -> Finding:

@@ -87,11 +87,6 @@ class Processes:
             return None
         return readings[-1].probe.waiting
 
-    def place(self, rank: int, since_mono: float) -> str:
-        """Return where a rank's last stack stands, in words; empty if it is older or not known."""
-        readings = self.stacks.get(rank, ())
-        return readings[-1].probe.place if readings and readings[-1].mono >= since_mono else ""
-
     def stands(self, rank: int, since_mono: float, mono: float) -> bool:
         """Whether two readings of a rank's stack, far enough apart, are the same, and of late."""
         readings = self.stacks.get(rank, ())
