@@ -238,7 +238,7 @@ def patience_of(
         if source is not Source.DEFAULT:
             seconds = setting_at(watch, SETTING[place])
         table[place] = Patience(seconds=seconds, multiple=cell.multiple, of=cell.of, source=source)
-    return _with_suspicion(_adjusted(table, watch, kind, compiled, nodes, step_s), watch)
+    return _with_suspicion(_adjusted(table, watch, kind, compiled, nodes, step_s), watch, kind)
 
 
 def setting_at(watch: Watch, path: str) -> float:
@@ -283,8 +283,13 @@ def _with_seconds(
     return table[place].model_copy(update={"seconds": seconds, "source": source})
 
 
-def _with_suspicion(table: dict[Place, Patience], watch: Watch) -> dict[Place, Patience]:
-    """Return the table with the seconds after which evidence is collected."""
+def _with_suspicion(
+    table: dict[Place, Patience], watch: Watch, kind: ProgramKind
+) -> dict[Place, Patience]:
+    """Return the table with the seconds after which evidence is collected.
+
+    Of a user's program stacks are collected early: they show a hang long before the limit.
+    """
     sections, early = watch.section_deadline, table[Place.EARLY_STEPS]
     suspicions: dict[Place, tuple[float | None, float | None]] = {
         Place.START: (watch.no_first_heartbeat.exec_s, None),
@@ -300,12 +305,20 @@ def _with_suspicion(table: dict[Place, Patience], watch: Watch) -> dict[Place, P
         Place.CHECKPOINT_DUE: (CHECKPOINT_LATE_S, 1.0),
         Place.PRINTED_STEP: (watch.stall.suspect_s, watch.stall.suspect_x),
     }
+    if kind is not ProgramKind.OURS:
+        suspicions |= {Place.BOOT: (BEGINS_LATE_S, None), Place.FIRST_STEP: (BEGINS_LATE_S, None)}
+        early_s, early_x = table[Place.CORROBORATED].seconds, table[Place.CORROBORATED].multiple
+        suspicions |= dict.fromkeys(_LOCKSTEP, (early_s, early_x))
     for place, (seconds, multiple) in suspicions.items():
         update = {"suspect_s": seconds, "suspect_multiple": multiple}
         table[place] = table[place].model_copy(update=update)
     return table
 
 
+BEGINS_LATE_S = 300.0
+"""Evidence is collected of a user's program that has not ended its first step by then."""
+_LOCKSTEP = (Place.EARLY_STEPS, Place.NO_SECTION, Place.LOG)
+"""Places in which unchanged stacks show a hang."""
 CHECKPOINT_LATE_S = 600.0
 """A checkpoint that is due is reported as late after so many seconds."""
 

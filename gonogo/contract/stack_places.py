@@ -79,6 +79,7 @@ _CALLS = (
     ("a file or a socket", r"fsync|pread|pwrite|__read|__write|recv|poll|select"),
 )
 """What native frames say of the call in which a Python frame stands."""
+_SLOW_CALLS = frozenset({"a subprocess", "a file or a socket"})
 _LIBRARIES = frozenset(
     re.findall(
         r"\w+",
@@ -135,6 +136,11 @@ class Place:
     """The call in which the innermost Python frame stands, by its native frames: `time.sleep`."""
     sure: bool = False
     """Whether the stack proves that the rank waits for no other rank."""
+
+    @property
+    def takes_time(self) -> bool:
+        """Whether a healthy rank may stand here for minutes: it loads, saves, sends or compiles."""
+        return self.kind in _NAMED or self.call in _SLOW_CALLS
 
     def text(self) -> str:
         """Return the place in words, empty if nothing was recognised.

@@ -38,7 +38,7 @@ _ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
 _COMPUTES = frozenset(
     {Place.EARLY_STEPS, Place.COMPUTE, Place.PRINTED_STEP, Place.PRINTED_AFTER_LAST}
 )
-_LOCKSTEP = frozenset({Place.COMPUTE, Place.LOG, Place.NO_SECTION})
+_LOCKSTEP = frozenset({Place.EARLY_STEPS, Place.COMPUTE, Place.LOG, Place.NO_SECTION})
 """Places in which unchanged stacks show a stall early."""
 _PAUSES = frozenset({Place.DATA, Place.CHECKPOINT, Place.EVAL})
 """Places in which no rank waits for one that has left."""
@@ -248,7 +248,7 @@ def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
     """Return the limit that halts: an earlier one if more than the clock shows a stall."""
     limit, places = group.stays[0].limit, {stay.place for stay in group.stays}
     early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
-    if early is not None and Place.COMPUTE in places and places <= _LOCKSTEP:
+    if early is not None and places <= _LOCKSTEP:
         is_due = early.seconds < min(limit.seconds, group.stood_s)
         limit = early if is_due and corroborated(view, group.streams, mono) else limit
     if group.stood_s > limit.seconds:

@@ -151,22 +151,22 @@ def build_probe(
     """Return what detectors use of a reading: where the main thread stands.
 
     The digest is of Python frames alone, so that readings of both kinds compare. That a thread
-    does not wait in a collective can only be told from native frames. A thread that has a model
-    compiled waits for other processes, idle and where it was, and does not stand: no digest.
+    does not wait in a collective can only be told from native frames. A thread that loads, saves,
+    sends or compiles may be idle for minutes where it was, and does not stand: no digest.
     """
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
     main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
     if not main or not main[0].get("frames"):
         return None
     frames = main[0]["frames"]
-    stat = load_stat(pid, task=pid)
+    stat, place = load_stat(pid, task=pid), classify([_frame(frame) for frame in frames])
     return StackProbe(
         rank=rank,
         round=round_number,
         frame=_innermost(frames),
-        place=classify([_frame(frame) for frame in frames]).text(),
+        place=place.text(),
         waiting=_is_waiting(frames) or (False if native else None),
-        digest=_digest(frames),
+        digest=None if place.takes_time else _digest(frames),
         cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
     )
 
