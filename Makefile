@@ -89,6 +89,7 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python -m bench.references detectors > docs/detectors.md
 	$(BIN)/python -m bench.references metrics > docs/metric-reference.md
 	$(BIN)/python -m bench.references doubts > docs/doubts.md
+	$(BIN)/python -m bench.references failures > docs/failures.md
 	$(BIN)/python -m nsa.flags --markdown > docs/flags.md
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json
 	cp nsa/configs/*.yaml gonogo/planning/configs/

@@ -1,8 +1,9 @@
-"""The pages docs/detectors.md, docs/metric-reference.md and docs/doubts.md, made from the code.
+"""The pages docs/detectors.md, metric-reference.md, doubts.md and failures.md, made from the code.
 
     python -m bench.references detectors > docs/detectors.md
     python -m bench.references metrics > docs/metric-reference.md
     python -m bench.references doubts > docs/doubts.md
+    python -m bench.references failures > docs/failures.md
 
 The text around the tables is in `pages/` beside this file. A test compares pages and code.
 """
@@ -21,6 +22,7 @@ from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
 from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed
+from gonogo.judge.failures import library
 from gonogo.judge.words import WORDS
 from gonogo.watch.registry import REGISTRY, Kind
 
@@ -167,7 +169,28 @@ def _effect(kind: DoubtKind) -> str:
     return f"INCONCLUSIVE (`{effect}`){carried}"
 
 
-PAGES = {"detectors": detectors, "metrics": metrics, "doubts": doubts}
+def failures() -> str:
+    """Return docs/failures.md."""
+    rows = (
+        (
+            f"`{row.name}`",
+            _cell_text(row.cause),
+            _cell_text(row.told(ours=True)),
+            row.klass.value,
+            "yes" if row.retry else "no",
+        )
+        for row in library().values()
+    )
+    text = (_FRAMES / "failures.md").read_text()
+    head = ("failure", "cause", "remedy", "class", "retry")
+    return text.replace("<!-- failures -->\n", _table(head, rows))
+
+
+def _cell_text(text: str) -> str:
+    return text.replace("|", "\\|").replace("<", "&lt;")
+
+
+PAGES = {"detectors": detectors, "metrics": metrics, "doubts": doubts, "failures": failures}
 
 if __name__ == "__main__":
     sys.stdout.write(PAGES[sys.argv[1]]())

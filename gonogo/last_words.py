@@ -1,19 +1,28 @@
-"""What did a program say at its end? Its last error, without what launchers add; stdlib only.
+"""Find the error with which a program ended, in the end of its log. Standard library only.
 
-Pure, on the end of a log. Several ranks may have written into one log: torch begins the lines of
-an exception with `[rank1]: `, and torchrun, accelerate and their like end with a report of their
-own, which tells of a rank and is none of its words. An error that a program survived ended
-nothing: only the last one counts, and none that steps follow. Where nobody says whose words are
-wanted, they are those of the rank that failed, not of who lost it and failed after it.
+All functions are pure. `error_lines` returns the lines that name the failure, the most important
+first. `last_error` returns the whole text of the last error.
+
+- Several ranks may write into one log. torch begins the lines of an exception with `[rank1]: `.
+  The rank that failed first counts. A rank that only lost a peer does not count.
+- torchrun, accelerate and other launchers end with a report of their own. The report is left out.
+- An error before the last step was survived and does not count.
 """
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import dropwhile, islice, takewhile
 from typing import Any
 
-from gonogo.signs import OF_VICTIMS, signs_in
+from gonogo.signs import SIGNS
 
+_VICTIM = re.compile(
+    f"{SIGNS['peer_lost'].pattern}|Watchdog caught|collective operation timeout"
+    r"|Timed out waiting \d{1,12} ?ms for",
+    re.IGNORECASE,
+)
+"""The words of a rank that waited for another: another rank failed, if any says so."""
 _OF_RANK = re.compile(r"(?:\[(?:rank|default)(\d+)\]: ?)+")
 """Once by torch in an exception, and before each line where torchrun tees what ranks print."""
 _TRACEBACK = "Traceback (most recent call last):"
@@ -32,6 +41,30 @@ _REMARK = re.compile(
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
 """Bounded as in `contract.patterns`: a line may be as long as a log's end, and hold its first word
 thousands of times."""
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+"""What colours a terminal."""
+SIGNAL = re.compile(
+    r"(?:received|caught|got|handling)\W{1,3}(?:a |the )?(?:signal\W{1,3})?(?:SIGTERM|15\b)"
+    r"|SIGTERM (?:received|caught)|closing signal SIGTERM|SignalException|^Terminated\b"
+    r"|^(?:\[rank\d+\]: ?)?KeyboardInterrupt|CANCELLED AT",
+    re.IGNORECASE,
+)
+"""What a program or its launcher prints when it is asked to end."""
+_GLUED = re.compile(
+    r"(\[\d+:\d\d[^\]\n]{0,200}\])[ \t]*(?=(?:\[(?:rank|default)\d+\]: ?)?Traceback \(most recent)"
+    r"|(\[\d+:\d\d[^\]\n]{0,200}\])[ \t]*(?=\[rank\d+\]:)"
+)
+"""A progress bar ends without a new line: the error of a rank may stand behind it."""
+_RANK_FAILED = re.compile(r"\[?E\d{3,4} \d{2}:\d{2}:\d{2}")
+"""How torch's C++ side begins an error of a rank that ends without a traceback."""
+_OUTSIDE = re.compile(
+    r"NVRM: Xid|slurmstepd: error|oom[-_]kill|Killed process \d|Memory cgroup out of memory"
+    r"|Fatal Python error: |Segmentation fault|Bus error|Illegal instruction"
+)
+"""Lines of the kernel, the scheduler and the dying interpreter: each explains an end by itself."""
+_ASSERTION = re.compile(r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker")
+"""What a device prints before the program notices it."""
+_NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
 """What a progress bar shows: how much of how much is done."""
 _RULE = re.compile(r"\W*$")
@@ -42,6 +75,17 @@ _MOST_STEPS_OF_PEERS = 2
 only where a launcher has started it again. Told by several in one log, a step is one."""
 _UNTOLD_LINES = 10
 """Of a log without a traceback that are taken for the words at the end."""
+SEARCHED_LINES = 40
+"""Lines before and after an error in which known lines are looked for."""
+_MESSAGE_LINES = 10
+"""Lines of one error message that are read."""
+MOST_ERROR_LINES = 24
+MOST_ERROR_CHARS = 600
+"""Of what `error_lines` returns: it is recorded, and patterns search each line."""
+_REMARKS = re.compile(
+    r"\W*(?:\d{4}-\d\d-\d\d\S*\W+(?:\S+\W+)?)?(?:DEBUG|INFO|WARN(?:ING)?)\b|\[?[WI]\d{4} \d|[│╭╰]"
+)
+"""How a line begins that reports no error: by its level, or as a part of a box that rich draws."""
 
 
 def log_rank(order: Mapping[str, Any], rank: int) -> int:
@@ -65,6 +109,7 @@ def own_lines(text: str, rank: int | None = None) -> list[str]:
         rank: whose words are wanted; where some lines say that they are its, only those. None:
             of the rank that failed first, where the lines tell which; else of all.
     """
+    text = _GLUED.sub(lambda found: f"{found[0].rstrip()}\n", ESCAPES.sub("", text))
     lines = _without_closed_bars(_without_report(text.splitlines()))
     whose = [int(said[1]) if (said := _OF_RANK.match(line)) else None for line in lines]
     plain = [_OF_RANK.sub("", line, count=1) for line in lines]
@@ -84,19 +129,20 @@ def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | No
     """
     found = ((at, line, _STEP.search(line)) for at, line in enumerate(lines))
     steps = [(at, line[: step.end()]) for at, line, step in found if step is not None]
-    first: tuple[int, int] | None = None
+    found_at: list[tuple[bool, int, int]] = []
     for rank in {said for said in whose if said is not None}:
         its = [at for at, said in enumerate(whose) if said == rank]
-        begin = _begin_of_error([lines[at] for at in its])
+        own = [lines[at] for at in its]
+        glog = (at for at, line in enumerate(own) if _RANK_FAILED.match(line))
+        begin = next(iter(_chain(own)), next(glog, None))
         if begin is None:
             continue
         went_on = {(whose[at], step) for at, step in steps if at > its[begin]}
         if max(Counter(said for said, _ in went_on).values(), default=0) > _MOST_STEPS_OF_PEERS:
             continue
-        error = "\n".join(lines[at] for at in its[begin:])
-        if not signs_in(error) & OF_VICTIMS:
-            first = min(first or (its[begin], rank), (its[begin], rank))
-    return None if first is None else first[1]
+        error = "\n".join(own[begin:])
+        found_at.append((bool(_VICTIM.search(error)), its[begin], rank))
+    return min(found_at)[2] if found_at else None
 
 
 def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[str]] = ()) -> str:
@@ -108,15 +154,86 @@ def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[st
         steps: how other lines that tell of a step look than `step 3: loss 2.5`: what stands before
             the last of them was survived.
     """
-    lines = own_lines(text, rank)
-    steps_at = [
-        at for at, line in enumerate(lines) if any(row.search(line) for row in (_STEP, *steps))
-    ]
-    if steps_at:
-        last = steps_at[-1]  # a bar ends in no new line: a traceback may begin behind it
-        lines = lines[last if lines[last].endswith(_TRACEBACK) else last + 1 :]
-    begin = _begin_of_error(lines)
-    return "\n".join(_undumped(lines)[-_UNTOLD_LINES:] if begin is None else lines[begin:])
+    lines = _after_steps(own_lines(text, rank), steps)
+    chain = _chain(lines)
+    return "\n".join(lines[chain[0] :] if chain else _undumped(lines)[-_UNTOLD_LINES:])
+
+
+def error_lines(
+    text: str, rank: int | None = None, steps: Sequence[re.Pattern[str]] = ()
+) -> list[str]:
+    """Return the lines that name the failure with which a program ended, the most important first.
+
+    With a traceback: the first unindented line behind the last `Traceback`, the same of the errors
+    that it came from, the rest of its message, then lines of the kernel, the scheduler and the
+    device. Without one: the last lines of the log, the last first.
+
+    Args:
+        text: the end of its log.
+        rank: the rank whose error is wanted; None: of the rank that failed first.
+        steps: how other lines of a step look than `step 3: loss 2.5`.
+
+    Returns:
+        at most `MOST_ERROR_LINES` lines of at most `MOST_ERROR_CHARS` characters.
+    """
+    lines = _after_steps(own_lines(text, rank), steps)
+    chain = _chain_of_culprit(lines)
+    if not chain:
+        last = [line for line in _undumped(lines) if not is_rule(line)][-SEARCHED_LINES:]
+        return _bounded(line for line in reversed(last) if not _REMARKS.match(line))
+    said = [message for head in reversed(chain) if (message := _error_of(lines, head))]
+    after = lines[chain[-1] + 1 :]
+    before = lines[max(0, chain[0] - SEARCHED_LINES) : chain[0]]
+    return _bounded(
+        [message[0] for message in said]
+        + [line for message in said[:1] for line in message[1:] if not _VICTIM.search(line)]
+        + [line for line in reversed(after) if _OUTSIDE.search(line)]
+        + [line for line in reversed(before) if _ASSERTION.search(line)]
+    )
+
+
+def outside_lines(text: str) -> list[str]:
+    """Return the last lines of a log by which the kernel or a scheduler says why a process died."""
+    last = [line for line in text.splitlines()[-SEARCHED_LINES:] if _OUTSIDE.search(line)]
+    return _bounded(reversed(last))
+
+
+def has_traceback(text: str) -> bool:
+    """Say whether a log shows a Python traceback."""
+    return _TRACEBACK in text
+
+
+def _bounded(lines: Iterable[str]) -> list[str]:
+    cut = (line.strip()[:MOST_ERROR_CHARS] for line in lines)
+    return list(islice(dict.fromkeys(line for line in cut if line), MOST_ERROR_LINES))
+
+
+def _error_of(lines: Sequence[str], head: int) -> list[str]:
+    """Return the message of the error whose traceback begins at `head`: its lines up to a gap.
+
+    A launcher may begin each line with a word of its own, such as `0: ` or `(pid=7) `.
+    """
+    label = lines[head][: lines[head].rindex("Traceback")].removesuffix("Original ")
+    rest = (lines[at].removeprefix(label) for at in range(head + 1, len(lines)))
+    message = dropwhile(lambda line: not line.strip() or line[0].isspace(), rest)
+    own = takewhile(lambda line: line.strip() and not line.startswith("terminate called"), message)
+    return list(islice(own, _MESSAGE_LINES))
+
+
+def _after_steps(lines: list[str], steps: Sequence[re.Pattern[str]]) -> list[str]:
+    """Return the lines behind the last step: what stands before it was survived.
+
+    An error may speak of its step and loss, too: the message of a traceback is no step, and a line
+    with NaN is none.
+    """
+    messages = {row for head in _chain(lines) for row in _error_of(lines, head)[:1]}
+    for last in range(len(lines) - 1, -1, -1):
+        line = lines[last]
+        if line in messages or _NOT_FINITE.search(line):
+            continue
+        if any(row.search(line) for row in (_STEP, *steps)):
+            return lines[last if line.endswith(_TRACEBACK) else last + 1 :]
+    return lines
 
 
 def _undumped(lines: Sequence[str]) -> Sequence[str]:
@@ -130,12 +247,28 @@ def is_rule(line: str) -> bool:
     return _RULE.match(line) is not None
 
 
-def _begin_of_error(lines: Sequence[str]) -> int | None:
-    """Return where the last traceback begins, or the first of those that are chained to it."""
-    begins = [at for at, line in enumerate(lines) if line.strip().endswith(_TRACEBACK)]
-    while len(begins) > 1 and any(map(_CHAINED.match, lines[begins[-2] : begins[-1]])):
-        begins.pop()
-    return begins[-1] if begins else None
+def _chain(lines: Sequence[str]) -> list[int]:
+    """Return where the last traceback begins and those that it is chained to, the oldest first."""
+    heads = [at for at, line in enumerate(lines) if line.strip().endswith(_TRACEBACK)]
+    first = len(heads) - 1
+    while first > 0 and any(map(_CHAINED.match, lines[heads[first - 1] : heads[first]])):
+        first -= 1
+    return heads[max(first, 0) :]
+
+
+def _chain_of_culprit(lines: Sequence[str]) -> list[int]:
+    """Return the same of the rank that failed first, where ranks do not mark their lines.
+
+    The traceback of a rank that lost a peer stands shortly behind that of the peer.
+    """
+    chain = _chain(lines)
+    before = chain
+    while before and _VICTIM.search("\n".join(_error_of(lines, before[-1])[:1])):
+        earlier = _chain(lines[: before[0]])
+        if not earlier or before[0] - earlier[-1] > SEARCHED_LINES:
+            return chain
+        before = earlier
+    return before
 
 
 def _without_closed_bars(lines: list[str]) -> list[str]:
@@ -143,7 +276,7 @@ def _without_closed_bars(lines: list[str]) -> list[str]:
 
     One that goes on behind the error is of a program that has survived it.
     """
-    begin = _begin_of_error(lines)
+    begin = next(iter(_chain(lines)), None)
     if begin is None:
         return lines
     shown: dict[str, set[str]] = {}

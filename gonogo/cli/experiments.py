@@ -211,8 +211,8 @@ def _print_decision(decision: dict[str, Any]) -> None:
     if decision.get("cause"):
         cause = Cause.model_validate(decision["cause"])
         print_lines(f"  {line}" for line in cause_lines(cause))
-    if decision.get("diagnosis"):
-        print_lines(f"  {line}" for line in diagnosis_lines(decision["diagnosis"]))
+    if row.diagnosis is not None:
+        print_lines(f"  {line}" for line in diagnosis_lines(row))
     print_lines(
         f"  {each['outcome']:<12} {each['id']:<18} {each['evidence']}"
         for each in decision["criteria"]

@@ -25,7 +25,7 @@ from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
 from gonogo.cli.standing import cause_lines, diagnosis_lines
 from gonogo.contract.api import Forecast
-from gonogo.contract.decision import PASSING, Cause, Verdict
+from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeCode
@@ -120,7 +120,8 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     for text in document["not_observed"]:
         out.print(f"  not observed: {text}", highlight=False, markup=False)
     if document["diagnosis"]:
-        print_lines(f"  {line}" for line in diagnosis_lines(document["diagnosis"]))
+        said = diagnosis_lines(Decision.model_validate(document))
+        print_lines(f"  {line}" for line in said)
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     if document["run"]:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from gonogo.cli.screen.times import local
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.decision import Cause
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.contract.decision import Cause, Decision
+from gonogo.judge.failures import explain_decision
 
 MOST_COMMANDS = 4
 
@@ -32,9 +32,9 @@ def cause_lines(cause: Cause) -> Iterator[str]:
         yield f"       {'look at' if number == 1 else '       '} {number}. {place}"
 
 
-def diagnosis_lines(name: str) -> Iterator[str]:
-    """Yield what a known failure is called, what it means, and what helps."""
-    known = diagnosis_named(name)
-    yield f"diagnosis    {name}" + ("" if known is None else f": {known.cause}")
+def diagnosis_lines(decision: Decision) -> Iterator[str]:
+    """Yield what the known failure of a decision is called, what it means, and what helps."""
+    known = explain_decision(decision)
+    yield f"diagnosis    {decision.diagnosis}" + ("" if known is None else f": {known.cause}")
     if known is not None:
         yield f"remedy       {known.remedy}"

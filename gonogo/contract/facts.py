@@ -247,7 +247,8 @@ class Facts(Recorded):
     identity: dict[str, SaidIdentity]
     """Rank → what its last process said that it is."""
     pace: dict[str, PaceFacts]
-    signs: list[str]
+    failure: str | None = None
+    """The known failure that the error of the run shows, by name (docs/failures.md)."""
     measures: dict[str, Measure]
     history: History | None = None
     boots: dict[str, list[BootFacts]] = Field(default_factory=dict)

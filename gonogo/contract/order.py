@@ -12,6 +12,7 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
+from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.made_by import READS_BEFORE, MadeBy
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
@@ -138,6 +139,8 @@ class Order(Recorded):
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases that lie over the phase, the oldest first; `train`, `env` and
     the rest hold them already."""
+    failures: list[RecordedFailure] = Field(default_factory=list)
+    """Failures that the plan names."""
     taints: list[Taint] = Field(default_factory=list)
     """What counts against the run because of the checkpoint that it resumes from."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
@@ -230,6 +233,8 @@ class Order(Recorded):
             del document["args"]
         if not self.carried:
             del document["carried"]
+        if not self.failures:
+            del document["failures"]
         if not self.taints:
             del document["taints"]
         if self.resume_from is not None and self.resume_from.manifest_sha256 is None:

@@ -16,6 +16,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import MOST_PROBLEMS, NotFound
+from gonogo.contract.failure import FailureRow
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.near_miss import hint
 from gonogo.contract.outcome import Detector
@@ -160,6 +161,9 @@ class Plan(Submitted):
     """How often what failed is tried again."""
     confirm: Confirm | None = None
     """Reruns before a NO_GO; null: none."""
+    failures: Annotated[list[FailureRow], Field(max_length=100)] = []
+    """Failures of your own programs by the text of their error; tried before
+    [the library](failures.md)."""
     remedies: dict[str, Patch] = {}
     """Diagnosis → what is changed before the phase is tried again."""
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0

@@ -83,9 +83,9 @@ class ExitRecord(Recorded):
     """Name of each heartbeat file → what stood in it: no rank lives any more that could add to it.
 
     None where nobody counted."""
-    signs: list[str] = Field(default_factory=list)
-    """Known words at the end of the log of the rank that failed first, by name; none where the
-    program did not end by itself."""
+    error: list[str] = Field(default_factory=list)
+    """Lines that name the error of the rank that failed first, the most important first; none where
+    the program did not end by itself. `gonogo/judge/failures.yaml` recognises them."""
     left: list[Unended] = Field(default_factory=list)
     """What could not be ended within a minute; it is swept on, and holds its devices until then."""
     unheard: list[Count] = Field(default_factory=list)

@@ -10,6 +10,7 @@ from pydantic import Field, JsonValue
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
+from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.finding import Source
 from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, RunReason
 from gonogo.contract.patience import ProgramKind
@@ -77,6 +78,8 @@ class Rules(Recorded):
     """The fault that was put in on purpose."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
     """Remedies of earlier phases under which the run was made."""
+    failures: list[RecordedFailure] = Field(default_factory=list)
+    """Failures that the plan names; they are tried before the library."""
     taints: list[Taint] = Field(default_factory=list)
     """What counts against the run because of its checkpoint."""
     disarmed: dict[str, JsonValue] = Field(default_factory=dict)

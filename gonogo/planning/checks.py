@@ -18,8 +18,8 @@ from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
+from gonogo.judge.failures import library
 from gonogo.judge.gate.conditions import END
-from gonogo.judge.gate.diagnosis import DIAGNOSES
 from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.launch_line import read_launch_line
@@ -158,7 +158,7 @@ def _never_killed(plan: Plan) -> Iterator[Problem]:
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
-    known = [str(row.name) for row in DIAGNOSES]
+    known = [*library(), *(row.name for row in plan.failures)]
     for name in plan.remedies:
         if name not in known:
             message = f"unknown diagnosis {name!r}; {hint(name, known)}"

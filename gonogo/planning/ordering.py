@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
+from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
@@ -113,6 +114,7 @@ def build_order(
         left_out=left_out,
         waive=list(plan.waive),
         carried=list(carried),
+        failures=[RecordedFailure(**row.model_dump()) for row in plan.failures],
         taints=list(taints),
         phases_after=_phases_after(plan, phase),
         watch=watch,

@@ -22,11 +22,9 @@ from pydantic.fields import FieldInfo
 
 from gonogo.contract.plan import Plan
 from gonogo.judge.gate.added import ceiling_text
-from gonogo.judge.gate.diagnosis import DIAGNOSES
 
 _FRAME = Path(__file__).with_suffix(".md")
 _PLACE = "<!-- keys -->\n"
-_DIAGNOSES = "<!-- diagnoses -->"
 _WATCH = "watch."
 
 _NAMED_ELSEWHERE = {
@@ -66,9 +64,7 @@ class Key:
 
 def page() -> str:
     """Return docs/plan-reference.md."""
-    diagnoses = ", ".join(f"`{row.name}`" for row in DIAGNOSES)
-    text = _FRAME.read_text().replace(_DIAGNOSES, diagnoses)
-    return text.replace(_PLACE, "\n".join(_tables(Plan, "")))
+    return _FRAME.read_text().replace(_PLACE, "\n".join(_tables(Plan, "")))
 
 
 def keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:

@@ -18,10 +18,12 @@ from gonogo.contract.heartbeat import (
     Identity,
     Msg,
 )
-from gonogo.signs import OF_VICTIMS, signs_in
+from gonogo.last_words import MOST_ERROR_CHARS
 from gonogo.timeline.columns import BITS, StepTable
 from gonogo.timeline.lines import Arrival, LineRecord, read_line
 
+LOADER_FAILED = "loader_error"
+"""The line that stands behind an error of a data loader; the library of failures knows it."""
 MAX_PIDS = 4
 MOST_BOOT_LINES = 8
 """Boot lines of one process that are kept: the first ones, and the last."""
@@ -66,8 +68,8 @@ class BootSteps:
     error_seq: int | None = None
     """Seq of the first `error` line."""
     pids: list[int] = field(default_factory=list)
-    signs: set[str] = field(default_factory=set)
-    """Names of the known words in its error lines."""
+    errors: dict[str, tuple[int, tuple[str, ...]]] = field(default_factory=dict)
+    """`error` and `loader_error` → seq and lines of the last report."""
     loader_s: float | None = None
     """Seconds until the first batch was there."""
 
@@ -115,10 +117,10 @@ class BootSteps:
             self._take_error(beat)
 
     def _take_error(self, beat: Heartbeat) -> None:
-        self.signs |= signs_in(f"{beat.type or ''}: {beat.text or ''}") - OF_VICTIMS
-        if beat.msg == Msg.LOADER_ERROR:
-            self.signs.add("loader_error")
-        elif self.error_seq is None or beat.seq < self.error_seq:
+        told = f"{beat.type or 'Error'}: {beat.text or ''}"[:MOST_ERROR_CHARS].splitlines()
+        error = beat.seq, (*told, *((LOADER_FAILED,) if beat.msg == Msg.LOADER_ERROR else ()))
+        self.errors[beat.msg] = max(self.errors.get(beat.msg, error), error)
+        if beat.msg == Msg.ERROR and (self.error_seq is None or beat.seq < self.error_seq):
             self.error_seq = beat.seq
 
     @property
@@ -260,11 +262,6 @@ class RankSteps:
         """The step at which the last process reported that it was done."""
         last = self.last_boot
         return None if last is None or last.done is None else last.done.step
-
-    @property
-    def signs(self) -> set[str]:
-        """Names of the known words in its error lines."""
-        return {name for boot in self._boots.values() for name in boot.signs}
 
     @property
     def backend(self) -> str | None:

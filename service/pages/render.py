@@ -9,7 +9,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain_decision
 from gonogo.judge.words import sentence
 from service.report import text
 
@@ -38,7 +38,7 @@ def environment() -> Environment:
         duration=text.duration,
         clock=clock,
         label=label,
-        diagnosed=diagnosis_named,
+        explained=explain_decision,
         sentence=sentence,
     )
     found.globals["asset"] = asset

@@ -14,7 +14,7 @@ from gonogo.contract.decision import (
 )
 from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Finding, Severity
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain_decision, library
 from gonogo.judge.words import sentence
 from service.report.text import NONE, code, inline, number, table
 from service.report.view import ReportView, RunReport
@@ -156,10 +156,10 @@ def diagnosis_text(decision: Decision | None, *, ours: bool) -> str | None:
     """
     if decision is None or decision.diagnosis is None:
         return None
-    row = diagnosis_named(decision.diagnosis)
+    row, known = explain_decision(decision), library().get(decision.diagnosis)
     if row is None:
         return f"Diagnosis: {code(decision.diagnosis)}."
-    patch = f" Patch: {code(json.dumps(row.patch))}." if row.patch and ours else ""
+    patch = f" Patch: {code(json.dumps(known.patch))}." if known and known.patch and ours else ""
     return f"Diagnosis: **{row.name}**: {inline(row.cause)}. Remedy: {inline(row.remedy)}.{patch}"
 
 

@@ -3,7 +3,7 @@
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.course.cause import cause_of
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain_decision
 from service.report.text import NONE, block, code, inline, table
 from service.report.view import ReportView, RunReport
 
@@ -112,7 +112,7 @@ def _at_a_word(verdict: Verdict | None) -> str:
 def _after_no_go(view: ReportView) -> str:
     run = view.culprit
     decision = run.decision if run else None
-    row = diagnosis_named(decision.diagnosis) if decision and decision.diagnosis else None
+    row = None if decision is None else explain_decision(decision)
     if row is not None:
         remedy = inline(f"{row.remedy[0].upper()}{row.remedy[1:]}")
         return f"Do not go on. {remedy} ({row.name})."

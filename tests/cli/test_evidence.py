@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from gonogo.cli.app import app
 from gonogo.cli.evidence import describe_directory
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
 STACK = "MainThread (thread {0})\n    {1} (a.py:1)\n    main (b.py:2)\n"
@@ -56,7 +56,7 @@ def test_judging_a_directory_shows_what_its_evidence_says(stalled: Path) -> None
     assert "evidence     rank 1: spin2 (a.py:1) < main (b.py:2)" in said.stdout
     document = json.loads(CliRunner().invoke(app, ["judge", str(stalled), "--json"]).stdout)
     assert document["findings"]
-    known = diagnosis_named(document["diagnosis"])
+    known = explain(document["diagnosis"])
     assert known is not None
     assert f"diagnosis    {known.name}: {known.cause}" in said.stdout
     assert f"remedy       {known.remedy}" in said.stdout

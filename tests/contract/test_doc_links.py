@@ -29,6 +29,7 @@ HOSTS = {
     "dstack.ai",
     "github.com",
     "keepachangelog.com",
+    "pytorch.org",
     "semver.org",
     "spec.openapis.org",
     "www.rfc-editor.org",

@@ -19,6 +19,7 @@ from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge import words
 from gonogo.judge.facts.measure import AGGREGATES
 from gonogo.judge.facts.metrics import METRICS, Owed
+from gonogo.judge.failures import library
 from gonogo.planning import reference
 from gonogo.planning.reference import Key, field_docs, keys
 
@@ -92,6 +93,14 @@ def test_the_reference_of_metrics_is_made_from_the_code() -> None:
 
 def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None:
     assert (ROOT / "docs/doubts.md").read_text() == references.doubts(), "`make made` makes it"
+
+
+def test_the_page_of_failures_is_made_from_the_library() -> None:
+    page = references.failures()
+    assert (ROOT / "docs/failures.md").read_text() == page, "`make made` makes it"
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(library())
+    assert all(len(re.split(r"(?<!\\)\|", row)) == 7 for row in rows)
     assert [*words.WORDS] == [*EFFECTS] == [*DoubtKind]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import library
 from gonogo.planning.campaigns import reseeded, resolve_campaign
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
@@ -71,7 +71,7 @@ def test_a_hang_anywhere_is_confirmed_and_known_failures_are_answered() -> None:
     assert plan.remedies["step_boundary_hang"].env == dict.fromkeys(QUIET, "1")
     assert plan.remedies["sequential_prefill"].env == {"NSA_PREFILL_BATCHED": "1"}
     for name, patch in plan.remedies.items():
-        row = diagnosis_named(name)
+        row = library().get(name)
         assert row is not None
         assert {**row.patch, "workload": None} == {**patch.document(), "workload": None} or (
             name == "ddp_marked_ready_twice"  # which has two answers: the plan takes the other

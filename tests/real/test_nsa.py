@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import library
 from gonogo.watch.registry import detector_names
 from nsa.data.make_parquet import write_parquet_folder
 from tests.nsa.conftest import TINY
@@ -81,7 +81,7 @@ def assert_completed(run: SupervisedRun) -> None:
 
 def answer_to(name: str) -> dict[str, Any]:
     """Return the patch that the table names."""
-    row = diagnosis_named(name)
+    row = library().get(name)
     assert row is not None
     assert row.patch
     return row.patch

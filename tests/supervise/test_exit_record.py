@@ -318,8 +318,8 @@ def test_a_disk_that_is_full_is_not_the_programs(
     (tmp_path / "rank1.log").write_text(log)
     record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}, asked)
     assert record.reason is reason
-    signs = ["no_space"] if log == NO_SPACE and reason is not OutcomeCode.STALLED else []
-    assert record.signs == signs
+    error = [] if reason is OutcomeCode.STALLED else [log.splitlines()[-1]]
+    assert record.error == error
 
 
 READ_ONLY = "OSError: [Errno 30] Read-only file system: 'checkpoints/step_000010'\n"
@@ -680,7 +680,7 @@ def test_memory_that_lacked_earlier_is_no_cause_of_the_end(
     (tmp_path / "rank0.log").write_text(log)
     record = build(tmp_path, {0: end}, order={"world_size": 1, "steps": 10, "command": ["x"]})
     assert record.reason is reason
-    assert record.signs == (["out_of_memory"] if reason is OutcomeCode.OOM else [])
+    assert ("OutOfMemoryError" in str(record.error)) == (reason is OutcomeCode.OOM)
     assert record.text.startswith("the command ended")
 
 
@@ -695,7 +695,7 @@ def test_of_a_launchers_ranks_each_has_its_own_words_in_the_log_of_all(tmp_path:
     first = build(tmp_path, {0: ended(1, at=2.0), 1: ended(1, at=1.0)}, order=COMMAND)
     assert (first.reason, first.text) == (OutcomeCode.OOM, "rank 1 ended with code 1")
     first = build(tmp_path, {0: ended(1, at=1.0), 1: ended(1, at=2.0)}, order=COMMAND)
-    assert (first.reason, first.signs) == (OutcomeCode.NONZERO_EXIT, ["peer_lost"])
+    assert (first.reason, first.error) == (OutcomeCode.NONZERO_EXIT, [said[0]])
 
 
 @pytest.mark.parametrize(

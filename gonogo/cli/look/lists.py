@@ -169,7 +169,7 @@ def _print_decision(document: dict[str, Any]) -> None:
     if row.waives:
         print_lines([f"  waived       {', '.join(row.waives)}"])
     if row.diagnosis is not None:
-        print_lines(f"  {line}" for line in diagnosis_lines(row.diagnosis))
+        print_lines(f"  {line}" for line in diagnosis_lines(row))
     for result in row.criteria:
         line = f"  {result.outcome:<12} {result.id:<18} {result.evidence}"
         out.print(line, highlight=False, markup=False)

@@ -14,7 +14,18 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.evidence_round import by_relevance
-from gonogo.last_words import FATAL, is_rule, own_lines
+from gonogo.judge.failures import find_failure
+from gonogo.judge.gate.diagnosis import BY_ITSELF
+from gonogo.last_words import (
+    ESCAPES,
+    FATAL,
+    SEARCHED_LINES,
+    SIGNAL,
+    error_lines,
+    has_traceback,
+    is_rule,
+    own_lines,
+)
 
 MOST_CHARS = 300
 """Of a quoted line."""
@@ -25,7 +36,6 @@ TORCHRUN_LOG = "torchrun.log"
 ReadTail = Callable[[str], str]
 """Name of a log → its end; nothing where there is none."""
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _WARNING = re.compile(r"(?:\[rank\d+\]: ?)?\[?[WI]\d{4} \d")
 """How torch's C++ side begins a warning: it does not say why a process ended."""
 _NOISE = re.compile(
@@ -80,7 +90,10 @@ def describe_cause(
     )
     rank = guilty_rank(findings, exits or {}, outcome) if failed else None
     alone = len(exits or {}) == 1
-    log, line = _last_words(rank, ranks_per_log, read_tail, alone=alone) if failed else (None, None)
+    asked = outcome is not None and outcome.code not in BY_ITSELF
+    log, line = None, None
+    if failed:
+        log, line = _quoted(rank, ranks_per_log, read_tail, diagnosis, alone=alone, asked=asked)
     unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
     return Cause(
         text=cause_of(findings, outcome, criteria),
@@ -129,36 +142,61 @@ def guilty_rank(
     return min(bad)[1] if bad else None
 
 
-def _last_words(
-    rank: int | None, ranks_per_log: int, read_tail: ReadTail, *, alone: bool
+def _quoted(
+    rank: int | None,
+    ranks_per_log: int,
+    read_tail: ReadTail,
+    diagnosis: str | None,
+    *,
+    alone: bool,
+    asked: bool,
 ) -> tuple[str | None, str | None]:
-    """Return the log that says most, and the last line of it that says something.
+    """Return the log that says most, and the line of it that names the failure.
 
     Args:
         rank: whose log; None: nobody knows.
         ranks_per_log: how many ranks of a command write into one log, that of the first of them;
             0: rank 0's log is the only one that others may share.
         read_tail: the end of a log.
+        diagnosis: the known failure.
         alone: whether one exit is all that was told: of a command, it may be that of many ranks.
+        asked: whether the run was asked to end: then it ended by no error of its own.
     """
     first = rank - rank % ranks_per_log if rank is not None and ranks_per_log else 0
     shared = f"rank{first}.log"
     own = [] if rank is None else [f"rank{rank}.log"]
     names = dict.fromkeys([*own, TORCHRUN_LOG, shared])
     for name in names:
-        line = last_line(read_tail(name), rank if name == shared and not alone else None)
+        whose = rank if name == shared and not alone else None
+        text = read_tail(name)
+        line = last_line(text, whose, asked=asked)
         if line is not None:
-            return name, line
+            error = None if asked else _error_line(text, whose, diagnosis)
+            return name, line if error is None else printable(error)
     return None, None
 
 
-def last_line(text: str, rank: int | None = None) -> str | None:
+def _error_line(text: str, rank: int | None, diagnosis: str | None) -> str | None:
+    """Return the line that shows the known failure, else that of the last traceback, if any."""
+    lines = error_lines(text, rank)
+    match = find_failure(lines)
+    if match is not None and match.name == diagnosis:
+        return match.line
+    return lines[0] if lines and has_traceback("\n".join(own_lines(text, rank))) else None
+
+
+def last_line(text: str, rank: int | None = None, *, asked: bool = False) -> str | None:
     """Return the last line of a log that says something: printable, bounded; None: nothing does.
 
     Only the lines of `rank` count, where several ranks wrote into one log. A launcher's report and
-    a dump of threads say nothing, and a warning counts only when nothing else was written.
+    a dump of threads say nothing, and a warning counts only when nothing else was written. Of a
+    run that was `asked` to end, the lines from the first report of the signal on do not count: log
+    lines have no time that all programs write alike, so the time of the request cannot be compared.
     """
     lines = [printable(line) for line in own_lines(text, rank)]
+    if asked:
+        last = range(max(0, len(lines) - SEARCHED_LINES), len(lines))
+        lines = lines[: next((at for at in last if SIGNAL.search(lines[at])), None)]
     lines = [line for line in lines if line and not is_rule(line)]
     fatal = max((at for at, line in enumerate(lines) if line.startswith(FATAL)), default=None)
     if fatal is not None:
@@ -172,7 +210,7 @@ def last_line(text: str, rank: int | None = None) -> str | None:
 def printable(line: str) -> str:
     """Return a line without escape sequences and control characters, at most `MOST_CHARS` long."""
     plain = "".join(
-        sign if sign.isprintable() else " " for sign in _ESCAPES.sub("", line[: 40 * MOST_CHARS])
+        sign if sign.isprintable() else " " for sign in ESCAPES.sub("", line[: 40 * MOST_CHARS])
     ).strip()
     return plain if len(plain) <= MOST_CHARS else f"{plain[: MOST_CHARS - 1]}…"
 

@@ -37,7 +37,7 @@ from gonogo.judge.facts.files import UNWATCHED
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
-from gonogo.signs import SIGNS
+from gonogo.judge.failures import find_failure
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank_steps import BootSteps, RankSteps
@@ -74,10 +74,11 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
     ]
     boots = {str(rank): [_boot_facts(boot) for boot in row.boots] for rank, row in ranks.items()}
     said = {rank: [row.identity for row in rows if row.identity] for rank, rows in boots.items()}
-    at_end = set() if record.exit is None else set(record.exit.signs) & SIGNS.keys()
+    outcome = outcome_of(record, rules)
+    completed = outcome is not None and outcome.code is OutcomeCode.COMPLETED
     return Facts(
         source="predecessor" if record.predecessor else "gonogo",
-        outcome=outcome_of(record, rules),
+        outcome=outcome,
         exit=_exit_facts(record),
         rank_exits={
             str(rank): _process_exit(row) for rank, row in sorted(record.rank_exits.items())
@@ -90,7 +91,7 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         },
         identity={rank: rows[-1] for rank, rows in said.items() if rows},
         pace={str(rank): _pace(row) for rank, row in ranks.items()},
-        signs=sorted(at_end.union(*(row.signs for row in ranks.values()))),
+        failure=None if completed else _failure(record, rules),
         measures=measures,
         boots=boots,
         watch=_watch_facts(record),
@@ -99,6 +100,23 @@ def build_facts(record: RunRecord, rules: Rules) -> Facts:
         config_digest=None if record.order is None else digest(record.order.train),
         doubts=list({row.model_dump_json(): row for row in doubts}.values()),
     )
+
+
+def _failure(record: RunRecord, rules: Rules) -> str | None:
+    """Return the known failure that a run shows, by name.
+
+    The error of the rank that failed first decides, as exit.json holds it. Without one, the last
+    errors that ranks reported count, but not those of ranks that waited for another one.
+    """
+    lines = [] if record.exit is None else record.exit.error
+    match = find_failure(lines, rules.failures) if lines else None
+    for _, steps in sorted(record.ranks.items()):
+        last = steps.last_boot
+        if match is None and last is not None and last.errors:
+            told = [line for _, (_, rows) in sorted(last.errors.items()) for line in rows]
+            found = find_failure(told, rules.failures)
+            match = None if found is None or found.victim else found
+    return None if match is None else match.name
 
 
 def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:

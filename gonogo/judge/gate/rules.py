@@ -92,6 +92,7 @@ def build_rules(order: Order | None, conditions: Iterable[OpenCondition] = ()) -
         allow_faults=order.allow_faults,
         fault=order.fault,
         carried=order.carried,
+        failures=order.failures,
         taints=order.taints,
         disarmed=dict(find_disarmed(order)),
     )

@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.last_words import last_error, log_rank
+from gonogo.last_words import (
+    MOST_ERROR_CHARS,
+    MOST_ERROR_LINES,
+    error_lines,
+    last_error,
+    log_rank,
+    outside_lines,
+)
 from gonogo.plain_file import is_for_good, read_plain
-from gonogo.signs import OF_VICTIMS, UNMISTAKABLE, signs_in
+from gonogo.signs import OF_VICTIMS, signs_in
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
 from gonogo.trainer.permission import NOT_LET_BEGIN, UNTOLD
@@ -89,7 +96,33 @@ def signs_of_cause(
     Its own last line tells it, else the end of the log. Who was killed ended by no error: what
     its log tells was survived.
     """
-    return signs_in(_words_of_cause(run_dir, order, ranks, cause)) & UNMISTAKABLE
+    return signs_in(_words_of_cause(run_dir, order, ranks, cause))
+
+
+def error_of_cause(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+) -> list[str]:
+    """Return the lines that name the error of the rank that failed first, the most important first.
+
+    The last line of its heartbeats comes first, then the end of its log (`last_words.error_lines`).
+    Of a killed rank only lines of the kernel and of a scheduler count: it ended by no error.
+    """
+    if cause is None:
+        return []
+    shared = bool(order.get("command"))
+    log = _text(run_dir / f"rank{log_rank(order, cause)}.log", _SIGNS_BYTES)
+    if ranks[cause].signal in _FROM_OUTSIDE:
+        return outside_lines(log)
+    steps = [re.compile(text) for text in order.get("patterns") or ()]
+    said = error_lines(log, cause if shared and len(ranks) > 1 else None, steps)
+    error = last_error_line(run_dir, cause)
+    if error is None:
+        return said
+    first, *rest = f"{error.get('type') or 'Error'}: {error.get('text') or ''}".splitlines()
+    told = [line.strip()[:MOST_ERROR_CHARS] for line in (first, *rest)]
+    return list(dict.fromkeys(line for line in (*told[:1], *said, *told[1:]) if line))[
+        :MOST_ERROR_LINES
+    ]
 
 
 def met_read_only(

@@ -17,7 +17,7 @@ from gonogo.supervise.end_request import EndRequest
 from gonogo.supervise.exit_record.binding import build_binding
 from gonogo.supervise.exit_record.cause import DISK_FULL, ENDED_BY_ITSELF, OOM, first_failed, why
 from gonogo.supervise.exit_record.ended import Ended
-from gonogo.supervise.exit_record.last_lines import signs_of_cause
+from gonogo.supervise.exit_record.last_lines import error_of_cause
 
 
 def build_exit(
@@ -64,7 +64,7 @@ def build_exit(
         "text": text,
         "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
-        "signs": sorted(signs_of_cause(run_dir, order, ranks, cause))
+        "error": error_of_cause(run_dir, order, ranks, cause)
         if reason in (ENDED_BY_ITSELF, OOM, DISK_FULL)
         else [],
         **({"left": list(left)} if left else {}),

@@ -205,7 +205,7 @@ class Ending:
                 "reason": "keeper_lost",
                 "ended_by": "infra",
                 "text": _GONE,
-                "signs": [],
+                "error": [],
             }
         save_json(self._dir / "exit.json", record)
 

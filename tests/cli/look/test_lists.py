@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from gonogo.cli.output import out
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -152,7 +152,7 @@ def test_a_known_failure_is_told_with_its_cause_and_what_helps(
     worker.ship(order, lines)
     worker.end(order, lines, "oom", code=1)
     plane.wait_state(experiment, "finished")
-    known = diagnosis_named("out_of_memory")
+    known = explain("out_of_memory")
     assert known is not None
     decision = gonogo("decisions", experiment, "--json").json()["items"][0]["id"]
     for said in (gonogo("show", experiment).out, gonogo("decisions", decision).out):

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from gonogo.contract.facts import ExitFacts, Facts, History
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.judge.failures import explain, library
 from gonogo.judge.gate.added import with_history
-from gonogo.judge.gate.diagnosis import DIAGNOSES, diagnose, diagnosis_named
+from gonogo.judge.gate.diagnosis import ERROR, EVIDENCE, diagnose
 from gonogo.judge.gate.rules import build_rules
 from gonogo.signs import signs_in
 from tests.data.make_runs import Rank, order_of
@@ -24,7 +25,7 @@ def facts_with(
     detector: str | None = None,
     section: str | None = None,
     step: int = 9,
-    signs: tuple[str, ...] = (),
+    failure: str | None = None,
     env: dict[str, str] | None = None,
     dtype: str = "bf16",
     groups: int | None = 2,
@@ -51,7 +52,7 @@ def facts_with(
             "ranks": {"1": {**there, **last, **untold}},
             "identity": {"0": {"dtype": dtype, "nsa_env": env or {}, "groups": groups}},
             "pace": {"0": pace},
-            "signs": list(signs),
+            "failure": failure,
             "measures": {},
         }
     )
@@ -76,15 +77,15 @@ def slow_with(**sections_s: float) -> Facts:
 
 CASES = [
     ("wrong_config", facts_with("config_mismatch", detector="identity")),
-    ("ddp_marked_ready_twice", facts_with("nonzero_exit", signs=("marked_ready_twice",))),
+    ("ddp_marked_ready_twice", facts_with("nonzero_exit", failure="ddp_marked_ready_twice")),
     ("out_of_memory", facts_with("oom")),
     ("host_out_of_memory", facts_with("oom").model_copy(update={"exit": killed(9).exit})),
-    ("out_of_memory", facts_with("nonzero_exit", signs=("out_of_memory",))),
+    ("out_of_memory", facts_with("nonzero_exit", failure="out_of_memory")),
     ("fp16_overflow", facts_with("non_finite", dtype="fp16")),
     ("non_finite_loss", facts_with("non_finite")),
     ("loader_stall", facts_with("stalled", detector="section_deadline", section="data")),
-    ("loader_stall", facts_with("nonzero_exit", signs=("loader_error",))),
-    ("data_sharding", facts_with("nonzero_exit", signs=("index_error",))),
+    ("loader_stall", facts_with("nonzero_exit", failure="loader_stall")),
+    ("data_sharding", facts_with("nonzero_exit", failure="index_out_of_range")),
     ("aux_stats_hang", facts_with("stalled", detector="section_deadline", step=1)),
     ("step_boundary_hang", facts_with("stalled", detector="section_deadline", step=1, env=OFF)),
     # Another's program has no statistics of ours that could hang.
@@ -110,16 +111,16 @@ CASES = [
         facts_with("too_slow", detector="slow", sections_s={"data": 50.0, "forward": 40.0}),
     ),
     ("disk_full", facts_with("resource_limit", detector="disk")),
-    ("disk_full", facts_with("nonzero_exit", signs=("no_space",))),
-    ("collective_desync", facts_with("nonzero_exit", signs=("collective_mismatch", "peer_lost"))),
+    ("disk_full", facts_with("nonzero_exit", failure="disk_full")),
+    ("collective_desync", facts_with("nonzero_exit", failure="collective_desync")),
     ("collective_desync", facts_with("stalled", detector="stall", stood_in="forward")),
-    ("lost_peer", facts_with("nonzero_exit", signs=("collective_timeout",))),
-    ("lost_peer", facts_with("nonzero_exit", signs=("peer_lost",))),
+    ("collective_timeout", facts_with("nonzero_exit", failure="collective_timeout")),
+    ("lost_peer", facts_with("nonzero_exit", failure="lost_peer")),
     ("killed", killed(9)),
     (None, killed(11)),
     ("never_spoke", mute(0)),
     (None, mute(3)),
-    ("out_of_memory", facts_with("oom", signs=("out_of_memory", "peer_lost"))),
+    ("out_of_memory", facts_with("oom", failure="out_of_memory")),
     (
         "sequential_prefill",
         facts_with(
@@ -135,7 +136,15 @@ CASES = [
         facts_with("stalled", detector="stall", section="backward", warned="imbalance"),
     ),
     # Survived: a write that was refused some time before it hung did not end it.
-    (None, facts_with("stalled", detector="alive_lost", signs=("no_space", "peer_lost"))),
+    (None, facts_with("stalled", detector="alive_lost", failure="disk_full")),
+    (None, facts_with("stalled", detector="alive_lost", failure="lost_peer")),
+    # A rank ran out of memory, reported it, and hung on its way out.
+    ("out_of_memory", facts_with("stalled", detector="alive_lost", failure="out_of_memory")),
+    # A halt explains more than an error that followed it.
+    ("non_finite_loss", facts_with("non_finite", failure="interrupted")),
+    ("wrong_config", facts_with("config_mismatch", failure="usage_error")),
+    ("missing_module", facts_with("nonzero_exit", failure="missing_module")),
+    ("host_allocation_failed", facts_with("oom", failure="host_allocation_failed")),
     # A rank that never names its sections stands nowhere that anybody knows.
     (None, facts_with("stalled", detector="stall")),
     # nine tenths of a step in forward and backward, and less
@@ -161,11 +170,11 @@ def test_a_shell_tells_by_137_that_its_program_was_killed(code: int, name: str |
 
 
 @pytest.mark.parametrize(
-    ("ranks", "name"), [(1, None), (2, "data_sharding"), (None, "data_sharding")]
+    ("ranks", "name"), [(1, "index_out_of_range"), (2, "data_sharding"), (None, "data_sharding")]
 )
 def test_one_rank_alone_shards_nothing(ranks: int | None, name: str | None) -> None:
     rules = build_rules(None).model_copy(update={"world_size": ranks})
-    assert diagnose(facts_with("nonzero_exit", signs=("index_error",)), rules) == name
+    assert diagnose(facts_with("nonzero_exit", failure="index_out_of_range"), rules) == name
 
 
 @pytest.mark.parametrize(("name", "facts"), CASES)
@@ -174,15 +183,17 @@ def test_a_known_failure_has_its_name(name: str | None, facts: Facts) -> None:
 
 
 def test_every_row_is_reached_by_a_case_and_says_cause_and_remedy() -> None:
-    assert {row.name for row in DIAGNOSES} == {name for name, _ in CASES if name}
-    for row in DIAGNOSES:
-        assert row.cause
-        assert row.remedy
-        assert diagnosis_named(row.name) is row
+    names = {name for name, _ in EVIDENCE if name != ERROR}
+    assert names <= {name for name, _ in CASES if name}
+    for name in names:
+        known = explain(name)
+        assert known is not None
+        assert known.cause
+        assert known.remedy
 
 
 def test_a_patch_does_what_its_remedy_says() -> None:
-    patches = {row.name: row.patch for row in DIAGNOSES if row.patch}
+    patches = {row.name: row.patch for row in library().values() if row.patch}
     assert patches == {
         "ddp_marked_ready_twice": {"env": {"NSA_DDP_DISABLE_GC": "1"}},
         "out_of_memory": {"train": {"model": {"gradient_checkpointing": True}}},
@@ -203,57 +214,59 @@ def test_a_patch_does_what_its_remedy_says() -> None:
     }
 
 
-SIGNS = [
+REPORTED = [
     ("RuntimeError", "Expected to mark a variable ready only once. This error is caused by …",
-     ["marked_ready_twice"]),
-    ("RuntimeError", "Parameter at index 192 was marked as ready twice", ["marked_ready_twice"]),
-    ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB", ["out_of_memory"]),
+     "ddp_marked_ready_twice"),
+    ("RuntimeError", "Parameter at index 192 was marked as ready twice", "ddp_marked_ready_twice"),
+    ("OutOfMemoryError", "CUDA out of memory. Tried to allocate 20.00 MiB", "out_of_memory"),
     ("RuntimeError", "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't"
      " allocate memory: you tried to allocate 17179869184 bytes. Error code 12 (Cannot allocate"
-     " memory)", ["out_of_memory"]),
-    ("MemoryError", "", ["out_of_memory"]),
-    ("IndexError", "index 4 is out of bounds for dimension 0 with size 4", ["index_error"]),
-    ("OSError", "[Errno 28] No space left on device", ["no_space"]),
+     " memory)", "out_of_memory"),
+    ("MemoryError", "", "host_allocation_failed"),
+    ("IndexError", "index 4 is out of bounds for dimension 0 with size 4", "index_out_of_range"),
+    ("OSError", "[Errno 28] No space left on device", "disk_full"),
     # How torch.save ends on a full disk: nothing of the system's own words is left.
     ("RuntimeError", "[enforce fail at inline_container.cc:672] . unexpected pos 1536 vs 1430",
-     ["no_space"]),
+     "disk_full"),
     ("RuntimeError", "PytorchStreamWriter failed writing file data/0: file write failed",
-     ["no_space"]),
+     "disk_full"),
     ("RuntimeError", "[enforce fail at inline_container.cc:197] . file not found: archive/data.pkl",
-     []),
+     "damaged_checkpoint"),
     ("RuntimeError", "Detected mismatch between collectives on ranks. Rank 1 is running collective:"
      " CollectiveFingerPrint(SequenceNumber=0, OpType=BROADCAST, …), but Rank 0 is running",
-     ["collective_mismatch"]),
+     "collective_desync"),
     ("RuntimeError", "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc"
-     ":78] Timed out waiting 15000ms for recv operation to complete", ["collective_timeout"]),
+     ":78] Timed out waiting 15000ms for recv operation to complete", None),
     ("RuntimeError", "[Rank 0]: Ranks 1 failed to pass monitoredBarrier in 15000 ms",
-     ["collective_timeout"]),
+     None),
     # What a victim says is no cause, unless the keeper finds that it failed first.
     ("RuntimeError", "[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553]"
      " Connection closed by peer [127.0.0.1]:15596. This is typically caused by a remote worker"
-     " crashing.", []),
-    ("ConnectionResetError", "[Errno 104] Connection reset by peer", []),
-    ("ValueError", "something else", []),
+     " crashing.", None),
+    ("ConnectionResetError", "[Errno 104] Connection reset by peer", "connection_lost"),
+    ("ValueError", "something else", None),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "text", "signs"), SIGNS)
-def test_error_lines_leave_the_names_of_known_signs_and_no_text(
-    kind: str, text: str, signs: list[str]
+@pytest.mark.parametrize(("kind", "text", "name"), REPORTED)
+def test_error_lines_leave_the_name_of_a_known_failure_and_no_text(
+    kind: str, text: str, name: str | None
 ) -> None:
     order = order_of()
     rank = Rank(0, order)
     rank.say("error", 3, "backward", type=kind, text=f"/secret/path: {text}")
-    facts = facts_of(record_of(order, lines=lines_of([rank])))
-    assert facts.signs == signs
+    ended = exit_record(OutcomeCode.NONZERO_EXIT, code=1)
+    facts = facts_of(record_of(order, lines=lines_of([rank]), exit=ended))
+    assert facts.failure == name
     assert "secret" not in str(facts)
 
 
-def test_only_error_lines_are_read_for_signs() -> None:
+def test_only_error_lines_are_read_for_failures() -> None:
     order = order_of()
     rank = Rank(0, order)
     rank.say("progress", 3, "log", text="CUDA out of memory")
-    assert facts_of(record_of(order, lines=lines_of([rank]))).signs == []
+    ended = exit_record(OutcomeCode.NONZERO_EXIT, code=1)
+    assert facts_of(record_of(order, lines=lines_of([rank]), exit=ended)).failure is None
 
 
 LOGS = [
@@ -263,7 +276,7 @@ LOGS = [
     ("terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce"
      " fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 12 vs 4. Received"
      " data size doesn't match. Is there a distributed collective mismatch in your code?",
-     {"collective_mismatch"}),
+     set()),
     ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 64. GiB", {"out_of_memory"}),
     ("Traceback (most recent call last):\nMemoryError\n", {"out_of_memory"}),
     ("retrying after a MemoryError in the cache", set()),
@@ -274,6 +287,15 @@ LOGS = [
 @pytest.mark.parametrize(("text", "names"), LOGS)
 def test_the_end_of_a_log_shows_signs_as_programs_print_them(text: str, names: set[str]) -> None:
     assert signs_in(text) == names
+
+
+def test_an_error_that_a_completed_run_survived_is_no_failure_of_its() -> None:
+    order = order_of()
+    rank = Rank(0, order)
+    rank.say("error", 3, "backward", type="OutOfMemoryError", text="CUDA out of memory")
+    facts = facts_of(record_of(order, lines=lines_of([rank])))
+    assert facts.outcome is not None
+    assert (facts.outcome.code, facts.failure) == (OutcomeCode.COMPLETED, None)
 
 
 WORDS = st.text(alphabet="abc XYZ 0123456789.:;()[]/", max_size=40)
@@ -290,9 +312,9 @@ def test_signs_are_found_wherever_they_stand_in_a_log(
 def test_what_the_keeper_found_in_the_log_of_the_first_rank_that_failed_counts() -> None:
     order = order_of()
     ended = exit_record(OutcomeCode.NONZERO_EXIT, code=1)
-    said = ended.model_copy(update={"signs": ["peer_lost", "of a later release"]})
+    said = ended.model_copy(update={"error": ["RuntimeError: ncclRemoteError: it left"]})
     facts = facts_of(record_of(order, exit=said))
-    assert facts.signs == ["peer_lost"]
+    assert facts.failure == "lost_peer"
     assert diagnose(facts, build_rules(None)) == "lost_peer"
 
 

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.judge.gate.diagnosis import diagnosis_named
+from gonogo.judge.failures import explain
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
 from service.evidence import artifacts
@@ -328,7 +328,7 @@ def test_a_known_failure_is_shown_with_its_cause_and_what_helps(
     worker = plane.worker()
     worker.end(plane.next_order(worker), {0: []}, "oom", code=1)
     plane.wait_state(experiment, "finished")
-    known = diagnosis_named("out_of_memory")
+    known = explain("out_of_memory")
     assert known is not None
     shown = text_of(pages.get(f"/experiments/{experiment}"))
     assert f"diagnosis: out of memory: {known.cause}" in shown
