@@ -62,6 +62,17 @@ _OUTSIDE = re.compile(
     r"|Fatal Python error: |Segmentation fault|Bus error|Illegal instruction"
 )
 """Lines of the kernel, the scheduler and the dying interpreter: each explains an end by itself."""
+_ALARM = re.compile(
+    r"error|exception|fail|fatal|abort|kill|assert|fault|terminat|what\(\)|denied|refused|unable"
+    r"|can(?:no|')t|not found|no such|tim(?:ed?|e) ?(?:out|limit)|\bnan\b|\binf\b|xid|\boom|memory"
+    r"|cancelled|preempt|exit|unrecogni[sz]ed|bad_alloc|dumped|crash|invalid|mismatch|illegal|interrupt"
+    r"|timeout|space left|too many|NCCL WARN",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"retry|retries|falling back|skipp|ignor|\b(?:fail|error)\w*\W{1,3}0\b", re.IGNORECASE
+)
+"""Without a traceback a line counts only if it sounds like an error, and not like one survived."""
 _ASSERTION = re.compile(r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker")
 """What a device prints before the program notices it."""
 _NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
@@ -166,7 +177,7 @@ def error_lines(
 
     With a traceback: the first unindented line behind the last `Traceback`, the same of the errors
     that it came from, the rest of its message, then lines of the kernel, the scheduler and the
-    device. Without one: the last lines of the log, the last first.
+    device. Without one: those of the last lines that sound like an error, the last first.
 
     Args:
         text: the end of its log.
@@ -180,7 +191,8 @@ def error_lines(
     chain = _chain_of_culprit(lines)
     if not chain:
         last = [line for line in _undumped(lines) if not is_rule(line)][-SEARCHED_LINES:]
-        return _bounded(line for line in reversed(last) if not _REMARKS.match(line))
+        bad = (row for row in reversed(last) if _ALARM.search(row) and not _HARMLESS.search(row))
+        return _bounded(line for line in bad if not _REMARKS.match(line))
     said = [message for head in reversed(chain) if (message := _error_of(lines, head))]
     after = lines[chain[-1] + 1 :]
     before = lines[max(0, chain[0] - SEARCHED_LINES) : chain[0]]

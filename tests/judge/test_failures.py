@@ -142,6 +142,26 @@ def test_the_end_of_a_log_is_named(name: str | None, text: str) -> None:
     assert name_of(f"{text}{later}bye\n") is None, "it was survived"
 
 
+HEALTHY = [
+    "Saving model checkpoint to out/checkpoint-500\nwandb: Synced 5 W&B file(s)\n",
+    "building model with flash attention and FSDP\nusing torch.compile\n",
+    "NCCL version 2.21.5+cuda12.4\nusing sentencepiece model spm.model\n",
+    "wandb: Network error (ConnectTimeout), entering retry loop.\n",
+    "config: find_unused_parameters: False, loss scale window 1000, min_loss_scale: 1\n",
+    "CUDA_HOME=/usr/local/cuda\nnvcc: NVIDIA (R) Cuda compiler driver\n",
+    "2031-01-02 WARNING: could not find flash_attn, falling back to sdpa\n",
+    "accelerate config: /root/.cache/huggingface/accelerate/default_config.yaml\n",
+    "gradient norm 3.2 non-finite count 0\nquit: target reached early\n",
+    "Timeout: 600 s per collective\nno more shards\n",
+    "│ ❱ 12 │   raise ConnectionError('No space left on device')  │\nodd number of experts\n",
+]
+
+
+@pytest.mark.parametrize("text", HEALTHY)
+def test_harmless_lines_at_the_end_of_a_log_name_no_failure(text: str) -> None:
+    assert name_of(f"{STEPS}{text}metric below the threshold, leaving\n") is None
+
+
 def of_rank(rank: int, text: str) -> str:
     return "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
 

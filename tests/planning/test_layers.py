@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import digest
+from gonogo.contract.errors import Rejected
 from gonogo.contract.order import CarriedRemedy, Order, RunReason
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patch import Patch
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.gate.rules import build_rules
+from gonogo.judge.gate.verdict import judge
 from gonogo.planning.layers import merged
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
+from tests.judge.runs import exit_record, record_of
 
 
 def ordered(
@@ -141,3 +147,24 @@ def test_a_patch_laid_over_twice_is_the_patch_laid_over_once(
         if not isinstance(value, dict):
             assert once[key] == value
     assert set(once) == set(base) | set(patch)
+
+
+ROW = {"name": "tokens_expired", "pattern": r"token .{0,40}expired", "cause": "c", "remedy": "r"}
+
+
+def test_failures_of_a_plan_travel_in_the_order_and_name_the_end_of_its_runs() -> None:
+    order = ordered(failures=[ROW], remedies__tokens_expired={"env": {"NSA_TB_DISABLE": "0"}})
+    assert Order.model_validate(order.document()).failures == order.failures
+    rules = build_rules(order)
+    ended = exit_record(OutcomeCode.NONZERO_EXIT, code=1)
+    said = ended.model_copy(update={"error": ["OSError: token of the data service expired"]})
+    facts = build_facts(record_of(order, exit=said), rules)
+    assert judge(facts, rules).diagnosis == "tokens_expired"
+    assert "failures" not in ordered().document()
+
+
+def test_a_remedy_names_a_failure_of_the_library_or_of_the_plan() -> None:
+    with pytest.raises(Rejected, match="unknown diagnosis 'tokens_expired'"):
+        ordered(remedies__tokens_expired={"env": {"NSA_TB_DISABLE": "0"}})
+    with pytest.raises(Rejected, match="repeats a group"):
+        ordered(failures=[{**ROW, "pattern": "(a+)+b"}])
