@@ -70,7 +70,7 @@ _ALARM = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(
-    r"retry|retries|falling back|skipp|ignor|\b(?:fail|error)\w*\W{1,3}0\b", re.IGNORECASE
+    r"retry|retries|falling back|skip|ignor|\b(?:fail|error)\w*\W{1,3}0\b", re.IGNORECASE
 )
 """Without a traceback a line counts only if it sounds like an error, and not like one survived."""
 _ASSERTION = re.compile(r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker")
