@@ -1,6 +1,7 @@
 """What does `gonogo run` order? A command as it is written, or one under the phase of a plan."""
 
 from pathlib import Path
+from typing import Any
 
 from gonogo.cli.output import say
 from gonogo.cli.reach.plans import placed, read_plan
@@ -24,6 +25,7 @@ from gonogo.planning.resolve import (
 from gonogo.rundir import is_text
 from gonogo.supervise.launch.command import OBSERVE, check_patterns
 from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from gonogo.trainer.identity import digest_files
 
 LEAST_BATCH_S = 60.0
 """Of a step's limit, for its batch: the first one waits for a loader that starts."""
@@ -95,9 +97,19 @@ def order_of(
             "patterns_guessed": not chosen,
             "allow_drift": allow_drift,
             **({} if observe else {"env": {OBSERVE: "0"}}),
-            **({} if world_size else {"identity": Identity()}),
+            **({} if world_size else _by_script(command, here)),
         }
     )
+
+
+def _by_script(command: list[str], folder: str) -> dict[str, Any]:
+    """Return files and identity of an order whose number of ranks nobody says: its script's.
+
+    A command without a script is expected to be one rank.
+    """
+    scripts = [word for word in command if word.endswith(".py") and Path(folder, word).is_file()]
+    code = digest_files({"files": scripts[:1], "cwd": folder})
+    return {"files": scripts[:1], "identity": Identity(**code)} if code else {}
 
 
 def ranks_of(

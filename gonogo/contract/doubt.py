@@ -19,6 +19,7 @@ class DoubtKind(StrEnum):
     RECORD_MISSING = "record_missing"
     RANK_SILENT = "rank_silent"
     NODE_UNOBSERVED = "node_unobserved"
+    OBSERVER_FAILED = "observer_failed"
     DETECTOR_BLIND = "detector_blind"
     METRIC_MISSING = "metric_missing"
     PREDECESSOR = "predecessor"

@@ -37,6 +37,8 @@ class Msg(StrEnum):
     DONE = "done"
     ERROR = "error"
     STACKDUMP = "stackdump"
+    UNOBSERVED = "unobserved"
+    """The observer failed; the program continues."""
 
 
 class Section(StrEnum):

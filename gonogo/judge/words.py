@@ -42,6 +42,11 @@ WORDS: dict[DoubtKind, Words] = {
         "The watcher received nothing from a node for some time, or at all.",
         "Check the network between the nodes and the follower's log.",
     ),
+    Kind.OBSERVER_FAILED: Words(
+        "the observer failed in step {step}, and the program continued: {found}",
+        "An error of the observer ended the observation of an unchanged program.",
+        "Report the error. Run with `--no-observe`, or attach the program.",
+    ),
     Kind.DETECTOR_BLIND: Words(
         "{name}: {found}",
         "A detector lacks data and cannot halt the run.",

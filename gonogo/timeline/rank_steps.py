@@ -72,6 +72,8 @@ class BootSteps:
     """`error` and `loader_error` → seq and lines of the last report."""
     loader_s: float | None = None
     """Seconds until the first batch was there."""
+    unobserved: Heartbeat | None = None
+    """The line by which the observer reported that it failed."""
 
     def take(self, beat: Heartbeat) -> None:
         """Take one line of this process."""
@@ -115,6 +117,8 @@ class BootSteps:
             self.loader_s = beat.dt
         elif msg in (Msg.ERROR, Msg.LOADER_ERROR):
             self._take_error(beat)
+        elif msg == Msg.UNOBSERVED:
+            self.unobserved = beat
 
     def _take_error(self, beat: Heartbeat) -> None:
         told = f"{beat.type or 'Error'}: {beat.text or ''}"[:MOST_ERROR_CHARS].splitlines()

@@ -6,6 +6,7 @@ the loss of each step as it sees it.
 
 import os
 import sys
+import time
 
 import torch
 from torch import nn
@@ -270,6 +271,18 @@ def ddp() -> None:
     net = nn.parallel.DistributedDataParallel(model())
     train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
     torch.distributed.destroy_process_group()
+
+
+def sleeps() -> None:
+    """Two ranks by torchrun, of which rank 1 sleeps in step 30."""
+    torch.distributed.init_process_group("gloo")
+    net = nn.parallel.DistributedDataParallel(model())
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for n in range(1, 201):
+        time.sleep(3600 if n == 30 and torch.distributed.get_rank() == 1 else 0.1)
+        loss = net(torch.ones(4, 32)).mean()
+        loss.backward()
+        optimizer.step()
 
 
 def fsdp() -> None:

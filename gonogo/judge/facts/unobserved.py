@@ -78,6 +78,10 @@ def _ranks(record: RunRecord, order: Order) -> Iterator[Doubt]:
     any_config = not order.train or identity.config_digest is not None
     ordered = None if any_config else digest(order.train)
     for rank, steps in sorted(record.ranks.items()):
+        for line in [boot.unobserved for boot in steps.boots]:
+            if line is not None:
+                found = f"{line.type}: {line.text}"[:200]
+                yield Doubt(kind=Kind.OBSERVER_FAILED, rank=rank, step=line.step, found=found)
         again: list[JsonValue] = [*sorted({reached for reached, _ in steps.returns()})]
         if again:
             yield Doubt(kind=Kind.STEPS_REPEATED, rank=rank, expected=order.steps, found=again)
