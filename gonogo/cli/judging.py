@@ -1,9 +1,11 @@
 """Which commands judge without any service? `judge` and `forecast`."""
 
 import math
+import os
 import shlex
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +34,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.evidence_round import where_it_stood
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
+from gonogo.supervise.watcher.metrics_file import load_metrics
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -126,8 +129,51 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     if document["run"]:
         print_lines([f"run      {document['run']}"])
+    _print_verdict(document, directory)
+
+
+def print_brief(document: dict[str, Any], directory: Path) -> None:
+    """Print a decision in at most eight lines: why, the numbers, what was not seen, verdict."""
+    known = bool(document["diagnosis"])
+    if document.get("cause"):
+        lines = islice(cause_lines(Cause.model_validate(document["cause"])), 1 if known else 2)
+        print_lines(f"{line[:7]}  {line[7:]}" for line in lines)
+    if known:
+        print_lines(diagnosis_lines(Decision.model_validate(document)))
+    else:
+        seen = describe_directory(directory, document["findings"])
+        print_lines(f"stood    {text}" for text in islice(seen, 1))
+    if (numbers := _numbers_text(document, directory)) is not None:
+        print_lines([f"steps    {numbers}"])
+    unseen = len(document["not_observed"])
+    if unseen:
+        told = "1 thing was" if unseen == 1 else f"{unseen} things were"
+        print_lines([f"unseen   {told} not observed: gonogo judge {directory} lists them"])
+    print_lines([f"run      {directory}"])
+    _print_verdict(document, directory)
+
+
+def _print_verdict(document: dict[str, Any], directory: Path) -> None:
     out.print(f"verdict  {verdict_text(document['verdict'])}")
     print_lines([f"next     {_next_of(document, directory)}"])
+
+
+def _numbers_text(document: dict[str, Any], directory: Path) -> str | None:
+    """Return how far the ranks came, and their last loss, speed and time; None before a step."""
+    facts, metrics = document["facts"], load_metrics(directory)
+    last = max((row["last_step"] for row in facts["ranks"].values()), default=0)
+    if not last:
+        return None
+    ordered, ranks = document["rules"].get("steps"), len(facts["ranks"])
+    parts = [f"{last} of {ordered}" if ordered else f"{last}"]
+    losses = [] if metrics is None else [row.loss for row in metrics.ranks.values()]
+    parts += [f"loss {loss:.6g}" for loss in losses if loss is not None][:1]
+    paces = [row.get("median_step_s") for row in facts["pace"].values()]
+    parts += [f"{pace:.3g} s a step" for pace in sorted(filter(None, paces))[-1:]]
+    with suppress(OSError):
+        began, ended = (os.stat(directory / name).st_mtime for name in ("order.json", "exit.json"))
+        parts.append(duration(ended - began))
+    return ", ".join([*parts, f"{ranks} ranks" if ranks > 1 else "1 rank"])
 
 
 def _comparable(document: dict[str, Any]) -> str | None:

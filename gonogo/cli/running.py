@@ -26,7 +26,7 @@ from gonogo.cli.exits import Exit, exit_of_verdict
 from gonogo.cli.following import Following, printed_lines
 from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
 from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, wait_for_verdict
-from gonogo.cli.judging import print_judged
+from gonogo.cli.judging import print_brief, print_judged
 from gonogo.cli.output import print_json, say, shown_if_taken
 from gonogo.cli.printed_advice import advise_loss
 from gonogo.cli.reach.completing import complete_plans
@@ -157,6 +157,12 @@ def run(
             help="Observe PyTorch from within; else only what it prints is known.",
         ),
     ] = True,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", help="At the end, show each criterion and what was not observed."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="The decision as one JSON object on stdout.")
     ] = False,
@@ -207,15 +213,17 @@ def run(
     with shown_if_taken():
         if as_json:
             print_json({**document, "advice": said})
-        else:
+        elif verbose:
             print_judged(document, run_dir.path)
-    if not as_json:
+        else:
+            print_brief(document, run_dir.path)
+    if verbose and not as_json:
         say(
             f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
             " again, gonogo verify --anchor HASH shows later that it is still there"
         )
-        for text in said:
-            say(text)
+    for text in [] if as_json else said:
+        say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
     raise typer.Exit(code)

@@ -210,7 +210,6 @@ def test_a_program_that_hangs_is_halted_and_its_line_is_named(folder: Path) -> N
     (run_dir,) = (folder / "home" / "runs").iterdir()
     (stack,) = run_dir.glob("evidence/*/stacks_rank0.txt")
     assert f"next     cat {stack}  # where it stood" in ran.out
-    assert f". {stack.relative_to(run_dir)}" in ran.out, "of an unknown failure it is listed"
 
 
 def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) -> None:
@@ -233,7 +232,7 @@ def test_what_is_typed_next_compares_by_what_the_program_tells(folder: Path) -> 
 
 
 def test_an_attached_program_can_be_go(folder: Path) -> None:
-    ran = Ran(folder, "--steps", "30", "--", sys.executable, "attached.py")
+    ran = Ran(folder, "--steps", "30", "-v", "--", sys.executable, "attached.py")
     assert ran.code == Exit.OK, ran.err
     (run_dir,) = (folder / "home" / "runs").iterdir()
     *_, verdict, following = ran.out.rstrip().splitlines()
@@ -534,7 +533,7 @@ def test_where_nobody_takes_what_a_run_shows_it_is_judged_all_the_same(
     other = 3 - descriptor
     script = f'exec "$@" {other}>other {descriptor}{into}'
     ran = subprocess.Popen(
-        ["bash", "-c", script, "bash", *gonogo("run", "--steps", "30", *mute(30))],
+        ["bash", "-c", script, "bash", *gonogo("run", "-v", "--steps", "30", *mute(30))],
         cwd=folder, env=environment(folder), pass_fds=(writing,),
     )  # fmt: skip
     os.close(writing)

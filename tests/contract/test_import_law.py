@@ -37,7 +37,8 @@ FLOORS = {
 }
 PACKAGES = (
     *("service", "worker", "nsa", "lab", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
-    *("gonogo/supervise", "gonogo/trainer", "gonogo/cli", "gonogo/goodput", "gonogo/kubernetes"),
+    *("gonogo/supervise", "gonogo/trainer", "gonogo/observer", "gonogo/cli", "gonogo/goodput"),
+    "gonogo/kubernetes",
     *("gonogo/timeline", "gonogo/watch", "gonogo/ledger"),
     *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
