@@ -17,6 +17,7 @@ from tests.trainer.runs import LAUNCH, ROOT, environment, lines_of, said, steps_
 PROGRAMS = Path(__file__).with_name("programs.py")
 SITE = ROOT / "gonogo" / "observer" / "site"
 STEPS = list(range(1, 7))
+LONG = pytest.mark.long
 
 
 class Observed:
@@ -50,10 +51,11 @@ class Observed:
         return [row.loss for row in said(self.lines(rank), "progress") if row.loss is not None]
 
 
-WHOLE = ["plain", "sgd_without_loader", "accumulates", "subclass", "in_backward", "workers_step"]
+WHOLE = ["plain", "accumulates", "in_backward", "compiled"]
+ALSO = ["sgd_without_loader", "subclass", "workers_step"]
 
 
-@pytest.mark.parametrize("name", [*WHOLE, "compiled"])
+@pytest.mark.parametrize("name", [*WHOLE, *(pytest.param(name, marks=LONG) for name in ALSO)])
 def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, name: str) -> None:
     found = Observed(tmp_path, name)
     assert found.code == 0, found.output
@@ -131,7 +133,7 @@ def test_a_program_that_attaches_itself_takes_over(tmp_path: Path) -> None:
     assert there == [True, False, False]
 
 
-@pytest.mark.parametrize("name", ["ddp", "fsdp"])
+@pytest.mark.parametrize("name", [pytest.param("ddp", marks=LONG), "fsdp"])
 def test_each_rank_of_torchrun_is_seen(tmp_path: Path, name: str) -> None:
     found = Observed(tmp_path, name, ranks=2)
     assert found.code == 0, found.output
@@ -177,7 +179,7 @@ def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path) -> None:
     assert steps_of(again, "step_end") == [4, 5, 6]
 
 
-@pytest.mark.parametrize("name", ["lightning", "lightning_manual"])
+@pytest.mark.parametrize("name", ["lightning", pytest.param("lightning_manual", marks=LONG)])
 def test_lightning_is_seen(tmp_path: Path, name: str) -> None:
     found = Observed(tmp_path, name)
     assert found.code == 0, found.output

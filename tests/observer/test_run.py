@@ -53,6 +53,7 @@ def test_both_ranks_of_an_unchanged_torchrun_are_go(tmp_path: Path) -> None:
     assert (found["verdict"], len(found["facts"]["ranks"])) == ("GO", 2), found["criteria"]
 
 
+@pytest.mark.long
 def test_without_the_observer_the_run_is_known_by_its_lines_alone(tmp_path: Path) -> None:
     found = judged(tmp_path, "--steps", "6", "--no-observe", "--", *program("plain"))
     assert found["verdict"] == "INCONCLUSIVE"
