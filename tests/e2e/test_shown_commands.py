@@ -126,6 +126,9 @@ NOT_HERE = {
     "pip install './distributions/nsa-attention[hf]'": "tests/nsa/test_distribution.py uses it",
     "python -m nsa.export RUN_DIR exported": "tests/nsa/test_export.py exports",
     "gonogo run -- ft_launcher …": "needs nvidia-resiliency-ext",
+    "srun ": "tests/cli/test_joint_start.py starts the nodes",
+    "mpirun ": "as above",
+    "pdsh ": "as above",
     "gonogo up --engine slurm": "tests/e2e/test_slurm.py has a Slurm",
     "gonogo submit demo --set workload.nodes=2 --set cluster.slurm.partition=main --wait": (
         "tests/e2e/test_slurm.py has a Slurm"
