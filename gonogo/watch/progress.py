@@ -187,16 +187,17 @@ def _cycle_limit(view: View, stream: RankStream) -> Limit:
     return Limit(seconds, Source.ADAPTIVE)
 
 
-def corroborated(view: View, streams: Sequence[RankStream], mono: float) -> bool:
+def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence: bool) -> bool:
     """Whether something besides the clock shows that ranks stand.
 
-    A process is held; or a rank is silent while others send lines; or two dumps of every rank are
-    the same, a minority stands outside the collective, and its main threads use no CPU.
+    A process is held; or a rank is silent while others send lines, where `silence` counts; or two
+    dumps of every rank are the same, a minority stands outside the collective, and its main
+    threads use no CPU.
     """
     processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
         return True
-    if view.speak_on(streams, view.fresh(streams, mono)):
+    if silence and view.speak_on(streams, view.fresh(streams, mono)):
         return True
     if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
         return False
@@ -250,7 +251,8 @@ def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
     early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
     if early is not None and places <= _LOCKSTEP:
         is_due = early.seconds < min(limit.seconds, group.stood_s)
-        limit = early if is_due and corroborated(view, group.streams, mono) else limit
+        silence = Place.COMPUTE in places  # elsewhere a rank may hold its interpreter
+        limit = early if is_due and corroborated(view, group.streams, mono, silence) else limit
     if group.stood_s > limit.seconds:
         return Due(Severity.HALT, group.stood_s, limit)
     lowest = min(group.streams, key=lambda stream: stream.step)
