@@ -264,6 +264,7 @@ def test_hostile_lines_take_no_time(word: str) -> None:
     assert grows_with_size(lambda times: error_lines(f"{word}\n" * times), 500)
 
 
+@pytest.mark.long
 def test_many_tracebacks_take_no_time() -> None:
     assert grows_with_size(lambda times: error_lines(f"{HEAD}x\nOops\n" * times), 100)
     assert grows_with_size(lambda times: error_lines(LOST * times), 100)

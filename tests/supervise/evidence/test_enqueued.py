@@ -16,7 +16,7 @@ from gonogo.supervise.evidence.enqueued import QUIET_S
 from gonogo.supervise.evidence.standing import analyse
 from tests.supervise.evidence.nccl_runs import FAULTS, WORLD, Plan, simulate
 
-SEEDS = 8
+SEEDS = 18
 """Runs of each fault, 198 in all."""
 
 
