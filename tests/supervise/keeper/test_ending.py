@@ -158,7 +158,8 @@ def test_a_program_that_kills_its_process_group_has_ended_by_itself(new_run: New
     )  # fmt: skip
     told = run.wait_for_exit()
     assert (told.reason, told.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
-    assert told.text == "the command ended by signal 9"
+    by_watcher = "the command was ended by SIGKILL"  # on a busy host it sees the end first
+    assert told.text in ("the command ended by signal 9", by_watcher)
 
 
 @pytest.mark.parametrize("late", ["never", "before", "then"])
