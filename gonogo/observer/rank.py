@@ -23,7 +23,6 @@ from gonogo.observer.voice import BatchedVoice
 from gonogo.trainer import ranks
 from gonogo.trainer.identity import count_environment, count_model, digest_files
 from gonogo.trainer.line_file import ATTACHED, OBSERVED, READ, Taken
-from gonogo.trainer.plain import plain
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.voice import is_speaking
 
@@ -106,10 +105,6 @@ class ObservedRank:
     def note_step(self, numbers: dict[str, Sum | float | None]) -> None:
         """Note that a step has ended."""
         self._voice.note_step(numbers, self._run.steps)
-
-    def report(self, msg: str, **fields: Any) -> None:
-        """Write a line of another kind."""
-        self._voice.say(msg, **plain(fields))
 
     def give_up(self, error: BaseException) -> None:
         """Say that nothing more is observed, and leave the rank to what the program prints."""

@@ -55,10 +55,10 @@ def read(tensor: Any) -> float | Scalar | None:
 class Sum:
     """The sum of the numbers of one step, each read when it is there."""
 
-    __slots__ = ("_is_lost", "_known", "_told", "_waiting")
+    __slots__ = ("_known", "_told", "_waiting")
 
     def __init__(self, first: float | Scalar | None = None) -> None:
-        self._known, self._told, self._is_lost = 0.0, False, False
+        self._known, self._told = 0.0, False
         self._waiting: list[Scalar] = []
         if first is not None:
             self.add(first)
@@ -70,10 +70,6 @@ class Sum:
             self._known += part
         else:
             self._waiting.append(part)
-
-    def lose(self) -> None:
-        """Note that a part is unknown, and so is the sum."""
-        self._is_lost = True
 
     def settle(self, *, wait: bool) -> bool:
         """Read the numbers that are there; say whether none is missing."""
@@ -87,5 +83,5 @@ class Sum:
 
     @property
     def total(self) -> float | None:
-        """The sum, once it is settled; None if nothing was added, or if a part is unknown."""
-        return self._known if self._told and not self._is_lost else None
+        """The sum, once it is settled; None if nothing was added."""
+        return self._known if self._told else None
