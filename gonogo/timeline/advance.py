@@ -50,6 +50,8 @@ def absorb(stream: RankStream, beat: Heartbeat, mono: float) -> RankStream:
             _learn(stream, beat)
         if msg in _KEPT:
             _keep(stream, beat, mono)
+        if beat.tokens is not None:
+            stream.tokens = beat.tokens
         opens, ends = step > stream.step, step > stream.completed
         ends = ends and (msg == _STEP_END or (msg == _PROGRESS and not stream.labelled))
         if opens or msg == _STEP_START:  # a step may start again, after an evaluation within it
@@ -184,8 +186,6 @@ def _keep(stream: RankStream, beat: Heartbeat, mono: float) -> None:
     msg = beat.msg
     if beat.loss is not None:
         stream.loss = beat.loss
-    if beat.tokens is not None:
-        stream.tokens = beat.tokens
     if msg == _PROGRESS:
         stream.progress = beat
     elif msg == _DONE:
@@ -221,8 +221,6 @@ def _end_step(stream: RankStream, step: int, beat: Heartbeat) -> None:
         stream.ready.append(row)
     if not own:
         return
-    if beat.tokens is not None:
-        stream.tokens = beat.tokens
     collectives = -1
     if beat.collective_seq is not None:
         stream.collective_seq = max(stream.collective_seq, beat.collective_seq)

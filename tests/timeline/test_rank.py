@@ -148,6 +148,16 @@ def test_numbers_may_come_sixteen_steps_late(later: int, number: float | None) -
     assert found[3] == number
 
 
+def test_a_rank_that_names_no_sections_may_tell_its_tokens_behind_its_step() -> None:
+    """Its `progress` has ended the step; more tokens explain why later steps take longer."""
+    lines = [beat(seq, (seq + 1) // 2, "progress", seq / 2, None) for seq in range(1, 9)]
+    lines = [line.model_copy(update={"section_seq": 0}) for line in lines]
+    for at in range(1, 8, 2):
+        lines[at] = lines[at].model_copy(update={"msg": "step_end", "tokens": 10 * (at + 1)})
+    stream = after(lines)
+    assert (stream.labelled, stream.completed, stream.tokens) == (False, 4, 80)
+
+
 def test_collectives_count_from_the_end_of_the_step_before() -> None:
     stream = RankStream(rank=0, collective_seq=7, ended_at=(3, 5), completed=3)
     assert stream.collectives() == 2
