@@ -102,10 +102,16 @@ def _backward(autograd: Any) -> None:
 
     @functools.wraps(original)
     def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        counts = training.counts_only
         try:
-            training.began_backward(tensors)
+            if counts:
+                training.count_backward(tensors)
+            else:
+                training.began_backward(tensors)
         except Exception as error:  # noqa: BLE001 - the program must continue
             training.fail(error)
+        if counts:
+            return original(tensors, *args, **kwargs)
         try:
             return original(tensors, *args, **kwargs)
         finally:
@@ -131,7 +137,7 @@ def _evaluations(module: Any) -> None:
 
 
 def _clipped(result: Any, *args: Any, **kwargs: Any) -> None:
-    if result is not None:
+    if result is not None and not training.counts_only:
         training.clipped(result)
 
 
@@ -191,13 +197,25 @@ def _process_group(module: Any) -> None:
 
 
 def _data_loader(module: Any) -> None:
+    """Wrap the fetch of a batch; in steps that are only counted it is left alone."""
     torch = sys.modules["torch"]  # still being imported
-    _wrap(
-        module._BaseDataLoaderIter,
-        "__next__",
-        lambda *a, **k: training.fetches(grad=torch.is_grad_enabled()),
-        lambda result, *a, **k: training.fetched(ended=result is None),
-    )
+    owner = module._BaseDataLoaderIter
+    original, grad = owner.__next__, torch.is_grad_enabled
+    fetches, fetched = training.guarded(training.fetches), training.guarded(training.fetched)
+
+    @functools.wraps(original)
+    def fetch(self: Any) -> Any:
+        if training.counts_only and grad():
+            return original(self)
+        fetches(grad=grad())
+        batch = None
+        try:
+            batch = original(self)
+        finally:
+            fetched(ended=batch is None)
+        return batch
+
+    owner.__next__ = fetch
 
 
 def _distributed_checkpoint(module: Any) -> None:

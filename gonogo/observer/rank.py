@@ -102,9 +102,13 @@ class ObservedRank:
         steps = self._run.steps
         self._voice.begin(opens=steps is None or after < steps)
 
-    def note_step(self, numbers: dict[str, Sum | float | None]) -> None:
-        """Note that a step has ended."""
-        self._voice.note_step(numbers, self._run.steps)
+    def note_step(self, numbers: dict[str, Sum | float | None]) -> int:
+        """Note that a step has ended; return how many of the next ones need only be counted."""
+        return self._voice.note_step(numbers, self._run.steps)
+
+    def count_step(self) -> bool:
+        """Count that a step has ended; return whether the next ones are to be noted."""
+        return self._voice.count_step()
 
     def give_up(self, error: BaseException) -> None:
         """Say that nothing more is observed, and leave the rank to what the program prints."""

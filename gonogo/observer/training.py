@@ -6,6 +6,9 @@ an optimizer that is called once for each parameter group count once. An update 
 scaler skips is a step with `skipped`. The loss is the sum of the roots of the backward passes of
 the step: with gradient accumulation, each root is a part of the mean.
 
+Of steps that take a few milliseconds most are only counted (`gonogo.observer.voice`): nothing but
+their losses is read, and the loss of the next noted step is the mean since the one before.
+
 Every call from torch is guarded: the first error ends the observation, and not the program.
 """
 
@@ -31,6 +34,16 @@ class Training:
         self.rank: ObservedRank | None = None
         self.is_over = False
         """Whether nothing is observed any more."""
+        self.counts_only = False
+        """Whether the present step is only counted."""
+        self._left = 0
+        """Steps that need only be counted, the present one included."""
+        self._counted = 0
+        """Steps that were only counted since the last noted one."""
+        self._counted_loss: float | None = None
+        """The sum of their losses."""
+        self._is_plain = True
+        """Whether the last step was one backward pass at a time, and a step of the optimizer."""
         self._is_open = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -108,8 +121,14 @@ class Training:
             self._choose(max(self._optimizers, key=_size))
         return self.rank
 
+    def _note_again(self) -> None:
+        """Note the present step, which was only to be counted."""
+        if self.counts_only:
+            self.counts_only, self._left = False, 0
+
     def enter(self, section: str) -> None:
         """Move to a section, unless the rank pauses."""
+        self._note_again()
         rank = self.opened()
         if rank is not None and rank.section not in _PAUSES:
             rank.enter(section)
@@ -138,6 +157,7 @@ class Training:
     def saves(self) -> None:
         """Note that a checkpoint is being written; one call may make others."""
         self._saving += 1
+        self._note_again()
         rank = self.rank
         if self._saving == 1 and rank is not None:
             self._saved_from = rank.section
@@ -158,6 +178,7 @@ class Training:
             return
         first = next(iter(module.parameters()), None)
         if id(first) in self._parameters:
+            self._note_again()
             self._evaluated = weakref.ref(module)
             rank.enter("eval")
 
@@ -167,10 +188,18 @@ class Training:
 
     # ---- the loss ----------------------------------------------------------------------------
 
+    def count_backward(self, tensors: Any) -> None:
+        """Take a backward pass of a step that is only counted."""
+        self._passes += 1
+        root = tensors[0] if isinstance(tensors, list | tuple) else tensors
+        if root.numel() == 1:
+            self._counted_loss = (self._counted_loss or 0.0) + root.item()
+
     def began_backward(self, tensors: Any) -> None:
         """Note a backward pass and its root."""
         self._depth += 1
         if self._depth > 1:
+            self._is_plain = False
             return
         self._passes += 1
         rank = self.opened()
@@ -190,6 +219,7 @@ class Training:
         if self._depth:
             return
         if self._posted_in_backward:
+            self._is_plain = False
             self._posted_in_backward = 0
             self._count()
 
@@ -199,6 +229,8 @@ class Training:
 
     def scaled(self, output: Any, given: Any) -> None:
         """Note what a gradient scaler made of a loss."""
+        self._is_plain = False
+        self._note_again()
         if getattr(output, "numel", lambda: 0)() == 1:
             self._scaled = (weakref.ref(output), given.detach())
 
@@ -240,6 +272,9 @@ class Training:
     def stepped(self, optimizer: Any) -> None:
         """Count a step of an optimizer."""
         self._posts += 1
+        if self.counts_only:
+            self._count_only(optimizer)
+            return
         rank = self.opened()
         if rank is None:
             return
@@ -299,9 +334,25 @@ class Training:
         }
         if skipped is not None and (number := read(skipped)) is not None:
             numbers["skipped"] = Sum(number)
-        rank.note_step(numbers)
+        plain = self._is_plain and isinstance(self._loss, float) and skipped is None
+        if self._counted_loss is not None and not isinstance(self._loss, Sum):
+            numbers["loss"] = (self._counted_loss + (self._loss or 0.0)) / (self._counted + 1)
+        self._left = rank.note_step(numbers)
+        self.counts_only = plain and self._left > 0
+        self._counted, self._counted_loss = 0, None
         self._loss = self._norm = None
-        self._loss_is_known = True
+        self._loss_is_known = self._is_plain = True
+
+    def _count_only(self, optimizer: Any) -> None:
+        if self._primary() is not optimizer or self._passes == self._counted_pass:
+            return
+        self._counted_pass = self._passes or -1
+        self._counted += 1
+        self._left -= 1
+        rank = self.rank
+        assert rank is not None
+        if rank.count_step() or self._left <= 0:
+            self.counts_only = False
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -2,6 +2,9 @@
 
 A step is noted in memory. The thread of the voice writes what was noted twice a second, and every
 other line is preceded by it, so the lines of a rank stand in order.
+
+Of short steps one in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted.
+All ranks note multiples of a power of two. A counted step that none follows for a second is noted.
 """
 
 import math
@@ -19,6 +22,11 @@ _EVERY_S = 0.5
 """How long a step may wait to be written."""
 _MOST = 64
 """Steps that are written at once: the program may wait for the lock meanwhile."""
+_NOTE_EVERY_S = 0.025
+"""How much time the steps last of which one is noted: noting one takes about 0.1 ms."""
+_NOTED_FIRST, _MOST_COUNTED = 16, 64
+_LONG_S = 1.0
+"""After so long without a step, the last counted one is noted."""
 
 
 class _Noted(NamedTuple):
@@ -52,26 +60,74 @@ class BatchedVoice(Voice):
         super().__init__(run_dir, rank)
         self._noted: deque[_Noted] = deque()
         self._wrote = 0.0
+        self._notes, self._last_note = 0, 0.0
+        self._ahead, self._caught_up = 0, 0
+        """Steps that were counted, and how many of them the place knows. The script's thread alone
+        writes the first number, so it needs no lock."""
+        self._ahead_at = 0.0
         self._head = f'{{"v":1,"pid":{self._pid},"rank":{rank},"boot":"{self._boot}","section_seq":'
 
-    def note_step(self, numbers: dict[str, Sum | float | None], last: int | None) -> None:
-        """Note that the open step has ended, and begin the next one unless this was the last.
+    def count_step(self) -> bool:
+        """Count that a step has ended which is not noted; return whether the next ones are."""
+        self._ahead += 1
+        now = self._ahead_at = time.monotonic()
+        return now - self._last_note > _LONG_S
+
+    def note_step(self, numbers: dict[str, Sum | float | None], last: int | None) -> int:
+        """Note that a step has ended, and begin the next one unless this was the last.
 
         Args:
             numbers: of the progress line, such as `loss`, `lr`, `grad_norm`, `skipped`.
             last: number of the last step; None where nobody says.
+
+        Returns:
+            How many of the next steps need only be counted.
         """
-        now, place = time.monotonic(), self.position
-        if not place.is_open:
-            place.open_step(now)
-        section, took_s = place.section, now - place.began
-        place.end_step(now)
-        seq, parts_s = place.section_seq, place.sections_s()
-        opens = last is None or place.ended < last
-        row = _Noted(place.ended, now, took_s, section, seq, parts_s, numbers, opens)
-        self._noted.append(row)
-        if opens:
-            place.open_step(now)
+        with self._lock:
+            now, place = time.monotonic(), self.position
+            steps = self._advance() + 1
+            if not place.is_open:
+                place.open_step(now)
+            section, took_s = place.section, now - place.began
+            place.end_step(now)
+            seq, parts_s = place.section_seq, place.sections_s()
+            opens = last is None or place.ended < last
+            row = _Noted(place.ended, now, took_s, section, seq, parts_s, numbers, opens)
+            self._noted.append(row)
+            if opens:
+                place.open_step(now)
+            step_s, self._last_note = (now - self._last_note) / steps, now
+            self._notes += 1
+        if self._notes < _NOTED_FIRST or step_s >= _NOTE_EVERY_S:
+            return 0
+        every = 2
+        while every < _MOST_COUNTED and every * step_s < _NOTE_EVERY_S:
+            every *= 2
+        left = every if last is None else min(every, last - place.ended)
+        return max(0, min(left, every - place.ended % every) - 1)
+
+    def catch_up(self) -> None:
+        """Note the last step that was only counted, without its numbers."""
+        with self._lock:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        if self._ahead == self._caught_up:
+            return
+        ended, place = self._ahead_at, self.position
+        began, seq = place.began, place.section_seq
+        took_s = max(0.0, ended - began) / self._advance()
+        self._noted.append(_Noted(place.ended, ended, took_s, None, seq, None, {}, True))
+        place.began = place.since = ended
+
+    def _advance(self) -> int:
+        """Move the place over the steps that were counted; the lock is held. Return how many."""
+        ahead, caught_up = self._ahead, self._caught_up
+        self._caught_up = ahead
+        self.position.ended += ahead - caught_up
+        if ahead > caught_up:
+            self.position.began = self._ahead_at
+        return ahead - caught_up
 
     def write_noted(self, *, wait: bool = False) -> None:
         """Write the steps that were noted.
@@ -130,11 +186,14 @@ class BatchedVoice(Voice):
 
     def _line(self, msg: str, fields: Any, step: int | None = None) -> bytes:
         """Return the next line; what was noted is written before it."""
+        self._catch_up()
         while self._noted and self._write_some():
             pass
         return super()._line(msg, fields, step)
 
     def _break_silence(self) -> None:
+        if time.monotonic() - self._ahead_at >= _LONG_S:
+            self.catch_up()
         if self._noted and time.monotonic() - self._wrote >= _EVERY_S:
             self.write_noted()
         super()._break_silence()

@@ -62,16 +62,16 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     if not among:
         return None
     held = [stream for stream in among if view.held(stream.rank, mono)]
-    recorded = _recorded(view, among)
-    direct = {recorded.get("only"), *recorded.get("unfinished", ())}
+    calls = recorded(view, among)
+    direct = {calls.get("only"), *calls.get("unfinished", ())}
     alone = [] if held else [stream for stream in among if stream.rank in direct]
-    suspects, behind = alone or _behind(held or among), recorded.get("behind", [])
-    silent = recorded.get("silent", [])
+    suspects, behind = alone or _behind(held or among), calls.get("behind", [])
+    silent = calls.get("silent", [])
     if not held and not alone:
         suspects = _distinguished(view, suspects, behind, silent, mono)
     gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
     by_recorder = alone or (len(suspects) == 1 and [suspects[0].rank] in (behind, silent))
-    why = f": {recorded.get('text', '')}" if by_recorder else ""
+    why = f": {calls.get('text', '')}" if by_recorder else ""
     if held or alone or (len(suspects) == 1 and not gone):
         stream = min(suspects, key=lambda stream: stream.rank)
         read = view.processes.stacks.get(stream.rank, ())
@@ -161,7 +161,7 @@ def _distinguished(
     return [row for row in away if not silent or row.rank in silent] or tied
 
 
-def _recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
+def recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:
     """Return what the flight recorders showed since the last of `among` advanced."""
     observed = view.observed.get(COLLECTIVES)
     payload = None if observed is None else observed.payload

@@ -27,7 +27,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Limit, Place, Typical
 from gonogo.contract.tick import ProcessState, Tick
 from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
-from gonogo.watch.culprit import Culprit, blame_who_left, name_culprit
+from gonogo.watch.culprit import Culprit, blame_who_left, name_culprit, recorded
 from gonogo.watch.view import ALL_SILENT_S, View, found
 
 CYCLE_X = 2.0
@@ -191,8 +191,8 @@ def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence
     """Whether something besides the clock shows that ranks stand.
 
     A process is held; or a rank is silent while others send lines, where `silence` counts; or two
-    dumps of every rank are the same, a minority stands outside the collective, and its main
-    threads use no CPU.
+    dumps of every rank are the same, a minority stands outside the collective by the flight
+    recorders or else by every native stack, and its main threads use no CPU.
     """
     processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
@@ -202,8 +202,10 @@ def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence
     if not all(processes.stands(stream.rank, stream.advanced_mono, mono) for stream in streams):
         return False
     waits = {s.rank: processes.waits(s.rank, s.advanced_mono) for s in streams}
-    apart = [rank for rank, waiting in waits.items() if waiting is False]
-    if None in waits.values() or not apart or 2 * len(apart) > len(streams):
+    apart = [rank for rank in recorded(view, streams).get("behind", ()) if rank in waits]
+    if not apart and None not in waits.values():
+        apart = [rank for rank, waiting in waits.items() if waiting is False]
+    if not apart or 2 * len(apart) > len(streams) or any(waits[rank] for rank in apart):
         return False
     return all(processes.idles(rank) for rank in apart)
 

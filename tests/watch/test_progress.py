@@ -13,7 +13,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.patience import Place, bounded
 from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.culprit import name_culprit
+from gonogo.watch.culprit import COLLECTIVES, name_culprit
 from gonogo.watch.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.processes import Process, Processes
 from gonogo.watch.progress import place_of, standstill
@@ -251,6 +251,27 @@ def test_unchanged_stacks_of_an_idle_minority_corroborate_a_stall(idle: bool) ->
         world.probes.append((began + at_s, {"stacks": rows}))
     found = watch(world).halts
     assert [(halt.rank, halt.threshold) for halt in found] == ([(1, 15.0)] if idle else [])
+
+
+@pytest.mark.parametrize("waits", [None, True])
+def test_flight_recorders_show_who_stands_outside_where_no_native_stack_could_be_read(
+    waits: bool | None,
+) -> None:
+    """A busy host leaves no time for native frames; a stack that waits contradicts the recorder."""
+    world = World(order_of({})).boot().steps(40)
+    world.open_step()
+    began = world.mono
+    world.hang(1, "backward", 40.0)
+    for at_s in (12.0, 18.0):
+        rows = [
+            {"rank": 0, "digest": "a", "cpu_s": 0.0},
+            {"rank": 1, "digest": "b", "waiting": waits, "cpu_s": 0.0},
+        ]
+        world.probes.append((began + at_s, {"stacks": rows}))
+    calls = {"behind": [1], "asked_mono": began + 12.0, "text": "rank 1 did not"}
+    world.probes.append((began + 13.0, {"observations": {COLLECTIVES: calls}}))
+    found = watch(world).halts
+    assert [(halt.rank, halt.threshold) for halt in found] == ([] if waits else [(1, 15.0)])
 
 
 def test_a_run_that_is_done_and_does_not_exit_is_warned_of_and_halted() -> None:
