@@ -18,7 +18,6 @@ from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.ledger.sign import Trust
 from gonogo.plain_file import read_plain
 
-DECISIONS_FOLDER = "decisions"
 _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
 
 

@@ -106,9 +106,9 @@ class ObservedRank:
         """Note that a step has ended; return how many of the next ones need only be counted."""
         return self._voice.note_step(numbers, self._run.steps)
 
-    def count_step(self) -> bool:
+    def count_step(self, loss: float) -> bool:
         """Count that a step has ended; return whether the next ones are to be noted."""
-        return self._voice.count_step()
+        return self._voice.count_step(loss)
 
     def give_up(self, error: BaseException) -> None:
         """Say that nothing more is observed, and leave the rank to what the program prints."""

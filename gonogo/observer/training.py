@@ -38,10 +38,6 @@ class Training:
         """Whether the present step is only counted."""
         self._left = 0
         """Steps that need only be counted, the present one included."""
-        self._counted = 0
-        """Steps that were only counted since the last noted one."""
-        self._counted_loss: float | None = None
-        """The sum of their losses."""
         self._is_plain = True
         """Whether the last step was one backward pass at a time, and a step of the optimizer."""
         self._is_open = False
@@ -193,7 +189,7 @@ class Training:
         self._passes += 1
         root = tensors[0] if isinstance(tensors, list | tuple) else tensors
         if root.numel() == 1:
-            self._counted_loss = (self._counted_loss or 0.0) + root.item()
+            self._loss = root.item() if self._loss is None else self._loss + root.item()
 
     def began_backward(self, tensors: Any) -> None:
         """Note a backward pass and its root."""
@@ -335,24 +331,23 @@ class Training:
         if skipped is not None and (number := read(skipped)) is not None:
             numbers["skipped"] = Sum(number)
         plain = self._is_plain and isinstance(self._loss, float) and skipped is None
-        if self._counted_loss is not None and not isinstance(self._loss, Sum):
-            numbers["loss"] = (self._counted_loss + (self._loss or 0.0)) / (self._counted + 1)
         self._left = rank.note_step(numbers)
         self.counts_only = plain and self._left > 0
-        self._counted, self._counted_loss = 0, None
         self._loss = self._norm = None
         self._loss_is_known = self._is_plain = True
 
     def _count_only(self, optimizer: Any) -> None:
         if self._primary() is not optimizer or self._passes == self._counted_pass:
             return
-        self._counted_pass = self._passes or -1
-        self._counted += 1
+        rank, loss = self.rank, self._loss
+        if rank is None or not isinstance(loss, float):
+            self._note_again()
+            self._count()
+            return
+        self._counted_pass, self._loss = self._passes, None
         self._left -= 1
-        rank = self.rank
-        assert rank is not None
-        if rank.count_step() or self._left <= 0:
-            self.counts_only = False
+        if rank.count_step(loss) or self._left <= 0:
+            self._note_again()
 
 
 def _parameters(optimizer: Any) -> list[Any]:

@@ -4,7 +4,8 @@ A step is noted in memory. The thread of the voice writes what was noted twice a
 other line is preceded by it, so the lines of a rank stand in order.
 
 Of short steps one in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted.
-All ranks note multiples of a power of two. A counted step that none follows for a second is noted.
+Its lines tell how many steps they end, and the mean of their losses. All ranks note multiples of a
+power of two. A counted step that none follows for a second is noted.
 """
 
 import math
@@ -41,6 +42,18 @@ class _Noted(NamedTuple):
     numbers: dict[str, Sum | float | None]
     opens: bool
     """Whether another step begins."""
+    steps: int
+    """How many steps have ended since the one that was noted before."""
+
+
+class _Counted(NamedTuple):
+    """Steps that were counted since the last noted one."""
+
+    steps: int = 0
+    losses: float = 0.0
+    """Their sum."""
+    at: float = 0.0
+    """When the last one ended."""
 
 
 class BatchedVoice(Voice):
@@ -61,16 +74,16 @@ class BatchedVoice(Voice):
         self._noted: deque[_Noted] = deque()
         self._wrote = 0.0
         self._notes, self._last_note = 0, 0.0
-        self._ahead, self._caught_up = 0, 0
-        """Steps that were counted, and how many of them the place knows. The script's thread alone
-        writes the first number, so it needs no lock."""
-        self._ahead_at = 0.0
+        self._counted_now = self._counted_before = _Counted()
+        """What was counted, and what of it is noted. The script's thread alone replaces the first
+        one, so it needs no lock."""
         self._head = f'{{"v":1,"pid":{self._pid},"rank":{rank},"boot":"{self._boot}","section_seq":'
 
-    def count_step(self) -> bool:
+    def count_step(self, loss: float) -> bool:
         """Count that a step has ended which is not noted; return whether the next ones are."""
-        self._ahead += 1
-        now = self._ahead_at = time.monotonic()
+        steps, losses, _ = self._counted_now
+        now = time.monotonic()
+        self._counted_now = _Counted(steps + 1, losses + loss, now)
         return now - self._last_note > _LONG_S
 
     def note_step(self, numbers: dict[str, Sum | float | None], last: int | None) -> int:
@@ -85,14 +98,21 @@ class BatchedVoice(Voice):
         """
         with self._lock:
             now, place = time.monotonic(), self.position
-            steps = self._advance() + 1
+            began = place.began
+            counted = self._advance()
+            steps, loss = counted.steps + 1, numbers.get("loss")
+            self._counted_now = self._counted_before = _Counted()
+            if counted.steps and isinstance(loss, float):
+                numbers["loss"] = (counted.losses + loss) / steps
             if not place.is_open:
                 place.open_step(now)
             section, took_s = place.section, now - place.began
+            if counted.steps:
+                took_s = (now - began) / steps
             place.end_step(now)
             seq, parts_s = place.section_seq, place.sections_s()
             opens = last is None or place.ended < last
-            row = _Noted(place.ended, now, took_s, section, seq, parts_s, numbers, opens)
+            row = _Noted(place.ended, now, took_s, section, seq, parts_s, numbers, opens, steps)
             self._noted.append(row)
             if opens:
                 place.open_step(now)
@@ -112,22 +132,24 @@ class BatchedVoice(Voice):
             self._catch_up()
 
     def _catch_up(self) -> None:
-        if self._ahead == self._caught_up:
-            return
-        ended, place = self._ahead_at, self.position
-        began, seq = place.began, place.section_seq
-        took_s = max(0.0, ended - began) / self._advance()
-        self._noted.append(_Noted(place.ended, ended, took_s, None, seq, None, {}, True))
-        place.began = place.since = ended
+        began, seq = self.position.began, self.position.section_seq
+        steps, losses, ended = self._advance()
+        if steps:
+            took_s, numbers = (ended - began) / steps, {"loss": losses / steps}
+            number = self.position.ended
+            self._noted.append(
+                _Noted(number, ended, took_s, None, seq, None, {**numbers}, True, steps)
+            )
 
-    def _advance(self) -> int:
-        """Move the place over the steps that were counted; the lock is held. Return how many."""
-        ahead, caught_up = self._ahead, self._caught_up
-        self._caught_up = ahead
-        self.position.ended += ahead - caught_up
-        if ahead > caught_up:
-            self.position.began = self._ahead_at
-        return ahead - caught_up
+    def _advance(self) -> _Counted:
+        """Move the place over the steps that were counted since the last call; the lock is held."""
+        now, before, place = self._counted_now, self._counted_before, self.position
+        steps = now.steps - before.steps
+        self._counted_before = now
+        place.ended += steps
+        if steps:
+            place.began = place.since = now.at
+        return _Counted(steps, now.losses - before.losses, now.at)
 
     def write_noted(self, *, wait: bool = False) -> None:
         """Write the steps that were noted.
@@ -169,6 +191,9 @@ class BatchedVoice(Voice):
             parts = f',"step_sections":{{{told}}}'
             if "data" in row.parts_s:
                 numbers += f',"dt_fetch_s":{row.parts_s["data"]:.6f}'
+        if row.steps > 1:
+            numbers += f',"steps":{row.steps}'
+            parts += f',"steps":{row.steps}'
         seq, before = self._seq, max(0, row.section_seq - (row.section is not None))
         opens = ""
         if row.opens:
@@ -192,7 +217,7 @@ class BatchedVoice(Voice):
         return super()._line(msg, fields, step)
 
     def _break_silence(self) -> None:
-        if time.monotonic() - self._ahead_at >= _LONG_S:
+        if time.monotonic() - self._counted_now.at >= _LONG_S:
             self.catch_up()
         if self._noted and time.monotonic() - self._wrote >= _EVERY_S:
             self.write_noted()

@@ -43,7 +43,7 @@ _NAN = math.nan
 _READ, _READ_SECTIONS = itemgetter(*NUMBERS), itemgetter(*SECTIONS)
 _WIDE, _SECTIONS_WIDE = len(NUMBERS), len(SECTIONS)
 _NO_NUMBERS, _NO_SECTIONS = array("d", (UNTOLD,) * _WIDE), array("d", (_NAN,) * _SECTIONS_WIDE)
-_STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
+_STARTED, _PROGRESSED, _ENDED, _SKIPPED, _WHOLE = 1, 2, 4, 8, 6
 BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
 
 
@@ -79,8 +79,11 @@ class StepTable:
     _ascend: bool = True
     """Whether the steps came in order, so that their rows are."""
 
-    def new_row(self, step: int) -> int:
-        """Return a new row for a step."""
+    def row_of(self, step: int) -> int:
+        """Return the row of a step; a new one where it has none."""
+        row = self.rows.get(step)
+        if row is not None:
+            return row
         row = self.rows[step] = len(self.rows)
         if row == len(self.told):
             more = min(MOST_ROWS, max(1, row))  # a column grows at once, for one by one is dear
@@ -105,9 +108,9 @@ class StepTable:
             bit: that stands for its message in `told`.
             late: whether a later line came before it: then it only fills what is missing.
         """
-        row = self.rows.get(beat.step)
-        if row is None:
-            row = self.new_row(beat.step)
+        for step in () if beat.steps is None else beat.ended():
+            self.row_of(step)
+        row = self.row_of(beat.step)
         told = self.told[row]
         if late and told & bit:
             return
@@ -119,11 +122,26 @@ class StepTable:
             self.start_mono[row] = beat.mono
         else:
             self.end_mono[row] = beat.mono
+            if beat.steps is not None:
+                self.start_mono[row] = beat.mono - (beat.dt_step_s or _NAN)
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
             seconds = _NO_SECTIONS if said is None else array("d", _READ_SECTIONS(vars(said)))
             self._sections[_sections_of(row)] = seconds
         self.told[row] = told | bit
+        if beat.steps is not None and self.told[row] & _WHOLE == _WHOLE:
+            self._share(beat.ended(), row)
+
+    def _share(self, steps: range, row: int) -> None:
+        """Give steps that ended together the numbers of the last one, and an even time."""
+        end, step_s = self.end_mono[row], self.end_mono[row] - self.start_mono[row]
+        for left, at in enumerate(map(self.row_of, reversed(steps))):
+            if at == row or not self.told[at] & _ENDED:
+                self._numbers[_numbers_of(at)] = self._numbers[_numbers_of(row)]
+                self.tokens[at] = self.tokens[row]
+                self.end_mono[at] = end - left * step_s
+                self.start_mono[at] = end - (left + 1) * step_s
+                self.told[at] |= self.told[row] | _STARTED
 
     def numbers(self, name: str) -> "array[float]":
         """Return a number of all rows."""
@@ -140,7 +158,7 @@ class StepTable:
         they do not count.
         """
         for step, there in later.rows.items():
-            row = self.rows[step] if step in self.rows else self.new_row(step)
+            row = self.row_of(step)
             told, more = self.told[row], later.told[there]
             numbers, sections = _numbers_of(row), _sections_of(row)
             if more & _PROGRESSED:

@@ -257,11 +257,6 @@ class RankSteps:
         return max((boot.last_step for boot in boots), default=0)
 
     @property
-    def first_step(self) -> int | None:
-        """Lowest step with its `step_end`; None before the first."""
-        return min((step for step, _ in self.steps.steps_of(Msg.STEP_END)), default=None)
-
-    @property
     def done_step(self) -> int | None:
         """The step at which the last process reported that it was done."""
         last = self.last_boot

@@ -49,6 +49,21 @@ def plain() -> None:
     train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
 
 
+def short_steps() -> None:
+    """300 steps of less than a millisecond; step 200 waits, a checkpoint follows step 250."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
+    for number, batch in enumerate(data(300), start=1):
+        time.sleep(1.6 * (number == 200))
+        loss = loss_of(net, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
+        if number == 250:
+            torch.save(net.state_dict(), os.environ["SAVES_TO"])
+
+
 def sgd_without_loader() -> None:
     net = model()
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)

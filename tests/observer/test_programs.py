@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import socket
 import subprocess
@@ -23,8 +24,10 @@ LONG = pytest.mark.long
 class Observed:
     """A program that has run under the observer."""
 
-    def __init__(self, folder: Path, name: str, ranks: int = 1, **names: str) -> None:
-        self.run = write_order(folder / "run", steps=46, world_size=ranks)
+    def __init__(
+        self, folder: Path, name: str, ranks: int = 1, steps: int = 46, **names: str
+    ) -> None:
+        self.run = write_order(folder / "run", steps=steps, world_size=ranks)
         launch = (*LAUNCH, "--nproc-per-node", str(ranks)) if ranks > 1 else (sys.executable,)
         environ = environment(self.run, **names)
         environ |= {"PYTHONPATH": f"{SITE}:{ROOT}", "SAVES_TO": str(folder / "saves")}
@@ -68,6 +71,20 @@ def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, na
     assert boot.git_sha is not None
     assert (boot.world_size, done.step) == (1, 6)
     assert {row.lr for row in said(lines, "progress")} == {1e-2}
+
+
+def test_most_of_many_short_steps_are_only_counted(tmp_path: Path) -> None:
+    """Each is ended by a line, and their losses are in the means."""
+    found = Observed(tmp_path, "short_steps", steps=300)
+    lines = found.lines()
+    ends, means = said(lines, "step_end"), said(lines, "progress")
+    assert [step for row in ends for step in row.ended()] == list(range(1, 301))
+    assert [row.ended() for row in ends] == [row.ended() for row in means]
+    total = math.fsum((row.loss or math.nan) * len(row.ended()) for row in means)
+    assert (len(found.told), total) == (300, pytest.approx(math.fsum(found.told)))
+    assert {1, 16, 199, 250, 300} <= {row.step for row in ends}, "what stood was noted"
+    (pause,) = said(lines, "section")[:1]
+    assert (pause.section, pause.step) == ("checkpoint", 251)
 
 
 def test_of_two_optimizers_the_larger_one_steps(tmp_path: Path) -> None:

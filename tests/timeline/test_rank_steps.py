@@ -87,9 +87,9 @@ def test_four_process_ids_of_a_boot_are_kept() -> None:
 def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
     said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
     steps = RankSteps(said)
-    assert (steps.last_step, steps.first_step) == (4, None)
+    assert steps.last_step == 4
     steps = RankSteps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
-    assert (steps.last_step, steps.first_step) == (3, 2)
+    assert steps.last_step == 3
     assert (RankSteps().last_step, RankSteps().last_boot, RankSteps().done_step) == (0, None, None)
 
 
@@ -358,3 +358,23 @@ def test_what_lies_between_two_processes_is_between_no_steps() -> None:
         )
     ]
     assert RankSteps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
+
+
+def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> None:
+    several = {"step": 5, "steps": 4}
+    for steps in in_any_order(
+        beat(1, "progress", 1.0, loss=5.0),
+        beat(2, "step_end", 1.0, tokens=7),
+        beat(3, "step_start", 1.0, step=2),
+        beat(4, "progress", 3.0, loss=2.0, **several),
+        beat(5, "step_end", 3.0, tokens=7, dt_step_s=0.5, **several),
+    ):
+        assert steps.samples("loss") == {1: 5.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.0}
+        assert steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
+        assert all(steps.steps.said(msg, step) for msg in STEP_MESSAGES for step in range(2, 6))
+        assert (steps.boots[0].ended_steps, steps.steps.tokens_told()[3]) == (5, 7)
+
+
+@pytest.mark.parametrize(("step", "count", "ended"), [(3, 1000, [1, 2, 3]), (0, 4, [0])])
+def test_a_line_ends_no_step_before_the_first(step: int, count: int, ended: list[int]) -> None:
+    assert list(beat(1, "step_end", step=step, steps=count).ended()) == ended

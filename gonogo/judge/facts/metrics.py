@@ -111,11 +111,8 @@ def _toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
     """Tokens of a step over all ranks, over its seconds; see `may_be_sums`."""
     if may_be_sums(steps, rules):
         return {}
-    told = steps.steps.tokens_told()
-    tokens = {
-        step: rules.tokens_per_step or told.get(step) for step in steps.mean_step_times()
-    }  # fmt: skip
-    times = _whole_step_times(steps, rules)
+    told, times = steps.steps.tokens_told(), _whole_step_times(steps, rules)
+    tokens = {step: rules.tokens_per_step or told.get(step) for step in times}
     return {step: count / times[step] for step, count in tokens.items() if count is not None}
 
 
@@ -143,15 +140,6 @@ def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
 def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
     """Steps whose update was skipped; only fp16 excuses that."""
     return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
-
-
-def _first_loss(steps: RankSteps, rules: Rules) -> Samples:
-    loss = steps.samples("loss").get(1)
-    return {} if loss is None else {rules.last_step: loss}
-
-
-def _eval_s(steps: RankSteps, rules: Rules) -> Samples:
-    return {step: line.dt for step, line in steps.evaluations.items() if line.dt is not None}
 
 
 def _once(rules: Rules, value: float) -> Samples:
@@ -212,7 +200,9 @@ METRICS: Mapping[str, MetricRow] = {
         " other numbers.",
     ),
     Metric.LOSS_FIRST: MetricRow(
-        samples=_first_loss,
+        samples=lambda steps, rules: (
+            {rules.last_step: steps.samples("loss")[1]} if 1 in steps.samples("loss") else {}
+        ),
         owed=Owed.ONCE,
         meaning="`loss` of step 1; an attempt that resumes has none.",
     ),
@@ -224,7 +214,9 @@ METRICS: Mapping[str, MetricRow] = {
         " were reported, and the last one may be of an early step (a window asks for a late one).",
     ),
     Metric.EVAL_S: MetricRow(
-        samples=_eval_s,
+        samples=lambda steps, rules: {
+            step: line.dt for step, line in steps.evaluations.items() if line.dt is not None
+        },
         owed=Owed.EVERY_EVAL,
         unit="s",
         meaning="`dt` of the `eval` lines: how long the evaluation took.",
