@@ -33,6 +33,8 @@ class Msg(StrEnum):
     STEP_END = "step_end"
     CHECKPOINT = "checkpoint"
     EVAL = "eval"
+    METRICS = "metrics"
+    """The program's own numbers of a step (`user`)."""
     ALIVE = "alive"
     HALT_SEEN = "halt_seen"
     DONE = "done"
@@ -138,6 +140,8 @@ class Heartbeat(Identity):
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: Number | None = None
+    user: dict[str, Number] | None = None
+    """On progress, eval and metrics lines: the program's own numbers by name."""
     section_age_s: Number | None = None
     collective_seq: Count | None = None
     type: str | None = None

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gonogo.observer.settings import is_launched
+from gonogo.observer.trackers import TRACKERS, listen
 from gonogo.observer.training import Training
 
 training = Training()
@@ -241,5 +242,6 @@ HOOKS: dict[str, Callable[[Any], None]] = {
     "torch.distributed.checkpoint.state_dict_saver": _distributed_checkpoint,
     "torch._dynamo.trace_rules": _dynamo,
     "safetensors.torch": _safetensors,
+    **dict.fromkeys(TRACKERS, lambda module: listen(module, training)),
 }
 """Name of a module → what wraps its functions."""

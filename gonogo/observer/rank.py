@@ -8,6 +8,7 @@ of that before their rank has.
 import atexit
 import hashlib
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from gonogo.observer.voice import BatchedVoice
 from gonogo.trainer import ranks
 from gonogo.trainer.identity import count_environment, count_model, digest_files
 from gonogo.trainer.line_file import ATTACHED, OBSERVED, READ, Taken
+from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.voice import is_speaking
 
@@ -55,6 +57,8 @@ class ObservedRank:
         self._run, self._voice, self._settings, self.rank = run, voice, settings, rank
         self._told: tuple[int, dict[str, Any]] | None = None
         """The step and the identity of the last boot line."""
+        self._thread: int | None = None
+        """The thread that trains."""
         atexit.register(self.close)
         voice.start()
 
@@ -68,6 +72,16 @@ class ObservedRank:
         """The section that the rank is in."""
         return self._voice.position.section
 
+    @property
+    def logged_step(self) -> int:
+        """The step of what is logged now: the open one, if it has computed anything."""
+        return self._voice.logged_step()
+
+    @property
+    def may_log(self) -> bool:
+        """Whether the thread that trains asks, and no evaluation or checkpoint is under way."""
+        return threading.get_ident() == self._thread and self.section not in PAUSES
+
     def enter(self, section: str | None) -> None:
         """Move to a section; before the first step the rank stays in `boot`, unless it pauses."""
         if self._told is not None or section == "data":
@@ -80,6 +94,7 @@ class ObservedRank:
             optimizer: the primary one.
             after: the last step of the checkpoint that it was loaded from; 0 for a fresh one.
         """
+        self._thread = threading.get_ident()
         group = ranks.group()
         size = self._settings.world_size or (1 if group is None else group.get_world_size())
         model = Parameters(optimizer)

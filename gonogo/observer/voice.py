@@ -13,6 +13,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
+from gonogo.observer.own_numbers import OWN
 from gonogo.observer.scalars import Sum
 from gonogo.trainer.memory import memory_mb
 from gonogo.trainer.plain import plain
@@ -126,6 +127,12 @@ class BatchedVoice(Voice):
         left = every if last is None else min(every, last - place.ended)
         return max(0, min(left, every - place.ended % every) - 1)
 
+    def logged_step(self) -> int:
+        """Return the step of what is logged now: the open one, if it has computed anything."""
+        with self._lock:
+            place = self.position
+            return (place.ended if place.untouched else place.step) + self._ahead - self._caught_up
+
     def catch_up(self) -> None:
         """Note the last step that was only counted, without its numbers."""
         with self._lock:
@@ -152,7 +159,7 @@ class BatchedVoice(Voice):
         return _Counted(steps, now.losses - before.losses, now.at)
 
     def write_noted(self, *, wait: bool = False) -> None:
-        """Write the steps that were noted.
+        """Write the steps that were noted, and what the program logged.
 
         Args:
             wait: also wait for numbers that a device has not copied yet.
@@ -160,7 +167,9 @@ class BatchedVoice(Voice):
         while self._noted:
             with self._lock:
                 if not self._write_some(wait=wait):
-                    return
+                    break
+        for step, numbers in OWN.take(wait=wait) if OWN else ():
+            self.say("metrics", step=step, user=numbers)
 
     def _write_some(self, *, wait: bool = False) -> bool:
         """Write at most `_MOST` noted steps; the lock is held. Say whether any was written."""
@@ -219,7 +228,7 @@ class BatchedVoice(Voice):
     def _break_silence(self) -> None:
         if time.monotonic() - self._counted_now.at >= _LONG_S:
             self.catch_up()
-        if self._noted and time.monotonic() - self._wrote >= _EVERY_S:
+        if (self._noted or OWN) and time.monotonic() - self._wrote >= _EVERY_S:
             self.write_noted()
         super()._break_silence()
 

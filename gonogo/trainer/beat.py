@@ -81,7 +81,7 @@ class Beat:
         """
 
     def step(
-        self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any
+        self, loss: SupportsFloat | None, *, tokens: int | None = None, **numbers: Any
     ) -> None:
         """Say that a step has ended; the next one begins now.
 
@@ -89,8 +89,9 @@ class Beat:
             loss: of this step, the mean over ranks where the script has it; a tensor will do.
             tokens: of this step, over all ranks: speed is measured by them.
             numbers: what else a progress line may hold, such as `grad_norm`, `lr`, `loss_scale`,
-                `skipped`; other names are kept and not judged. `grad_norm` is that of an update:
-                left out where the optimizer did not step, for 0 says that nothing moves.
+                `skipped`. Other numbers, such as `acc`, are metrics `user/acc`, of 64 names at
+                most. `grad_norm` is that of an update: left out where the optimizer did not step,
+                for 0 says that nothing moves.
 
         Raises:
             TypeError: a name that is the line's own, or what is no number.
@@ -137,8 +138,16 @@ class Beat:
         """Return the folder for a checkpoint of the last step; None outside gonogo."""
         return None
 
-    def eval(self, val_loss: SupportsFloat) -> None:
-        """Say the validation loss after the last step; inside of section eval also what it took."""
+    def eval(self, val_loss: SupportsFloat, **numbers: Any) -> None:
+        """Say the validation loss after the last step; inside of section eval also what it took.
+
+        Args:
+            val_loss: of the whole evaluation; a tensor will do.
+            numbers: what else was measured: `accuracy=` is the metric `user/accuracy`.
+
+        Raises:
+            TypeError: a name that is the line's own, or what is no number.
+        """
 
     def should_save(self) -> bool:
         """Whether the order wants a checkpoint after this step; the same answer on every rank.

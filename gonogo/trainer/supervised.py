@@ -22,6 +22,7 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.identity import count_model, count_torch, model_device
+from gonogo.trainer.own_names import sort_out
 from gonogo.trainer.permission import HALTED_CODE, await_go
 from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES
@@ -84,6 +85,7 @@ class SupervisedBeat(Beat):
         self._identity = dict(identity)
         self._agree, self._device = agree, None
         self._booted = self._halted = False
+        self._own_names: set[str] = set()
         self._raised_in: tuple[int, str] | None = None
         self._began_after = self.ended
         self._saving = Saving(run_dir, ended=self.ended)
@@ -174,7 +176,7 @@ class SupervisedBeat(Beat):
             self._open()
 
     def step(
-        self, *, loss: SupportsFloat | None, tokens: int | None = None, **numbers: Any
+        self, loss: SupportsFloat | None, *, tokens: int | None = None, **numbers: Any
     ) -> None:
         """Write progress and step_end, and step_start of the next."""
         if not self._voice.is_ours:
@@ -184,6 +186,7 @@ class SupervisedBeat(Beat):
             raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
         told = plain({"loss": loss, **numbers})  # a tensor may wait for its device: not in the lock
         self._judge(told)
+        told = sort_out(told, self._own_names)
         self._voice.end_step(told, None if tokens is None else int(tokens), self.last_step)
 
     @contextmanager
@@ -268,11 +271,14 @@ class SupervisedBeat(Beat):
         """Return the folder for a checkpoint of the last step."""
         return self._run.checkpoint(self.ended)
 
-    def eval(self, val_loss: SupportsFloat) -> None:
-        """Write the validation loss after the last step."""
+    def eval(self, val_loss: SupportsFloat, **numbers: Any) -> None:
+        """Write the validation loss after the last step, and what else was measured."""
         if not self._voice.is_ours:
             return
-        voice, told = self._voice, {"val_loss": plain(val_loss)}
+        if taken := _OWN & numbers.keys():
+            raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
+        voice = self._voice
+        told = sort_out(plain({"val_loss": val_loss, **numbers}), self._own_names)
         voice.say("eval", step=self.ended, **told, **self._lasted("eval"))
         voice.reopen_step()
 

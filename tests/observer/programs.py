@@ -244,6 +244,46 @@ def workers_step() -> None:
     train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), loader)
 
 
+def logs() -> None:
+    """Each step is logged by each tracker, of which stand-ins lie in $PACKAGES."""
+    sys.path.insert(0, os.environ["PACKAGES"])
+    import mlflow
+    import tensorboardX
+    import trackio
+    import wandb
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    board = tensorboardX.SummaryWriter()
+    board.add_scalar("before", 1)
+    for n, batch in enumerate(data(), 1):
+        loss = loss_of(net, batch)
+        loss.backward()
+        mlflow.log_metric("in_backward", n)
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
+        wandb.log({"wandb": {"loss": loss, "deep": {"n": n}}, "name": "x", "many": torch.ones(2)})
+        board.add_scalar("board", scalar_value=n, global_step=7)
+        board.add_scalars("group", {"a": n}, n)
+        mlflow.log_metric("mlflow", n, step=n)
+        mlflow.log_metrics({"also": n})
+        trackio.log({"trackio": n})
+
+
+def logs_to_tensorboard() -> None:
+    """Each step is logged by torch's own writer."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    with SummaryWriter(os.environ["FOLDER"]) as writer:
+        for n, batch in enumerate(data(), 1):
+            loss_of(net, batch).backward()
+            optimizer.step()
+            writer.add_scalar("n", n, n)
+
+
 def fails() -> None:
     """The program itself ends by an error after three steps."""
     net = model()

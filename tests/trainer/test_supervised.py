@@ -22,12 +22,13 @@ import pytest
 import torch
 
 import gonogo.trainer
-from gonogo.contract.heartbeat import Msg
+from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge import directory
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.trainer import line_file, permission, saving
+from gonogo.trainer import line_file, permission, saving, supervised
+from gonogo.trainer.own_names import KNOWN, MOST_NAMES
 from tests.servers import wait_until
 from tests.trainer.runs import TALKATIVE, lines_of, run_of, said, steps_of, write_order
 
@@ -162,6 +163,26 @@ def test_numbers_that_are_not_finite_are_named(run: Path) -> None:
     (progress,) = said(lines_of(run), "progress")
     assert progress.loss is not None
     assert math.isnan(progress.loss)
+
+
+def test_numbers_of_the_scripts_own_stand_apart_and_are_bounded(run: Path) -> None:
+    with gonogo.trainer.attach(run) as beat:
+        beat.step(1.0, lr=0.5, acc=0.25, name="x", flag=True)
+        beat.eval(2.0, accuracy=math.nan)
+        beat.step(1.0, **{f"m{n}": n for n in range(MOST_NAMES)})
+        with pytest.raises(TypeError, match="path"):
+            beat.eval(2.0, path=3)
+    lines = lines_of(run)
+    first, second = said(lines, "progress")
+    assert (first.user, first.lr) == ({"acc": 0.25}, 0.5)
+    (told,) = said(lines, "eval")
+    assert (told.val_loss, str(told.user)) == (2.0, "{'accuracy': nan}")
+    assert second.user is not None
+    assert list(second.user) == [f"m{n}" for n in range(MOST_NAMES - 2)]
+
+
+def test_a_field_with_a_meaning_is_never_the_scripts_own() -> None:
+    assert set(supervised._OWN | KNOWN) >= set(Heartbeat.model_fields) - set(Identity.model_fields)
 
 
 def test_a_skipped_step_says_nothing_about_the_weights(run: Path) -> None:

@@ -20,6 +20,8 @@ MODULES = (
     "torch", "torch.distributed.distributed_c10d", "torch.utils.data.dataloader",
     "torch.distributed.checkpoint.state_dict_saver", "torch._dynamo.trace_rules",
     "safetensors.torch",
+    "torch.utils.tensorboard.writer", "tensorboardX.writer", "wandb.sdk.wandb_run", "trackio.run",
+    "mlflow.tracking.fluent", "mlflow.tracking.client",
 )  # fmt: skip
 """The modules that `gonogo.observer.hooks` knows."""
 

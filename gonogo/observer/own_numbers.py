@@ -1,0 +1,100 @@
+"""The numbers that a program gives its trackers, until the voice writes them as `metrics` lines."""
+
+import sys
+from numbers import Real
+from threading import Lock
+from typing import Any
+
+from gonogo.observer.scalars import Sum, read
+from gonogo.trainer.own_names import MOST_NAMES, fits
+
+_DEEPEST = 8
+"""Levels of nested dicts that are read."""
+
+
+class OwnNumbers:
+    """Numbers by step and name; used by the program's threads and by the voice's."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._by_step: dict[int, dict[str, float | Sum]] = {}
+        self._names: set[str] = set()
+        self._has_warned = False
+
+    def __bool__(self) -> bool:
+        """Whether any number waits to be written."""
+        return bool(self._by_step)
+
+    def note(self, step: int, numbers: dict[str, float | Sum]) -> None:
+        """Note numbers of a step; of several with one name the last one counts.
+
+        The first `MOST_NAMES` names of a process are recorded.
+        """
+        with self._lock:
+            for name, number in numbers.items():
+                if name in self._names or len(self._names) < MOST_NAMES:
+                    self._names.add(name)
+                    self._by_step.setdefault(step, {})[name] = number
+                elif not self._has_warned:
+                    self._has_warned = True
+                    sys.stderr.write(
+                        f"gonogo: only the first {MOST_NAMES} names of logged scalars are"
+                        f" recorded, and not {name!r}\n"
+                    )
+
+    def take(self, *, wait: bool = False) -> list[tuple[int, dict[str, float | None]]]:
+        """Return the numbers of each step, except those of steps that a device still copies.
+
+        Args:
+            wait: also wait for such copies.
+        """
+        found = []
+        with self._lock:
+            for step, numbers in list(self._by_step.items()):
+                sums = [row for row in numbers.values() if isinstance(row, Sum)]
+                if all([row.settle(wait=wait) for row in sums]):
+                    del self._by_step[step]
+                    told = {
+                        name: row.total if isinstance(row, Sum) else row
+                        for name, row in numbers.items()
+                    }
+                    found.append((step, told))
+        return found
+
+
+def numbers_in(data: Any, before: str = "", depth: int = 0) -> dict[str, float | Sum]:
+    """Return the real numbers of a nested dict by name: `{"a": {"b": 1}}` gives `a/b`.
+
+    Words, pictures, truth values and tensors of several elements are left out.
+    """
+    found: dict[str, float | Sum] = {}
+    for key, value in data.items():
+        name = f"{before}{key}"
+        if isinstance(value, dict):
+            if depth < _DEEPEST:
+                found |= numbers_in(value, f"{name}/", depth + 1)
+        elif fits(name) and (number := _number(value)) is not None:
+            found[name] = number
+    return found
+
+
+def _number(value: Any) -> float | Sum | None:
+    """Return a real number; None for anything else. No device is waited for."""
+    kind = type(value)
+    try:
+        if isinstance(value, bool):
+            return None
+        if isinstance(value, Real):  # NumPy's scalars, too
+            return float(value)
+        if kind.__module__ == "numpy":
+            return float(value) if value.shape == () and value.dtype.kind in "iuf" else None
+        if not hasattr(value, "detach") or kind.__name__ == "DTensor":
+            return None
+        number = None if value.numel() != 1 or value.is_complex() else read(value)
+    except Exception:  # noqa: BLE001 - what cannot be read is no number
+        return None
+    return number if number is None or isinstance(number, float) else Sum(number)
+
+
+OWN = OwnNumbers()
+"""Those of this process."""
