@@ -32,6 +32,7 @@ OWED = {
     Owed.EVERY_STEP: "every step",
     Owed.EVERY_EVAL: "every evaluation",
     Owed.ONCE: "once",
+    Owed.AS_TOLD: "those reported",
 }
 AGGREGATES = {
     Aggregate.MIN: "The smallest sample.",

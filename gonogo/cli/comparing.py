@@ -16,6 +16,7 @@ from gonogo.cli.reach.variants import Reach, read_variants, units_of
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.settings import load_settings
 from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, DifferingPath
+from gonogo.contract.criterion import Compared
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.compare import compare as compare_units
 from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, ask
@@ -48,8 +49,24 @@ def compare(
         ),
     ],
     metric: Annotated[
-        str, typer.Option(help="What is compared, as gates name it: toks_per_s, loss, dt_step_s, …")
+        str,
+        typer.Option(
+            help=(
+                "What is compared, as gates name it: toks_per_s, loss, dt_step_s, …, or a metric"
+                " of the program's own: user/acc."
+            )
+        ),
     ] = "toks_per_s",
+    aggregate: Annotated[
+        Compared | None,
+        typer.Option(
+            help=(
+                "What counts of a run: its last value, its best one, or the mean over the steps."
+                " Default: last for user/…, else mean."
+            ),
+            show_default=False,
+        ),
+    ] = None,
     lower: Annotated[bool, typer.Option("--lower", help="Lower is better.")] = False,
     higher: Annotated[bool, typer.Option("--higher", help="Higher is better.")] = False,
     margin: Annotated[
@@ -88,6 +105,7 @@ def compare(
     question = ask(
         metric,
         higher_is_better=higher if lower or higher else None,
+        aggregate=aggregate,
         margin=margin,
         confidence=confidence,
         warmup_steps=warmup,
@@ -130,7 +148,7 @@ def print_comparison(found: Comparison) -> None:
         [
             Column(name="variant", cells=[escape(row.name) for row in rows], cut=True, cut_to=12),
             Column(name="runs", cells=[str(len(row.runs)) for row in rows], gives_way=1),
-            Column(name=found.metric, cells=[_number(row.value) for row in rows]),
+            Column(name=_what(found), cells=[_number(row.value) for row in rows]),
             Column(
                 name="ratio", cells=["1" if row.answer is None else _ratio(row) for row in rows]
             ),
@@ -143,6 +161,13 @@ def print_comparison(found: Comparison) -> None:
     print_lines(f"  {line}" for line in lines)
     style = "bold green" if found.winner else "bold"
     out.print(f"[{style}]{escape(found.text)}[/{style}]", highlight=False, soft_wrap=True)
+
+
+def _what(found: Comparison) -> str:
+    """Return what is compared: `loss`, `last user/acc`."""
+    if found.aggregate is Compared.MEAN:
+        return found.metric
+    return f"{found.aggregate} {found.metric}"
 
 
 def _number(value: float | None) -> str:

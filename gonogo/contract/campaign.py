@@ -15,7 +15,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gonogo.contract.criterion import Metric, MetricName
+from gonogo.contract.criterion import Compared, Metric, MetricName
 from gonogo.contract.patch import Patch
 from gonogo.contract.wire import Name, Submitted
 
@@ -41,6 +41,9 @@ class CampaignSpec(Submitted):
     """What is compared of them, as gates name it."""
     better: Literal["higher", "lower"] | None = None
     """Which is better; null: what everybody wants of the metric."""
+    aggregate: Compared | None = None
+    """What counts of a run: its last value, its best one or the mean over the steps; null: the
+    last value of a metric `user/…`, and the mean of another."""
     per_device: bool = False
     """Whether the metric is divided by the number of ranks, as scaling is looked at."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.02

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from pydantic import Field, JsonValue
 
+from gonogo.contract.criterion import Compared
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.wire import Number, Recorded
 
@@ -66,7 +67,7 @@ class ComparedRun(Recorded):
     repeat: int | None = None
     """Number of its repeat, by which it is paired; null where it has none."""
     value: Number
-    """Mean over the steps that count and over the ranks, in the metric's unit."""
+    """Mean over the ranks of the steps' mean, last or best value, in the metric's unit."""
     window: str
     """Which steps were looked at, such as `6..40`."""
     samples: int
@@ -121,6 +122,8 @@ class Comparison(Recorded):
     v: int = COMPARISON_V
     metric: str
     higher_is_better: bool
+    aggregate: Compared = Compared.MEAN
+    """How the samples of a run became its value."""
     margin: Number
     """Ratio beyond which a difference matters: 0.02 is 2 %."""
     confidence: Number

@@ -36,21 +36,24 @@ class Metric(StrEnum):
     FETCH_SHARE = "fetch_share"
     GPU_MEM_RESERVED_MB = "gpu_mem_reserved_mb"
     GPU_MEM_SLOPE = "gpu_mem_slope_mb_per_step"
-    HOST_RSS_MB = "host_rss_mb"
     GPU_UTIL = "gpu_util"
     GPU_UTIL_RATIO = "gpu_util_ratio"
     GRAD_NORM = "grad_norm"
     HEARTBEAT_GAPS = "heartbeat_gaps"
     FORECAST_S = "forecast_s"
     COST = "cost"
+    HOST_RSS_MB = "host_rss_mb"
     GATE_ENTROPY = "gate_entropy"
     COMM_MB = "comm_mb"
     FLASH_SHARE = "flash_share"
     IDENTITY_DRIFT = "identity_drift"
 
 
+OWN_PREFIX = "user/"
+"""Metrics of the program itself: what a script or its tracker calls `acc` is `user/acc`."""
+
 MetricName = Annotated[
-    Metric | Annotated[str, Field(min_length=1, max_length=64)],
+    Metric | Annotated[str, Field(min_length=1, max_length=128)],
     Field(union_mode="left_to_right"),
 ]
 """A metric of ours, or what an installed package calls its own; whether it is there is checked
@@ -62,6 +65,25 @@ DEVICE_METRICS = frozenset(
 LEARNED = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
 """Metrics of what a run learns: another thing of its last steps than of all, and of one seed than
 of another."""
+
+
+def own_name(metric: str) -> str | None:
+    """Return what a program itself calls a metric: `acc` of `user/acc`; None for other metrics."""
+    return metric.removeprefix(OWN_PREFIX) or None if metric.startswith(OWN_PREFIX) else None
+
+
+def is_learned(metric: str) -> bool:
+    """Say whether a metric shows what a run learns; a program's own metric may."""
+    return metric in LEARNED or own_name(metric) is not None
+
+
+class Compared(StrEnum):
+    """How a run's samples become the number by which runs are compared."""
+
+    LAST = "last"
+    BEST = "best"
+    """The largest or the smallest, whichever is better."""
+    MEAN = "mean"
 
 
 class GateSeverity(StrEnum):

@@ -89,9 +89,9 @@ def unit_of_decision(
     if why is not None:
         return NoUnit(name=name, why=why)
     measures = {
-        metric: measure
-        for metric in (question.metric, *question.told)
-        if (measure := measure_of(facts, rules, metric, question.warmup_steps)) is not None
+        str(row.metric): measure
+        for row in question.criteria()
+        if (measure := measure_of(facts, rules, row)) is not None
     }
     return build_unit(name, facts, rules, measures, question, order=order)
 

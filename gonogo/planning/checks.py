@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import ADDED_CRITERIA, Metric
+from gonogo.contract.criterion import ADDED_CRITERIA, Metric, own_name
 from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
@@ -133,7 +133,7 @@ def _counted_again(plan: Plan) -> Iterator[Problem]:
     """Yield the sums over ranks of what each of them tells of all: two ranks would be twice it."""
     for phase in plan.phases:
         for row in phase.gate:
-            if row.over_ranks == "sum" and row.metric in _OF_ALL_RANKS:
+            if row.over_ranks == "sum" and (row.metric in _OF_ALL_RANKS or own_name(row.metric)):
                 message = f"each rank's {row.metric} is of all ranks; expected min, max or mean"
                 yield Problem(path=f"phases.{phase.name}.gate.{row.id}.over_ranks", message=message)
 

@@ -19,6 +19,7 @@ from gonogo.contract.heartbeat import (
     Msg,
 )
 from gonogo.last_words import MOST_ERROR_CHARS
+from gonogo.own_metrics import Columns, keep, samples_of
 from gonogo.timeline.columns import BITS, StepTable
 from gonogo.timeline.lines import Arrival, LineRecord, read_line
 
@@ -46,6 +47,8 @@ class BootSteps:
     steps: StepTable = field(default_factory=StepTable)
     evaluations: dict[int, Heartbeat] = field(default_factory=dict)
     """Step → its last `eval` line, with a loss if any has one."""
+    own: Columns = field(default_factory=dict)
+    """The program's own numbers."""
     pauses: set[int] = field(default_factory=set)
     """Steps at which the process evaluated or saved."""
     began_mono: float = float("inf")
@@ -90,6 +93,8 @@ class BootSteps:
             self.low = seq
         if beat.pid not in self.pids and len(self.pids) < MAX_PIDS:
             self.pids = sorted([*self.pids, beat.pid])
+        if beat.user:
+            keep(self.own, beat)
         bit = _BITS.get(beat.msg)
         if bit is None:
             self._take_other(beat)
@@ -174,6 +179,8 @@ class RankSteps:
         """Steps at which any rank evaluated or saved; `share_pauses` fills it."""
         self.evaluated_by_any: frozenset[int] = frozenset()
         """Steps after which any rank evaluated; `share_pauses` fills it."""
+        self.all_ranks: Iterable[RankSteps] = ()
+        """All ranks in their order; `share_pauses` fills it."""
         for beat in beats:
             self.take(beat)
 
@@ -286,17 +293,18 @@ class RankSteps:
         """Return step → a number of the progress lines that reported it."""
         return self.steps.samples(name)
 
-    def step_times(self) -> dict[int, float]:
-        """Return step → seconds between its last `step_start` and its `step_end`."""
-        return self.steps.step_times()
+    def own(self, name: str) -> dict[int, float]:
+        """Return step → a number of the program's own; if only others log it, the first one's."""
+        found = (samples_of(row.boots, name) for row in (self, *self.all_ranks))
+        return next(filter(None, found), {})
 
     def mean_step_times(self) -> dict[int, float]:
-        """Return the same; without any `step_start`, the mean of the steps between two ends.
+        """Return step → seconds; without any `step_start`, the mean of the steps between two ends.
 
         Steps that are much shorter than the mean were reported together: they have no time.
         """
         if next(self.steps.steps_of(Msg.STEP_START), None) is not None:
-            times = self.step_times()
+            times = self.steps.step_times()
             least_s = min(TOGETHER_S, TOGETHER_SHARE * fmean(times.values())) if times else 0.0
             return {step: dt_s for step, dt_s in times.items() if dt_s >= least_s}
         found: dict[int, float] = {}
@@ -321,10 +329,6 @@ class RankSteps:
         kept = gaps[: len(gaps) - max(1, len(gaps) // LEFT_OUT_OF)]
         return fmean(kept) if kept else 0.0
 
-    def skipped(self) -> frozenset[int]:
-        """Return the steps whose update was not applied, as the rank reports."""
-        return self.steps.skipped()
-
 
 def share_pauses(ranks: Mapping[int, RankSteps]) -> None:
     """Tell every rank at which steps one of them evaluated or saved: the others wait there."""
@@ -332,6 +336,7 @@ def share_pauses(ranks: Mapping[int, RankSteps]) -> None:
     evaluated = {step for row in ranks.values() for step in row.evaluations}
     for row in ranks.values():
         row.pauses_of_any, row.evaluated_by_any = frozenset(pauses), frozenset(evaluated)
+        row.all_ranks = ranks.values()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

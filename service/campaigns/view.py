@@ -123,6 +123,8 @@ def _options(spec: CampaignSpec) -> Iterator[str]:
     """Yield how the same is asked on the command line."""
     yield f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
     yield f"--confidence {question_of(spec).confidence:.10g}"
+    if spec.aggregate is not None:
+        yield f"--aggregate {spec.aggregate}"
     if spec.better is not None:
         yield f"--{spec.better}"
     if spec.per_device:

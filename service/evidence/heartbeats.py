@@ -72,7 +72,12 @@ def load_lines(
 
 
 def load_steps(
-    session: Session, run: str, rank: int, msgs: Collection[Msg] = STEP_LINES, every: int = 1
+    session: Session,
+    run: str,
+    rank: int,
+    msgs: Collection[Msg] = STEP_LINES,
+    every: int = 1,
+    having: str = "",
 ) -> RankSteps:
     """Return a rank's steps from its lines of these messages; no line is kept.
 
@@ -82,9 +87,12 @@ def load_steps(
         rank: whose.
         msgs: lines of other messages are not parsed.
         every: only progress lines of every so many steps are parsed.
+        having: a text that a line must hold.
     """
     found = RankSteps()
     for text in load_lines(session, run, rank):
+        if having not in text:
+            continue
         msg = msg_on(text)
         if msg in msgs and (every == 1 or msg != Msg.PROGRESS or _step_on(text) % every == 0):
             beat = beat_on(text, rank)

@@ -7,12 +7,14 @@ spike of one step is seen however long the run is.
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from sqlalchemy.orm import Session
 
+from gonogo.contract.criterion import OWN_PREFIX, own_name
 from gonogo.contract.heartbeat import Msg
-from gonogo.timeline.rank_steps import RankSteps
+from gonogo.own_metrics import names_of
 from service.evidence.heartbeats import load_ranks, load_steps
 
 Point = tuple[int, float]
@@ -34,6 +36,13 @@ class SeriesMetric(StrEnum):
     GATE_MAX = "gate_max"
     VAL_LOSS = "val_loss"
 
+
+OwnMetric = Annotated[str, Field(pattern=f"^{OWN_PREFIX}.", max_length=128)]
+"""A number of the program's own: `user/acc`."""
+
+OWN_MSGS = (Msg.PROGRESS, Msg.EVAL, Msg.METRICS)
+"""Messages that may hold them, in a field of the name `OWN_FIELD`."""
+OWN_FIELD = '"user"'
 
 MSGS = {
     **dict.fromkeys(SeriesMetric, (Msg.PROGRESS,)),
@@ -68,27 +77,40 @@ class SeriesView(BaseModel):
     """One metric of a run."""
 
     run: str
-    metric: SeriesMetric
+    metric: SeriesMetric | OwnMetric
     unit: str | None
     series: list[RankSeries]
 
 
 def load_series(
-    session: Session, run: str, metric: SeriesMetric, points: int, rank: int | None = None
+    session: Session, run: str, metric: SeriesMetric | str, points: int, rank: int | None = None
 ) -> SeriesView:
     """Return one metric of a run, at most about `points` points a rank."""
     ranks = load_ranks(session, run) if rank is None else [rank]
-    values = {one: _values(load_steps(session, run, one, MSGS[metric]), metric) for one in ranks}
+    values = {one: _load_values(session, run, one, metric) for one in ranks}
     return SeriesView(
         run=run,
         metric=metric,
-        unit=UNITS.get(metric),
+        unit=UNITS.get(metric) if isinstance(metric, SeriesMetric) else None,
         series=[_rank_series(one, by_step, points) for one, by_step in values.items() if by_step],
     )
 
 
-def _values(steps: RankSteps, metric: SeriesMetric) -> dict[int, float]:
+def load_own_metrics(session: Session, run: str) -> list[str]:
+    """Return the names of a run's own metrics, sorted: `user/acc`."""
+    ranks = load_ranks(session, run)
+    steps = [load_steps(session, run, rank, OWN_MSGS, having=OWN_FIELD) for rank in ranks]
+    return [f"{OWN_PREFIX}{name}" for name in names_of(steps)]
+
+
+def _load_values(
+    session: Session, run: str, rank: int, metric: SeriesMetric | str
+) -> dict[int, float]:
     """Return step → one number of a rank."""
+    if not isinstance(metric, SeriesMetric):
+        steps = load_steps(session, run, rank, OWN_MSGS, having=OWN_FIELD)
+        return steps.own(own_name(metric) or "")
+    steps = load_steps(session, run, rank, MSGS[metric])
     if metric is SeriesMetric.DT_STEP_S:
         return steps.mean_step_times()
     return steps.evals if metric is SeriesMetric.VAL_LOSS else steps.samples(metric.value)

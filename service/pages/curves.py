@@ -1,4 +1,4 @@
-"""How did loss and speed go? Two charts' curves, thinned, and read anew no more often than is fair.
+"""How did loss, speed and own metrics go? Curves, thinned, read anew no more often than is fair.
 
 A page asks every two seconds, and of a run of a million steps reading takes seconds. So what was
 read is shown again while no more has arrived, and else for `SHARE` times as long as it took:
@@ -12,15 +12,21 @@ from dataclasses import dataclass, field
 from math import ceil, isfinite
 from threading import Lock
 
+from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Msg
+from gonogo.own_metrics import names_of
 from service.db.store import Session
 from service.evidence.heartbeats import load_newest_beats, load_ranks, load_steps
-from service.evidence.series import downsample
+from service.evidence.series import OWN_MSGS, downsample
 from service.pages.charts import Line, Point
 
 POINTS = 400
 """Of a curve, at most about."""
 SHARE = 20.0
+MOST_OWN = 12
+"""Charts of a program's own metrics."""
+OWN_POINTS = 100
+"""Of each of these."""
 _RUNS = 64
 """Whose curves are kept, those looked at last."""
 
@@ -31,6 +37,8 @@ class Curves:
 
     loss: list[Line]
     speed: list[Line]
+    own: list[Line] = field(default_factory=list)
+    """The program's own metrics, one a chart; the first `MOST_OWN` by name."""
 
 
 @dataclass(slots=True)
@@ -113,17 +121,21 @@ def load_curves(session: Session, run: str, last_step: int) -> Curves:
         return Curves(loss=[Line(name="loss", points=[])], speed=[Line(name="tokens/s", points=[])])
     newest = next(load_newest_beats(session, run, first, (Msg.PROGRESS,)), None)
     every = max(1, ceil(max(last_step, newest.step if newest else 0) / POINTS))
-    steps = load_steps(session, run, first, (Msg.PROGRESS, Msg.EVAL), every)
+    steps = load_steps(session, run, first, OWN_MSGS, every)
     loss = [Line(name="loss", points=_points(steps.samples("loss")), kind="a")]
     if steps.evals:
         loss.append(Line(name="validation loss", points=_points(steps.evals), kind="b"))
     speed = Line(name="tokens/s", points=_points(steps.samples("toks_per_s")), kind="c")
-    return Curves(loss=loss, speed=[speed])
+    own = [
+        Line(name=f"{OWN_PREFIX}{name}", points=_points(steps.own(name), OWN_POINTS))
+        for name in names_of([steps])[:MOST_OWN]
+    ]
+    return Curves(loss=loss, speed=[speed], own=own)
 
 
-def _points(values: dict[int, float]) -> list[Point]:
+def _points(values: dict[int, float], limit: int = POINTS) -> list[Point]:
     finite = [(step, value) for step, value in sorted(values.items()) if isfinite(value)]
-    return [(float(step), value) for step, value in downsample(finite, POINTS)]
+    return [(float(step), value) for step, value in downsample(finite, limit)]
 
 
 SHELF = CurveShelf(load_curves)

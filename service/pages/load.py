@@ -45,6 +45,8 @@ class RunPage:
     """Whether the criteria are those of a decision; else they show how the gate stands now."""
     loss: Sequence[Line]
     speed: Sequence[Line]
+    own: Sequence[Line]
+    """The program's own metrics, one a chart."""
     cause: str | None
     stack: Excerpt | None
     logs: Sequence[str]
@@ -126,6 +128,7 @@ def _load_run(
         decided=bool(decided),
         loss=curves.loss,
         speed=curves.speed,
+        own=curves.own,
         cause=cause_of(findings, view.outcome, decided) if bad else None,
         stack=_where_answered(partial(load_stack, session, row, findings)),
         logs=load_log_names(session, row.id),

@@ -39,7 +39,7 @@ def build_numbers(
 
 
 def _numbers(rank: int, steps: RankSteps, rules: Rules) -> RankNumbers:
-    times = sorted(steps.step_times().items())
+    times = sorted(steps.steps.step_times().items())
     seconds = [value for _, value in times]
     losses = list(steps.samples("loss").items())
     tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, rules).items()) if rules.known else []

@@ -13,7 +13,13 @@ from gonogo.contract.near import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.heartbeats import load_heartbeats
 from service.evidence.logs import load_log
-from service.evidence.series import SeriesMetric, SeriesView, load_series
+from service.evidence.series import (
+    OwnMetric,
+    SeriesMetric,
+    SeriesView,
+    load_own_metrics,
+    load_series,
+)
 from service.http.auth import Viewer
 from service.http.files import file_response
 from service.http.paging import Cursor, Limit, Page, number_cursor
@@ -75,13 +81,20 @@ def series(
     session: Reading,
     _: Viewer,
     run: str,
-    metric: SeriesMetric,
+    metric: SeriesMetric | OwnMetric,
     points: Annotated[int, Query(ge=2, le=10_000)] = 500,
     rank: Annotated[int | None, Query(ge=0, lt=2**31)] = None,
 ) -> SeriesView:
     """Return one metric over the steps, downsampled so that no peak is lost."""
     load_run(session, run)
     return load_series(session, run, metric, points, rank)
+
+
+@router.get("/runs/{run}/own-metrics", operation_id="list_own_metrics")
+def list_own_metrics(session: Reading, _: Viewer, run: str) -> list[str]:
+    """List the metrics that the run's program reported itself, such as `user/acc`."""
+    load_run(session, run)
+    return load_own_metrics(session, run)
 
 
 @router.get("/runs/{run}/findings", operation_id="list_findings")

@@ -97,6 +97,31 @@ def test_runs_that_nothing_proves_win_nothing(
     assert said.out.count("no_halt_finding: ") == len(fast)
 
 
+def save_logged(folder: Path, order: Order, factor: float) -> str:
+    """Write a healthy run of which rank 1 logs an accuracy that falls at its last step."""
+    ranks = healthy_ranks(order)
+    for line in ranks[1].lines:
+        if line["msg"] == "progress":
+            line["user"] = {"acc": factor * (line["step"] % 12 + 1)}
+    save_run(folder, order, ranks, exit_of(ranks))
+    return str(folder)
+
+
+def test_own_metrics_are_compared_by_their_last_or_best_value(
+    tmp_path: Path, gonogo: Gonogo
+) -> None:
+    one = save_logged(tmp_path / "one", order_for(1), 1.0)
+    other = save_logged(tmp_path / "other", order_for(2, NSA_USE_FLASH="1"), 1.5)
+    args = ("compare", one, other, "--metric", "user/acc", "--higher")
+    said = gonogo(*args).out
+    assert "last user/acc" in said
+    assert "50 % higher (better); nothing shows how sure that is" in said
+    found = gonogo(*args, "--aggregate", "best", "--json").json()
+    fits("compare", found)
+    assert found["aggregate"] == "best"
+    assert [row["value"] for row in found["variants"]] == [12.0, 18.0]
+
+
 def test_json_is_one_object_of_the_published_schema(
     slow: list[str], fast: list[str], gonogo: Gonogo
 ) -> None:

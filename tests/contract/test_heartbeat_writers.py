@@ -167,7 +167,7 @@ def test_the_judge_reads_every_step_of_it(raw: list[bytes]) -> None:
     read = read_lines(0, raw)
     assert (read.unreadable, read.record.conflicts, read.steps.gaps) == (0, 0, 0)
     assert (read.steps.last_step, read.steps.done_step) == (STEPS, STEPS)
-    assert sorted(read.steps.step_times()) == list(range(1, STEPS + 1))
+    assert sorted(read.steps.steps.step_times()) == list(range(1, STEPS + 1))
 
 
 # What the file system or a number refuses: both writers, without a training

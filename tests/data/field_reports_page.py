@@ -52,7 +52,7 @@ None of these directories can be GO. The lines carry no identity and no numberin
 def judge_report(report: FieldReport, parent: Path) -> tuple[Json, float | None]:
     """Return the decision on a report's directory, and its median seconds a step."""
     folder, now = report.save(parent)
-    times = load_run(folder, now=now).ranks[0].step_times().values()
+    times = load_run(folder, now=now).ranks[0].steps.step_times().values()
     document = judge_directory(folder, bundled_plan(PLAN), PHASE, now=now)
     return document, statistics.median(times) if times else None
 

@@ -115,7 +115,7 @@ REFUSED = [
             "phases.smoke.gate.all.over_ranks",
             f"each rank's {metric} is of all ranks; expected min, max or mean",
         )
-        for metric in ("toks_per_s", "cost", "gpu_util_ratio")
+        for metric in ("toks_per_s", "cost", "gpu_util_ratio", "user/acc")
     ),
 ]
 

@@ -35,7 +35,7 @@ CALLS: dict[Role, tuple[str, ...]] = {
             f"GET {ONE_RUN}{rest}"
             for rest in (
                 *("", "/heartbeats", "/series", "/near", "/findings", "/logs", "/artifacts"),
-                "/artifacts/{path}",
+                *("/artifacts/{path}", "/own-metrics"),
             )
         ),
         "GET /decisions/{decision}",

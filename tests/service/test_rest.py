@@ -171,6 +171,26 @@ def test_a_series_keeps_its_peaks(plane: Plane) -> None:
     assert plane.call("GET", f"/runs/{order.run}/series?metric=nope").status_code == 422
 
 
+def test_a_program_s_own_metrics_are_series(plane: Plane) -> None:
+    plane.submit(set={"phases.sanity.steps": 3})
+    worker = plane.worker()
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = [json.loads(line) for line in beats(order, 0)]
+    told = [row for row in lines if row["msg"] == "progress"]
+    for row in told:
+        row["user"] = {"acc": row["step"] / 100, "train/x": "NaN"}
+    worker.ship(order, {0: [json.dumps(row) for row in lines]})
+    run = f"/runs/{order.run}"
+    assert plane.call("GET", f"{run}/own-metrics").json() == ["user/acc", "user/train/x"]
+    found = plane.get(f"{run}/series", metric="user/acc")
+    assert (found["metric"], found["unit"]) == ("user/acc", None)
+    assert found["series"][0]["points"][:2] == [[1, 0.01], [2, 0.02]]
+    other = plane.get(f"{run}/series", metric="user/train/x")["series"][0]
+    assert (other["samples"], len(other["non_finite"])) == (0, len(told))
+    assert plane.call("GET", f"{run}/series?metric=user/").status_code == 422
+
+
 def test_artifacts_are_served_from_here_and_never_from_outside(
     plane: Plane, tmp_path: Path
 ) -> None:

@@ -55,7 +55,7 @@ def test_a_line_that_is_none_stays_and_counts_as_unreadable(raw: bytes) -> None:
 def test_steps_between_two_lines_share_the_time_between_them() -> None:
     raw = convert(0, [line(10.0, 10), line(10.0, 10, "step_end"), line(30.0, 20, loss=2.0)], None)
     steps = read_lines(0, raw).steps
-    assert steps.step_times() == pytest.approx(dict.fromkeys(range(11, 21), 2.0))
+    assert steps.steps.step_times() == pytest.approx(dict.fromkeys(range(11, 21), 2.0))
     assert (steps.last_step, steps.samples("loss")) == (20, {20: 2.0})
 
 
@@ -104,4 +104,4 @@ def test_a_line_need_not_name_its_process() -> None:
 
 def test_a_process_that_starts_again_begins_anew() -> None:
     again = line(100.0, 1, pid=2)
-    assert read_lines(0, convert(0, [line(1.0, 5), again], None)).steps.step_times() == {}
+    assert read_lines(0, convert(0, [line(1.0, 5), again], None)).steps.steps.step_times() == {}

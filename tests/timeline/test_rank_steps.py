@@ -108,12 +108,12 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     for beats in ([*first, *second], [*second, *first]):
         steps = RankSteps(beats)
         assert steps.samples("loss") == {1: 1.0}
-        assert (steps.skipped(), steps.step_times()) == (frozenset(), {1: 3.0})
+        assert (steps.steps.skipped(), steps.steps.step_times()) == (frozenset(), {1: 3.0})
         assert (steps.steps.tokens[0], steps.steps.sections()[0][0]) == (7, 2.0)
     begun = RankSteps([*first, second[0]])
     assert begun.samples("loss") == {1: 9.0}
-    assert begun.skipped() == {1}
-    assert begun.step_times() == {}, "two processes share it"
+    assert begun.steps.skipped() == {1}
+    assert begun.steps.step_times() == {}, "two processes share it"
     assert begun.steps.tokens[0] == 5
 
 
@@ -149,18 +149,18 @@ def sections(seconds: float) -> StepSections:
 
 def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
     start, end = beat(1, "step_start", 5.0), beat(2, "step_end", 7.5)
-    assert RankSteps([start, end]).step_times() == {1: 2.5}
-    assert RankSteps([end]).step_times() == {}
-    assert RankSteps([start]).step_times() == {}
-    assert RankSteps([start, beat(2, "step_end", 5.0)]).step_times() == {}
+    assert RankSteps([start, end]).steps.step_times() == {1: 2.5}
+    assert RankSteps([end]).steps.step_times() == {}
+    assert RankSteps([start]).steps.step_times() == {}
+    assert RankSteps([start, beat(2, "step_end", 5.0)]).steps.step_times() == {}
     again = beat(4, "step_start", 7.0)
-    assert RankSteps([start, again, beat(5, "step_end", 7.5)]).step_times() == {1: 0.5}
+    assert RankSteps([start, again, beat(5, "step_end", 7.5)]).steps.step_times() == {1: 0.5}
 
 
 def test_without_starts_steps_share_the_time_between_two_ends() -> None:
     ends = [beat(seq, "step_end", 10.0 * seq, step=step) for seq, step in ((1, 1), (2, 3), (3, 4))]
     steps = RankSteps(ends)
-    assert steps.step_times() == {}
+    assert steps.steps.step_times() == {}
     assert steps.mean_step_times() == {2: 5.0, 3: 5.0, 4: 10.0}
     far = RankSteps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
     assert len(far.mean_step_times()) == 100_000 + 1
@@ -207,7 +207,7 @@ def test_steps_are_in_order_whatever_order_they_came_in() -> None:
         )
     ]
     steps = RankSteps(lines)
-    assert list(steps.step_times()) == [1, 2, 3]
+    assert list(steps.steps.step_times()) == [1, 2, 3]
     assert list(steps.steps.boot[:3]) == [0, 0, 0]
 
 
@@ -296,7 +296,7 @@ def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipp
     second = [beat(1, "step_start", 11.0, **later), beat(2, "step_end", 12.0, **later)]
     steps = RankSteps([*first, *second])
     assert not any(map(steps.samples, NUMBERS))
-    assert (steps.samples("loss"), steps.skipped()) == ({}, frozenset())
+    assert (steps.samples("loss"), steps.steps.skipped()) == ({}, frozenset())
 
 
 def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> RankSteps:

@@ -100,6 +100,7 @@ def question_of(spec: CampaignSpec) -> Question:
     return ask(
         str(spec.metric),
         higher_is_better=None if spec.better is None else spec.better == "higher",
+        aggregate=spec.aggregate,
         margin=spec.margin,
         confidence=1.0 - (1.0 - spec.confidence) / spec.looks,
         warmup_steps=spec.warmup_steps,

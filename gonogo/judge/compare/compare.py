@@ -22,7 +22,7 @@ from gonogo.contract.comparison import (
     Result,
     RunLeftOut,
 )
-from gonogo.contract.criterion import LEARNED
+from gonogo.contract.criterion import is_learned
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.interval import Interval, interval_of, is_one_run
@@ -62,6 +62,7 @@ def compare(variants: Variants, question: Question) -> Comparison:
     return Comparison(
         metric=question.metric,
         higher_is_better=question.higher_is_better,
+        aggregate=question.aggregate,
         margin=question.margin,
         confidence=question.confidence,
         warmup_steps=question.warmup_steps,
@@ -129,7 +130,7 @@ def _answered(
 ) -> ComparedVariant:
     """Return a variant's row with its answer; `level` is the confidence of this one interval."""
     row = _row(name, units).model_copy(update={"answer": Answer.INCONCLUSIVE})
-    found = interval_of(baseline, units, level, learned=question.metric in LEARNED)
+    found = interval_of(baseline, units, level, learned=is_learned(question.metric))
     if found is None:
         missing = "the baseline" if not baseline else name
         return row.model_copy(update={"text": f"{missing} has no run that counts"})
@@ -275,7 +276,7 @@ def _notes(units: Counted, rows: Sequence[ComparedVariant], question: Question) 
     if any(row.basis is Basis.BLOCKS for row in rows):
         yield Doubt(kind=DoubtKind.SINGLE_RUN)
     for name, mine in units.items():
-        if len(mine) > 1 and is_one_run(mine, learned=question.metric in LEARNED):
+        if len(mine) > 1 and is_one_run(mine, learned=is_learned(question.metric)):
             yield Doubt(kind=DoubtKind.RUNS_ALIKE, name=name)
     windows: list[JsonValue] = [*sorted({row.window for mine in units.values() for row in mine})]
     if len(windows) > 1:

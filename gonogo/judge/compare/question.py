@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from gonogo.contract.criterion import Aggregate, Criterion, Metric
+from gonogo.contract.criterion import Aggregate, Compared, Criterion, Metric, own_name
 from gonogo.contract.errors import Rejected
 from gonogo.contract.near_miss import hint
 from gonogo.judge.facts.metrics import metric_names, metric_row
@@ -13,24 +14,16 @@ MARGIN = 0.02
 CONFIDENCE = 0.95
 WARMUP_STEPS = 5
 """Allocator, caches and clocks settle in the first steps; the bundled plans leave out as many."""
+ANY_NUMBER = -1e100
 MOST_CONFIDENCE = 0.9999
 """Beyond it an interval says nothing any more."""
 
 _HIGHER_IS_BETTER: Mapping[str, bool] = {
-    Metric.TOKS_PER_S: True,
-    Metric.GPU_UTIL: True,
-    Metric.LOSS: False,
-    Metric.VAL_LOSS: False,
-    Metric.EVAL_S: False,
-    Metric.DT_STEP_S: False,
-    Metric.STEP_CV: False,
-    Metric.FETCH_SHARE: False,
-    Metric.GPU_MEM_RESERVED_MB: False,
-    Metric.GPU_MEM_SLOPE: False,
-    Metric.HOST_RSS_MB: False,
-    Metric.FORECAST_S: False,
-    Metric.COST: False,
-    Metric.COMM_MB: False,
+    **dict.fromkeys((Metric.TOKS_PER_S, Metric.GPU_UTIL), True),
+    **dict.fromkeys((Metric.LOSS, Metric.VAL_LOSS, Metric.EVAL_S, Metric.DT_STEP_S), False),
+    **dict.fromkeys((Metric.STEP_CV, Metric.FETCH_SHARE, Metric.GPU_MEM_RESERVED_MB), False),
+    **dict.fromkeys((Metric.GPU_MEM_SLOPE, Metric.HOST_RSS_MB, Metric.FORECAST_S), False),
+    **dict.fromkeys((Metric.COST, Metric.COMM_MB), False),
 }
 """Metrics whose better direction is known; for another one the user has to name it."""
 
@@ -41,6 +34,8 @@ class Question:
 
     metric: str
     higher_is_better: bool
+    aggregate: Compared = Compared.MEAN
+    """How a run's samples become one number."""
     margin: float = MARGIN
     """Ratio beyond which a difference matters, 0 ≤ margin < 1."""
     confidence: float = CONFIDENCE
@@ -59,17 +54,15 @@ class Question:
     may differ."""
 
     def criteria(self) -> list[Criterion]:
-        """Return criteria without thresholds, by which the judge measures the metrics."""
-        rows = {"compared": self.metric} | {f"shown-{row}": row for row in self.told}
-        return [
-            Criterion(
-                id=name,
-                metric=metric,
-                aggregate=Aggregate.ALL_FINITE,
-                warmup_steps=self.warmup_steps,
-            )
-            for name, metric in rows.items()
-        ]
+        """Return criteria that every number passes, by which the judge measures the metrics."""
+        row = partial(Criterion, aggregate=Aggregate.ALL_FINITE, warmup_steps=self.warmup_steps)
+        best = Aggregate.MAX if self.higher_is_better else Aggregate.MIN
+        how = {Compared.LAST: Aggregate.LAST, Compared.BEST: best}.get(self.aggregate)
+        asked = {} if how is None else {"aggregate": how, "pass_above": ANY_NUMBER}
+        rows = [row(id="compared", metric=self.metric, **asked)]
+        for place, name in enumerate(row for row in self.told if row != self.metric):
+            rows.append(row(id=f"shown-{place if own_name(name) else name}", metric=name))
+        return rows
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -81,6 +74,7 @@ def ask(
     metric: str = Metric.TOKS_PER_S,
     *,
     higher_is_better: bool | None = None,
+    aggregate: Compared | None = None,
     shown_by: Sequence[str] = (),
     alike_in: Mapping[str, float] | None = None,
     **options: Any,
@@ -90,6 +84,7 @@ def ask(
     Args:
         metric: as gates name it.
         higher_is_better: None: what everybody wants of this metric.
+        aggregate: None: the last value of a program's own metric, and the mean of another.
         shown_by: metrics in which every variant must differ from the baseline.
         alike_in: metrics in which it must not → share by which runs of one repeat may differ.
         options: other fields of a question.
@@ -107,6 +102,7 @@ def ask(
     asked = Question(
         metric=str(metric),
         higher_is_better=higher_is_better,
+        aggregate=aggregate or (Compared.LAST if own_name(metric) else Compared.MEAN),
         shown_by=tuple(map(str, shown_by)),
         alike_in={str(name): share for name, share in (alike_in or {}).items()},
         **options,

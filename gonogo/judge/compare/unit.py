@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import mean_of, rounded
-from gonogo.contract.criterion import LEARNED, Metric
+from gonogo.contract.criterion import Aggregate, Compared, Criterion, Metric, is_learned
 from gonogo.contract.facts import Facts, Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
@@ -70,12 +70,12 @@ def build_unit(
     if why is not None or measure is None:
         return NoUnit(name=name, why=why or "")
     rows = [measure.ranks[str(rank)] for rank in rules.ranks()]
-    value = _mean(question.metric, rows)
+    value = _mean(question.metric, rows, question.aggregate)
     if question.per_device:
         value /= len(rows)
     if not SMALLEST <= value <= LARGEST:
         return NoUnit(name=name, why=f"{question.metric} is {value:g}, of which no ratio is made")
-    alike = len({len(row.blocks) for row in rows}) == 1
+    alike = question.aggregate is Compared.MEAN and len({len(row.blocks) for row in rows}) == 1
     blocks = zip(*(row.blocks for row in rows), strict=True) if alike else ()
     return Unit(
         name=name,
@@ -93,22 +93,21 @@ def build_unit(
     )
 
 
-def measure_of(facts: Facts, rules: Rules, metric: str, warmup_steps: int) -> Measure | None:
+def measure_of(facts: Facts, rules: Rules, asked: Criterion) -> Measure | None:
     """Return a metric as recorded facts hold it after just this warm-up; None if they do not."""
     found = sorted(
         row.id
         for row in rules.gate
-        if row.metric == metric
-        and row.warmup_steps == warmup_steps
+        if (row.metric, row.warmup_steps, row.window) == (asked.metric, asked.warmup_steps, 0)
+        and asked.aggregate in (Aggregate.ALL_FINITE, row.aggregate)
         and row.id in facts.measures
-        and not row.window
     )
     return facts.measures[found[0]] if found else None
 
 
 def _began_late(rules: Rules, question: Question) -> str | None:
     """Return why a resumed run of a campaign does not count: a loss that begins later is lower."""
-    names = [name for name in (question.metric, *question.told) if name in LEARNED]
+    names = [name for name in (question.metric, *question.told) if is_learned(name)]
     if not question.in_campaign or rules.first_step == 1 or not names:
         return None
     return f"it resumed after step {rules.first_step - 1}, and {names[0]} is compared of all steps"
@@ -135,13 +134,13 @@ def _lack(name: str, measure: Measure | None, rules: Rules, question: Question) 
     return None
 
 
-def _mean(metric: str, rows: Sequence[MeasureRow]) -> float:
-    """Return a metric's mean over blocks and ranks; a statistic of the whole run has one value.
+def _mean(metric: str, rows: Sequence[MeasureRow], how: Compared = Compared.MEAN) -> float:
+    """Return a metric's mean over blocks and ranks; one number of the whole run has no blocks.
 
     Speeds are averaged harmonically, so a slow block has the weight of its time.
     """
     known = metric_row(metric)
-    if known is not None and known.statistic is not None:
+    if how is not Compared.MEAN or (known is not None and known.statistic is not None):
         return mean_of([row.value for row in rows if row.value is not None])
     if metric == Metric.TOKS_PER_S and min(min(row.blocks) for row in rows) > 0.0:
         return mean_of([statistics.harmonic_mean(row.blocks) for row in rows])

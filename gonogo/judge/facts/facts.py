@@ -287,7 +287,7 @@ def _missing(steps: RankSteps, rules: Rules) -> Missing:
 def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Missing:
     """Return the owed steps whose progress line has no finite loss; fp16 may skip a step."""
     owed = rules.owed_steps()
-    excused = steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
+    excused = steps.steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
     told = (step for step, _ in steps.steps.steps_of(Msg.PROGRESS) if step in owed)
     absent = [step for step in told if step not in excused and step not in finite]
     return Missing(count=len(absent), first=[f"loss {step}" for step in absent[:EXAMPLES]])
@@ -295,7 +295,7 @@ def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Mi
 
 def _pace(steps: RankSteps) -> PaceFacts:
     """Return how many steps were timed, their median and that of each section, in seconds."""
-    times = list(steps.step_times().values())
+    times = list(steps.steps.step_times().values())
     medians = zip(SECTIONS, map(_median, steps.steps.sections()), strict=True)
     return PaceFacts(
         steps=len(times),

@@ -91,7 +91,7 @@ def _updates(steps: RankSteps) -> tuple[int, int]:
     """Return how many steps were reported, and how many skipped their update or lost their loss."""
     told = {step for step, _ in steps.steps.steps_of(Msg.PROGRESS)}
     lost = {step for step, loss in steps.samples("loss").items() if not math.isfinite(loss)}
-    return len(told), len(told & (steps.skipped() | lost))
+    return len(told), len(told & (steps.steps.skipped() | lost))
 
 
 def _is_most(count: int, steps: int) -> bool:

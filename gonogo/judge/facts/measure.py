@@ -143,6 +143,8 @@ def _owed(
     last = range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.ONCE:
         return last
+    if row.owed is Owed.AS_TOLD:
+        return frozenset(step for step in samples if step in window) or last
     if row.owed is Owed.EVERY_EVAL and window:
         told = steps.evaluated_by_any.union(samples)
         return told.intersection(window).union(rules.evals(window)) or last

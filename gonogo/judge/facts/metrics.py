@@ -16,7 +16,7 @@ from functools import cache
 from itertools import pairwise
 
 from gonogo.contract.canonical import mean_of
-from gonogo.contract.criterion import Metric
+from gonogo.contract.criterion import Metric, own_name
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.rules import Rules
@@ -38,6 +38,8 @@ class Owed(StrEnum):
     EVERY_STEP = "every_step"
     EVERY_EVAL = "every_eval"
     ONCE = "once"
+    AS_TOLD = "as_told"
+    """Those that were reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,13 +135,13 @@ def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
 
 def _fetch_share(steps: RankSteps, rules: Rules) -> Samples:
     """Share of each step that its rank waited for data."""
-    times, fetch_s = steps.step_times(), steps.samples("dt_fetch_s")
+    times, fetch_s = steps.steps.step_times(), steps.samples("dt_fetch_s")
     return {step: fetch_s[step] / dt_s for step, dt_s in times.items() if step in fetch_s}
 
 
 def _skipped(steps: RankSteps, rules: Rules) -> frozenset[int]:
     """Steps whose update was skipped; only fp16 excuses that."""
-    return steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
+    return steps.steps.skipped() if rules.identity.dtype == "fp16" else frozenset()
 
 
 def _once(rules: Rules, value: float) -> Samples:
@@ -231,13 +233,13 @@ METRICS: Mapping[str, MetricRow] = {
         " reports as its speed never counts.",
     ),
     Metric.DT_STEP_S: MetricRow(
-        samples=lambda steps, rules: steps.step_times(),
+        samples=lambda steps, rules: steps.steps.step_times(),
         unit="s",
         meaning="From the last `step_start` of a step to its `step_end`, by `mono` of the rank; a"
         " step begins anew after an evaluation or a checkpoint in it.",
     ),
     Metric.STEP_CV: MetricRow(
-        samples=lambda steps, rules: steps.step_times(),
+        samples=lambda steps, rules: steps.steps.step_times(),
         statistic=_variation,
         fewest=2,
         meaning="Standard deviation of the step times over their mean; of two steps at least.",
@@ -258,11 +260,6 @@ METRICS: Mapping[str, MetricRow] = {
         fewest=2,
         unit="MB/step",
         meaning="Least-squares slope of the same; of two steps at least.",
-    ),
-    Metric.HOST_RSS_MB: MetricRow(
-        samples=_of_lines("host_rss_mb"),
-        unit="MB",
-        meaning="`host_rss_mb` of the `progress` lines.",
     ),
     Metric.GPU_UTIL: MetricRow(
         samples=_of_devices(Metric.GPU_UTIL),
@@ -298,21 +295,17 @@ METRICS: Mapping[str, MetricRow] = {
         meaning="From the first `step_start` to the last `step_end`, times the ranks; an attempt"
         " that resumes has none.",
     ),
-    Metric.GATE_ENTROPY: MetricRow(
-        samples=_of_lines("gate_entropy"),
-        meaning="`gate_entropy` of the `progress` lines.",
-    ),
-    Metric.COMM_MB: MetricRow(
-        samples=_of_lines("comm_mb"),
-        unit="MB",
-        meaning="`comm_mb` of the `progress` lines: gradients that the rank gave to its"
-        " collectives in the step, as they go on the wire.",
-    ),
-    Metric.FLASH_SHARE: MetricRow(
-        samples=_of_lines("flash_share"),
-        meaning="`flash_share` of the `progress` lines: dense attention calls that a flash"
-        " kernel served.",
-    ),
+    **{
+        name: MetricRow(
+            samples=_of_lines(name), unit=unit, meaning=f"`{name}` of the `progress` lines{what}."
+        )
+        for name, unit, what in (
+            (Metric.HOST_RSS_MB, "MB", ""),
+            (Metric.GATE_ENTROPY, "", ""),
+            (Metric.COMM_MB, "MB", ": gradients given to collectives in the step, as on the wire"),
+            (Metric.FLASH_SHARE, "", ": dense attention calls that a flash kernel served"),
+        )
+    },
     Metric.IDENTITY_DRIFT: MetricRow(
         samples=_drifts,
         owed=Owed.ONCE,
@@ -348,12 +341,15 @@ def plugins() -> Mapping[str, MetricRow]:
 
 def metric_row(name: str) -> MetricRow | None:
     """Return how a metric is measured; None where no installed package provides it."""
-    return METRICS.get(name) or _provided()[0].get(name)
+    found, own = METRICS.get(name) or _provided()[0].get(name), own_name(name) or ""
+    if found is None and own:
+        return MetricRow(samples=lambda steps, rules: steps.own(own), owed=Owed.AS_TOLD)
+    return found
 
 
 def metric_names() -> list[str]:
-    """Return every metric that a criterion may look at here: ours, then other packages'."""
-    return [*map(str, METRICS), *plugins()]
+    """Return every metric that a criterion may look at: ours, other packages', the program's."""
+    return [*map(str, METRICS), *plugins(), "user/NAME"]
 
 
 def absent_text(name: str) -> str:

@@ -94,7 +94,7 @@ def never_passes(criterion: Criterion, measure: Measure | None, rules: Rules) ->
     metric = metric_row(criterion.metric)
     if measure is None or metric is None or criterion.severity is GateSeverity.ADVISORY:
         return False
-    if metric.owed is Owed.ONCE:
+    if metric.owed in (Owed.ONCE, Owed.AS_TOLD):
         return False  # it is known at the end of the run
     if metric.owed is Owed.EVERY_EVAL and not rules.evals(rules.window(criterion)):
         return False  # nobody knows how many evaluations were still to come

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Answer, Comparison, Result
+from gonogo.contract.criterion import Compared
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.campaign import (
@@ -58,6 +59,14 @@ def play(
         found = result_of(step, before)
         members.append(Member(variant=step.variant, repeat=step.repeat, brought=found))
     raise AssertionError("it does not end")
+
+
+def test_an_own_metric_is_compared_by_its_last_value_or_as_the_plan_says() -> None:
+    spec = spec_of(metric="user/acc", better="higher")
+    assert question_of(spec).aggregate == "last"
+    assert question_of(spec.model_copy(update={"aggregate": Compared.BEST})).aggregate == "best"
+    with pytest.raises(Rejected, match="which is better of user/acc"):
+        question_of(spec_of(metric="user/acc"))
 
 
 def test_variants_take_turns_forth_and_back() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Metric
+from gonogo.contract.criterion import Compared, Criterion, Metric
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.judge.compare.paths import build_ran
@@ -144,6 +144,11 @@ def test_a_statistic_is_one_number_without_blocks_of_its_own() -> None:
     assert 0.02 < unit.value < 0.04
 
 
+def criterion_of(metric: str, warmup_steps: int) -> Criterion:
+    """What a question asks to be measured of its metric."""
+    return ask(metric, warmup_steps=warmup_steps).criteria()[0]
+
+
 def test_recorded_facts_count_only_after_the_warm_up_that_is_asked_for() -> None:
     row = {"metric": "loss", "aggregate": "mean", "pass_below": 9.0}
     order = with_gate(
@@ -155,11 +160,13 @@ def test_recorded_facts_count_only_after_the_warm_up_that_is_asked_for() -> None
     rules = build_rules(order)
     facts = build_facts(record_of(order), rules)
     for asked, window in ((1, "2..12"), (5, "6..12")):
-        found = measure_of(facts, rules, "loss", asked)
+        found = measure_of(facts, rules, criterion_of("loss", asked))
         assert found is not None
         assert found.window == window
-    assert measure_of(facts, rules, "loss", 3) is None
-    assert measure_of(facts, rules, "toks_per_s", 1) is None
+    assert measure_of(facts, rules, criterion_of("loss", 3)) is None
+    assert measure_of(facts, rules, criterion_of("toks_per_s", 1)) is None
+    last = ask("loss", warmup_steps=1, aggregate=Compared.LAST).criteria()[0]
+    assert measure_of(facts, rules, last) is None, "the facts hold a mean"
 
 
 @pytest.mark.parametrize("value", [1e308, 1e101, 1e-101, float("inf")])

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from service.pages import curves
-from service.pages.curves import POINTS, SHARE, Curves, CurveShelf, load_curves
+from service.pages.curves import (
+    MOST_OWN,
+    OWN_POINTS,
+    POINTS,
+    SHARE,
+    Curves,
+    CurveShelf,
+    load_curves,
+)
 from tests.service.conftest import Clock, Plane
 from tests.service.fake_worker import size_of
 
@@ -48,6 +56,27 @@ def test_a_run_that_never_says_that_a_step_has_ended_fills_no_page(still: Plane,
     page = still.http.get(f"/experiments/{order.experiment}")
     assert page.status_code == 200
     assert "<polyline" in page.text
+    assert len(page.content) < 100_000
+
+
+def test_each_of_the_programs_own_metrics_has_a_small_chart(still: Plane) -> None:
+    still.submit(set={"workload.world_size": 1})
+    worker = still.worker()
+    order = worker.claim()
+    assert order is not None
+    worker.start(order)
+    rows = map(json.loads, said(range(1, 301), "metrics"))
+    own = {f"m{n:02}": 1.0 for n in range(MOST_OWN)}
+    lines = [json.dumps({**row, "user": {"a<b": row["step"], **own}}) for row in rows]
+    worker.ship(order, {0: lines})
+    found = still.context.store.read(lambda session: load_curves(session, order.run, 300))
+    assert [line.name for line in found.own][:2] == ["user/a<b", "user/m00"]
+    assert len(found.own) == MOST_OWN
+    assert len(found.own[0].points) <= OWN_POINTS
+    assert found.own[0].points[-1] == (300, 300.0)
+    still.http.get(still.call("POST", "/sign-in-links").json()["url"])
+    page = still.http.get(f"/experiments/{order.experiment}")
+    assert "<figcaption>user/a&lt;b</figcaption><svg" in page.text
     assert len(page.content) < 100_000
 
 
