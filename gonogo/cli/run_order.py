@@ -193,6 +193,7 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
         mine["patterns"] = guessed_patterns(planned.steps)
     waive = [*planned.waive, *order.waive]
     said = {
+        "filled_at_start": [name for name in planned.filled_at_start if name == "env"],
         "waive": waive,
         "preflight": order.preflight,
         "steps": planned.steps,

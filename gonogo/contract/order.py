@@ -116,6 +116,9 @@ class Order(Recorded):
     """Arguments of the entry, after `--order PATH`."""
     command: list[str] | None = None
     """Program and arguments, started once a host as they are written."""
+    filled_at_start: list[str] = Field(default_factory=list)
+    """Which of `command`, `args` and `env` hold `{run_dir}` or `{resume}`: they are filled where
+    the run is started."""
     cwd: str | None = None
     """Folder in which it is started, where the plan names one."""
     files: list[str] = Field(default_factory=list)
@@ -231,6 +234,8 @@ class Order(Recorded):
             del document["nodes"]
         if not self.args:
             del document["args"]
+        if not self.filled_at_start:
+            del document["filled_at_start"]
         if not self.carried:
             del document["carried"]
         if not self.failures:

@@ -92,13 +92,16 @@ class Workload(Submitted):
     entry: Annotated[str, AfterValidator(_entry)] | None = OURS
     """A module or script that torchrun starts once a rank; null where there is a command."""
     args: Args = []
-    """Arguments of an entry, after `--order PATH`; a command has its own."""
+    """Arguments of an entry, after `--order PATH`; a command has its own. Placeholders are filled
+    as in a command."""
     command: Argv | None = None
-    """A program and its arguments, started once a host as they are written."""
+    """A program and its arguments, started once a host as they are written;
+    [placeholders](plans.md#placeholders) such as `{lr}` are filled."""
     cwd: Annotated[Path, AfterValidator(_absolute)] | None = None
     """Folder in which it is started; null = the one that holds the worker's code."""
     env: Env = {}
-    """Environment of every phase."""
+    """Environment of every phase. For a program of your own, placeholders are filled as in a
+    command."""
     files: list[Path] = []
     """Files whose digests are code identity; nothing is uploaded."""
     world_size: WorldSize = 1

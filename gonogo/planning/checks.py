@@ -24,6 +24,7 @@ from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, r
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.launch_line import read_launch_line
 from gonogo.planning.layers import OF_THE_PHASE, lay
+from gonogo.planning.placeholders import unknown_placeholders
 from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import unknown_metrics
 from gonogo.planning.workloads.json_schema import Path
@@ -70,6 +71,7 @@ def problems_in(
         _needless_args(plan),
         _unlisted(plan),
         _in_clear(plan),
+        (Problem(path=where, message=text) for where, text in unknown_placeholders(plan, train)),
         late_checkpoints(plan, train),
         _unreadable(plan, train),
         () if schema is None else _refused_by_workload(plan, train, schema),

@@ -32,6 +32,7 @@ from gonogo.contract.workload import is_ours
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
+from gonogo.planning.placeholders import Filled, fill_order
 from gonogo.planning.workloads.known import workload_schema
 from gonogo.watch.registry import detector_names, made_by
 
@@ -82,7 +83,10 @@ def build_order(
     told = lay(plan, phase, resolved.train, change, carried=kept, schema=schema)
     watch, from_profile = _watch_of(plan, profile)
     gate, left_out = gate_of(phase, profile, plan.profile)
-    own_checks = [SANITY] if is_ours(plan.workload.entry, told.command) else []
+    ours = is_ours(plan.workload.entry, told.command)
+    args = [] if told.command is not None else plan.workload.args
+    filled = Filled(env=told.env) if ours else fill_order(told, args, phase.steps)
+    own_checks = [SANITY] if ours else []
     order = Order(
         experiment=experiment,
         run=run,
@@ -98,8 +102,9 @@ def build_order(
         cluster=plan.cluster,
         profile=plan.profile,
         entry=None if told.command is not None else plan.workload.entry,
-        args=[] if told.command is not None else list(plan.workload.args),
-        command=told.command,
+        args=filled.args,
+        command=filled.command,
+        filled_at_start=filled.at_start,
         cwd=plan.workload.cwd,
         files=list(plan.workload.files),
         patterns=guessed_patterns(phase.steps) if told.command is not None else [],
@@ -107,7 +112,7 @@ def build_order(
         init_from=phase.init_from,
         resume_from=resume_from,
         train=plain_copy(told.train),
-        env=told.env,
+        env=filled.env,
         identity=expected_identity(plan, phase, told, frozen or {}),
         allow_drift=list(plan.allow_drift),
         gate=gate,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.listed_names import NO_SECRET, is_listed, may_hold_secret, referred
+from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
 from gonogo.slots import gpus_of
 from gonogo.supervise.launch.launcher import choose_launcher
 from gonogo.supervise.launch.place import NoPlace, Place
@@ -120,22 +121,38 @@ def build_command(
         python, "-P", "-m", "gonogo.supervise.launch.rank",
         "--dir", str(run_dir), "--keeper", str(os.getpid()),
     ]  # fmt: skip
-    command = order.get("command")
+    command = _words(order, "command", run_dir)
     if command:
-        _check_program(str(command[0]), cwd, allowed, "command")
+        _check_program(command[0], cwd, allowed, "command")
         # Not before a module: torchrun, which starts that, takes `--node` for one of its own.
         node = ["--node", str(here.node)] if here.node else []
-        rank = [*wrapper, *node, "--", *map(str, command)]
+        rank = [*wrapper, *node, "--", *command]
     else:
         entry = str(order.get("entry", "nsa.train"))
         _check_program(entry, cwd, allowed, "entry")
         program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
-        args = map(str, order.get("args") or ())
+        args = _words(order, "args", run_dir)
         rank = [*wrapper, "--", python, *program, "--order", str(run_dir / "order.json"), *args]
     try:
         return choose_launcher(order).build(order, here, run_dir, rank)
     except NoPlace as error:
         raise LaunchRefused(str(error)) from error
+
+
+def _words(order: Mapping[str, Any], field: str, run_dir: Path) -> list[str]:
+    """Return the words of an order, with what is known where it is started."""
+    words = [str(word) for word in order.get(field) or ()]
+    return fill_words(words, _known(order, run_dir)) if _is_filled(order, field) else words
+
+
+def _is_filled(order: Mapping[str, Any], field: str) -> bool:
+    return field in (order.get("filled_at_start") or ())
+
+
+def _known(order: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
+    """Return what `{run_dir}` and `{resume}` stand for; the latter is empty without one."""
+    point = (order.get("resume_from") or {}).get("path")
+    return {RUN_DIR: str(run_dir), RESUME: str(run_dir / point) if point else ""}
 
 
 def _isolation(module: str) -> list[str]:
@@ -200,6 +217,7 @@ def build_environment(
             "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(_BEYOND_OUR_DEADLINES_S),
         }
     )
+    known = _known(order, run_dir) if _is_filled(order, "env") else {}
     for name, value in dict(order.get("env") or {}).items():
         if not allowed.sets(name):
             raise LaunchRefused(
@@ -208,7 +226,8 @@ def build_environment(
             )
         if name == _VISIBLE and gpus and str(value) not in _NO_GPU:
             raise LaunchRefused(f"{name}: a run has the GPUs that it holds, {chosen[name]}")
-        chosen[name] = _value(name, str(value), environ)
+        text = fill(str(value), known) if known else str(value)
+        chosen[name] = _value(name, text, environ)
     chosen[TOKEN_NAME] = str(order["run"])
     if place is not None and not place.is_whole:
         chosen[NODE_NAME] = f"{order['run']}/{place.node}"

@@ -215,3 +215,36 @@ def test_an_entry_gets_its_arguments_behind_the_order() -> None:
     assert build_command(order, RUN_DIR)[-4:] == [
         "--order", str(RUN_DIR / "order.json"), "--lr", "3e-4",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("point", "words", "value"),
+    [
+        (None, ["--out", f"{RUN_DIR}/o"], ""),
+        ("/old/step_3", ["--out", f"{RUN_DIR}/o", "--from", "/old/step_3"], "/old/step_3"),
+        ("checkpoints/s", [*["--out", f"{RUN_DIR}/o", "--from"], f"{RUN_DIR}/checkpoints/s"], None),
+    ],
+)
+def test_the_place_of_the_run_and_of_its_checkpoint_are_filled_at_the_start(
+    point: str | None, words: list[str], value: str | None
+) -> None:
+    order = {
+        **ORDER,
+        "world_size": 1,
+        "command": ["/bin/echo", "--out", "{run_dir}/o", "--from", "{resume}"],
+        "env": {"NSA_A": "{resume}", "NSA_B": "{run_dir}"},
+        "resume_from": None if point is None else {"path": point, "step": 3},
+    }
+    allowed = Allowed(programs=frozenset({"/bin/echo"}))
+    assert build_command(order, RUN_DIR, allowed)[-4:] == order["command"][-4:]
+    order["filled_at_start"] = ["command", "env"]
+    command = build_command(order, RUN_DIR, allowed)
+    assert command[command.index("/bin/echo") + 1 :] == words
+    environ = build_environment(order, RUN_DIR, {}, [])
+    assert environ["NSA_B"] == str(RUN_DIR)
+    assert environ["NSA_A"] == (f"{RUN_DIR}/{point}" if value is None else value)
+
+
+def test_a_checkpoint_of_an_entry_may_be_its_argument() -> None:
+    order = {**ORDER, "args": ["{run_dir}", "{resume}"], "filled_at_start": ["args"]}
+    assert build_command(order, RUN_DIR)[-2:] == [f"{RUN_DIR}/order.json", str(RUN_DIR)]
