@@ -43,6 +43,16 @@ def up(
         EngineName | None,
         typer.Option(help="Who starts runs: this host, or a scheduler (default: GONOGO_ENGINE)."),
     ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Program or module that plans may start here, e.g. python; may be repeated."
+        ),
+    ] = None,
+    allow_env: Annotated[
+        list[str] | None,
+        typer.Option(help="Variable that plans may set here; may be repeated."),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready.")
     ] = False,
@@ -63,7 +73,15 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(settings=settings, host=host, port=port, engine=engine, say=tell)
+    stack = Stack(
+        settings=settings,
+        host=host,
+        port=port,
+        engine=engine,
+        allow=allow or (),
+        allow_env=allow_env or (),
+        say=tell,
+    )
     again: signal.Signals | None = None
     with stack:
         with shown_if_taken():

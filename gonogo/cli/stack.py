@@ -20,7 +20,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -139,6 +139,11 @@ class Child:
             self.process.wait()
 
 
+def _allowed(env: Mapping[str, str], name: str, more: Sequence[str]) -> dict[str, str]:
+    """Return a list of the worker's environment with more in it; nothing where there is no more."""
+    return {name: ",".join(filter(None, [env.get(name), *more]))} if more else {}
+
+
 def _is_ready(url: str) -> bool:
     """Whether a service of this host answers that it is; no proxy of the user's is asked."""
     return httpx.get(f"{url}/readyz", timeout=2.0, trust_env=False).is_success
@@ -211,6 +216,10 @@ class Stack:
     port: int = 8750
     engine: EngineName = EngineName.LOCAL
     """Who starts the worker's runs; one on other hosts has to reach the service."""
+    allow: Sequence[str] = ()
+    """What plans may start here, besides `nsa.train` and what `GONOGO_WORKER_ALLOW` names."""
+    allow_env: Sequence[str] = ()
+    """Names that plans may set here, besides the listed ones and `GONOGO_WORKER_ALLOW_ENV`."""
     say: Callable[[str], None] = lambda text: None
     """Takes what is waited for while it starts, a sentence each."""
     children: list[Child] = field(default_factory=list)
@@ -278,15 +287,24 @@ class Stack:
         self.say("starting the service: it brings its database up to date, then listens")
         self._start(Child("service", serve, env, logs / "service.log", watchdog=Watchdog()))
         self._await_service(logs / "service.log")
-        worker_env = {
+        self.say("starting the worker: it looks at its devices, then takes what is queued")
+        self._start(
+            Child(
+                "worker", application_argv("worker"), self.worker_environ(env), logs / "worker.log"
+            )
+        )
+
+    def worker_environ(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment of the worker, from that of all processes here."""
+        return {
             **{name: value for name, value in env.items() if name != "GONOGO_API_KEY"},
             "GONOGO_API_KEY_FILE": str(self.home / "worker_key"),
             "GONOGO_ENGINE": self.engine.value,
             "GONOGO_URL": self.url_of_nodes,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
+            **_allowed(env, "GONOGO_WORKER_ALLOW", self.allow),
+            **_allowed(env, "GONOGO_WORKER_ALLOW_ENV", self.allow_env),
         }
-        self.say("starting the worker: it looks at its devices, then takes what is queued")
-        self._start(Child("worker", application_argv("worker"), worker_env, logs / "worker.log"))
 
     def _start(self, child: Child) -> None:
         child.start()

@@ -1,5 +1,6 @@
 """Which programs, names, labels and hosts does a plan ask a worker for, and does it take it?"""
 
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 
 from gonogo.contract.cluster import EngineName
@@ -102,3 +103,13 @@ def _needs(plan: Plan) -> Iterator[str]:
         yield f"GONOGO_WORKER_LABELS with {label_text(plan.workload.labels)}"
     if plan.workload.nodes > 1:
         yield f"an engine for {plan.workload.nodes} nodes (GONOGO_ENGINE={EngineName.SLURM})"
+
+
+def up_line(plan: Plan) -> str | None:
+    """Return the `gonogo up` whose worker takes a plan; None where that is no matter of options."""
+    if plan.ours or plan.workload.labels or plan.workload.nodes > 1:
+        return None
+    words = ["gonogo", "up"]
+    words += [word for name in sorted(programs(plan)) for word in ("--allow", name)]
+    names = sorted({name for _, name in unlisted(plan)})
+    return shlex.join([*words, *(word for name in names for word in ("--allow-env", name))])

@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
-from gonogo.planning.programs import allows, label_text, lacks, needs, spans
+from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up_line
 from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
 from service.db.schema import RunRow, WorkerRow
@@ -59,15 +59,17 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     if last is not None and (silent_s := now - last.seen_at) < FORGOTTEN_S:
         return [f"worker {last.name} takes it, but was not heard of for {silent_s:.0f} s"]
     up = [row.claim for row in workers if is_heard(row, now)]
+    line = up_line(plan)
+    typed = "" if line is None else f"; with a local stack type: {line}"
     if not up:
-        return [f"no worker is up yet; it waits for one that has {wanted}"]
+        return [f"no worker is up yet; it waits for one that has {wanted}{typed}"]
     text = f"no worker that is up takes it; it waits for one that has {wanted}"
     unheld = {
         name: value
         for name, value in plan.workload.labels.items()
         if all(name in lacks(plan, said.labels) for said in up)
     }
-    return [f"{text} (none has {label_text(unheld)})" if unheld else text]
+    return [f"{text} (none has {label_text(unheld)})" if unheld else f"{text}{typed}"]
 
 
 def _without_gpus(workers: Iterable[WorkerRow], plan: Plan, gpus: int, now: float) -> list[str]:

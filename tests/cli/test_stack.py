@@ -26,6 +26,7 @@ from gonogo.home_files import socket_url
 from gonogo.supervise.processes import find_descendants, load_program
 from gonogo.systemd import Notifier
 from tests.supervise.runs import ROOT, wait_until
+from worker.settings import load_settings as worker_settings
 
 
 @pytest.fixture
@@ -447,3 +448,14 @@ def test_hosts_of_a_scheduler_reach_the_service_by_this_host_s_name(tmp_path: Pa
     named = Stack(settings=settings, host="10.0.0.1", engine=settings.engine)
     assert named.url_of_nodes == "http://10.0.0.1:8750"
     assert Stack(settings=settings, host="0.0.0.0").url_of_nodes == there.url
+
+
+def test_what_an_up_allows_is_added_to_what_its_worker_allows_anyway(tmp_path: Path) -> None:
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    plain = {"GONOGO_WORKER_ALLOW": "my.trainer"}
+    assert Stack(settings=settings).worker_environ(plain).items() >= plain.items()
+    more = Stack(settings=settings, allow=["python", "bash"], allow_env=["WANDB_MODE"])
+    (tmp_path / "worker_key").touch()
+    told = worker_settings({**more.worker_environ(plain), "GONOGO_HOME": str(tmp_path)})
+    assert told.allow == ("my.trainer", "python", "bash")
+    assert told.allow_env == ("WANDB_MODE",)

@@ -345,6 +345,8 @@ def test_a_warning_tells_a_worker_that_is_silent_from_one_that_does_not_allow_it
     still.context.store.write(lambda session: session.execute(silent) and None)
     warnings = still.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"]
     assert [text.startswith(warned or "") for text in warnings] == ([True] if warned else [])
+    typed = "; with a local stack type: gonogo up --allow train --allow-env WANDB_MODE"
+    assert all(text.endswith(typed) for text in warnings if "it waits for one that has" in text)
 
 
 @pytest.mark.parametrize("plan", ["demo", "m7c-125m"])
