@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import typer
@@ -23,6 +24,7 @@ from rich.text import Text
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
 from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.look.local_log import LocalLog, is_run_dir
 from gonogo.cli.output import (
     duration,
     err,
@@ -369,46 +371,85 @@ def logs(
     run: Annotated[
         str,
         typer.Argument(
-            help="Run or experiment: id, beginning, name, or `last`.",
+            help="Run or experiment: id, beginning, name, or `last`; or a run directory.",
             autocompletion=complete_runs,
         ),
     ] = "last",
-    rank: Annotated[int | None, typer.Option(help="Log of this rank; default: torchrun's.")] = None,
+    rank: Annotated[
+        int | None,
+        typer.Option(help="Log of this rank; default: a command's own, or torchrun's."),
+    ] = None,
     tail: Annotated[int, typer.Option(min=1, help="The last so many lines.")] = 100,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on until it ends.")] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object; one a stretch with --follow.")
     ] = False,
 ) -> None:
-    """Print the log of a run: torchrun's own, or that of one rank."""
+    """Print the log of a run: the command's or torchrun's, or that of one rank."""
+    if is_run_dir(run):
+        _print_log(LocalLog(Path(run), rank), run, tail, follow=follow, as_json=as_json)
+        return
     with connect() as client:
         found = resolve_run(client, run)
         if found is None:
             err.print("no run yet")
             return
-        run = found
-        page = client.get_patiently(f"/runs/{run}/logs", rank=rank, tail=tail)
+        log = _ServiceLog(client=client, run=found, rank=rank)
+        _print_log(log, found, tail, follow=follow, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class _ServiceLog:
+    """The log of a run as the service has it."""
+
+    client: Client
+    run: str
+    rank: int | None
+
+    def last(self, tail: int) -> dict[str, Any]:
+        """Return the last lines; where there are none, which log there is is told."""
+        page = self._page(tail=tail)
         if not page["text"]:
-            instead = _other_log(client, run, rank)
+            instead = _other_log(self.client, self.run, self.rank)
             told = f"{page['name']}: nothing of it has come{instead}"
             err.print(told, markup=False, highlight=False, soft_wrap=True)
-        try:
-            while True:
-                if as_json:
-                    print_json(page)
-                else:
-                    shown = harmless_log(page["text"]) if sys.stdout.isatty() else page["text"]
-                    print(shown, end="", flush=True)
-                ended = client.run(run).state is RunState.ENDED
-                if not follow or (ended and not page["text"]):
-                    return
-                time.sleep(POLL_S)
-                page = client.get_patiently(
-                    f"/runs/{run}/logs", rank=rank, offset=page["next_offset"]
-                )
-        except KeyboardInterrupt:
-            err.print(f"\n{run} goes on")
-            raise typer.Exit(Exit.INTERRUPTED) from None
+        return page
+
+    def after(self, offset: int) -> dict[str, Any]:
+        """Return the stretch that begins at a byte of the file."""
+        return self._page(offset=offset)
+
+    def has_ended(self) -> bool:
+        """Say whether the run has ended."""
+        return self.client.run(self.run).state is RunState.ENDED
+
+    def _page(self, **of: int) -> dict[str, Any]:
+        page: dict[str, Any] = self.client.get_patiently(
+            f"/runs/{self.run}/logs", rank=self.rank, **of
+        )
+        return page
+
+
+def _print_log(
+    log: LocalLog | _ServiceLog, run: str, tail: int, *, follow: bool, as_json: bool
+) -> None:
+    """Print the last lines of a log, and what follows until the run ends."""
+    page = log.last(tail)
+    try:
+        while True:
+            if as_json:
+                print_json(page)
+            else:
+                shown = harmless_log(page["text"]) if sys.stdout.isatty() else page["text"]
+                print(shown, end="", flush=True)
+            ended = log.has_ended()
+            if not follow or (ended and not page["text"]):
+                return
+            time.sleep(POLL_S)
+            page = log.after(page["next_offset"])
+    except KeyboardInterrupt:
+        err.print(f"\n{run} goes on")
+        raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def _other_log(client: Client, run: str, rank: int | None) -> str:

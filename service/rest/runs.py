@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from gonogo.contract.api import ArtifactsView, LogView, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
+from gonogo.contract.lifecycle import RunState
 from gonogo.contract.near import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.heartbeats import load_heartbeats
@@ -120,12 +121,18 @@ def show_log(
     session: Reading,
     _: Viewer,
     run: str,
-    rank: Annotated[int | None, Query(ge=0, lt=10_000, description="None: torchrun's.")] = None,
+    rank: Annotated[
+        int | None, Query(ge=0, lt=10_000, description="None: a command's own, or torchrun's.")
+    ] = None,
     tail: Annotated[int | None, Query(ge=1, le=10_000, description="Last so many lines.")] = None,
     offset: Annotated[int, Query(ge=0, lt=2**53, description="From this byte on.")] = 0,
 ) -> LogView:
     """Return a stretch of a log."""
-    load_run(session, run)
+    row = load_run(session, run)
+    if rank is None and (row.order or {}).get("command"):
+        found = load_log(session, run, 0, tail, offset)
+        if found.text or row.state != RunState.ENDED:
+            return found  # else the launcher says why the program has printed nothing
     return load_log(session, run, rank, tail, offset)
 
 

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
+
+COMMAND = {
+    "v": 1,
+    "name": "mine",
+    "profile": "cpu",
+    "workload": {"command": ["train"]},
+    "phases": [{"name": "try", "steps": 10}],
+}
 
 
 @pytest.fixture
@@ -60,3 +71,45 @@ def test_a_log_commands_no_terminal_and_goes_into_a_pipe_as_it_is(
     shown = gonogo("logs", str(order.run), "--rank", "0").out
     assert piped == hostile
     assert shown == "\x1b[31mloss\x1b[0m 5.5\r 50%]52;c;cm0gLXJm[2J6n\x1b[1mend\n"
+
+
+def test_the_log_of_a_command_is_its_own(plane: Plane, gonogo: Gonogo) -> None:
+    experiment = plane.submit(COMMAND)
+    worker = plane.worker()
+    order = plane.next_order(worker, allow=["train"])
+    worker.start(order)
+    assert gonogo("logs", experiment).err == "rank0.log: nothing of it has come\n"
+    logs = [
+        {"name": name, "start": 0, "end": len(text), "text": text}
+        for name, text in (("rank0.log", "step 1\nstep 2\n"), ("torchrun.log", "launched\n"))
+    ]
+    assert worker.telemetry(order, logs=logs).is_success
+    for named in (experiment, order.run, "last"):
+        assert gonogo("logs", named, "--tail", "1").out == "step 2\n"
+    assert gonogo("logs", "last", "--json").json()["name"] == "rank0.log"
+
+
+@pytest.mark.parametrize(
+    ("order", "options", "shown"),
+    [
+        ({"command": ["train"]}, (), "a\nb\n"),
+        ({"command": ["train"]}, ("--tail", "1"), "b\n"),
+        ({"command": ["train"]}, ("--follow",), "a\nb\n"),
+        ({"entry": "my.trainer"}, (), "launched\n"),
+        ({"entry": "my.trainer"}, ("--rank", "0"), "a\nb\n"),
+        ({"entry": "my.trainer"}, ("--rank", "1"), ""),
+    ],
+)
+def test_a_run_directory_shows_its_log_without_a_service(
+    tmp_path: Path, gonogo: Gonogo, order: dict[str, object], options: tuple[str, ...], shown: str
+) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "order.json").write_text(json.dumps({"run": "run_1", **order}))
+    (folder / "rank0.log").write_text("a\nb\n")
+    (folder / "torchrun.log").write_text("launched\n")
+    (folder / "exit.json").write_text("{}")
+    assert gonogo("logs", str(folder), *options).out == shown
+    page = gonogo("logs", str(folder), "--tail", "1", "--json").json()
+    assert page["run"] == "run_1"
+    assert page["next_offset"] == len((folder / page["name"]).read_text())
