@@ -32,6 +32,7 @@ from gonogo.cli.output import (
 from gonogo.cli.reach.completing import complete_experiments, complete_plans
 from gonogo.cli.reach.naming import origin_of
 from gonogo.cli.reach.plans import read_plan
+from gonogo.cli.reach.rerunning import phases_again, sets_of_phases
 from gonogo.cli.reach.submitting import submit_plan
 from gonogo.cli.screen.table import Column, print_columns
 from gonogo.cli.screen.times import ago
@@ -278,6 +279,56 @@ def _verb(verb: str, text: str) -> Any:
     return act
 
 
+def rerun(
+    experiment: Id,
+    reason: Reason = "",
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Run it in a new experiment with another train.KEY, env.NAME, seed or steps.",
+        ),
+    ] = None,
+    phase: Annotated[
+        str | None,
+        typer.Option(help="With --set: this phase; default: the first that has not passed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Run the undecided phase again, from its start; with --set in a new experiment."""
+    if not set_:
+        if phase is not None:
+            raise Rejected("--phase goes with --set; without, the undecided phase is run again")
+        _verb("rerun", "")(experiment, reason, as_json)
+        return
+    said = parse_sets(set_)
+    with connect() as client:
+        view = client.experiment(experiment)
+        again = phases_again(view, phase)
+        sets = sets_of_phases(said, again)
+        answer = submit_plan(
+            client,
+            "/experiments",
+            None,
+            sets,
+            key=None,
+            name=view.name,
+            labels={**view.labels, **({"reason": reason} if reason else {})},
+            origin=f"{view.id}:{again[0]}@0",
+        )
+        if as_json:
+            print_json(answer)
+            return
+        print_made(answer["id"], f"{client.url}/experiments/{answer['id']}")
+        out.print(
+            f"[dim]{escape(again[0])} of {view.id} again with {escape(' '.join(set_))};"
+            f" follow it with:[/dim] gonogo watch {answer['id']}",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+
 def override(
     experiment: Id,
     verdict: Annotated[Verdict, typer.Argument(help="The verdict that a person takes.")],
@@ -369,9 +420,9 @@ def register(app: typer.Typer) -> None:
         ("cancel", "Stop for good, without a verdict; with a checkpoint, asked again at once."),
         ("resume", "Go on with the undecided phase from its last checkpoint."),
         ("promote", "Approve what waits for approval, so that the next phase begins."),
-        ("rerun", "Run the undecided phase again, from its start."),
         ("takeover", "Declare a silent run dead (you vouch for it) and start its next attempt."),
     ):
         app.command(verb)(_verb(verb, text))
+    app.command()(rerun)
     app.command()(override)
     app.command()(report)

@@ -22,13 +22,20 @@ Sets = Annotated[dict[str, Any], Field(max_length=1000)]
 class Submission(Document):
     """POST /experiments."""
 
-    plan: str | dict[str, Any]
+    plan: str | dict[str, Any] | None = None
+    """Name of a bundled plan, or a plan; null: the one that the experiment of `origin` froze."""
     name: str | None = Field(default=None, max_length=200)
     set: Sets = {}
     labels: Labels = {}
     dry_run: bool = False
     origin: str | None = Field(default=None, max_length=200)
     """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/plans.md)."""
+
+    @model_validator(mode="after")
+    def _has_a_plan(self) -> Self:
+        if self.plan is None and self.origin is None:
+            raise ValueError("plan: missing; expected a plan, or an origin whose plan it is")
+        return self
 
 
 class VerbBody(Submitted):

@@ -18,10 +18,12 @@ from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.experiments.course import queue_first_run
+from service.db.store import Session
+from service.experiments.course import queue_first_run, resolved_of
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.experiments.origins import Origin
+from service.queries.experiments import load_experiment
 
 
 def resolve_submission(submission: Submission) -> ResolvedPlan:
@@ -39,6 +41,18 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     return _resolved_text(asked, configurations_stamp())
 
 
+def with_plan(session: Session, submission: Submission) -> Submission:
+    """Return a submission with its plan; one without has that of the experiment it goes on from.
+
+    Raises:
+        NotFound: there is no such experiment.
+    """
+    if submission.plan is not None or submission.origin is None:
+        return submission
+    source = load_experiment(session, submission.origin.partition(":")[0])
+    return submission.model_copy(update={"plan": resolved_of(source).plan})
+
+
 _MOST_CHARS = 2**16
 """Of a submission that is remembered."""
 
@@ -51,7 +65,8 @@ def _resolved_text(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPl
     return _resolved(plan, sets)
 
 
-def _resolved(plan: str | Mapping[str, Any], sets: Mapping[str, Any]) -> ResolvedPlan:
+def _resolved(plan: str | Mapping[str, Any] | None, sets: Mapping[str, Any]) -> ResolvedPlan:
+    assert plan is not None  # `with_plan` has found it
     data = bundled_plan(plan) if isinstance(plan, str) else plan
     return resolve_plan(data, sets)
 

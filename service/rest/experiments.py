@@ -17,7 +17,12 @@ from gonogo.planning.resolve import ResolvedPlan
 from service.context import Context
 from service.experiments.lifecycle import Deed
 from service.experiments.origins import Origin, load_origin
-from service.experiments.submission import build_dry_run, create_experiment, resolve_submission
+from service.experiments.submission import (
+    build_dry_run,
+    create_experiment,
+    resolve_submission,
+    with_plan,
+)
 from service.experiments.takers import load_warnings
 from service.http.auth import Operator, Principal, Role, Service, Viewer
 from service.http.deprecation import deprecation_headers
@@ -90,6 +95,7 @@ def submit(
     key: IdempotencyKey = None,
 ) -> WireResponse:
     """Submit an experiment, or (`dry_run`, better: /experiments/preview) only resolve its plan."""
+    submission = _whole(context, submission)
     resolved = resolve_submission(submission)
     origin = _origin(context, submission, resolved)
     if submission.dry_run:
@@ -143,8 +149,14 @@ PREVIEW = "/api/v1/experiments/preview"
 @router.post("/experiments/preview", operation_id="preview_experiment", response_model=DryRun)
 def preview(context: Service, _: Operator, submission: Submitted) -> WireResponse:
     """Resolve what would be submitted: its plan and the order of every phase; stores nothing."""
+    submission = _whole(context, submission)
     resolved = resolve_submission(submission)
     return WireResponse(_preview(context, resolved, _origin(context, submission, resolved)))
+
+
+def _whole(context: Context, submission: Submission) -> Submission:
+    """Return a submission with its plan."""
+    return context.store.read(lambda session: with_plan(session, submission))
 
 
 def _origin(context: Context, submission: Submission, resolved: ResolvedPlan) -> Origin | None:

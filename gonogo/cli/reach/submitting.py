@@ -13,7 +13,7 @@ from gonogo.contract.canonical import wire_value
 def submit_plan(
     client: Client,
     path: str,
-    plan: PlanArgument,
+    plan: PlanArgument | None,
     sets: Mapping[str, Any],
     *,
     key: str | None,
@@ -24,7 +24,7 @@ def submit_plan(
     Args:
         client: the service.
         path: where plans of this kind go.
-        plan: the plan as it was named.
+        plan: the plan as it was named; None: that of the experiment that is gone on from.
         sets: overrides of its keys.
         key: idempotency key; None: a fresh one, so that a repeated request submits once.
         body: what else is asked for.
@@ -32,8 +32,9 @@ def submit_plan(
     Raises:
         Rejected: the plan or an override is wrong; each problem has its line.
     """
-    whole = {"plan": wire_value(plan.submitted), "set": wire_value(dict(sets)), **body}
-    with placed(plan, sets):
+    said = None if plan is None else wire_value(plan.submitted)
+    whole = {"plan": said, "set": wire_value(dict(sets)), **body}
+    with placed(plan or PlanArgument(name="rerun"), sets):
         answer: dict[str, Any] = client.post(
             path, whole, **{"Idempotency-Key": key or str(uuid.uuid4())}
         )
