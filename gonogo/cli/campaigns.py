@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from gonogo.cli.client import Client
 from gonogo.cli.comparing import print_comparison
-from gonogo.cli.connection import connect, parse_pairs, parse_sets
+from gonogo.cli.connection import connect, parse_grid, parse_pairs, parse_sets
 from gonogo.cli.exits import Exit
 from gonogo.cli.look.experiments import print_left_out, start_of
 from gonogo.cli.output import (
@@ -42,6 +42,8 @@ from gonogo.contract.ids import Kind
 from gonogo.contract.output import CampaignDryRun
 
 POLL_S = 1.0
+MOST_SHOWN = 3
+"""Of the runs that go on at once."""
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Id = Annotated[
     str,
@@ -68,6 +70,16 @@ def submit(
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Override, e.g. campaign.margin=0.01.")
     ] = None,
+    grid: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=A,B",
+            help="Values of a train.KEY or env.NAME; each combination is a variant.",
+        ),
+    ] = None,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="As many runs at once as devices allow.")
+    ] = False,
     repeats: Annotated[
         int | None, typer.Option(help="Runs of each variant before the first look, 3 to 20.")
     ] = None,
@@ -81,7 +93,9 @@ def submit(
 ) -> None:
     """Submit a campaign: its variants are run in turns, and compared."""
     argument = read_plan(plan)
-    sets = parse_sets(set_ or [])
+    sets = parse_sets(set_ or []) | parse_grid(grid or [])
+    if at_once:
+        sets["campaign.at_once"] = True
     with connect() as client:
         answer = submit_plan(
             client,
@@ -205,7 +219,8 @@ def _follow(client: Client, campaign: str, *, quiet: bool) -> CampaignView:
 def _progress(view: CampaignView) -> str:
     going = [row for row in view.members if row.value is None and row.why is None]
     words = [f"{view.done} of {view.planned} runs"]
-    words += [f"{row.variant} {row.repeat}: {row.state}" for row in going[-1:]]
+    words += [f"{row.variant} {row.repeat}: {row.state}" for row in going[-MOST_SHOWN:]]
+    words += [f"{len(going) - MOST_SHOWN} more go on"] * (len(going) > MOST_SHOWN)
     if view.waiting_for:
         words.append(f"waits for {view.waiting_for}")
     return ", ".join(words)

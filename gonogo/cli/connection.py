@@ -78,7 +78,21 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
     return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
 
 
-def _value(name: str, text: str) -> Any:
+def parse_grid(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `--grid KEY=A,B` arguments as overrides of a campaign's grid.
+
+    Raises:
+        Rejected: an argument without `=`, or values that are not YAML.
+    """
+    found = {}
+    for name, text in parse_pairs(pairs, "--grid").items():
+        of_variable = name.startswith("env.")
+        values = text.split(",") if of_variable else _value(name, f"[{text}]", "--grid")
+        found[f"campaign.grid.{name}"] = values
+    return found
+
+
+def _value(name: str, text: str, option: str = "--set") -> Any:
     if name == "fault":
         return text
     of_variable = name.split(".")[-2:-1] == ["env"]
@@ -88,6 +102,6 @@ def _value(name: str, text: str) -> Any:
         if of_variable:
             return text
         message = error.problems[0].message
-        problem = Problem(path=name, message=f"found {text!r}; {message}", source="--set")
-        raise Rejected(f"--set {name}: {message}", problems=(problem,)) from error
+        problem = Problem(path=name, message=f"found {text!r}; {message}", source=option)
+        raise Rejected(f"{option} {name}: {message}", problems=(problem,)) from error
     return text if of_variable and found is not None and not isinstance(found, str) else found

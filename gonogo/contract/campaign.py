@@ -8,12 +8,22 @@ A plan with a section `campaign` is one; `gonogo campaign submit` takes it:
       variants:                  # the first is the baseline
         - {name: mb25, env: {NSA_DDP_BUCKET_MB: 25}}
         - {name: mb50, env: {NSA_DDP_BUCKET_MB: 50}}
+
+In place of variants, a grid names values: each combination is a variant.
+
+    campaign:
+      metric: loss
+      grid: {train: {lr: [1e-3, 3e-4], decay: [0, 0.1]}}
 """
 
-from collections.abc import Iterator
-from typing import Annotated, Literal, Self
+import json
+import re
+from collections.abc import Iterator, Mapping
+from itertools import product
+from math import prod
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.criterion import Compared, Metric, MetricName
 from gonogo.contract.patch import Patch
@@ -23,6 +33,9 @@ LEAST_REPEATS = 3
 """Two repeats show next to nothing: three equal variants lead by 3.4 % then, in the median."""
 MOST_REPEATS = 20
 USUAL_BOUND = 6
+MOST_VARIANTS = 20
+_UNNAMED = re.compile(r"[^a-z0-9.-]+")
+_MOST_CHARS = 64
 
 
 class CampaignVariant(Patch):
@@ -35,8 +48,11 @@ class CampaignVariant(Patch):
 class CampaignSpec(Submitted):
     """What a campaign asks, of which variants."""
 
-    variants: Annotated[list[CampaignVariant], Field(min_length=2, max_length=20)]
-    """What is compared; the first is the baseline."""
+    variants: Annotated[list[CampaignVariant], Field(min_length=2, max_length=MOST_VARIANTS)] = []
+    """What is compared; the first is the baseline. Left out where a grid stands."""
+    grid: dict[str, JsonValue] = {}
+    """A patch of `train` and `env` in which each value is a list of values: each combination is a
+    variant, the first of all the baseline. Once read, the variants stand in its place."""
     metric: MetricName = Metric.TOKS_PER_S
     """What is compared of them, as gates name it."""
     better: Literal["higher", "lower"] | None = None
@@ -63,6 +79,20 @@ class CampaignSpec(Submitted):
     """Metrics that every variant must tell as the baseline does, with the share by which two runs
     of one repeat may differ: they show that it computed the same."""
 
+    at_once: bool = False
+    """Whether the runs are begun together, as many at once as devices allow, instead of in turns;
+    for metrics that no neighbour changes, such as a loss."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _variants_of_the_grid(cls, said: Any) -> Any:
+        if not isinstance(said, Mapping) or not said.get("grid"):
+            return said
+        if said.get("variants"):
+            raise ValueError("expected variants or a grid, found both")
+        rest = {name: value for name, value in said.items() if name != "grid"}
+        return {**rest, "variants": variants_of(said["grid"])}
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         problems = list(self._problems())
@@ -71,6 +101,8 @@ class CampaignSpec(Submitted):
         return self
 
     def _problems(self) -> Iterator[str]:
+        if not self.variants:
+            yield "campaign.variants: missing; expected variants, or a grid of their values"
         names = [row.name for row in self.variants]
         for name in dict.fromkeys(name for name in names if names.count(name) > 1):
             yield f"campaign.variants: two variants are called {name}"
@@ -89,3 +121,52 @@ class CampaignSpec(Submitted):
     def looks(self) -> int:
         """Most times that the runs are looked at, each of which could err."""
         return self.bound - self.repeats + 1
+
+
+def variants_of(grid: Any) -> list[dict[str, Any]]:
+    """Return the variants of a grid, as data: the last key changes first.
+
+    Args:
+        grid: nested mappings of `train` and `env`, in which each value is a list of values. A key
+            may hold several steps of the path, with dots.
+
+    Raises:
+        ValueError: another form, a list without values, or too many combinations.
+    """
+    axes = dict(_axes("", grid))
+    for path in axes:
+        if (inner := next((row for row in axes if row.startswith(f"{path}.")), None)) is not None:
+            raise ValueError(f"grid.{inner}: lies inside a value, {path}")
+    count = prod(map(len, axes.values()))
+    if count > MOST_VARIANTS:
+        raise ValueError(f"grid: found {count} combinations, expected at most {MOST_VARIANTS}")
+    found: list[dict[str, Any]] = []
+    for number, values in enumerate(product(*axes.values()), 1):
+        variant: dict[str, Any] = {}
+        for path, value in zip(axes, values, strict=True):
+            node = variant
+            *above, last = path.split(".")
+            for step in above:
+                node = node.setdefault(step, {})
+            node[last] = value
+        name = "_".join(map(_named, axes, values))
+        fits = len(name) <= _MOST_CHARS and name not in {row["name"] for row in found}
+        found.append({"name": name if fits else f"v{number}", **variant})
+    return found
+
+
+def _axes(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
+    if isinstance(value, Mapping) and value:
+        for key, below in value.items():
+            yield from _axes(f"{path}.{key}".lstrip("."), below)
+    elif not isinstance(value, list) or not value:
+        raise ValueError(f"grid.{path}: found {value!r}; expected a list of values")
+    elif not path.startswith(("train.", "env.")):
+        raise ValueError(f"grid.{path}: expected train.KEY or env.NAME")
+    else:
+        yield path, value
+
+
+def _named(path: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return _UNNAMED.sub("-", f"{path.rpartition('.')[2]}-{text}".lower()).strip("-.")

@@ -54,7 +54,11 @@ def advance(deed: Deed, campaign: str) -> None:
         if one.unit is not None and one.experiment.state == ExperimentState.AWAITING_DECISION:
             _leave(deed, one.experiment.id)
     if isinstance(step, Begin):
-        _begin(deed, row, step)
+        for variant, repeat in [
+            (step.variant, step.repeat),
+            *(step.beside if spec.at_once else ()),
+        ]:
+            _begin(deed, row, variant, repeat)
     elif isinstance(step, End):
         row.comparison = step.comparison
         _end(deed, row, CampaignState.FINISHED, step.comparison.text)
@@ -85,15 +89,15 @@ def _is_cancelled(experiment: ExperimentRow) -> bool:
     return experiment.stop is not None and experiment.stop.kind is StopKind.CANCEL
 
 
-def _begin(deed: Deed, row: CampaignRow, step: Begin) -> None:
+def _begin(deed: Deed, row: CampaignRow, variant: str, repeat: int) -> None:
     """Begin one run, in the name of who submitted the campaign."""
-    plan = reseeded(ResolvedPlan.model_validate(row.variants[step.variant]), step.repeat)
+    plan = reseeded(ResolvedPlan.model_validate(row.variants[variant]), repeat)
     submission = Submission(
         plan=row.plan,
-        name=f"{row.name[:120]} {step.variant} {step.repeat}",
-        labels={**row.labels, "campaign": row.name, "variant": step.variant},
+        name=f"{row.name[:120]} {variant} {repeat}",
+        labels={**row.labels, "campaign": row.name, "variant": variant},
     )
-    place = CampaignPlace(campaign=row.id, variant=step.variant, repeat=step.repeat)
+    place = CampaignPlace(campaign=row.id, variant=variant, repeat=repeat)
     theirs = Deed(session=deed.session, now=deed.now, actor=row.created_by)
     create_experiment(theirs, submission, plan, place=place)
 

@@ -16,6 +16,9 @@ from service.queries.experiments import load_experiments_of
 from service.queries.workers import load_workers
 from service.views.experiments import view_experiment
 
+MOST_FOLLOWED = 3
+"""Of the runs that go on at once: as many are offered to be followed."""
+
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     """Return a campaign with its runs."""
@@ -34,7 +37,7 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
         members=[one.view() for one in brought],
         done=len(done),
         planned=planned,
-        eta_s=_eta_s(done, planned) if running else None,
+        eta_s=_eta_s(done, planned) if running and not spec.at_once else None,
         comparison=row.comparison,
         waiting_for=_waiting_for(session, brought) if running else None,
         text=_text(row, row.comparison, len(done), planned),
@@ -89,7 +92,7 @@ def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> l
         going = [one.experiment.id for one in brought if one.unit is None and not halted]
         found += [
             NextStep(command=f"gonogo watch {name}", text="follow the run that goes on")
-            for name in going
+            for name in going[:MOST_FOLLOWED]
         ]
         return [
             *found,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.cli.connection import parse_pairs, parse_sets
+from gonogo.cli.connection import parse_grid, parse_pairs, parse_sets
 from gonogo.contract.errors import Rejected
 
 
@@ -67,3 +67,12 @@ def test_a_value_may_hold_equals_signs() -> None:
 def test_a_pair_without_a_name_or_value_is_one_clear_error(text: str) -> None:
     with pytest.raises(Rejected, match="expected KEY=VALUE"):
         parse_pairs([text], "--set")
+
+
+def test_the_values_of_a_grid_are_a_list_and_those_of_a_variable_texts() -> None:
+    assert parse_grid(["train.lr=1e-3, 2", "env.A=1,2"]) == {
+        "campaign.grid.train.lr": [1e-3, 2],
+        "campaign.grid.env.A": ["1", "2"],
+    }
+    with pytest.raises(Rejected, match=r"--grid train.lr: not YAML"):
+        parse_grid(["train.lr=["])

@@ -303,6 +303,34 @@ def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane)
     assert [path.path for path in found.paths] == ["command.--fast"]
 
 
+def test_a_grid_at_once_begins_all_its_runs_and_devices_bound_them(plane: Plane) -> None:
+    plan = {
+        "v": 1,
+        "name": "mine",
+        "profile": "cpu",
+        "workload": {"command": "train --lr {lr} --seed {seed}"},
+        "train": {"lr": 1, "seed": 7},
+        "phases": [{"name": "compared", "steps": STEPS}],
+    }
+    sets = {"campaign.grid.train.lr": [1, 2], "campaign.metric": "loss", "campaign.at_once": True}
+    began = submit(plane, plan, set=sets)
+    made = plane.wait(lambda: view(plane, began["id"])["members"], "its runs")
+    places = [(row["variant"], row["repeat"]) for row in made]
+    assert places == [
+        *[("lr-1", 1), ("lr-2", 1), ("lr-2", 2), ("lr-1", 2), ("lr-1", 3), ("lr-2", 3)],
+    ]
+    worker = plane.worker(devices=("cpu:0", "cpu:1"))
+    first = plane.next_order(worker, allow=["train"])
+    worker.active.append(first.run)
+    second = plane.next_order(worker, allow=["train"], free=["cpu:1"])
+    assert first.command == ["train", "--lr", "1", "--seed", "7"]
+    assert second.command == ["train", "--lr", "2", "--seed", "7"]
+    view_ = view(plane, began["id"])
+    assert (view_["done"], view_["planned"], len(view_["members"])) == (0, 6, 6)
+    assert [row["command"].split()[1] for row in view_["next"]] == [*["watch"] * 3, "campaign"]
+    assert plane.call("POST", f"/campaigns/{began['id']}/cancel").status_code < 300
+
+
 @pytest.mark.long
 def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     began = submit(plane)

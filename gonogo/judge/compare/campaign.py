@@ -38,6 +38,8 @@ class Begin:
 
     variant: str
     repeat: int
+    beside: Sequence[tuple[str, int]] = ()
+    """Runs (variant, repeat) that may be begun at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +124,8 @@ def next_step(spec: CampaignSpec, members: Iterable[Member]) -> Begin | Wait | E
         lost = slots.given_up()
         if slots.names[0] in lost or len(lost) >= len(slots.names) - 1:
             return End(comparison=_compared(spec, slots, repeats))
-        begin = next(slots.missing(repeats), None)
-        if begin is not None:
-            return Begin(variant=begin[0], repeat=begin[1])
+        if begin := list(slots.missing(repeats)):
+            return Begin(variant=begin[0][0], repeat=begin[0][1], beside=begin[1:])
         found = _compared(spec, slots, repeats)
         if repeats >= spec.bound or not _is_open(found):
             return End(comparison=found)
