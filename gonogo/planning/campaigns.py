@@ -147,6 +147,22 @@ def _check_seeds(spec: CampaignSpec) -> None:
             raise rejected([Problem(path=path, message=message)])
 
 
+def unseen_changes(resolved: ResolvedCampaign) -> str | None:
+    """Return a warning of variants that change nothing which a command gets to see; None: none."""
+    words = {}
+    for name, plan in resolved.variants.items():
+        order = first_order(plan)
+        words[name] = (order.command, order.env, order.world_size)
+    baseline, *others = words
+    alike = [name for name in others if words[name] == words[baseline]]
+    if not alike or words[baseline][0] is None:
+        return None
+    return (
+        f"{', '.join(alike)}: the command is that of {baseline}; one that is not attached sees a"
+        " key of train by a placeholder alone, such as {lr}"
+    )
+
+
 def first_order(plan: ResolvedPlan) -> Order:
     """Return what the first run of a variant would be ordered."""
     (phase,) = plan.parsed().phases

@@ -6,7 +6,12 @@ from sqlalchemy import select
 
 from gonogo.contract.api import CampaignState, CampaignSubmission
 from gonogo.contract.ids import Kind, new_id
-from gonogo.planning.campaigns import ResolvedCampaign, first_order, resolve_campaign
+from gonogo.planning.campaigns import (
+    ResolvedCampaign,
+    first_order,
+    resolve_campaign,
+    unseen_changes,
+)
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.source import bundled_plan
 from service.db.schema import CampaignRow
@@ -72,8 +77,9 @@ def build_dry_run(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any
 
 
 def warnings_for(session: Session, resolved: ResolvedCampaign, now: float) -> list[str]:
-    """Return why its runs will wait, as the workers are now."""
-    found: dict[str, None] = {}
+    """Return why its runs will wait, as the workers are now, or come to nothing."""
+    unseen = unseen_changes(resolved)
+    found: dict[str, None] = {} if unseen is None else {unseen: None}
     for plan in resolved.variants.values():
         found |= dict.fromkeys(load_warnings(session, plan.parsed(), now))
     return list(found)

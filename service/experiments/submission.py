@@ -2,7 +2,7 @@
 
 import json
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,9 +11,13 @@ from gonogo.contract.api import CampaignPlace, Submission
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
+from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.configurations import configurations_stamp
+from gonogo.planning.layers import merged
+from gonogo.planning.placeholders import values_of
+from gonogo.planning.problems import refuse
 from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -46,11 +50,30 @@ def with_plan(session: Session, submission: Submission) -> Submission:
 
     Raises:
         NotFound: there is no such experiment.
+        Rejected: a key of `train` is set that the plan of a program of its own does not have.
     """
     if submission.plan is not None or submission.origin is None:
         return submission
     source = load_experiment(session, submission.origin.partition(":")[0])
-    return submission.model_copy(update={"plan": resolved_of(source).plan})
+    resolved = resolved_of(source)
+    refuse(_new_keys(resolved, submission.set), "set ")
+    return submission.model_copy(update={"plan": resolved.plan})
+
+
+def _new_keys(resolved: ResolvedPlan, sets: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the set keys of `train` that a plan lacks: of a program of its own nobody else asks."""
+    plan = resolved.parsed()
+    if plan.ours:
+        return
+    for path in sets:
+        name, in_phase, key = path.removeprefix("phases.").partition(".train.")
+        phase = next((row for row in plan.phases if row.name == name), None)
+        if not in_phase or phase is None:
+            continue
+        known = values_of(merged(plan.train, phase.train), phase.steps)
+        if key not in known:
+            keys = sorted(set(known) - {"steps"})
+            yield Problem(path=path, message=f"the plan has no train.{key}; {hint(key, keys)}")
 
 
 _MOST_CHARS = 2**16

@@ -69,6 +69,7 @@ def test_a_command_gets_what_is_set(plane: Plane, gonogo: Gonogo, ended: str) ->
         (("--phase", "long"), "--phase goes with --set"),
         (("--phase", "lng", "--set", "steps=3"), "has no phase 'lng'; did you mean long?"),
         (("--phase", "long", "--set", "steps=3"), "short is skipped"),
+        (("--set", "train.lrr=1"), "short.train.lrr: the plan has no train.lrr; did you mean lr?"),
         (("--set", "steps=0"), "phases.short.steps: found 0"),
         (("--set", "workload.command=x {lrr}"), "unknown placeholder {lrr}; did you mean lr?"),
     ],
