@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.campaign import variants_of
 from gonogo.contract.patch import Patch
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.planning.campaigns import resolve_campaign
@@ -40,7 +41,9 @@ def test_a_plan_that_a_page_shows_is_taken(text: str) -> None:
     said = parse_yaml(text)
     if "campaign" in said:
         found = resolve_campaign(said)
-        assert list(found.variants) == [row["name"] for row in said["campaign"]["variants"]]
+        asked = said["campaign"]
+        rows = variants_of(asked["grid"]) if "grid" in asked else asked["variants"]
+        assert list(found.variants) == [row["name"] for row in rows]
     elif set(said) <= set(Patch.model_fields) and "env" in said:
         resolve_plan({**bundled_plan("demo"), "remedies": {"imbalance": said}})
     else:
