@@ -130,8 +130,8 @@ class BatchedVoice(Voice):
     def logged_step(self) -> int:
         """Return the step of what is logged now: the open one, if it has computed anything."""
         with self._lock:
-            place = self.position
-            return (place.ended if place.untouched else place.step) + self._ahead - self._caught_up
+            place, ahead = self.position, self._counted_now.steps - self._counted_before.steps
+            return (place.ended if place.untouched else place.step) + ahead
 
     def catch_up(self) -> None:
         """Note the last step that was only counted, without its numbers."""

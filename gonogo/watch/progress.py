@@ -190,9 +190,9 @@ def _cycle_limit(view: View, stream: RankStream) -> Limit:
 def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence: bool) -> bool:
     """Whether something besides the clock shows that ranks stand.
 
-    A process is held; or a rank is silent while others send lines, where `silence` counts; or two
-    dumps of every rank are the same, a minority stands outside the collective by the flight
-    recorders or else by every native stack, and its main threads use no CPU.
+    A process is held; or, where `silence` counts, a rank is silent while others send lines; or two
+    dumps of every rank are the same, and a minority stands outside of the collective, by the flight
+    recorders or else by every native stack, and uses no CPU.
     """
     processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
@@ -205,9 +205,8 @@ def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence
     apart = [rank for rank in recorded(view, streams).get("behind", ()) if rank in waits]
     if not apart and None not in waits.values():
         apart = [rank for rank, waiting in waits.items() if waiting is False]
-    if not apart or 2 * len(apart) > len(streams) or any(waits[rank] for rank in apart):
-        return False
-    return all(processes.idles(rank) for rank in apart)
+    few = 0 < 2 * len(apart) <= len(streams)
+    return few and all(processes.idles(rank) and not waits[rank] for rank in apart)
 
 
 def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mono: float) -> bool:

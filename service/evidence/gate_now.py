@@ -13,6 +13,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import CriterionResult
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.measure import build_measure
@@ -94,7 +95,8 @@ def _observe(session: Session, run: str, order: Order) -> list[CriterionResult]:
 
 def _as_if_it_ended(rules: Rules, ranks: dict[int, RankSteps], last: int) -> Rules:
     """Return the rules of a run of the steps that every rank has whole."""
-    firsts = [steps.first_step or last for steps in ranks.values()]
+    ended = (steps.steps.steps_of(Msg.STEP_END) for steps in ranks.values())
+    firsts = [next((step for step, _ in rows), last) for rows in ended]
     first = max(rules.first_step, *firsts)
     return rules.model_copy(update={"first_step": min(first, last), "steps": last})
 

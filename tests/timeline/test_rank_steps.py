@@ -370,7 +370,7 @@ def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> 
         beat(5, "step_end", 3.0, tokens=7, dt_step_s=0.5, **several),
     ):
         assert steps.samples("loss") == {1: 5.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.0}
-        assert steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
+        assert steps.steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
         assert all(steps.steps.said(msg, step) for msg in STEP_MESSAGES for step in range(2, 6))
         assert (steps.boots[0].ended_steps, steps.steps.tokens_told()[3]) == (5, 7)
 
