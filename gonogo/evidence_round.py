@@ -31,7 +31,14 @@ _ORDER = (
 _OF_RANK = re.compile(r"(?P<kind>[a-z_]+)_rank(?P<rank>\d+)\.\w+")
 _OF_NODE = re.compile(r"_node\d+$")
 COLLECTIVES = "collectives.txt"
-_HANGS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE, Detector.ALIVE_LOST})
+_HANGS = frozenset(
+    {
+        Detector.NO_FIRST_HEARTBEAT,
+        Detector.STALL,
+        Detector.SECTION_DEADLINE,
+        Detector.ALIVE_LOST,
+    }
+)
 """Findings of a process that still stood when its evidence was taken."""
 FRAMES_SHOWN = 16
 _NOISE = (

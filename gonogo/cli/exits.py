@@ -1,6 +1,9 @@
 """With which code does a command end? One table for every command."""
 
-from enum import IntEnum
+from enum import IntEnum, StrEnum
+from typing import Annotated
+
+import typer
 
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Verdict
@@ -31,6 +34,18 @@ class Exit(IntEnum):
     BY_HAND = 14
     """Decided by hand: an override stands, whatever it says."""
     INTERRUPTED = 130
+
+
+class Accepted(StrEnum):
+    """Verdicts that may count as success besides GO."""
+
+    CONDITIONAL = "conditional"
+
+
+Accept = Annotated[
+    Accepted | None,
+    typer.Option("--accept", help="Exit with 0 also for this verdict: `conditional`."),
+]
 
 
 _OF_VERDICT = {
@@ -67,6 +82,12 @@ def exit_of_experiment(view: ExperimentView) -> Exit:
     if view.so_far:
         return Exit.INCONCLUSIVE
     return exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None)
+
+
+def accepted(code: int, accept: Accepted | None) -> int:
+    """Return the exit code of a verdict; 0 where the caller accepts that verdict."""
+    accepts = accept is Accepted.CONDITIONAL and code == Exit.CONDITIONAL_GO
+    return Exit.OK if accepts else code
 
 
 def exit_of_error(error: GonogoError) -> Exit:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from gonogo.cli.client import DRAWN_S, Client
 from gonogo.cli.connection import connect, parse_pairs, parse_sets
 from gonogo.cli.evidence import describe_run
-from gonogo.cli.exits import exit_of_experiment
+from gonogo.cli.exits import Accept, accepted, exit_of_experiment
 from gonogo.cli.look.experiments import print_dry_run, print_experiments, submission_fields
 from gonogo.cli.look.goodput import goodput_line
 from gonogo.cli.output import (
@@ -87,6 +87,7 @@ def submit(
     ] = None,
     dry_run: Annotated[bool, typer.Option(help="Only show what would run.")] = False,
     wait: Annotated[bool, typer.Option(help="Watch until it ends; exit by verdict.")] = False,
+    accept: Accept = None,
     as_json: Json = False,
 ) -> None:
     """Submit an experiment."""
@@ -118,7 +119,7 @@ def submit(
             else:
                 out.print(f"{final.id}: {final.state} {standing_text(final)}")
                 print_lines(standing_lines(final))
-            raise typer.Exit(exit_of_experiment(final))
+            raise typer.Exit(accepted(exit_of_experiment(final), accept))
         if as_json:
             print_json(answer)
         else:

@@ -3,6 +3,7 @@
 import math
 import os
 import shlex
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from datetime import datetime
 from itertools import islice
@@ -13,7 +14,7 @@ import typer
 
 from gonogo.cli.connection import connect
 from gonogo.cli.evidence import describe_directory
-from gonogo.cli.exits import exit_of_verdict
+from gonogo.cli.exits import Accept, accepted, exit_of_verdict
 from gonogo.cli.output import (
     duration,
     err,
@@ -25,7 +26,7 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
-from gonogo.cli.standing import cause_lines, diagnosis_lines
+from gonogo.cli.standing import cause_lines, diagnosis_lines, quote_of
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
@@ -34,7 +35,11 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.evidence_round import where_it_stood
 from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
+from gonogo.judge.failures import explain_decision
 from gonogo.supervise.watcher.metrics_file import load_metrics
+
+MOST_LINES = 8
+"""Of the end of `gonogo run`."""
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
@@ -50,6 +55,7 @@ def judge(
     now: Annotated[
         str | None, typer.Option(help="Where the clock stops: Unix seconds or RFC 3339.")
     ] = None,
+    accept: Accept = None,
     as_json: Json = False,
 ) -> None:
     """Judge a run directory: criteria, findings, and what could not be observed."""
@@ -75,11 +81,12 @@ def judge(
             print_json({"verdict": None, "error": error.detail})
         raise
     if as_json:
-        print_json(document)
+        print_json(explained(document, directory))
     else:
         print_judged(document, directory)
     verdict = document["verdict"]
-    raise typer.Exit(exit_of_verdict(Verdict(verdict) if verdict else None))
+    code = exit_of_verdict(Verdict(verdict) if verdict else None)
+    raise typer.Exit(accepted(code, accept))
 
 
 def parse_time(text: str) -> float:
@@ -132,30 +139,70 @@ def print_judged(document: dict[str, Any], directory: Path) -> None:
     _print_verdict(document, directory)
 
 
-def print_brief(document: dict[str, Any], directory: Path) -> None:
-    """Print a decision in at most eight lines: why, the numbers, what was not seen, verdict."""
-    known = bool(document["diagnosis"])
-    if document.get("cause"):
-        lines = islice(cause_lines(Cause.model_validate(document["cause"])), 1 if known else 2)
-        print_lines(f"{line[:7]}  {line[7:]}" for line in lines)
-    if known:
-        print_lines(diagnosis_lines(Decision.model_validate(document)))
-    else:
-        seen = describe_directory(directory, document["findings"])
-        print_lines(f"stood    {text}" for text in islice(seen, 1))
+def explained(document: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return a decision with what its text adds: the diagnosis in words, and what to do next."""
+    known = explain_decision(Decision.model_validate(document))
+    return {
+        **document,
+        "means": None if known is None else known.cause,
+        "remedy": None if known is None else known.remedy,
+        "stood": describe_directory(directory, document["findings"]),
+        "next": _next_of(document, directory),
+    }
+
+
+def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]) -> list[str]:
+    """Print a decision in few lines: why, the numbers, what was not seen, verdict, what is next.
+
+    Args:
+        document: the decision.
+        directory: of the run.
+        advice: what can be done next, the most useful first.
+
+    Returns:
+        The advice that fits, so that all of it is at most `MOST_LINES` lines.
+    """
+    lines = list(_why_lines(document, directory))
     if (numbers := _numbers_text(document, directory)) is not None:
-        print_lines([f"steps    {numbers}"])
+        lines.append(f"steps    {numbers}")
     unseen = len(document["not_observed"])
     if unseen:
         told = "1 thing was" if unseen == 1 else f"{unseen} things were"
-        print_lines([f"unseen   {told} not observed: gonogo judge {directory} lists them"])
-    print_lines([f"run      {directory}"])
-    _print_verdict(document, directory)
+        lines.append(f"unseen   {told} not observed: gonogo judge {directory} lists them")
+    print_lines([*lines, f"run      {directory}"])
+    room = MOST_LINES - len(lines) - len(("run", "verdict"))
+    if room > len(advice) or room > 1:  # else the advice says what is next
+        _print_verdict(document, directory)
+        room -= 1
+    else:
+        _print_verdict(document)
+    shown, more = list(advice[:room]), len(advice) - room
+    if more > 0:
+        shown[-1] += f" ({more} more: --verbose)"
+    return shown
 
 
-def _print_verdict(document: dict[str, Any], directory: Path) -> None:
+def _why_lines(document: dict[str, Any], directory: Path) -> Iterator[str]:
+    """Yield the cause and the words of the log that show it, then what is known of the failure."""
+    known = bool(document["diagnosis"])
+    if document.get("cause"):
+        cause = Cause.model_validate(document["cause"])
+        if known and cause.line is not None:
+            cause = cause.model_copy(update={"text": f"{cause.text}; {quote_of(cause)}"})
+        lines = islice(cause_lines(cause), 1 if known else 2)
+        yield from (f"{line[:7]}  {line[7:]}" for line in lines)
+    if known:
+        yield from diagnosis_lines(Decision.model_validate(document))
+    else:
+        seen = describe_directory(directory, document["findings"])
+        yield from (f"stood    {text}" for text in islice(seen, 1))
+
+
+def _print_verdict(document: dict[str, Any], directory: Path | None = None) -> None:
+    """Print the verdict and what to type next; nothing of the latter without a directory."""
     out.print(f"verdict  {verdict_text(document['verdict'])}")
-    print_lines([f"next     {_next_of(document, directory)}"])
+    if directory is not None:
+        print_lines([f"next     {_next_of(document, directory)}"])
 
 
 def _numbers_text(document: dict[str, Any], directory: Path) -> str | None:

@@ -62,7 +62,7 @@ def advise(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
             " trainer's command there, or start it without a shell (docs/run.md)"
         )
-    if read and some_losses and "coverage" in open_:
+    if read and planned and some_losses and "coverage" in open_:
         remedy = (
             "have every step's line tell it"
             if order.patterns_guessed
@@ -225,11 +225,12 @@ def _advice(
         yield f"nobody knows what a whole run is: say its last step with --steps N{place}"
     untold = [name for name in ("identity", "coverage") if name in open_ and heard]
     lacking = [name for name in untold if name not in order.waive]
-    if read and lacking:
+    if read and lacking and (planned or "completed" not in open_):
         waivers = " ".join(f"--waive {name}" for name in lacking)
+        accept = "take CONDITIONAL_GO for success: --accept conditional"
         yield (
-            f"an unchanged program cannot tell {' and '.join(lacking)}: attach it (three lines,"
-            f" docs/your-trainer.md), or go without: {waivers}"
+            f"a program that is only read cannot report {' and '.join(lacking)}: attach it (three"
+            f" lines, docs/your-trainer.md), or {f'go without: {waivers}' if planned else accept}"
         )
 
 

@@ -22,11 +22,11 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.exits import Exit, exit_of_verdict
+from gonogo.cli.exits import Accept, Exit, accepted, exit_of_verdict
 from gonogo.cli.following import Following, printed_lines
 from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
 from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, wait_for_verdict
-from gonogo.cli.judging import print_brief, print_judged
+from gonogo.cli.judging import explained, print_brief, print_judged
 from gonogo.cli.output import print_json, say, shown_if_taken
 from gonogo.cli.printed_advice import advise_loss
 from gonogo.cli.reach.completing import complete_plans
@@ -157,6 +157,7 @@ def run(
             help="Observe PyTorch from within; else only what it prints is known.",
         ),
     ] = True,
+    accept: Accept = None,
     verbose: Annotated[
         bool,
         typer.Option(
@@ -194,7 +195,8 @@ def run(
     check_waivers(order)
     _make_folders(settings, runs)
     if part is not None and joint is not None and part.node > 0:  # it would refuse the same
-        raise typer.Exit(_follow_node_0(RunDir(runs / joint.follow()), part, settings, as_json))
+        led = RunDir(runs / joint.follow())
+        raise typer.Exit(accepted(_follow_node_0(led, part, settings, as_json), accept))
     run_dir = RunDir(runs / order.run)
     if joint is None:
         _make_run(run_dir, order)
@@ -212,11 +214,11 @@ def run(
     said = _advise(order, run_dir, document, planned=plan is not None, interrupted=interrupted)
     with shown_if_taken():
         if as_json:
-            print_json({**document, "advice": said})
+            print_json({**explained(document, run_dir.path), "advice": said})
         elif verbose:
             print_judged(document, run_dir.path)
         else:
-            print_brief(document, run_dir.path)
+            said = print_brief(document, run_dir.path, said)
     if verbose and not as_json:
         say(
             f"recorded with hash {document['hash']}; gonogo replay {document['id']} derives it"
@@ -226,7 +228,7 @@ def run(
         say(text)
     if interrupted:
         raise typer.Exit(Exit.INTERRUPTED)
-    raise typer.Exit(code)
+    raise typer.Exit(accepted(code, accept))
 
 
 def _lay_plan(order: Order, plan: str | None, phase: str | None, said: list[str]) -> Order:

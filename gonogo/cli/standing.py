@@ -27,9 +27,14 @@ def cause_lines(cause: Cause) -> Iterator[str]:
     """Yield why a verdict is not GO, and of an unknown failure where to look, in order."""
     yield f"why    {'unknown failure: ' if cause.unknown else ''}{cause.text}"
     if cause.line is not None:
-        yield f"       {cause.log} ends: {cause.line}"
+        yield f"       {quote_of(cause)}"
     for number, place in enumerate(cause.look, 1):
         yield f"       {'look at' if number == 1 else '       '} {number}. {place}"
+
+
+def quote_of(cause: Cause) -> str:
+    """Return the last words of the log that say most."""
+    return f"{cause.log} ends: {cause.line}"
 
 
 def diagnosis_lines(decision: Decision) -> Iterator[str]:

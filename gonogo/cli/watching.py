@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
-from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
 from gonogo.cli.look.local_log import LocalLog, is_run_dir
 from gonogo.cli.output import (
     duration,
@@ -333,6 +333,7 @@ def watch(
             autocompletion=complete_experiments,
         ),
     ] = "last",
+    accept: Accept = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, whenever something changed.")
     ] = False,
@@ -345,7 +346,7 @@ def watch(
     if not as_json:
         out.print(f"{final.id}: {final.state} {standing_text(final)}")
         print_lines(standing_lines(final))
-    raise typer.Exit(exit_of_experiment(final))
+    raise typer.Exit(accepted(exit_of_experiment(final), accept))
 
 
 def _watch_json(client: Client, experiment: str) -> ExperimentView:

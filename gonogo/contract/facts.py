@@ -13,7 +13,7 @@ from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.doubt import Doubt, Effect
-from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.finding import Act, Finding, Held, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.patch import RecordedPatch
@@ -107,6 +107,7 @@ class FindingFacts(Recorded):
     source: Source = Source.DEFAULT
     act: Act | None = None
     """When something is done about it."""
+    held: Held = None
 
 
 _Halt = TypeVar("_Halt", Finding, FindingFacts)

@@ -1,9 +1,16 @@
 """What did a detector find?"""
 
 from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
 
 from gonogo.contract.heartbeat import Count
+from gonogo.contract.tick import ProcessState
 from gonogo.contract.wire import Number, Recorded
+
+Held = Annotated[ProcessState | None, Field(exclude_if=lambda state: state is None)]
+"""State in which a process did nothing; left out of a document where it was not held."""
 
 
 class Severity(StrEnum):
@@ -56,5 +63,7 @@ class Finding(Recorded):
     """When it was found, in Unix seconds."""
     key: str
     act: Act | None = None
+    held: Held = None
+    """State of the rank's process, if it was held: stopped, uninterruptible or dead."""
     evidence: list[str] = []
     text: str

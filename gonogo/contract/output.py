@@ -321,6 +321,14 @@ class Judged(Decision):
 
     findings: list[Finding]
     not_observed: list[str]
+    means: str | None
+    """What the diagnosis means."""
+    remedy: str | None
+    """What helps against a known failure."""
+    stood: list[str]
+    """Where the ranks stood, by the evidence of a halt."""
+    next: str
+    """What to type next, and what it shows."""
 
 
 class Ran(Judged):

@@ -38,6 +38,14 @@ class ProcessState(StrEnum):
     UNKNOWN = "unknown"
 
 
+STATE_WORDS: dict[ProcessState, str] = {
+    **{state: state.value for state in ProcessState},
+    ProcessState.STOPPED: "stopped (state T)",
+    ProcessState.UNINTERRUPTIBLE: "uninterruptible (state D)",
+}
+"""A state in words, with the letter that `ps` shows for it."""
+
+
 class RankProbe(Recorded):
     """What the watcher saw of one rank's process."""
 

@@ -24,6 +24,7 @@ from typing import Any
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
+from gonogo.contract.tick import STATE_WORDS, ProcessState
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import Detector
 from gonogo.watch.view import View
@@ -48,7 +49,9 @@ class Culprit:
     why: str = ""
     """What the flight recorders say of it."""
     place: str = ""
-    """What its stack says of it."""
+    """What its process and its stack say of it."""
+    held: ProcessState | None = None
+    """State of its process, if it is held."""
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
@@ -76,8 +79,10 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         stream = min(suspects, key=lambda stream: stream.rank)
         read = view.processes.stacks.get(stream.rank, ())
         fresh = bool(read) and read[-1].mono >= stream.section_mono and read[-1].probe.place
-        place = f"; its stack is in {fresh}" if fresh else ""
-        return Culprit(stream, True, f"rank {stream.rank}", why, place)
+        state = view.processes.of(stream.rank).state if held else None
+        place = f"; its process is {STATE_WORDS[state]}" if state else ""
+        place += f"; its stack is in {fresh}" if fresh else ""
+        return Culprit(stream, True, f"rank {stream.rank}", why, place, state)
     who = "a rank that nothing tells apart"
     if len(suspects) < len(among) and len(suspects) <= MOST_TIED:
         who = f"one of ranks {', '.join(str(rank) for rank in sorted(_ranks(suspects)))}"

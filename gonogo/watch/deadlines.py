@@ -7,9 +7,8 @@ rank's first line, and D5 the time until a finished run exits. D3 halts on silen
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Limit, Place
-from gonogo.contract.tick import ProcessState, Tick
-from gonogo.contract.workload import is_ours
+from gonogo.contract.patience import Limit, Place, ProgramKind
+from gonogo.contract.tick import STATE_WORDS, ProcessState, Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.culprit import name_culprit
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
@@ -117,7 +116,9 @@ def _unheard(view: View, tick: Tick) -> list[Finding]:
     severity, limit = passed
     text = f"rank {missing[0]} has not sent a line {elapsed_s:.0f} s after its start"
     text = f"{text} (limit {limit.seconds:g} s)"
-    if not is_ours(order.entry, order.command):
+    if order.program_kind is ProgramKind.PRINTED:
+        text = f"{text}: no step was observed, nor read from what it prints"
+    elif order.program_kind is ProgramKind.ATTACHED:
         text = f"{text}: unless it hangs, it never attached: add gonogo.trainer.attach()"
     finding = found(
         view,
@@ -237,9 +238,11 @@ def _silent(
 ) -> Finding:
     silent_s = tick.mono - stream.heard_mono
     state = view.processes.of(stream.rank).state
-    why = f"its process is {state}" if view.held(stream.rank, tick.mono) else "other ranks speak"
-    if severity is Severity.SUSPECT:
-        why = "the disk takes no lines" if view.lines_are_refused() else f"its process is {state}"
+    held = state if view.held(stream.rank, tick.mono) else None
+    suspects = severity is Severity.SUSPECT
+    why = f"its process is {STATE_WORDS[state]}" if held or suspects else "other ranks speak"
+    if suspects and view.lines_are_refused():
+        why = "the disk takes no lines"
     return found(
         view,
         Name.ALIVE_LOST,
@@ -250,6 +253,7 @@ def _silent(
         value=silent_s,
         threshold=limit.seconds,
         source=limit.source,
+        held=held,
         text=f"rank {stream.rank} has been silent for {silent_s:.1f} s (limit {limit.seconds:g} s)"
         f" at step {stream.step}, and {why}",
     )

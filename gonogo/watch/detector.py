@@ -37,6 +37,7 @@ from pydantic import BaseModel
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.near import Near
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.patience import ProgramKind
 from gonogo.contract.tick import Tick
 from gonogo.timeline.step import Step
 from gonogo.watch.view import Beat, Run, View, found
@@ -112,6 +113,8 @@ class Detector(Generic[S]):
     """Why it finds nothing while it is not armed."""
     unobserved: ClassVar[str] = ""
     """What the decision says if steps ended and it was never armed."""
+    ours: ClassVar[bool] = False
+    """Whether nsa.train alone is expected to report what it observes."""
     code: ClassVar[OutcomeCode | None] = None
     """Cause of a failure that a plug-in's halt names, else `diverged`; those of D1 to D26 are in
     `gonogo.contract.outcome`."""
@@ -154,8 +157,9 @@ class Detector(Generic[S]):
 
     def missing(self, own: S, view: View) -> str | None:
         """Return what it could not observe, as a sentence for the decision, or None."""
-        unseen = bool(self.unobserved and view.steps.made) and not self.armed(own, view)
-        return self.unobserved if unseen else None
+        expected = not self.ours or self.run.order.program_kind is ProgramKind.OURS
+        unseen = bool(self.unobserved and expected and view.steps.made)
+        return self.unobserved if unseen and not self.armed(own, view) else None
 
     def finding(
         self,

@@ -272,6 +272,8 @@ def _finding(view: View, tick: Tick, group: Standstill, culprit: Culprit, due: D
     place = next(stay.place for stay in group.stays if stay.stream is stream)
     where = place if place in _COMPUTES | STARTS else f"{place}{stream.section_seq}"
     cycle = "" if what == STOOD else "/cycle"
+    ended = f"after step {stream.completed}, the last, the run"
+    who = ended if place in _ENDED else f"step {stream.step}"
     finding = found(
         view,
         detector_of(place, what),
@@ -283,9 +285,9 @@ def _finding(view: View, tick: Tick, group: Standstill, culprit: Culprit, due: D
         value=due.stood_s,
         threshold=due.limit.seconds,
         source=due.limit.source,
-        text=f"step {stream.step} has {what} for {due.stood_s:.1f} s"
-        f" (limit {due.limit.seconds:.1f} s): {culprit.who} is in"
-        f" {stream.section or 'no section'}{culprit.why}{culprit.place}",
+        held=culprit.held,
+        text=f"{who} has {what} for {due.stood_s:.1f} s (limit {due.limit.seconds:.1f} s):"
+        f" {culprit.who} is in {stream.section or 'no section'}{culprit.why}{culprit.place}",
     )
     return finding if place in _PAUSES or culprit.why else blame_who_left(view, finding)
 

@@ -224,6 +224,7 @@ def found(
     source: Source = Source.DEFAULT,
     since: float | None = None,
     act: Act | None = None,
+    held: ProcessState | None = None,
     named: bool = True,
 ) -> Finding:
     """Return a finding; `stream` names the culprit with its section, step and last advance.
@@ -249,5 +250,6 @@ def found(
         at=at,
         key=f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}",
         act=act,
+        held=held,
         text=text,
     )

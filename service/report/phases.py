@@ -197,7 +197,7 @@ def unseen_of(run: RunReport) -> list[str]:
     found = []
     here = run.artifacts.reachable or run.artifacts.dir is None
     elsewhere = "" if here else f" (its files lie on {run.artifacts.host})"
-    if not any("distance_blocks" in row.columns for row in run.layers):
+    if run.ours and not any("distance_blocks" in row.columns for row in run.layers):
         found.append(f"selection by layer: no k_stats.csv here{elsewhere}")
     if run.profile is None:
         found.append(f"hot spots: {_no_profile(run)}{elsewhere}")

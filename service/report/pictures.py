@@ -71,7 +71,7 @@ def phase_pictures(view: ReportView, phase: str) -> PhasePictures:
     for build, unseen in _ALL:
         found = build(courses)
         if found is None:
-            absent.append(unseen)
+            absent += [unseen] * (build is not _gates or any(run.ours for run in runs))
         else:
             stem = f"{file_stem(phase)}-{found.name}"
             pictures.append(replace(found, name=stem, title=f"{phase}: {found.title}"))

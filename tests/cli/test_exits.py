@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.cli.exits import exit_of_error, exit_of_verdict
+from gonogo.cli.exits import Accepted, Exit, accepted, exit_of_error, exit_of_verdict
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import (
     Conflict,
@@ -31,6 +31,13 @@ def test_a_verdict_has_its_own_exit_code(
     verdict: Verdict | None, code: OutcomeCode | None, expected: int
 ) -> None:
     assert exit_of_verdict(verdict, code) == expected
+
+
+def test_an_accepted_verdict_exits_with_0_and_no_other_one_does() -> None:
+    changed = {code for code in Exit if accepted(code, Accepted.CONDITIONAL) != code}
+    assert changed == {Exit.CONDITIONAL_GO}
+    assert accepted(Exit.CONDITIONAL_GO, Accepted.CONDITIONAL) == Exit.OK
+    assert accepted(Exit.CONDITIONAL_GO, None) == Exit.CONDITIONAL_GO
 
 
 @pytest.mark.parametrize(

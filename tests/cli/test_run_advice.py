@@ -61,7 +61,7 @@ def advice(
     [
         (advice("completed", heard=()), ["give one (--pattern"]),
         (advice("completed", heard=(), guessed=False), ["fits --pattern: correct it"]),
-        (advice("completed", "identity", ranks=2), ["--world-size", "--waive identity"]),
+        (advice("completed", "identity", ranks=2), ["--world-size"]),
         (advice("completed", steps=None), ["--steps N"]),
         (
             advice("completed", steps=None, command=("x", "--steps", "9")),
@@ -80,9 +80,13 @@ def advice(
         (advice("completed", last=29, read=False), []),
         (advice("completed", last=29, steps=None), ["--steps N"]),
         (advice("coverage", waive=("coverage",), last=29), []),
-        (advice("identity", "coverage"), ["--waive identity --waive coverage"]),
-        (advice("coverage"), ["go without: --waive coverage"]),
-        (advice("identity", "coverage", waive=("coverage",)), ["go without: --waive identity"]),
+        (advice("identity", "coverage"), ["success: --accept conditional"]),
+        (
+            advice("identity", "coverage", planned=True),
+            ["go without: --waive identity --waive coverage"],
+        ),
+        (advice("coverage", planned=True), ["go without: --waive coverage"]),
+        (advice("identity", "coverage", waive=("coverage",)), ["cannot report identity: attach"]),
         (advice("identity", waive=("identity",)), []),
         (advice("completed", ranks=2, planned=True), []),
         (advice("identity", read=False), []),
@@ -272,5 +276,5 @@ def test_losses_of_some_steps_are_told_from_none(rank: dict[str, Any], said: boo
     remedies = ((True, "have every step's line"), (False, "take loss out of --pattern"))
     for guessed, remedy in remedies:
         given = order.model_copy(update={"patterns": ["x"], "patterns_guessed": guessed})
-        found = advise(given, [row], {0}, read=True, planned=False, some_losses=some)
+        found = advise(given, [row], {0}, read=True, planned=True, some_losses=some)
         assert [remedy in text for text in found] == [True] * said

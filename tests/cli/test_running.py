@@ -119,9 +119,14 @@ def mute(steps: int, *, hang: int = -1, code: int = 0) -> list[str]:
     return ["--", sys.executable, "mute.py", str(steps), str(hang), str(code)]
 
 
-def test_an_unchanged_program_is_judged_by_what_it_prints_and_is_no_go_ahead(folder: Path) -> None:
+def test_an_unchanged_program_is_judged_by_what_it_prints_and_is_conditional(folder: Path) -> None:
     ran = Ran(folder, "--steps", "30", "--json", *mute(30))
-    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
+    assert ran.decision()["cause"]["text"].endswith(
+        "the program is only read: rank 0 did not report its identity"
+    )
+    assert "--accept conditional" in ran.decision()["advice"][0]
+    assert ran.decision()["next"].startswith("gonogo compare OTHER ")
     assert ran.criteria() == {
         "completed": "pass",
         "identity": "inconclusive",
@@ -166,7 +171,7 @@ def test_modules_in_the_folder_of_the_program_are_not_taken_for_those_of_gonogo(
     (folder / "mute.py").rename(folder / "src" / "mute.py")
     program = [sys.executable, "src/mute.py", "30", "-1", "0"]
     ran = Ran(folder, "--steps", "30", "--json", "--", *program)
-    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
     assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
     (run_dir,) = (folder / "home" / "runs").iterdir()
     assert (run_dir / "keeper.log").read_text() == ""
@@ -177,7 +182,7 @@ def test_a_run_without_devices_waits_for_no_other_launch(folder: Path) -> None:
     """A worker of the home, or the first of many runs at once, may hold the lock for long."""
     with holding(launch_lock(folder / "home")):
         ran = Ran(folder, "--steps", "30", "--json", *mute(30))
-    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
     assert ran.criteria()["completed"] == "pass"
 
 
@@ -188,7 +193,7 @@ def test_a_program_that_prints_more_than_can_be_read_at_once_has_not_died(folder
     program = MUTE.replace("iter {step}: loss", "step {step} loss")
     (folder / "mute.py").write_text(program.replace("sys.exit(", more))
     ran = Ran(folder, "--steps", "30", "--json", *mute(30))
-    assert ran.code == Exit.INCONCLUSIVE, ran.err
+    assert ran.code == Exit.CONDITIONAL_GO, ran.err
     assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
 
 
@@ -223,9 +228,9 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
 @pytest.mark.long
 def test_what_is_typed_next_compares_by_what_the_program_tells(folder: Path) -> None:
     """An unchanged program tells no tokens: by them, no run of it counts."""
-    waived = ("--waive", "identity", "--waive", "coverage")
-    ran = Ran(folder, "--steps", "30", *waived, *mute(30))
-    assert ran.code == Exit.CONDITIONAL_GO, ran.err
+    ran = Ran(folder, "--steps", "30", "--accept", "conditional", *mute(30))
+    assert ran.code == Exit.OK, ran.err
+    assert "verdict  CONDITIONAL_GO" in ran.out
     (run_dir,) = (folder / "home" / "runs").iterdir()
     following = ran.out.rstrip().splitlines()[-1]
     assert following.startswith(f"next     gonogo compare OTHER {run_dir} --metric loss  # ")

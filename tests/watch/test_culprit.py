@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.tick import ProcessState, StackProbe
+from gonogo.contract.tick import STATE_WORDS, ProcessState, StackProbe
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.culprit import COLLECTIVES, Culprit, name_culprit
 from gonogo.watch.processes import Process, Processes, Stack
@@ -124,6 +124,8 @@ def test_a_process_that_has_been_held_is_the_culprit(
     processes = Processes(ranks={0: Process(state=state, held_mono=NOW - held_s)})
     culprit = name(rank(0), rank(1, step=40), processes=processes)
     assert (culprit.named, culprit.stream.rank) == (True, named)
+    assert culprit.held == (state if named == 0 else None)
+    assert culprit.place == (f"; its process is {STATE_WORDS[state]}" if named == 0 else "")
 
 
 def test_no_rank_is_named_while_a_node_is_silent() -> None:

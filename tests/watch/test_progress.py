@@ -339,9 +339,23 @@ def test_who_does_not_exit_is_named(gone: list[int], agent: str, who: str | None
     )
 
 
-@pytest.mark.parametrize(("fields", "told"), [({}, False), ({"entry": "train.py"}, True)])
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, False),
+        ({"entry": "train.py"}, True),
+        (
+            {
+                "entry": None,
+                "command": ["python"],
+                "patience": bounded(order_of({}).limits_of_places(), 600.0),
+            },
+            False,
+        ),
+    ],
+)
 def test_a_program_that_may_never_have_attached_is_told_how(
-    fields: dict[str, str], told: bool
+    fields: dict[str, Any], told: bool
 ) -> None:
     world = World(order_of({}, **fields), alive_every_s=5.0)
     world.alive()
@@ -370,3 +384,16 @@ def test_after_its_last_step_a_rank_may_go_from_section_to_section() -> None:
 def test_a_rank_that_is_in_no_section_is_said_to_be_in_none() -> None:
     (halt,) = look(SectionDeadline, [standing(None, for_s=60.25)])
     assert halt.text.endswith("rank 0 is in no section")
+
+
+def test_a_rank_that_stands_after_its_last_step_is_said_to_be_there() -> None:
+    (halt,) = look(SectionDeadline, [standing(None, for_s=601.0, steps=1000)])
+    assert halt.text.startswith("after step 1000, the last, the run has stood for 601.0 s")
+
+
+def test_a_stopped_process_is_called_stopped() -> None:
+    stopped = Process(state=ProcessState.STOPPED, held_mono=NOW - 59.0)
+    row = standing("forward", for_s=61.0)
+    (halt,) = look(Stall, [row], processes=Processes(ranks={0: stopped}))
+    assert halt.text.endswith("rank 0 is in forward; its process is stopped (state T)")
+    assert halt.held == "stopped"

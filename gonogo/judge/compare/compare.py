@@ -122,9 +122,6 @@ def _row(name: str, units: Sequence[Unit]) -> ComparedVariant:
     )
 
 
-# ---- one variant beside the baseline -------------------------------------------------------------
-
-
 def _answered(
     name: str, baseline: Sequence[Unit], units: Sequence[Unit], question: Question, level: float
 ) -> ComparedVariant:
@@ -253,9 +250,6 @@ def better_words(ratio: float, higher_is_better: bool) -> str:
     way = "higher" if ratio > 1.0 else "lower"
     good = (ratio > 1.0) is higher_is_better
     return f"{100.0 * off:.3g} % {way} ({'better' if good else 'worse'})"
-
-
-# ---- all of them ---------------------------------------------------------------------------------
 
 
 def _result(rows: Sequence[ComparedVariant], question: Question) -> tuple[Result, str | None]:

@@ -36,9 +36,6 @@ KEPT_BY = (
 the change, as in `nsa.resume`."""
 
 
-# ---- retries ------------------------------------------------------------------------------------
-
-
 def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> Action:
     """Return what follows a run that infrastructure ended: the last of `attempts`."""
     last = attempts[-1]
@@ -109,9 +106,6 @@ def _ended_by_infra(attempts: Sequence[Attempt]) -> list[Attempt]:
         at for at, row in enumerate(attempts, 1) if row.outcome.klass is not OutcomeClass.INFRA
     )
     return list(attempts[max(others, default=0) :])
-
-
-# ---- confirmations and remedies -----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,9 +243,6 @@ def laid_over(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any
 def _named(change: Mapping[str, Any] | None) -> str | None:
     """Return a change as text that can be compared; None: nothing is changed."""
     return None if change is None else json.dumps(change, sort_keys=True)
-
-
-# ---- what a decision records of the other runs --------------------------------------------------
 
 
 def history_of(attempts: Sequence[Attempt], question: Question, judged: Attempt) -> History | None:

@@ -203,6 +203,7 @@ def _finding_facts(finding: Finding) -> FindingFacts:
         threshold=None if finding.threshold is None else rounded(finding.threshold),
         source=finding.source,
         act=finding.act,
+        held=finding.held,
     )
 
 

@@ -174,9 +174,6 @@ def _reproduced(rows: Sequence[Confirmation]) -> CriterionResult:
     return _condition(REPRODUCED, observed, "; ".join([text, *told]), outcome)
 
 
-# ---- what weakens an order ----------------------------------------------------------------------
-
-
 def ceiling_text(path: str) -> str:
     """Return the ceiling of a setting as the reference prints it; empty without one."""
     return f"at most {CEILINGS[path]:g}" if path in CEILINGS else ""

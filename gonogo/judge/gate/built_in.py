@@ -18,6 +18,7 @@ from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import BootFacts, Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.patience import ProgramKind
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.rules import Rules
@@ -70,16 +71,22 @@ Check = Callable[[Facts, Rules], Iterator[Checked]]
 def evaluate_built_in(name: str, facts: Facts, rules: Rules) -> CriterionResult:
     """Return what a built-in criterion says.
 
-    A waiver excuses nothing but what a program did not report.
+    A waiver excuses nothing but what a program did not report. Without a plan, a program that is
+    known by its printed lines alone needs no waiver for its identity and coverage.
     """
-    worst = worst_check(name, facts, rules)
-    waived = worst.word is UNREPORTED and name in rules.waive and name not in NEVER_WAIVED
+    worst, why = worst_check(name, facts, rules), ""
+    printed = rules.program_kind is ProgramKind.PRINTED and rules.plan == ""
+    read = printed and not any(row.said() for row in facts.identity.values())
+    if worst.word is UNREPORTED and name in rules.waive and name not in NEVER_WAIVED:
+        why = "waived by name: "
+    elif worst.word is UNREPORTED and name in IN_WEIGHTS and read:
+        why = "the program is only read: "
     return CriterionResult(
         id=name,
-        severity=GateSeverity.CONDITIONAL if waived else GateSeverity.REQUIRED,
+        severity=GateSeverity.CONDITIONAL if why else GateSeverity.REQUIRED,
         outcome=_OUTCOME.get(worst.word, CriterionOutcome.INCONCLUSIVE),
         observed={worst.field: worst.observed} if worst.field else worst.observed,
-        evidence=f"waived by name: {worst.text}" if waived else worst.text,
+        evidence=f"{why}{worst.text}",
     )
 
 
@@ -101,9 +108,6 @@ def evaluate_drift(facts: Facts, rules: Rules) -> CriterionResult | None:
         threshold={row.field: row.wanted for row in rows},
         evidence="; ".join(row.text for row in rows[:MOST_TOLD]),
     )
-
-
-# ---- completed ----------------------------------------------------------------------------------
 
 
 def completed(facts: Facts, rules: Rules) -> Iterator[Checked]:
@@ -178,9 +182,6 @@ def _rank_exits(facts: Facts, rules: Rules) -> Iterator[Checked]:
             elif not row.clean:
                 seen = {"code": row.code, "signal": row.signal}
                 yield Checked(FAIL, seen, f"rank {rank} did not exit with 0 ({where})")
-
-
-# ---- identity -----------------------------------------------------------------------------------
 
 
 def identity(facts: Facts, rules: Rules) -> Iterator[Checked]:
@@ -273,9 +274,6 @@ def _watched_order(facts: Facts, rules: Rules) -> Iterator[Checked]:
             yield Checked(INCONCLUSIVE, start.order_sha256, text)
 
 
-# ---- coverage, preflight, watch -----------------------------------------------------------------
-
-
 def coverage(facts: Facts, rules: Rules) -> Iterator[Checked]:
     """Every line of every rank and step is there, once, and no record contradicts another."""
     if not rules.known:
@@ -292,19 +290,20 @@ def coverage(facts: Facts, rules: Rules) -> Iterator[Checked]:
     elif not rules.owed_steps():
         yield Checked(INCONCLUSIVE, None, "no step was required, so none was seen")
     for rank in rules.ranks():
-        yield from _rank_coverage(facts, rank)
+        yield from _rank_coverage(facts, rules, rank)
     yield from doubtful
     yield Checked(PASS, None, "every line of every rank and step is there")
 
 
-def _rank_coverage(facts: Facts, rank: int) -> Iterator[Checked]:
+def _rank_coverage(facts: Facts, rules: Rules, rank: int) -> Iterator[Checked]:
     row = facts.ranks.get(str(rank))
     if row is None or row.count == 0:
         yield Checked(INCONCLUSIVE, None, f"rank {rank} wrote no line")
         return
     if row.gaps:
         yield Checked(INCONCLUSIVE, row.gaps, f"rank {rank}: {row.gaps} lines are missing")
-    partly = INCONCLUSIVE if row.with_loss else UNREPORTED
+    chosen = rules.plan or any(row.said() for row in facts.identity.values())
+    partly = INCONCLUSIVE if row.with_loss and chosen else UNREPORTED  # only read: it prints some
     for missing, word in ((row.missing, UNREPORTED), (row.without_loss, partly)):
         if missing is None:
             yield Checked(INCONCLUSIVE, None, f"rank {rank}: its lines were not counted")

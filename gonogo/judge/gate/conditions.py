@@ -182,9 +182,6 @@ def experiment_verdict(
     return worst(said)
 
 
-# ---- approvals ----------------------------------------------------------------------------------
-
-
 def is_approval(condition: Condition) -> bool:
     """Say whether a condition is a person's approval."""
     return condition.criterion == APPROVAL and "/" in condition.id

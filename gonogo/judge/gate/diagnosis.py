@@ -12,7 +12,7 @@ name are in `gonogo/judge/failures.yaml`.
 | `halt:D`, `section:S`, `step:N` | detector D halted the run, in section S (`none`), at step N |
 | `hang:S` | `stall` or `section_deadline` halted the run in section S; `compute` is any of three |
 | `stood:compute` | the rank that the halt names was computing |
-| `mute` | the rank that the halt names wrote no line |
+| `mute`, `held:P` | the rank that the halt names wrote no line; its process stood in state P |
 | `found:D` | detector D found something |
 | `error:F` | the error of the run is the known failure F |
 | `dtype:D`, `env:NAME=VALUE`, `nsa` | the ranks reported a format, a setting, groups of attention |
@@ -46,6 +46,7 @@ EVIDENCE: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("fp16_overflow", ("code:non_finite dtype:fp16",)),
     ("non_finite_loss", ("code:non_finite",)),
     ("data_sharding", ("error:index_out_of_range !one_rank",)),
+    ("process_stopped", ("held:stopped",)),
     (ERROR, ()),
     ("out_of_memory", ("code:oom",)),
     ("collective_desync", ("halt:stall section:none stood:compute",)),
@@ -111,7 +112,7 @@ def _signs(facts: Facts, rules: Rules) -> Iterator[str]:
 
 
 def _signs_of_halt(halt: FindingFacts, facts: Facts) -> Iterator[str]:
-    yield from (f"halt:{halt.detector}", f"step:{halt.step}")
+    yield from (f"halt:{halt.detector}", f"step:{halt.step}", f"held:{halt.held}")
     section = halt.section or "none"
     yield f"section:{section}"
     if halt.detector in HANGS:

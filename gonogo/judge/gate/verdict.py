@@ -128,9 +128,6 @@ def class_verdict(
     return Verdict.INCONCLUSIVE if outcome.code is OutcomeCode.HALTED else None
 
 
-# ---- criteria -----------------------------------------------------------------------------------
-
-
 def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
     """Return what every criterion says: built-in, of the order, of the plan, of other runs."""
     drift = evaluate_drift(facts, rules)
@@ -143,9 +140,6 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
             row = row.model_copy(update={"severity": GateSeverity.CONDITIONAL, "evidence": text})
         found.append(row)
     return [*found, *added_criteria(facts, rules)]
-
-
-# ---- conditions ---------------------------------------------------------------------------------
 
 
 def settle(

@@ -1,11 +1,11 @@
 """Write the heartbeats of a program that does not know gonogo, by the lines that it prints.
 
 The reader follows the log that the program writes. Each new step becomes `progress` in the
-heartbeat file of its rank, and `alive` follows while the program lives. `done` follows if the
-program left with 0 and `printed_steps` knows that the last step was its last. Nothing stands
-between the program and its log: a slow or dead reader holds nobody up. A program that sends its
-own heartbeats is left alone from then on. Lines that arrive together are spaced evenly, because
-nobody knows when each was printed. Standard library only.
+heartbeat file of its rank, and `alive` follows while the program lives and is not stopped. `done`
+follows if the program left with 0 and `printed_steps` knows that the last step was its last.
+Nothing stands between the program and its log: a slow or dead reader holds nobody up. A program
+that sends its own heartbeats is left alone from then on. Lines that arrive together are spaced
+evenly, because nobody knows when each was printed. Standard library only.
 """
 
 import math
@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from gonogo.plain_file import next_data, open_plain, read_plain
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
-from gonogo.supervise.processes import SHELLS, load_program
+from gonogo.supervise.processes import SHELLS, load_program, load_stat
 from gonogo.trainer.line import build_line
 from gonogo.trainer.line_file import ATTACHED, LAST_S, OBSERVED, READ, SHOW_EVERY_S, LineFile, Taken
 
@@ -105,11 +105,17 @@ class OutputLines:
         shows = self._has_others and time.monotonic() >= self._show_at
         for rank in self._ranks.values():
             rank.flush()
-            if time.monotonic() - rank.written_at >= self._alive_every_s:
+            is_due = time.monotonic() - rank.written_at >= self._alive_every_s
+            if is_due and not self._is_stopped():
                 rank.write("alive")
             if shows:
                 self._show_at = time.monotonic() + SHOW_EVERY_S
                 rank.file.show()
+
+    def _is_stopped(self) -> bool:
+        """Say whether the program is stopped (SIGSTOP): then its silence is to be seen."""
+        stat = load_stat(self._pid)
+        return stat is not None and stat.state == "T"
 
     def close(self, code: int, *, asked: bool) -> None:
         """Write the rest, and `done` of each rank that left by itself at a known end.

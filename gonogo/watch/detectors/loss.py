@@ -417,6 +417,7 @@ class GateCollapse(Detector[Gates]):
     State = Gates
     armed_by = "reported"
     steps = True
+    ours = True
     blind = "no gate statistics were reported yet"
     unobserved = "No gate statistics were reported: a collapse of the gates was not observed."
 

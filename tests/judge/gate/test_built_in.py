@@ -501,6 +501,46 @@ def test_what_is_waived_by_name_and_unseen_is_a_condition_that_a_person_settled(
     assert states == dict.fromkeys(("coverage", "preflight"), ("waived", None))
 
 
+def reads(**changes: Any) -> tuple[Order, list[Rank]]:
+    """A command without a plan that prints the loss of every second step, and a step alone."""
+    command = ["python", "train.py"]
+    plain = {"command": command, "plan": "", "plan_digest": "", "identity": Identity(), "gate": []}
+    order = order_of().model_copy(update={"entry": None, **plain, **changes})
+    ranks = healthy_ranks(order)
+    for rank in ranks:
+        shown = [row for row in rank.lines if row["msg"] in ("boot", "progress", "done")]
+        for seq, row in enumerate(shown, 1):
+            row["seq"] = seq
+            names = set(Identity.model_fields) if row["msg"] == "boot" else set()
+            hidden = {"loss"} if row["msg"] == "progress" and row["step"] % 2 else names
+            for name in hidden:
+                row.pop(name, None)
+        rank.lines = shown
+    return order, ranks
+
+
+def test_a_program_that_is_only_read_is_conditional_go_with_the_reason() -> None:
+    found = judged(record_of(*reads()))
+    rows = {row.id: (row.severity, row.evidence) for row in found.criteria}
+    for name in ("identity", "coverage"):
+        severity, evidence = rows[name]
+        assert severity == "conditional"
+        assert evidence.startswith("the program is only read: ")
+    assert found.verdict == "CONDITIONAL_GO", rows
+    assert {row.criterion for row in found.conditions} == {"identity", "coverage"}
+
+
+@pytest.mark.parametrize("kind", ["a plan orders it", "it reports an identity", "it is started"])
+def test_what_could_report_its_identity_and_steps_needs_a_waiver(kind: str) -> None:
+    """A plan asks for more; an attached or observed program could have told."""
+    command = {"plan": "mine", "plan_digest": "x"} if kind == "a plan orders it" else {}
+    started = {"command": None, "entry": "train.py"} if kind == "it is started" else {}
+    order, ranks = reads(**command, **started)
+    if kind == "it reports an identity":
+        say(0, "boot", torch="2.13.0")(ranks)
+    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
+
+
 def test_without_the_waiver_the_same_is_inconclusive() -> None:
     order = waiving("coverage")
     assert judged(record_of(order, preflight=None)).verdict == "INCONCLUSIVE"

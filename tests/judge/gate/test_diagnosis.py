@@ -33,8 +33,10 @@ def facts_with(
     sections_s: dict[str, float] | None = None,
     stood_in: str | None = None,
     warned: str | None = None,
+    held: str | None = None,
 ) -> Facts:
     halt = {"detector": detector, "severity": "halt", "rank": 1, "section": section, "step": step}
+    halt["held"] = held
     warn = {"detector": warned, "severity": "warn", "rank": 1, "section": None, "step": step}
     there = {"count": 9, "digest": "", "boots": 1, "gaps": 0, "last_step": step - 1}
     last = {"last_section": stood_in, "done_step": None, "tokens": []}
@@ -118,6 +120,12 @@ CASES = [
     ("lost_peer", facts_with("nonzero_exit", failure="lost_peer")),
     ("killed", killed(9)),
     (None, killed(11)),
+    ("process_stopped", facts_with("stalled", detector="alive_lost", held="stopped")),
+    ("process_stopped", facts_with("stalled", detector="stall", section="log", held="stopped")),
+    (
+        "hang_in_compute",
+        facts_with("stalled", detector="stall", section="backward", held="uninterruptible"),
+    ),
     ("never_spoke", mute(0)),
     (None, mute(3)),
     ("out_of_memory", facts_with("oom", failure="out_of_memory")),

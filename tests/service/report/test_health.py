@@ -146,6 +146,8 @@ def test_what_is_not_there_says_why() -> None:
         "selection by layer: no k_stats.csv here (its files lie on gpu-7)",
         "hot spots: no profile.json or profile.txt here (its files lie on gpu-7)",
     ]
+    other = order_of().model_copy(update={"entry": "train.py"})
+    assert not any("selection" in row for row in unseen_of(run_report(other)))
     quiet = order_of().model_copy(update={"train": {"engine": {"profile_steps": 0}}})
     assert (
         "hot spots: no profile was asked for (train.engine.profile_steps is 0)"

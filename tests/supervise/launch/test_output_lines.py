@@ -8,6 +8,7 @@ import itertools
 import os
 import random
 import re
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -225,6 +226,24 @@ def test_silence_is_broken_once_it_has_spoken_and_not_before(tmp_path: Path) -> 
     time.sleep(0.01)
     program.write("nothing\n")
     assert program.told()[-1].msg == "alive"
+
+
+def test_a_stopped_program_is_silent_until_it_continues(tmp_path: Path) -> None:
+    """Else nobody would notice: its reader lives."""
+    with subprocess.Popen(["sleep", "60"]) as sleeper:
+        try:
+            program = Program(tmp_path, STEP, pid=sleeper.pid).write("step 1 loss 1\n")
+            seen = {}
+            for number in (signal.SIGSTOP, signal.SIGCONT):
+                sleeper.send_signal(number)
+                options = os.WUNTRACED if number == signal.SIGSTOP else os.WCONTINUED
+                os.waitpid(sleeper.pid, options)
+                before = len(program.told())
+                time.sleep(0.001)
+                seen[number] = [row.msg for row in program.write("").told()[before:]]
+        finally:
+            sleeper.kill()
+    assert seen == {signal.SIGSTOP: [], signal.SIGCONT: ["alive"]}
 
 
 @pytest.mark.parametrize(("code", "asked"), [(1, False), (-9, False), (0, True), (3, True)])

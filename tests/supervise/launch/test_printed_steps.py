@@ -81,6 +81,20 @@ SHAPES: dict[str, Line] = {
     "paddle": lambda n, x: f"[    INFO] - loss: {x}, learning_rate: 1.0e-05, global_step: {n}",
     "automodel": lambda n, x: f"INFO | train_ft | step {n} | epoch 0 | loss {x} | grad_norm 0.15",
     "swift": lambda n, x: str({"lm loss": x, "lr": 1e-5, "global_step/max_steps": f"{n}/30"}),
+    "rnnt": lambda n, x: f"Epoch: 0, Batch: {n}, Global Step: {n}, Step Time: 1.6160, Loss: {x}",
+    "eagle": lambda n, x: f"train_eagle1 | epoch=0 step={n} loss={x} acc=0.32 hidden_loss=1.805",
+    "mmcv": lambda n, x: (
+        f"mmdet - INFO - Epoch [1][{n}/30]\tlr: 1.000e-02, eta: 5:02:49, loss_cls: 0.8, loss: {x}"
+    ),
+    "mmengine": lambda n, x: (
+        f"mmengine - INFO - Iter(train) [{n:5d}/30]  lr: 9.9e-03  loss: {x}  decode.acc_seg: 60.1"
+    ),
+    "nanochat": lambda n, x: (
+        f"step {n:05d}/00030 ({n / 0.3:.2f}%) | loss: {x} | dt: 512.31ms | tok/sec: 1,023,411"
+    ),
+    "diffusers": lambda n, x: bar(n, 30, f", lr=1e-5, step_loss={x}", "Steps: "),
+    "speechbrain": lambda n, x: bar(n, 30, f", train_loss={x}"),
+    "json": lambda n, x: json.dumps({"ts": 1.7e9 + n, "step": n, "loss": x, "lr": 1e-4}),
     "jsonl": lambda n, x: json.dumps({"ts": 1.7e9, "_step": n, "train/loss": x}),
     "trl-ppo": lambda n, x: str({"loss/policy_avg": x, "lr": 1e-6, "episode": n}),
     "llama-factory": lambda n, x: json.dumps({"current_steps": n, "total_steps": 30, "loss": x}),
@@ -98,12 +112,17 @@ SHAPES: dict[str, Line] = {
     "boosting without a loss": lambda n, x: f"[{n}]\tvalidation_0-auc:0.75",
     "bar without a loss": lambda n, x: bar(n, 30, lead="Train: "),
     "fraction without a loss": lambda n, x: f"[{n}/30] done in 0.4 s",
+    "ultralytics": lambda n, x: (
+        f"      {n}/30      2.31G     {x}      2.345         24        640: "
+        "100%|██████████| 8/8 [00:01<00:00,  5.21it/s]"
+    ),
     "of": lambda n, x: f"finished step {n} of 30",
 }  # fmt: skip
 UNLIKE = {"modded-nanogpt", "boosting without a loss", "bar without a loss", "of"} | {
-    "fraction without a loss"
+    "fraction without a loss",
+    "ultralytics",
 }
-"""Shapes that show no loss."""
+"""Shapes of which no loss is read."""
 
 
 def lines_of(shape: str, last: int) -> list[str]:
@@ -121,6 +140,63 @@ def test_each_shape_shows_all_steps_and_an_early_end(shape: str, last: int) -> N
     assert reading.losses == losses
 
 
+PARTS: dict[str, tuple[int, list[str], list[int], float]] = {
+    "olmo": (
+        739328,
+        [
+            f"INFO [olmo.train:816, rank=0] [step={n}/739328,epoch=0]\n"
+            f"    optim/total_grad_norm=7.7\n    train/CrossEntropyLoss={12 - n / 10}\n"
+            "    train/Perplexity=1,664\n    throughput/total_tokens=4,194,304"
+            for n in range(1, 31)
+        ],
+        list(range(1, 31)),
+        9.0,
+    ),
+    "fairseq": (
+        900,
+        [
+            f"train_inner | epoch 003: {n - 695:6d} / 356 loss={n / 100}, nll_loss=8.44,"
+            f" num_updates={n}, lr=0.000175, gnorm=156.036, loss_scale=0.5\n"
+            "NOTE: overflow detected, setting loss scale to: 0.25"
+            for n in range(700, 901, 5)
+        ],
+        list(range(700, 901, 5)),
+        9.0,
+    ),
+    "paddle": (
+        300000,
+        [
+            f"ppocr INFO: epoch: [{1 + n // 250}/1200], global_step: {n}, lr: 0.001000, loss:"
+            f" {3 - n / 400}, loss_cbn: 0.000000, avg_samples: 4.0, eta: 15:13:26"
+            for n in range(10, 401, 10)
+        ],
+        list(range(10, 401, 10)),
+        2.0,
+    ),
+    "axolotl": (
+        873,
+        [
+            f"{bar(n, 873)}\n{ {'loss': 1.6 - n / 100, 'learning_rate': 0.1, 'epoch': 0.2} }"
+            for n in range(2, 61, 2)
+        ]
+        + ["[INFO] [axolotl.utils.dataloader._len_est:264] [PID:42] total_num_tokens: 26000"],
+        list(range(2, 61, 2)),
+        1.0,
+    ),
+    "aanet": (30, [f"[2031-02-08 08:52:{n:02d},978] cur_loss: {n}" for n in range(30)], [], 0.0),
+}  # fmt: skip
+"""Total, records, the steps that they show, and the last loss."""
+
+
+@pytest.mark.parametrize("shape", PARTS)
+def test_records_of_several_lines_and_other_numbers_show_their_steps(shape: str) -> None:
+    total, records, steps, loss = PARTS[shape]
+    reading = Reading(total).read("\n".join(records).split("\n"))
+    assert reading.steps == steps
+    assert reading.losses.get(steps[-1] if steps else 0, 0.0) == pytest.approx(loss)
+    assert not reading.is_whole(total) or shape == "fairseq"
+
+
 @pytest.mark.parametrize("made", [36, 38, 39, 40])
 @pytest.mark.parametrize("every", [1, 2, 3, 10])
 @pytest.mark.parametrize("bars", [1, 2])
@@ -131,6 +207,8 @@ def test_each_shape_shows_all_steps_and_an_early_end(shape: str, last: int) -> N
         "step {n}: loss {x}",
         "global_step={n} loss={x}",
         "iter {n}: loss {x}, time 10ms",
+        "Iteration {n}, Loss = {x}",
+        "Step {n} | train_loss {x}",
         "[{n}/40] loss: {x}",
         "{{'loss': {x}, 'step': {n}}}",
     ],
