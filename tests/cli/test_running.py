@@ -501,7 +501,7 @@ def test_a_run_that_has_no_keeper_says_how_it_ended(
 
 def is_judged(folder: Path, ran: subprocess.Popen[bytes]) -> None:
     """Wait for a mute run that nobody listens to; it has its verdict, and a recorded decision."""
-    assert ran.wait(timeout=200) == Exit.INCONCLUSIVE
+    assert ran.wait(timeout=200) == Exit.CONDITIONAL_GO
     (recorded,) = (folder / "home" / "decisions").iterdir()
     rows = json.loads(recorded.read_text())["criteria"]
     assert {row["id"]: row["outcome"] for row in rows}["completed"] == "pass"
@@ -558,7 +558,7 @@ def test_a_decision_that_no_disk_takes_from_stdout_is_one_line_and_its_exit_code
             cwd=folder, env=environment(folder), stdout=full, stderr=subprocess.PIPE, text=True,
             check=False,
         )  # fmt: skip
-    assert ran.returncode == Exit.INCONCLUSIVE
+    assert ran.returncode == Exit.CONDITIONAL_GO
     assert "Traceback" not in ran.stderr
     assert ran.stderr.count("gonogo: stdout: No space left on device") == 1
     assert len(list((folder / "home" / "decisions").iterdir())) == 1
@@ -574,7 +574,7 @@ def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path)
     assert f"no decision can be recorded; gonogo judge {run_dir} shows" in ran.err
     judged = gonogo("judge", str(run_dir))
     seen = subprocess.run(judged, env=environment(folder), capture_output=True, check=False)
-    assert seen.returncode == Exit.INCONCLUSIVE
+    assert seen.returncode == Exit.CONDITIONAL_GO
 
 
 def test_a_home_that_cannot_be_is_one_line(
