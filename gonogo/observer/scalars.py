@@ -63,11 +63,14 @@ class Sum:
         if first is not None:
             self.add(first)
 
-    def add(self, part: float | Scalar) -> None:
-        """Add one number."""
+    def add(self, part: "float | Scalar | Sum") -> None:
+        """Add one number, or another sum."""
         self._told = True
         if isinstance(part, float):
             self._known += part
+        elif isinstance(part, Sum):
+            self._known += part._known
+            self._waiting += part._waiting
         else:
             self._waiting.append(part)
 

@@ -3,8 +3,10 @@
 The primary optimizer is the one with most parameters. A step is counted when it has stepped and a
 backward pass has run since its last step, so a subclass that calls `super().step()`, a closure and
 an optimizer that is called once for each parameter group count once. An update that a gradient
-scaler skips is a step with `skipped`. The loss is the sum of the roots of the backward passes of
-the step: with gradient accumulation, each root is a part of the mean.
+scaler skips is a step with `skipped`. If the primary optimizer steps no more and another one does
+(folds, stages), the other one follows it, and its steps so far are counted then. The loss is the
+sum of the roots of the backward passes of the step: with gradient accumulation, each root is a part
+of the mean.
 
 Of steps that take a few milliseconds most are only counted (`gonogo.observer.voice`): nothing but
 their losses is read, and the loss of the next noted step is the mean since the one before.
@@ -17,14 +19,26 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.observer.rank import ObservedRank, open_rank
 from gonogo.observer.scalars import Sum, read
 
 _FEW = 3
-"""Steps after which another optimizer is the primary one, if the larger one has made none."""
+"""Steps of another optimizer after which it is the primary one: the larger one has made none, or
+the other one was made after its last step."""
+_MANY, _TIMES = 10, 4
+"""Otherwise so many, and so many times as many as there ever were between two primary steps."""
 _PAUSES = ("eval", "checkpoint")
+
+
+class _Kept(NamedTuple):
+    """A step of an optimizer that is not the primary one, and what was read for it."""
+
+    optimizer: Callable[[], Any]
+    loss: float | Sum | None
+    loss_is_known: bool
+    norm: float | Sum | None
 
 
 class Training:
@@ -41,19 +55,22 @@ class Training:
         self._is_plain = True
         """Whether the last step was one backward pass at a time, and a step of the optimizer."""
         self._is_open = False
-        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """The optimizers, each with the steps that were counted when it was made."""
+        self._counted = 0
         self._primary: Callable[[], Any] = lambda: None
         self._parameters: frozenset[int] = frozenset()
         """The ids of the primary optimizer's parameters."""
-        self._others = 0
-        """Steps of other optimizers before the primary one's first."""
+        self._kept: list[_Kept] = []
+        """Steps of other optimizers since the primary one's last."""
+        self._most = 0
+        """The most of them between two steps of the primary one."""
         self._booted = self._began = False
         self._depth = 0
         """Of backward passes within each other."""
         self._passes = 0
-        self._counted_pass = -1
-        """The backward pass of the last counted step."""
+        self._counted_pass = self._kept_pass = -1
+        """The backward passes of the last counted step and the last kept one."""
         self._posts = self._posted_in_backward = 0
         self._loss: float | Sum | None = None
         self._norm: float | Sum | None = None
@@ -238,16 +255,8 @@ class Training:
 
     def _add_loss(self, root: Any) -> None:
         number = None if root is None else read(root)
-        before, self._loss_is_known = self._loss, self._loss_is_known and number is not None
-        if number is None:
-            return
-        if before is None:
-            self._loss = number if isinstance(number, float) else Sum(number)
-        elif isinstance(before, float) and isinstance(number, float):
-            self._loss = before + number
-        else:
-            self._loss = before if isinstance(before, Sum) else Sum(before)
-            self._loss.add(number)
+        self._loss_is_known = self._loss_is_known and number is not None
+        self._loss = _added(self._loss, number)
 
     def clipped(self, norm: Any) -> None:
         """Note the norm of the gradients that a clipping function returns."""
@@ -258,7 +267,7 @@ class Training:
 
     def made(self, optimizer: Any) -> None:
         """Note an optimizer that was constructed."""
-        self._optimizers.add(optimizer)
+        self._optimizers[optimizer] = self._counted
 
     def begins_step(self, optimizer: Any) -> None:
         """Note that an optimizer begins its step."""
@@ -269,16 +278,16 @@ class Training:
         """Count a step of an optimizer."""
         self._posts += 1
         if self.counts_only:
-            self._count_only(optimizer)
-            return
+            if self._primary() is optimizer:
+                self._count_only()
+                return
+            self._note_again()
         rank = self.opened()
         if rank is None:
             return
         self._begin(optimizer)
         if self._primary() is not optimizer:
-            self._others += not self._depth
-            if self._others == _FEW:
-                self._choose(optimizer)
+            self._keep(optimizer)
         elif self._depth:
             self._posted_in_backward += 1
         else:
@@ -299,18 +308,49 @@ class Training:
         if self._began:
             return
         self._began = True
-        self._optimizers.add(optimizer)
+        self._optimizers.setdefault(optimizer, 0)
         largest = max(self._optimizers, key=_size)
         self._choose(optimizer if _size(largest) == _size(optimizer) else largest)
 
     def _choose(self, primary: Any) -> None:
-        """Make an optimizer the primary one, and report what runs."""
+        """Make an optimizer the primary one, and report what runs unless steps were counted."""
         rank = self.rank
         assert rank is not None
         self._primary = weakref.ref(primary)
         self._parameters = frozenset(map(id, _parameters(primary)))
         self._booted = True
-        rank.boot(primary, _steps_made(primary))
+        if not self._counted:
+            rank.boot(primary, _steps_made(primary))
+
+    def _keep(self, optimizer: Any) -> None:
+        """Keep a step of an optimizer that is not the primary one; this one may follow it."""
+        if self._depth or self._passes in (self._counted_pass, self._kept_pass):
+            return
+        self._kept_pass, self._is_plain = self._passes or -1, False
+        self._kept.append(
+            _Kept(weakref.ref(optimizer), self._loss, self._loss_is_known, self._norm)
+        )
+        self._loss, self._loss_is_known, self._norm = None, True, None
+        if self._primary() is None:
+            enough = 1
+        elif not self._counted or self._optimizers.get(optimizer, 0) == self._counted:
+            enough = _FEW
+        else:
+            enough = max(_MANY, _TIMES * self._most)
+        if len(self._kept) >= enough:
+            kept, self._kept, self._most = self._kept, [], 0
+            self._choose(optimizer)
+            for row in kept:
+                self._add(row)
+                if row.optimizer() is optimizer:
+                    self._note(optimizer)
+            self._counted_pass = self._kept_pass
+
+    def _add(self, row: _Kept) -> None:
+        """Add what was read for a kept step to what is read for the next counted one."""
+        self._loss = _added(row.loss, self._loss)
+        self._loss_is_known = self._loss_is_known and row.loss_is_known
+        self._norm = row.norm if self._norm is None else self._norm
 
     def _count(self, skipped: Any = None) -> None:
         """Count a step of the primary optimizer.
@@ -321,7 +361,17 @@ class Training:
         rank, primary = self.rank, self._primary()
         if rank is None or primary is None or self._passes == self._counted_pass:
             return
-        self._counted_pass, self._others = self._passes or -1, -sys.maxsize
+        self._counted_pass = self._passes or -1
+        if self._kept:
+            self._most = max(self._most, len(self._kept))
+            for row in self._kept:
+                self._add(row)
+            self._kept = []
+        self._note(primary, skipped)
+
+    def _note(self, primary: Any, skipped: Any = None) -> None:
+        rank = self.rank
+        assert rank is not None
         rate = primary.param_groups[0].get("lr")
         numbers: dict[str, Sum | float | None] = {
             "loss": self._loss if self._loss_is_known else None,
@@ -333,11 +383,12 @@ class Training:
         plain = self._is_plain and isinstance(self._loss, float) and skipped is None
         self._left = rank.note_step(numbers)
         self.counts_only = plain and self._left > 0
+        self._counted += 1
         self._loss = self._norm = None
         self._loss_is_known = self._is_plain = True
 
-    def _count_only(self, optimizer: Any) -> None:
-        if self._primary() is not optimizer or self._passes == self._counted_pass:
+    def _count_only(self) -> None:
+        if self._passes == self._counted_pass:
             return
         rank, loss = self.rank, self._loss
         if rank is None or not isinstance(loss, float):
@@ -345,6 +396,7 @@ class Training:
             self._count()
             return
         self._counted_pass, self._loss = self._passes, None
+        self._counted += 1
         self._left -= 1
         if rank.count_step(loss) or self._left <= 0:
             self._note_again()
@@ -356,6 +408,18 @@ def _parameters(optimizer: Any) -> list[Any]:
 
 def _size(optimizer: Any) -> int:
     return sum(int(row.numel()) for row in _parameters(optimizer))
+
+
+def _added(one: float | Sum | None, other: Any) -> float | Sum | None:
+    """Return the sum of two numbers, of which each may be unknown yet, or None."""
+    if one is None or other is None:
+        one = other if one is None else one
+        return one if one is None or isinstance(one, float | Sum) else Sum(one)
+    if isinstance(one, float) and isinstance(other, float):
+        return one + other
+    total = one if isinstance(one, Sum) else Sum(one)
+    total.add(other)
+    return total
 
 
 def _steps_made(optimizer: Any) -> int:

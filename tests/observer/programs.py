@@ -104,6 +104,24 @@ def two_optimizers() -> None:
         tell(fake.item() + loss.item())
 
 
+def folds() -> None:
+    """Three folds of four steps, each with a model and an optimizer of its own; the first lives."""
+    kept = []
+    for _ in range(3):
+        net = model()
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        kept.append(optimizer)
+        train(net, optimizer, data(4))
+
+
+def stages() -> None:
+    """Two optimizers made at the beginning, one trained after the other: 20 steps and 26."""
+    nets = [model(), model()]
+    own = [torch.optim.AdamW(net.parameters(), lr=1e-2) for net in nets]
+    for net, optimizer, steps in zip(nets, own, (20, 26), strict=True):
+        train(net, optimizer, data(steps))
+
+
 def subclass() -> None:
     """An optimizer that calls its parent's step: torch reports each step twice."""
 

@@ -93,6 +93,18 @@ def test_of_two_optimizers_the_larger_one_steps(tmp_path: Path) -> None:
     assert found.losses() == pytest.approx(found.told)
 
 
+@LONG
+@pytest.mark.parametrize(("name", "steps"), [("folds", 12), ("stages", 46)])
+def test_an_optimizer_that_follows_the_primary_one_is_counted_from_its_first_step(
+    tmp_path: Path, name: str, steps: int
+) -> None:
+    found = Observed(tmp_path, name)
+    lines = found.lines()
+    assert steps_of(lines, "step_end") == list(range(1, steps + 1))
+    assert found.losses() == pytest.approx(found.told)
+    assert len(said(lines, "boot")) == 1
+
+
 def test_a_closure_is_one_step(tmp_path: Path) -> None:
     assert steps_of(Observed(tmp_path, "closure").lines(), "step_end") == STEPS
 

@@ -1,0 +1,138 @@
+"""Which steps of which optimizers count: calls as torch makes them, without torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gonogo.observer.training import Training
+
+
+class Tensor:
+    """A number that is a loss or a parameter."""
+
+    def __init__(self, number: float = 0.0, size: int = 1) -> None:
+        self.number, self.size = number, size
+
+    def numel(self) -> int:
+        return self.size
+
+    def detach(self) -> Tensor:
+        return self
+
+    def __float__(self) -> float:
+        return self.number
+
+    class device:
+        type = "cpu"
+
+
+class Optimizer:
+    """An optimizer of a model of that many parameters."""
+
+    def __init__(self, observed: Training, size: int = 10) -> None:
+        self.param_groups: list[dict[str, Any]] = [{"params": [Tensor(size=size)], "lr": 0.1}]
+        self.state: dict[Any, Any] = {}
+        observed.made(self)
+
+
+class Rank:
+    """Keeps what is reported."""
+
+    is_ours, section = True, None
+
+    def __init__(self) -> None:
+        self.losses: list[Any] = []
+        self.booted: list[int] = []
+
+    def enter(self, section: str | None) -> None:
+        pass
+
+    def boot(self, optimizer: Any, after: int) -> None:
+        self.booted.append(optimizer.param_groups[0]["params"][0].size)
+
+    def note_step(self, numbers: dict[str, Any]) -> None:
+        self.losses.append(numbers["loss"])
+
+
+@pytest.fixture
+def observed() -> Training:
+    training = Training()
+    training.rank = Rank()  # type: ignore[assignment]
+    return training
+
+
+def step(observed: Training, optimizer: Optimizer, loss: float = 1.0, times: int = 1) -> None:
+    for _ in range(times):
+        observed.began_backward(Tensor(loss))
+        observed.ended_backward()
+        observed.begins_step(optimizer)
+        observed.stepped(optimizer)
+
+
+def losses(observed: Training) -> list[Any]:
+    rank: Any = observed.rank
+    assert len(rank.booted) == 1
+    return rank.losses
+
+
+def test_a_later_optimizer_follows_at_once_if_the_primary_one_is_gone(observed: Training) -> None:
+    for _ in range(3):
+        step(observed, Optimizer(observed), times=2)
+    assert losses(observed) == [1.0] * 6
+
+
+def test_a_later_optimizer_follows_after_three_steps_which_count(observed: Training) -> None:
+    first = Optimizer(observed)
+    step(observed, first, times=5)
+    second = Optimizer(observed, size=5)
+    for n in range(4):
+        step(observed, second, loss=float(n))
+    assert losses(observed) == [1.0] * 5 + [0.0, 1.0, 2.0, 3.0]
+
+
+def test_a_later_stage_may_have_several_optimizers(observed: Training) -> None:
+    first = Optimizer(observed)
+    step(observed, first, times=5)
+    one, other = Optimizer(observed, size=5), Optimizer(observed, size=5)
+    for _ in range(6):
+        step(observed, one)
+        step(observed, other, loss=2.0)
+    assert len(losses(observed)) == 11
+
+
+def test_stages_of_optimizers_that_were_made_at_the_beginning_count(observed: Training) -> None:
+    stages = [Optimizer(observed) for _ in range(3)]
+    for optimizer in stages:
+        step(observed, optimizer, times=20)
+    assert losses(observed) == [1.0] * 60
+
+
+@pytest.mark.parametrize("critics", [1, 2])
+def test_alternating_optimizers_make_one_step_together(observed: Training, critics: int) -> None:
+    critic, actor = Optimizer(observed, size=4), Optimizer(observed)
+    for _ in range(30):
+        step(observed, critic, times=critics)
+        step(observed, actor)
+    assert losses(observed) == [1.0 + critics] * 30
+
+
+def test_a_larger_optimizer_that_never_steps_loses_no_step(observed: Training) -> None:
+    idle, used = Optimizer(observed, size=99), Optimizer(observed)
+    step(observed, used, times=7)
+    rank: Any = observed.rank
+    assert rank.losses == [1.0] * 7
+    assert rank.booted == [99, 10]
+    assert idle.state == {}
+
+
+def test_two_optimizers_of_one_backward_pass_make_one_step(observed: Training) -> None:
+    encoder, decoder = Optimizer(observed), Optimizer(observed, size=9)
+    for _ in range(30):
+        observed.began_backward(Tensor(1.0))
+        observed.ended_backward()
+        for optimizer in (encoder, decoder):
+            observed.begins_step(optimizer)
+            observed.stepped(optimizer)
+    assert losses(observed) == [1.0] * 30
