@@ -1,20 +1,22 @@
 """Which rank does this process write for, and what does it say at its beginning and its end?
 
-The heartbeat file is opened when the process shows that it trains: it joins a process group, reads
-a `DataLoader`, or computes a backward pass. Launchers, loader workers and helpers of a rank do none
-of that before their rank has.
+The heartbeat file is opened when the process shows that it trains: it joins a process group, or it
+has made an optimizer and reads a `DataLoader` or computes a backward pass. Launchers, loader
+workers and helpers of a rank do none of that before their rank has.
 """
 
 import atexit
 import hashlib
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gonogo.observer.scalars import Sum
 from gonogo.observer.settings import (
     Settings,
+    is_launched,
     is_of_rank,
     launcher_rank,
     load_settings,
@@ -23,7 +25,7 @@ from gonogo.observer.settings import (
 from gonogo.observer.voice import BatchedVoice
 from gonogo.trainer import ranks
 from gonogo.trainer.identity import count_environment, count_model, digest_files
-from gonogo.trainer.line_file import ATTACHED, OBSERVED, READ, Taken
+from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, READ, Taken
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.voice import is_speaking
@@ -131,7 +133,7 @@ class ObservedRank:
         self._voice.write_noted(wait=True)
         self._voice.say("unobserved", **_described(error))
         self._voice.close()
-        for name in (ATTACHED, OBSERVED):
+        for name in (ATTACHED, OBSERVED, OBSERVABLE):
             (self._run.path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
@@ -146,6 +148,19 @@ class ObservedRank:
         elif self._told is not None:
             self._voice.say("done", step=self._voice.position.ended)
         self._voice.close()
+
+
+def is_in_group() -> bool:
+    """Whether this process is of a process group, or about to join one."""
+    return is_launched() or ranks.group() is not None
+
+
+def announce() -> None:
+    """Let the reader of printed lines know that this program can be observed."""
+    folder = load_settings().run_dir
+    if folder is not None and not is_of_rank():
+        with suppress(OSError):
+            (folder / OBSERVABLE).touch()
 
 
 def open_rank() -> ObservedRank | None:

@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gonogo.observer.rank import ObservedRank, open_rank
+from gonogo.observer.rank import ObservedRank, announce, is_in_group, open_rank
 from gonogo.observer.scalars import Sum, read
 
 _FEW = 3
@@ -57,6 +57,8 @@ class Training:
         self._is_open = False
         self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         """The optimizers, each with the steps that were counted when it was made."""
+        self._is_observable = False
+        """Whether an optimizer was made."""
         self._counted = 0
         self._primary: Callable[[], Any] = lambda: None
         self._parameters: frozenset[int] = frozenset()
@@ -126,6 +128,8 @@ class Training:
                 return rank
             self.rank, self.is_over = None, True  # the script attached itself
         if self._is_open or self.is_over or _is_loader_worker():
+            return None
+        if not (self._is_observable or is_in_group()):
             return None
         self._is_open = True
         self.rank = open_rank()
@@ -268,9 +272,13 @@ class Training:
     def made(self, optimizer: Any) -> None:
         """Note an optimizer that was constructed."""
         self._optimizers[optimizer] = self._counted
+        if not self._is_observable and not _is_loader_worker():
+            self._is_observable = True
+            announce()
 
     def begins_step(self, optimizer: Any) -> None:
         """Note that an optimizer begins its step."""
+        self._is_observable = True
         if not self._began and self.opened() is not None:
             self._begin(optimizer)
 

@@ -323,9 +323,10 @@ def hook_fails() -> None:
 
 
 def attaches() -> None:
-    """A program that attaches itself after its loader was read once."""
+    """A program that attaches itself after an optimizer was made and its loader was read once."""
     import gonogo.trainer
 
+    torch.optim.AdamW(model().parameters())
     list(data())
     net = model()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)

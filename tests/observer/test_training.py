@@ -136,3 +136,17 @@ def test_two_optimizers_of_one_backward_pass_make_one_step(observed: Training) -
             observed.begins_step(optimizer)
             observed.stepped(optimizer)
     assert losses(observed) == [1.0] * 30
+
+
+def test_no_rank_is_opened_before_an_optimizer_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Any] = []
+    monkeypatch.setattr("gonogo.observer.training.open_rank", lambda: opened.append(1))
+    training = Training()
+    training.fetches(grad=True)
+    training.began_backward(Tensor(1.0))
+    training.ended_backward()
+    assert opened == []
+    made = Optimizer(training)
+    training.fetches(grad=True)
+    assert opened == [1]
+    assert made.state == {}

@@ -5,7 +5,8 @@ heartbeat file of its rank, and `alive` follows while the program lives and is n
 follows if the program left with 0 and `printed_steps` knows that the last step was its last.
 Nothing stands between the program and its log: a slow or dead reader holds nobody up. A program
 that sends its own heartbeats is left alone from then on. Lines that arrive together are spaced
-evenly, because nobody knows when each was printed. Standard library only.
+evenly, because nobody knows when each was printed. The first lines of a program that the observer
+can see are left for the end: an evaluation before the first step is no step. Standard library only.
 """
 
 import math
@@ -22,7 +23,16 @@ from gonogo.plain_file import next_data, open_plain, read_plain
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
 from gonogo.supervise.processes import SHELLS, load_program, load_stat
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import ATTACHED, LAST_S, OBSERVED, READ, SHOW_EVERY_S, LineFile, Taken
+from gonogo.trainer.line_file import (
+    ATTACHED,
+    LAST_S,
+    OBSERVABLE,
+    OBSERVED,
+    READ,
+    SHOW_EVERY_S,
+    LineFile,
+    Taken,
+)
 
 LINE_BYTES = 8192
 """Of a longer line the rest is not looked at."""
@@ -67,6 +77,7 @@ class OutputLines:
         self._began = self._looked = self._show_at = time.monotonic()
         self._bar: bytes | None = None  # a bar that was read while it stood
         self._yields = False  # whether the observer writes the heartbeats
+        self._is_closing = False
         # Nobody sees how a program ends below a shell.
         self._by_shell = os.path.basename((order.get("command") or ("",))[0]) in SHELLS
 
@@ -86,6 +97,8 @@ class OutputLines:
             return True
         if self._yields:
             self._resume()
+        if not (self._ranks or self._is_closing) and (self._folder / OBSERVABLE).exists():
+            return True
         if program := load_program(self._pid):
             self._by_shell = program in SHELLS
         give_up, is_all = time.monotonic() + within_s, True
@@ -126,6 +139,7 @@ class OutputLines:
             code: exit code, or minus the signal.
             asked: whether the run was asked to end.
         """
+        self._is_closing = True
         by_itself = self._read_the_rest() and code == 0 and not asked
         if not self._is_off and self._log.rest:
             self._take(self._log.rest)

@@ -22,7 +22,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.launch.output_lines import LINE_BYTES, OutputLines
-from gonogo.trainer.line_file import ATTACHED, LineFile
+from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
 
@@ -445,3 +445,22 @@ def test_a_line_without_an_end_takes_no_memory_and_hides_none_that_follow(tmp_pa
     assert len(program.reader._log.rest) == LINE_BYTES
     program.write("\nstep 1 loss 2.5\nstep 2 loss 2.5\n").reader.close(0, asked=False)
     assert [step for step, _ in program.steps()] == [1, 2]
+
+
+def test_lines_before_the_first_step_of_an_observable_program_are_no_steps(tmp_path: Path) -> None:
+    """nanoGPT prints "step 30: train loss" of an evaluation before its first step."""
+    (tmp_path / OBSERVABLE).touch()
+    program = Program(tmp_path, STEP, steps=31).write("step 30 loss 2.5\n")
+    assert not RunDir(tmp_path).heartbeat(0).exists()
+    for name in (OBSERVED, ATTACHED):
+        (tmp_path / name).touch()
+    program.write("step 31 loss 2.5\n").reader.close(0, asked=False)
+    assert not RunDir(tmp_path).heartbeat(0).exists()
+
+
+def test_an_observable_program_that_was_not_observed_is_read_at_its_end(tmp_path: Path) -> None:
+    (tmp_path / OBSERVABLE).touch()
+    program = Program(tmp_path, STEP, steps=2).write("step 1 loss 2.5\nstep 2 loss 2\n")
+    program.reader.close(0, asked=False)
+    assert program.steps() == [(1, 2.5), (2, 2.0)]
+    assert program.told()[-1].msg == "done"
