@@ -39,6 +39,8 @@ class Following:
         stream = sys.stderr if quiet else sys.stdout
         self._shown_on = None if stream is None else stream.fileno()
         self._offset = self._findings = 0
+        self._last = b"\n"
+        """The last byte of the output that was shown."""
         self._began = self._told = time.monotonic()
         self._warned = False
         self._remainder = Remainder()
@@ -62,7 +64,15 @@ class Following:
             return
         with suppress(OSError), self._log.open("rb", buffering=0) as log:
             while chunk := os.pread(log.fileno(), _CHUNK_BYTES, self._offset):
-                self._offset += os.write(self._shown_on, chunk)
+                written = os.write(self._shown_on, chunk)
+                self._offset, self._last = self._offset + written, chunk[written - 1 : written]
+
+    def end_line(self) -> None:
+        """End the last line of the output, unless the program or a bar on a terminal has."""
+        if self._shown_on is not None and self._last != b"\n":
+            with suppress(OSError):
+                if self._last != b"\r" or not os.isatty(self._shown_on):
+                    os.write(self._shown_on, b"\n")
 
     def _tell(self, now: float) -> None:
         snapshot = load_metrics(self._dir.path)

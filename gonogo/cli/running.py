@@ -495,6 +495,7 @@ def _follow(
                 raise KeyboardInterrupt(asked.pop(0))
             following.look()
             if ended:
+                following.end_line()
                 if keeper.returncode > 0:
                     say(_last_line(run_dir.path / place.own("keeper.log")))
                 return interrupts > 0

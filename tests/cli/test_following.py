@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from gonogo.cli.following import Remainder
+from pathlib import Path
+
+import pytest
+
+from gonogo.cli.following import Following, Remainder
+from gonogo.rundir import RunDir
+from tests.cli.test_printed_advice import order_of
 
 
 def test_the_rest_is_told_by_the_steps_that_were_seen_and_not_by_the_start() -> None:
@@ -22,3 +28,20 @@ def test_without_a_last_step_nothing_is_left() -> None:
     pace = Remainder()
     pace.tell(1, None, 0.0)
     assert pace.tell(5, None, 4.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [("", ""), ("done\n", "done\n"), ("done", "done\n"), ("\r100%", "\r100%\n"), ("\r", "\r\n")],
+)
+def test_the_closing_lines_begin_on_a_line_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, printed: str, shown: str
+) -> None:
+    run_dir = RunDir(tmp_path)
+    run_dir.rank_log(0).write_text(printed, newline="")
+    with (tmp_path / "stdout").open("w+", newline="") as stdout:
+        monkeypatch.setattr("sys.stdout", stdout)
+        following = Following(run_dir, order_of(), quiet=False)
+        following.look()
+        following.end_line()
+    assert (tmp_path / "stdout").read_bytes().decode() == shown
