@@ -269,12 +269,12 @@ class MemoryLeak(Detector[Growth]):
     ) -> Finding:
         halts, series = severity is Severity.HALT, leak.series
         whose = "" if leak.rank is None else f" of rank {leak.rank}"
-        when = "" if eta_s is None else f" in about {eta_s:.0f} s"
+        when, steps = "" if eta_s is None else f" in about {eta_s:.0f} s", self.run.order.steps
+        when += "" if steps is None else f", before the last of {steps} steps"
         path = "memory_leak.limit_mb" if leak.kind == HOST else "memory_limit.reserved_mb"
         text = (
             f"{LABELS[leak.kind]}{whose} grows by {series.slope:.3g} MB a step, to"
-            f" {series.last_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f}"
-            f" MB{when}, before the last of {self.run.order.last_step} steps"
+            f" {series.last_mb:.0f} MB at step {step.step}: it hits {leak.limit_mb:.0f} MB{when}"
         )
         return self.finding(
             step, view, severity, f"{leak.kind}/{'all' if leak.rank is None else leak.rank}", text,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -271,7 +272,7 @@ class Grown:
 
     Args:
         watch: settings besides.
-        last: the last step of the run.
+        last: the last step of the run; None: nobody says.
         step_s: how long a step takes; None: nobody knows.
         ranks: how many.
         nodes: how many they are on.
@@ -281,7 +282,7 @@ class Grown:
         self,
         watch: dict[str, Any] | None = None,
         *,
-        last: int = 1_000,
+        last: int | None = 1_000,
         step_s: float | None = 1.0,
         ranks: int = 1,
         nodes: int = 1,
@@ -289,7 +290,8 @@ class Grown:
         leak = {"min_samples": 8, "window_samples": 16, **(watch or {})}
         device = {"reserved_mb": leak.pop("reserved_mb", None)}
         settings = {"memory_leak": leak, "memory_limit": device, "slow": {"warmup_steps": 0}}
-        run = Run(order=order(settings, steps=last, world_size=ranks, nodes=nodes))
+        run = Run(order=order(settings, steps=last or 1, world_size=ranks, nodes=nodes))
+        run = replace(run, order=run.order.model_copy(update={"steps": last}))
         paced = {} if step_s is None else {0: standing(None, for_s=0.0, step_s=step_s)}
         self.view = View(run=run, streams=paced)
         self.detector = MemoryLeak(run)
@@ -342,6 +344,11 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
         "host memory of rank 0 grows by 8 MB a step, to 1064 MB at step 8: it hits 1100 MB in about"
         " 2 s, before the last of 1000 steps"
     )
+
+
+def test_no_last_step_is_named_if_nobody_says_it() -> None:
+    (warning, *_) = Grown({"limit_mb": 1_100}, last=None).rise(12, 8.0).of(Severity.WARN)
+    assert warning.text.endswith("to 1064 MB at step 8: it hits 1100 MB in about 4 s")
 
 
 @pytest.mark.parametrize("every", [1, 3, 10])
