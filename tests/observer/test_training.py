@@ -150,3 +150,26 @@ def test_no_rank_is_opened_before_an_optimizer_is_made(monkeypatch: pytest.Monke
     training.fetches(grad=True)
     assert opened == [1]
     assert made.state == {}
+
+
+class Later:
+    """A number that a device still copies."""
+
+    def __init__(self, number: float) -> None:
+        self.number = number
+
+    def value(self, *, wait: bool = False) -> float | None:
+        return self.number if wait else None
+
+
+def test_losses_of_two_optimizers_are_added_when_a_device_has_copied_them(
+    observed: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gonogo.observer.training.read", lambda tensor: Later(tensor.number))
+    critic, actor = Optimizer(observed, size=4), Optimizer(observed)
+    for _ in range(3):
+        step(observed, critic, loss=2.0)
+        step(observed, actor)
+    found = losses(observed)
+    assert all(row.settle(wait=True) for row in found)
+    assert [row.total for row in found] == [3.0] * 3
