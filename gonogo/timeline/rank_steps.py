@@ -12,12 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from gonogo.contract.heartbeat import (
-    NON_TRAINING_SECTIONS,
-    Heartbeat,
-    Identity,
-    Msg,
-)
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.last_words import MOST_ERROR_CHARS
 from gonogo.own_metrics import Columns, keep, samples_of
 from gonogo.timeline.columns import BITS, StepTable

@@ -33,6 +33,8 @@ from gonogo.watch.view import ALL_SILENT_S, View, found
 CYCLE_X = 2.0
 """Times the sum of all limits within which a step must end."""
 _CYCLE = (Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.LOG, Place.NO_SECTION, Place.EARLY_STEPS)
+IDLE_S = 120.0
+"""After so long, main threads that idle where they are show a stall."""
 STARTS = frozenset({Place.START, Place.BOOT, Place.FIRST_STEP, Place.PRINTED_RESTART})
 _ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
 _COMPUTES = frozenset(
@@ -42,8 +44,6 @@ _LOCKSTEP = frozenset({Place.EARLY_STEPS, Place.COMPUTE, Place.LOG, Place.NO_SEC
 """Places in which unchanged stacks show a stall early."""
 _PAUSES = frozenset({Place.DATA, Place.CHECKPOINT, Place.EVAL})
 """Places in which no rank waits for one that has left."""
-
-
 STOOD = "stood"
 
 
@@ -183,16 +183,15 @@ def _cycle_limit(view: View, stream: RankStream) -> Limit:
     m = view.median_step_s()
     places = _CYCLE if stream.completed_steps else (*_CYCLE, Place.BOOT, Place.FIRST_STEP)
     limits = (view.run.patience[row].limit(_basis_s(view, stream, row, m)) for row in places)
-    seconds = CYCLE_X * added([limit.seconds for limit in limits if limit is not None])
-    return Limit(seconds, Source.ADAPTIVE)
+    return Limit(CYCLE_X * added([row.seconds for row in limits if row]), Source.ADAPTIVE)
 
 
 def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence: bool) -> bool:
     """Whether something besides the clock shows that ranks stand.
 
-    A process is held; or, where `silence` counts, a rank is silent while others send lines; or two
-    dumps of every rank are the same, and a minority stands outside of the collective, by the flight
-    recorders or else by every native stack, and uses no CPU.
+    A process is held; or two dumps of every rank are the same, and a minority stands outside of the
+    collective, by the flight recorders or else by every native stack, and uses no CPU; or, where
+    `silence` counts, one rank alone is silent (elsewhere it may only hold its interpreter).
     """
     processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):
@@ -207,6 +206,12 @@ def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence
         apart = [rank for rank, waiting in waits.items() if waiting is False]
     few = 0 < 2 * len(apart) <= len(streams)
     return few and all(processes.idles(rank) and not waits[rank] for rank in apart)
+
+
+def idle(view: View, streams: Sequence[RankStream], mono: float) -> bool:
+    """Whether the last two dumps of each rank are the same, and its main thread uses no CPU."""
+    look = view.processes
+    return all(look.stands(s.rank, s.advanced_mono, mono) and look.idles(s.rank) for s in streams)
 
 
 def witnessed(view: View, streams: Sequence[RankStream], culprit: RankStream, mono: float) -> bool:
@@ -252,8 +257,11 @@ def _halt_due(view: View, group: Standstill, mono: float) -> Due | None:
     early = view.run.patience[Place.CORROBORATED].limit(view.median_step_s())
     if early is not None and places <= _LOCKSTEP:
         is_due = early.seconds < min(limit.seconds, group.stood_s)
-        silence = Place.COMPUTE in places  # elsewhere a rank may hold its interpreter
-        limit = early if is_due and corroborated(view, group.streams, mono, silence) else limit
+        late = Limit(max(IDLE_S, 2.0 * early.seconds), early.source)
+        if is_due and corroborated(view, group.streams, mono, Place.COMPUTE in places):
+            limit = early
+        elif late.seconds < min(limit.seconds, group.stood_s) and idle(view, group.streams, mono):
+            limit = late
     if group.stood_s > limit.seconds:
         return Due(Severity.HALT, group.stood_s, limit)
     lowest = min(group.streams, key=lambda stream: stream.step)

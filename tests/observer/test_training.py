@@ -52,8 +52,9 @@ class Rank:
     def boot(self, optimizer: Any, after: int) -> None:
         self.booted.append(optimizer.param_groups[0]["params"][0].size)
 
-    def note_step(self, numbers: dict[str, Any]) -> None:
+    def note_step(self, numbers: dict[str, Any]) -> int:
         self.losses.append(numbers["loss"])
+        return 0
 
 
 @pytest.fixture

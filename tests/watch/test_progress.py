@@ -274,6 +274,21 @@ def test_flight_recorders_show_who_stands_outside_where_no_native_stack_could_be
     assert [(halt.rank, halt.threshold) for halt in found] == ([] if waits else [(1, 15.0)])
 
 
+@pytest.mark.parametrize(("works", "halt_s"), [(False, 120.0), (True, None)])
+def test_one_rank_that_idles_where_it_was_is_halted_after_two_minutes(
+    works: bool, halt_s: float | None
+) -> None:
+    """It waits for no other rank: only its own stack can show that it stands."""
+    world = World(order_of({}, world_size=1)).boot().steps(10)
+    world.open_step()
+    began = world.mono
+    world.hang(0, "forward", 200.0)
+    for at_s in (30.0, 35.0, 95.0, 155.0):
+        row = {"rank": 0, "digest": "a", "waiting": False, "cpu_s": at_s if works else 0.0}
+        world.probes.append((began + at_s, {"stacks": [row]}))
+    assert [halt.threshold for halt in watch(world).halts] == ([] if halt_s is None else [halt_s])
+
+
 def test_a_run_that_is_done_and_does_not_exit_is_warned_of_and_halted() -> None:
     world = World(order_of({}, steps=10), alive_every_s=5.0).boot().steps(10)
     for rank in world.ranks:

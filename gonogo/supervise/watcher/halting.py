@@ -49,7 +49,8 @@ from gonogo.timeline.rank import RankStream
 from gonogo.trainer.line_file import READ
 
 EVIDENCE_WAIT_S = 1.0
-SECOND_ROUND_S = 5.0
+SECOND_ROUND_S, NEXT_ROUND_S = 5.0, 60.0
+"""After a suspicion, and after each round of a run that still stands."""
 RECENT_ROUND_S = 10.0
 VICTIM_WAIT_S = 15.0
 """How long the death of a rank that missed another waits for what its node's silence means."""
@@ -103,7 +104,7 @@ class Halting:
         self._act_at = self._settled_at = 0.0
         self._deferred: Finding | None = None
         self._deferred_until = 0.0
-        self._second_round_at: float | None = None
+        self._next_round_at: float | None = None
         self._suspicion: Finding | None = None
         self._leaving = Leaving()
         self._second: Response | None = None
@@ -137,8 +138,10 @@ class Halting:
         halts = finding.severity is Severity.HALT
         most = MAX_ROUNDS if halts else MAX_ROUNDS_OF_SUSPICION
         paths = self._take_evidence(finding, now, most=most)
-        if not halts and finding.detector in _STANDING and self._second_round_at is None:
-            self._second_round_at, self._suspicion = now + SECOND_ROUND_S, finding
+        before = None if self._next_round_at is None else self._suspicion
+        is_new = before is None or before.step != finding.step
+        if not halts and finding.detector in _STANDING and is_new:
+            self._next_round_at, self._suspicion = now + SECOND_ROUND_S, finding
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
     def foresee(self, finding: Finding, now: float) -> None:
@@ -217,15 +220,14 @@ class Halting:
         self._request(Response(way=Way.KILL, request=ended))
 
     def advance(self, now: float) -> None:
-        """Act on what is due: an operator's second word, a second round, or the decision."""
+        """Act on what is due: an operator's second word, a further round, or the decision."""
         self._decide_all(now)
         if self._second is not None and self._is_due(now, self._second_at):
             if not self._is_killed():
                 self._request(self._second)
             self._second = None  # only now, as below
-        if self._second_round_at is not None and now >= self._second_round_at:
-            self._second_round_at = None
-            self._look_again(now)
+        if self._next_round_at is not None and now >= self._next_round_at:
+            self._next_round_at = now + NEXT_ROUND_S if self._look_again(now) else None
         if self._pending is None and self._deferred is not None and now >= self._deferred_until:
             self._pending, self._act_at = self._deferred, now
         pending = self._pending
@@ -273,16 +275,16 @@ class Halting:
             if died and self._processes.may_be_victim(finding.rank):
                 self._settled_at = now + VICTIM_WAIT_S
 
-    def _look_again(self, now: float) -> None:
+    def _look_again(self, now: float) -> bool:
         """Take a thorough round, which costs time, of a run that still stands where it stood."""
         suspicion = self._suspicion
         if suspicion is None or self._pending is not None or self.asked():
-            return
+            return False
         rank, step = suspicion.rank, suspicion.step
         if rank is not None and step is not None and self._step_of(rank) > step:
-            return
-        reason = suspicion.detector
-        self._evidence.start_round(reason, self._processes.targets(), now, native=True)
+            return False
+        targets = self._processes.targets()
+        return self._evidence.start_round(suspicion.detector, targets, now, native=True) is not None
 
     def _take_evidence(self, finding: Finding, now: float, *, most: int) -> list[str]:
         """Return the paths of a recent round, or of one that this finding starts, by relevance."""

@@ -23,6 +23,7 @@ from gonogo.supervise.evidence.rounds import (
 )
 from gonogo.supervise.watcher.halting import (
     EVIDENCE_WAIT_S,
+    NEXT_ROUND_S,
     RECENT_ROUND_S,
     SECOND_ROUND_S,
     VICTIM_WAIT_S,
@@ -182,15 +183,27 @@ def test_a_run_that_is_ending_is_looked_at_no_more(
     assert evidence.rounds == ["stall"]
 
 
-def test_standing_suspicion_gets_a_second_round_later(
+def test_standing_suspicion_gets_a_second_round_later_and_then_one_a_minute(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
     halting.observe(finding(Severity.SUSPECT), 0.0)
     halting.advance(SECOND_ROUND_S - 0.1)
     assert len(evidence.rounds) == 1
+    third_s = SECOND_ROUND_S + NEXT_ROUND_S
+    for at_s, rounds in ((SECOND_ROUND_S, 2), (third_s - 0.1, 2), (third_s, 3)):
+        halting.advance(at_s)
+        assert len(evidence.rounds) == rounds
+
+
+def test_another_suspicion_gets_a_second_round_of_its_own(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT, step=8), 0.0)
     halting.advance(SECOND_ROUND_S)
-    halting.advance(SECOND_ROUND_S + 1)
-    assert len(evidence.rounds) == 2
+    halting.observe(finding(Severity.SUSPECT, step=9), 30.0)
+    rounds = len(evidence.rounds)
+    halting.advance(30.0 + SECOND_ROUND_S)
+    assert len(evidence.rounds) == rounds + 1
 
 
 def test_suspicion_that_went_away_gets_no_second_round(
