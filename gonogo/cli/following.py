@@ -8,9 +8,11 @@ from contextlib import suppress
 
 from gonogo.cli.output import duration, say
 from gonogo.cli.printed_advice import advise_unread
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Place
+from gonogo.contract.stack_places import classify, describe_places, parse_frames
+from gonogo.evidence_round import stack_rank
 from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir, read_tail
 from gonogo.supervise.launch.place import Place as Part
@@ -19,6 +21,8 @@ from gonogo.supervise.watcher.metrics_file import load_metrics
 TELL_EVERY_S = 10.0
 MUTE_AFTER_S = 60.0
 _CHUNK_BYTES = 2**16
+_MOST_PLACES = 4
+"""Of ranks of which none stands apart."""
 _LOG_BYTES = 2**18
 """Of the log's end: enough to tell how a program prints its steps."""
 
@@ -43,6 +47,7 @@ class Following:
         """The last byte of the output that was shown."""
         self._began = self._told = time.monotonic()
         self._warned = False
+        self._suspicion: Finding | None = None
         self._remainder = Remainder()
 
     def look(self) -> None:
@@ -53,6 +58,7 @@ class Following:
         rows = list(RunFiles(self._dir.path).rows("findings.jsonl", Finding))
         for found in rows[self._findings :]:
             self._findings += 1
+            self._suspicion = found if found.severity is Severity.SUSPECT else self._suspicion
             say(f"{found.severity}: {found.detector}: {found.text}")
         now = time.monotonic()
         if now - self._told >= TELL_EVERY_S:
@@ -90,7 +96,23 @@ class Following:
         text = f"step {step}" + ("" if steps is None else f" of {steps}")
         loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
         text += "" if loss is None else f", loss {loss:g}"
-        say(text + self._remainder.tell(step, steps, now))
+        hung = self._suspicion is not None and (self._suspicion.step or 0) >= step
+        say(
+            text
+            + self._remainder.tell(step, steps, now, where_ranks_stand(self._dir) if hung else None)
+        )
+
+
+def where_ranks_stand(run_dir: RunDir) -> str:
+    """Return where the ranks stand by the stacks of the last round of evidence; else nothing."""
+    rounds = sorted(run_dir.evidence.glob("[0-9]*_*"))
+    if not rounds:
+        return ""
+    texts = {stack_rank(path.name): read_tail(path, _LOG_BYTES) for path in rounds[-1].iterdir()}
+    frames = {rank: parse_frames(text) for rank, text in texts.items() if rank is not None}
+    places = ((rank, classify(row).text()) for rank, row in sorted(frames.items())[:_MOST_PLACES])
+    each = "; ".join(f"rank {rank} is in {place}" for rank, place in places if place)
+    return describe_places(frames) or each
 
 
 def printed_lines(run_dir: RunDir) -> list[str]:
@@ -105,13 +127,14 @@ class Remainder:
         self._first: tuple[int, float] | None = None
         self._newest = (0, 0.0)
 
-    def tell(self, step: int, steps: int | None, now: float) -> str:
+    def tell(self, step: int, steps: int | None, now: float, where: str | None = None) -> str:
         """Take the newest step; say what is left, and for how long none has come.
 
         Args:
             step: the newest that has ended.
             steps: the last one; None where nobody knows.
             now: seconds on any steady clock.
+            where: where the ranks stand, if the step is suspected to hang.
         """
         if self._first is None:
             self._first = self._newest = (step, now)
@@ -122,4 +145,8 @@ class Remainder:
         if steps is not None and ran > 0 and step < steps:
             text = f", about {duration(took_s / ran * (steps - step))} left"
         stands_s = now - self._newest[1]
-        return text if stands_s < TELL_EVERY_S else f"{text}, no step for {duration(stands_s)}"
+        if stands_s < TELL_EVERY_S:
+            return text
+        if where is None:
+            return f"{text}, no step for {duration(stands_s)}"
+        return f", looks hung for {duration(stands_s)}{where and f': {where}'}"

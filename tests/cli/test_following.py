@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.following import Following, Remainder
+from gonogo.cli.following import Following, Remainder, where_ranks_stand
 from gonogo.rundir import RunDir
 from tests.cli.test_printed_advice import order_of
 
@@ -45,3 +45,21 @@ def test_the_closing_lines_begin_on_a_line_of_their_own(
         following.look()
         following.end_line()
     assert (tmp_path / "stdout").read_bytes().decode() == shown
+
+
+def test_a_step_that_is_suspected_to_hang_is_told_with_the_place_of_its_ranks(
+    tmp_path: Path,
+) -> None:
+    pace = Remainder()
+    pace.tell(31, 200, 0.0)
+    assert pace.tell(31, 200, 40.0, "") == ", looks hung for 40 s"
+    stacks = RunDir(tmp_path).evidence / "02_stall"
+    stacks.mkdir(parents=True)
+    for rank, frame in enumerate(
+        ("all_reduce (torch/distributed/distributed_c10d.py:3)", "f (t.py:6)")
+    ):
+        (stacks / f"stacks_rank{rank}.txt").write_text(f"MainThread (thread 7)\n    {frame}\n")
+    where = where_ranks_stand(RunDir(tmp_path))
+    assert where == "rank 1 is in f (t.py:6), user code; rank 0 waits in all_reduce"
+    assert pace.tell(31, 200, 50.0, where) == f", looks hung for 50 s: {where}"
+    assert where_ranks_stand(RunDir(tmp_path / "other")) == ""
