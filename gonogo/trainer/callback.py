@@ -13,7 +13,7 @@ from gonogo.trainer.attach import open_beat
 from gonogo.trainer.beat import Beat
 from gonogo.trainer.run_dir import load_run_dir
 from gonogo.trainer.settings import load_settings
-from gonogo.trainer.supervised import SupervisedBeat
+from gonogo.trainer.supervised import LINE_NAMES, SupervisedBeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,20 @@ class CallbackBeat:
     def save_path(self) -> Path | None:
         """Return where a checkpoint of this step belongs."""
         return self.beat.checkpoint_path()
+
+    def evaluated(self, loss: Any, numbers: Mapping[str, Any]) -> None:
+        """Report an evaluation.
+
+        Args:
+            loss: the validation loss.
+            numbers: name → what else the loop has for it; only numbers are reported.
+        """
+        own = {
+            name: value
+            for name, value in numbers.items()
+            if name not in LINE_NAMES and (isinstance(value, int | float) or hasattr(value, "item"))
+        }
+        self.beat.eval(loss, **own)
 
     def saved(self, path: str | Path) -> None:
         """Say that a checkpoint is whole, once every rank has come here; a collective."""

@@ -23,6 +23,13 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 
 from gonogo.trainer.callback import CallbackBeat, Next, largest_rate
 
+_OF_SPEED = frozenset(
+    (
+        *("runtime", "samples_per_second", "steps_per_second", "epoch"),
+        *("jit_compilation_time", "model_preparation_time"),
+    )
+)
+"""What an evaluation reports that measures no model."""
 _UNTOLD = (
     "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
     " compute_loss_func, a compute_loss of its own), which is known where it is logged alone: with"
@@ -148,9 +155,11 @@ class GonogoCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An evaluation is over."""
-        loss = (kwargs.get("metrics") or {}).get("eval_loss")
+        told = {name.removeprefix("eval_"): n for name, n in (kwargs.get("metrics") or {}).items()}
+        loss = told.pop("loss", None)
         if loss is not None:
-            self._told.beat.eval(loss)
+            own = {name: n for name, n in told.items() if name not in _OF_SPEED}
+            self._told.evaluated(loss, own)
         self._go_on(control)
 
     def on_save(

@@ -157,7 +157,9 @@ class GonogoCallback(Callback):
         """An evaluation is over; where it logged no loss, the trainer holds that of one before."""
         loss = trainer.callback_metrics.get(self._val_loss)
         if loss is not None and loss is not self._told_before and not trainer.sanity_checking:
-            self._told.beat.eval(loss)
+            told = trainer.callback_metrics.items()
+            own = {name: n for name, n in told if name.startswith("val") and n is not loss}
+            self._told.evaluated(loss, own)
         self._told.beat.enter("data")
 
     def on_save_checkpoint(

@@ -32,7 +32,7 @@ from gonogo.trainer.voice import Voice
 _TEXT_LIMIT = 2000
 _T = TypeVar("_T")
 
-_OWN = frozenset(
+LINE_NAMES = frozenset(
     (
         *("v", "ts", "iso", "mono", "pid", "rank", "boot", "seq", "step", "msg", "section"),
         *("section_seq", "section_age_s", "collective_seq", "run", "attempt", "backend", "dt"),
@@ -182,7 +182,7 @@ class SupervisedBeat(Beat):
         if not self._voice.is_ours:
             return
         self._begin()
-        if taken := _OWN & numbers.keys():
+        if taken := LINE_NAMES & numbers.keys():
             raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
         told = plain({"loss": loss, **numbers})  # a tensor may wait for its device: not in the lock
         self._judge(told)
@@ -275,7 +275,7 @@ class SupervisedBeat(Beat):
         """Write the validation loss after the last step, and what else was measured."""
         if not self._voice.is_ours:
             return
-        if taken := _OWN & numbers.keys():
+        if taken := LINE_NAMES & numbers.keys():
             raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
         voice = self._voice
         told = sort_out(plain({"val_loss": val_loss, **numbers}), self._own_names)

@@ -72,7 +72,7 @@ def test_evaluations_are_said_with_their_loss_and_section(pair: Path) -> None:
         (row["step"], row["eval_loss"]) for row in log
     ]
     assert {line.section for line in told} == {"eval"}
-    assert all(line.dt for line in told)
+    assert all(line.dt and line.user == {"accuracy": 0.25} for line in told)
 
 
 def test_checkpoints_are_said_and_sealed(pair: Path) -> None:

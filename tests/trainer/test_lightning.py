@@ -64,6 +64,7 @@ def test_evaluations_are_said_and_the_sanity_check_is_none(finished: Path) -> No
     assert [line.step for line in told] == [2, 4, 6]
     assert all(line.val_loss is not None and line.section == "eval" for line in told)
     assert all(line.dt for line in told)
+    assert [line.user for line in told] == [{"val_acc": 0.25}] * 3
     assert lines[2].section == "eval", "the sanity check, before the first step"
 
 
