@@ -12,7 +12,7 @@ first. `last_error` returns the whole text of the last error.
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import dropwhile, islice, takewhile
+from itertools import dropwhile, islice
 from typing import Any
 
 from gonogo.signs import SIGNS
@@ -58,23 +58,33 @@ _GLUED = re.compile(
 _RANK_FAILED = re.compile(r"\[?E\d{3,4} \d{2}:\d{2}:\d{2}")
 """How torch's C++ side begins an error of a rank that ends without a traceback."""
 _OUTSIDE = re.compile(
-    r"NVRM: Xid|slurmstepd: error|oom[-_]kill|Killed process \d|Memory cgroup out of memory"
-    r"|Fatal Python error: |Segmentation fault|Bus error|Illegal instruction"
+    r"NVRM: Xid|slurmstepd: (?:error|\*\*\*)|oom[-_]?kill|Killed process \d"
+    r"|Memory cgroup out of mem|Fatal Python error: "
+    r"|Segmentation fault|Bus error|Illegal instruction|fallen off the bus"
+    r"|\bEvicted\b"
 )
 """Lines of the kernel, the scheduler and the dying interpreter: each explains an end by itself."""
 _ALARM = re.compile(
-    r"error|exception|fail|fatal|abort|kill|assert|fault|terminat|what\(\)|denied|refused|unable"
-    r"|can(?:no|')t|not found|no such|tim(?:ed?|e) ?(?:out|limit)|\bnan\b|\binf\b|xid|\boom|memory"
-    r"|cancelled|preempt|exit|unrecogni[sz]ed|bad_alloc|dumped|crash|invalid|mismatch|illegal|interrupt"
-    r"|timeout|space left|too many|NCCL WARN",
+    r"error|exception|fail|fatal|abort|kill|assert|(?<!de)fault(?!handler)|terminat|what\(\)"
+    r"|denied|refused|unable|can(?:no|')t|not found|no such|tim(?:ed?|es) ?(?:out|limit)"
+    r"|\bnan\b|\binf\b|xid|\boom|memory|cancelled|preempt|exit|unrecogni[sz]ed|bad_alloc|dumped|crash"
+    r"|invalid|mismatch|illegal|interrupt|SIG[A-Z]{3,4} received|timeout|space left|too many"
+    r"|NCCL WARN|exhausted|evicted|fallen off|\bdied\b|in use",
     re.IGNORECASE,
 )
 _HARMLESS = re.compile(
     r"retry|retries|falling back|skip|ignor|\b(?:fail|error)\w*\W{1,3}0\b", re.IGNORECASE
 )
 """Without a traceback a line counts only if it sounds like an error, and not like one survived."""
-_ASSERTION = re.compile(r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker")
-"""What a device prints before the program notices it."""
+_ASSERTION = re.compile(
+    r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker|loss scale to (?:0|\d\S{0,30}e-)"
+)
+"""What a device or a gradient scaler prints before the program notices it."""
+_SIGNALLED = re.compile(
+    r"Signal (?:4|6|7|8|9|11) \(SIG|failed \(exitcode: -(?:4|6|7|8|9|11)\)"
+    r"|exits with return code = -(?:4|6|7|8|9|11)\b"
+)
+"""How a launcher reports a rank that a signal ended, other than one that asks it to end."""
 _NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
 """What a progress bar shows: how much of how much is done."""
@@ -94,9 +104,11 @@ MOST_ERROR_LINES = 24
 MOST_ERROR_CHARS = 600
 """Of what `error_lines` returns: it is recorded, and patterns search each line."""
 _REMARKS = re.compile(
-    r"\W*(?:\d{4}-\d\d-\d\d\S*\W+(?:\S+\W+)?)?(?:DEBUG|INFO|WARN(?:ING)?)\b|\[?[WI]\d{4} \d|[│╭╰]"
+    r"\W*(?:\d{4}-\d\d-\d\d\S*\W+(?:\S+\W+)?)?(?:DEBUG|INFO|WARN(?:ING)?)\b|\[?[WI]\d{3,4} \d|[│╭╰]"
+    r"|\[W \w{1,40}\.cpp|\S{10} \S{1,20}: [WI] |(?:\(\S{1,60} pid=\S{1,60}\) )?frame #\d"
 )
-"""How a line begins that reports no error: by its level, or as a part of a box that rich draws."""
+"""How a line begins that reports no error: by its level, as a part of a box that rich draws, or as
+a frame of C++."""
 
 
 def log_rank(order: Mapping[str, Any], rank: int) -> int:
@@ -145,7 +157,7 @@ def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | No
         its = [at for at, said in enumerate(whose) if said == rank]
         own = [lines[at] for at in its]
         glog = (at for at, line in enumerate(own) if _RANK_FAILED.match(line))
-        begin = next(iter(_chain(own)), next(glog, None))
+        begin = next(iter(_chains(own)[0]), next(glog, None))
         if begin is None:
             continue
         went_on = {(whose[at], step) for at, step in steps if at > its[begin]}
@@ -166,7 +178,7 @@ def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[st
             the last of them was survived.
     """
     lines = _after_steps(own_lines(text, rank), steps)
-    chain = _chain(lines)
+    chain = _chains(lines)[0]
     return "\n".join(lines[chain[0] :] if chain else _undumped(lines)[-_UNTOLD_LINES:])
 
 
@@ -177,7 +189,8 @@ def error_lines(
 
     With a traceback: the first unindented line behind the last `Traceback`, the same of the errors
     that it came from, the rest of its message, then lines of the kernel, the scheduler and the
-    device. Without one: those of the last lines that sound like an error, the last first.
+    device. Without one: those of the last lines that sound like an error, the last first; where no
+    line says more than that a peer was lost, what a launcher says of a rank that a signal ended.
 
     Args:
         text: the end of its log.
@@ -189,19 +202,32 @@ def error_lines(
     """
     lines = _after_steps(own_lines(text, rank), steps)
     chain = _chain_of_culprit(lines)
+    late = _after_steps(text.splitlines()[-SEARCHED_LINES:], steps)
+    ends = [line for line in reversed(late) if _SIGNALLED.search(line)]
     if not chain:
         last = [line for line in _undumped(lines) if not is_rule(line)][-SEARCHED_LINES:]
-        bad = (row for row in reversed(last) if _ALARM.search(row) and not _HARMLESS.search(row))
-        return _bounded(line for line in bad if not _REMARKS.match(line))
+        bad = _alarms(last)
+        own = [row for row in bad if not _VICTIM.search(row)]
+        return _bounded(own + (ends or [row for row in bad if row not in own]))
     said = [message for head in reversed(chain) if (message := _error_of(lines, head))]
+    if ends and all(_VICTIM.search(message[0]) for message in said):
+        return _bounded([*outside_lines(text), *ends])
     after = lines[chain[-1] + 1 :]
     before = lines[max(0, chain[0] - SEARCHED_LINES) : chain[0]]
+    passed_on = all(_PASSED_ON.match(message[0]) for message in said)
     return _bounded(
-        [message[0] for message in said]
+        [line for message in said for line in message[: 1 + message[0].endswith(":")]]
         + [line for message in said[:1] for line in message[1:] if not _VICTIM.search(line)]
         + [line for line in reversed(after) if _OUTSIDE.search(line)]
+        + (_alarms(before) if passed_on else [])
         + [line for line in reversed(before) if _ASSERTION.search(line)]
     )
+
+
+def _alarms(lines: Sequence[str]) -> list[str]:
+    """Return the lines that sound like an error that was not survived, the last first."""
+    loud = (row for row in reversed(lines) if _ALARM.search(row) and not _HARMLESS.search(row))
+    return [row for row in loud if not _REMARKS.match(row)]
 
 
 def outside_lines(text: str) -> list[str]:
@@ -223,13 +249,20 @@ def _bounded(lines: Iterable[str]) -> list[str]:
 def _error_of(lines: Sequence[str], head: int) -> list[str]:
     """Return the message of the error whose traceback begins at `head`: its lines up to a gap.
 
+    What ends with a colon goes on behind a gap.
+
     A launcher may begin each line with a word of its own, such as `0: ` or `(pid=7) `.
     """
     label = lines[head][: lines[head].rindex("Traceback")].removesuffix("Original ")
     rest = (lines[at].removeprefix(label) for at in range(head + 1, len(lines)))
     message = dropwhile(lambda line: not line.strip() or line[0].isspace(), rest)
-    own = takewhile(lambda line: line.strip() and not line.startswith("terminate called"), message)
-    return list(islice(own, _MESSAGE_LINES))
+    own: list[str] = []
+    for line in islice(message, 2 * _MESSAGE_LINES):
+        gap = not line.strip() and not own[-1].endswith(":")
+        if gap or line.startswith("terminate called") or _CHAINED.match(line):
+            break
+        own += [line] if line.strip() else []
+    return own[:_MESSAGE_LINES]
 
 
 def _after_steps(lines: list[str], steps: Sequence[re.Pattern[str]]) -> list[str]:
@@ -238,7 +271,7 @@ def _after_steps(lines: list[str], steps: Sequence[re.Pattern[str]]) -> list[str
     An error may speak of its step and loss, too: the message of a traceback is no step, and a line
     with NaN is none.
     """
-    messages = {row for head in _chain(lines) for row in _error_of(lines, head)[:1]}
+    messages = {row for head in _chains(lines)[0] for row in _error_of(lines, head)[:1]}
     for last in range(len(lines) - 1, -1, -1):
         line = lines[last]
         if line in messages or _NOT_FINITE.search(line):
@@ -259,28 +292,36 @@ def is_rule(line: str) -> bool:
     return _RULE.match(line) is not None
 
 
-def _chain(lines: Sequence[str]) -> list[int]:
-    """Return where the last traceback begins and those that it is chained to, the oldest first."""
-    heads = [at for at, line in enumerate(lines) if line.strip().endswith(_TRACEBACK)]
-    first = len(heads) - 1
-    while first > 0 and any(map(_CHAINED.match, lines[heads[first - 1] : heads[first]])):
-        first -= 1
-    return heads[max(first, 0) :]
+def _chains(lines: Sequence[str]) -> list[list[int]]:
+    """Return where tracebacks begin: of each chain, the last chain first, the oldest first.
+
+    One of C++ ended nothing, and neither did one of a `__del__`. Without any: one empty chain.
+    """
+    chains: list[list[int]] = []
+    for head, line in enumerate(lines):
+        if not line.rstrip().endswith(_TRACEBACK) or line.lstrip().startswith("C++ "):
+            continue
+        if head and lines[head - 1].startswith("Exception ignored in"):
+            continue
+        if chains and any(map(_CHAINED.match, lines[chains[-1][-1] : head])):
+            chains[-1].append(head)
+        else:
+            chains.append([head])
+    return chains[::-1] or [[]]
 
 
 def _chain_of_culprit(lines: Sequence[str]) -> list[int]:
-    """Return the same of the rank that failed first, where ranks do not mark their lines.
+    """Return the tracebacks of the rank that failed first, where ranks do not mark their lines.
 
     The traceback of a rank that lost a peer stands shortly behind that of the peer.
     """
-    chain = _chain(lines)
-    before = chain
-    while before and _VICTIM.search("\n".join(_error_of(lines, before[-1])[:1])):
-        earlier = _chain(lines[: before[0]])
-        if not earlier or before[0] - earlier[-1] > SEARCHED_LINES:
-            return chain
-        before = earlier
-    return before
+    chains = _chains(lines)
+    for at, before in enumerate(chains):
+        if at and chains[at - 1][0] - before[-1] > SEARCHED_LINES:
+            break
+        if not before or not _VICTIM.search("\n".join(_error_of(lines, before[-1])[:1])):
+            return before
+    return chains[0]
 
 
 def _without_closed_bars(lines: list[str]) -> list[str]:
@@ -288,7 +329,7 @@ def _without_closed_bars(lines: list[str]) -> list[str]:
 
     One that goes on behind the error is of a program that has survived it.
     """
-    begin = next(iter(_chain(lines)), None)
+    begin = next(iter(_chains(lines)[0]), None)
     if begin is None:
         return lines
     shown: dict[str, set[str]] = {}
