@@ -6,4 +6,4 @@ The installed package is the shared core only: the words (`gonogo.contract`), th
 `nsa` run from a checkout or an image.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.9.0"
