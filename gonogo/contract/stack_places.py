@@ -4,12 +4,8 @@ A table of files and functions classifies the frames of a stack. The innermost f
 knows decides, so a data set of the user that is called by a data loader is the data loader. The
 place also holds the innermost frame of user code, which a user recognises.
 
-`odd_ranks` returns the ranks that stand outside of what all others wait for. One reading of the
-stacks is a moment; `still_odd` compares two readings, some seconds apart, and is meant for a
-decision to halt. Both return nobody if a stack is missing or may hide a wait. Python frames do not
-show `loss.item()` and `work.wait()`, so a Python stack that ends in user code is no proof. Native
-frames (`py-spy dump --native`) are. A slow rank is odd as well: how long a place may take (a
-checkpoint, a compilation) is the caller's business.
+Python frames do not show `loss.item()` and `work.wait()`; native frames (`py-spy dump --native`)
+do.
 
 Pure, and standard library only. Not covered: stacks of other languages than Python and C++.
 """
@@ -134,8 +130,6 @@ class Place:
     """The innermost frame of user code."""
     call: str = ""
     """The call in which the innermost Python frame stands, by its native frames: `time.sleep`."""
-    sure: bool = False
-    """Whether the stack proves that the rank waits for no other rank."""
 
     @property
     def takes_time(self) -> bool:
@@ -199,52 +193,14 @@ def classify(frames: Sequence[Frame]) -> Place:
             if re.search(pattern, f"{frame.function} {frame.file}", re.IGNORECASE):
                 shown = next((row for row in python if _kind(row) is kind), frame)
                 return Place(kind=kind, frame=shown, user=user)
-    native = bool(inner)
     call = next((name for name, words in _CALLS if _any(words, inner)), "")
     for frame in python:
         kind_of = _kind(frame)
         if kind_of is not None:
-            sure = kind_of in _NAMED
-            return Place(kind=kind_of, frame=frame, user=user, call=call, sure=sure)
+            return Place(kind=kind_of, frame=frame, user=user, call=call)
     if user is None:
         return Place(kind=PlaceKind.UNKNOWN, call=call)
-    return Place(kind=PlaceKind.USER, frame=user, user=user, call=call, sure=native)
-
-
-def odd_ranks(stacks: Mapping[int, Sequence[Frame]]) -> list[int]:
-    """Return the ranks that stand outside of what all others wait for; empty where that is open.
-
-    Every other rank must wait or compute, at least one must wait, and at most half of the ranks
-    may be odd.
-
-    Args:
-        stacks: rank → frames of its main thread, innermost first; every rank of the run.
-    """
-    places = {rank: classify(frames) for rank, frames in sorted(stacks.items())}
-    odd = [rank for rank, place in places.items() if place.sure]
-    others = [place.kind for place in places.values() if not place.sure]
-    known = all(kind in WAITS or kind is PlaceKind.COMPUTE for kind in others)
-    waited = any(kind in WAITS for kind in others)
-    return odd if known and waited and 2 * len(odd) <= len(places) else []
-
-
-def still_odd(
-    first: Mapping[int, Sequence[Frame]], second: Mapping[int, Sequence[Frame]]
-) -> list[int]:
-    """Return the ranks that are odd in two readings and did not move between them.
-
-    Use readings at least 5 s apart, of every rank, with native frames. All odd ranks must be the
-    same in both readings, and each must have the same Python frames with the same lines.
-
-    Args:
-        first: the earlier reading, rank → frames of its main thread, innermost first.
-        second: the later reading.
-    """
-    odd = odd_ranks(first)
-    if first.keys() != second.keys() or odd != odd_ranks(second):
-        return []
-    stood = all(_python(first[rank]) == _python(second[rank]) for rank in odd)
-    return odd if stood else []
+    return Place(kind=PlaceKind.USER, frame=user, user=user, call=call)
 
 
 def describe_places(stacks: Mapping[int, Sequence[Frame]]) -> str:
@@ -287,10 +243,6 @@ def ranks_text(ranks: Collection[int]) -> str:
             spans.append([rank, rank])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
     return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {', '.join(texts)}"
-
-
-def _python(frames: Sequence[Frame]) -> list[Frame]:
-    return [frame for frame in frames if not frame.native]
 
 
 def _any(words: str, frames: Sequence[Frame]) -> bool:
