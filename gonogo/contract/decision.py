@@ -106,9 +106,9 @@ class Cause(Recorded):
     line: str | None = None
     """The last line of that log that says something, printable and at most 300 characters."""
     unknown: bool = False
-    """Whether the run failed in a way that no diagnosis fits."""
+    """Whether the run failed in a way that no diagnosis fits; not a hang with a named rank."""
     look: list[str] = Field(default_factory=list)
-    """Of an unknown failure: where to look, the most telling first."""
+    """Where to look if no diagnosis fits, the most telling first."""
 
     def told(self) -> str:
         """Return it as one line."""

@@ -116,17 +116,19 @@ def _after_no_go(view: ReportView) -> str:
     if row is not None:
         remedy = inline(f"{row.remedy[0].upper()}{row.remedy[1:]}")
         return f"Do not go on. {remedy} ({row.name})."
-    if decision is not None and decision.cause is not None and decision.cause.unknown:
-        return "Do not go on. The failure is unknown; look at the evidence in the order below."
+    if decision is not None and decision.cause is not None and decision.cause.look:
+        unknown = "The failure is unknown; look" if decision.cause.unknown else "Look"
+        return f"Do not go on. {unknown} at the evidence in the order below."
     return "Do not go on. Look at the evidence below."
 
 
 def look_parts(said: Cause | None) -> list[str]:
-    """Return where to look at an unknown failure, in order."""
-    if said is None or not said.unknown:
+    """Return where to look at a failure that no diagnosis fits, in order."""
+    if said is None or not said.look:
         return []
+    unknown = "**Unknown failure**: no known one fits its facts. " if said.unknown else ""
     places = "\n".join(f"{number}. {inline(place)}" for number, place in enumerate(said.look, 1))
-    return ["**Unknown failure**: no known one fits its facts. Look, in this order:", places]
+    return [f"{unknown}Look, in this order:", places]
 
 
 def next_parts(view: ReportView) -> list[str]:

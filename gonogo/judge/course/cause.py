@@ -1,7 +1,8 @@
 """Why a verdict is not GO: one sentence, the guilty rank, and the last line that it wrote.
 
-The words are for people: they stand in the decision, under its hash, and decide nothing. A failure
-that no diagnosis fits is called unknown, and the places to look are listed, the most telling first.
+The words are for people: they stand in the decision, under its hash, and decide nothing. For a
+failure that no diagnosis fits the places to look are listed, the most telling first. It is called
+unknown unless it is a hang with a named rank.
 """
 
 import re
@@ -11,7 +12,7 @@ from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding
-from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Detector, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.evidence_round import by_relevance
 from gonogo.judge.failures import find_failure
@@ -33,6 +34,7 @@ MOST_PLACES = 12
 """Of an unknown failure that are listed."""
 TORCHRUN_LOG = "torchrun.log"
 
+STANDS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE})
 ReadTail = Callable[[str], str]
 """Name of a log → its end; nothing where there is none."""
 
@@ -94,14 +96,15 @@ def describe_cause(
     log, line = None, None
     if failed:
         log, line = _quoted(rank, ranks_per_log, read_tail, diagnosis, alone=alone, asked=asked)
-    unknown = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
+    unexplained = diagnosis is None and outcome is not None and outcome.code in SYMPTOMS
+    named = halt is not None and halt.rank is not None and halt.detector in STANDS
     return Cause(
         text=cause_of(findings, outcome, criteria),
         rank=rank,
         log=log,
         line=line,
-        unknown=unknown,
-        look=_places(halt, rank, log) if unknown else [],
+        unknown=unexplained and not named,
+        look=_places(halt, rank, log) if unexplained else [],
     )
 
 

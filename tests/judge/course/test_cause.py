@@ -178,8 +178,11 @@ def test_an_unknown_failure_says_so_and_lists_the_evidence_in_order() -> None:
                   "evidence/1/stacks_rank1.txt", "evidence/1/collectives.txt"],
     )  # fmt: skip
     found = described(halt, read_tail=lambda name: "boom" if name == "rank1.log" else "")
-    assert found.unknown
-    assert found.told().startswith("unknown failure: stall (rank 1, backward)")
+    assert not found.unknown, "a hang whose rank is named"
+    assert found.told().startswith("stall (rank 1, backward)")
+    nobody = described(finding(rank=None))
+    assert nobody.unknown
+    assert nobody.told().startswith("unknown failure: stall (backward)")
     assert found.look == [
         "rank1.log",
         "evidence/1/collectives.txt",
