@@ -2,7 +2,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ import pytest
 import torch
 
 from gonogo.supervise.preflight.code import load_git_sha
-from nsa.identity import driver_version, git_sha
+from nsa.code import git_sha
+from nsa.identity import driver_version
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
@@ -92,54 +92,6 @@ def add_no_source(folder: Path) -> None:
     (folder / "hidden" / "b.py").write_text("x")
 
 
-def edit_what_is_taken_for_unchanged(folder: Path) -> None:
-    _git(folder, "update-index", "--assume-unchanged", "nsa/a.py")
-    (folder / "nsa" / "a.py").write_text("5\n")
-
-
-def edit_what_is_skipped(folder: Path) -> None:
-    _git(folder, "update-index", "--skip-worktree", "nsa/a.py")
-    (folder / "nsa" / "a.py").write_text("6\n")
-
-
-def lose_what_is_taken_for_unchanged(folder: Path) -> None:
-    _git(folder, "update-index", "--assume-unchanged", "nsa/a.py")
-    (folder / "nsa" / "a.py").unlink()
-
-
-def edit_within_the_same_moment(folder: Path) -> None:
-    """As long as before, and of the same time, where git was told to look at that alone."""
-    path = folder / "nsa" / "a.py"
-    _git(folder, "config", "core.trustctime", "false")
-    _git(folder, "config", "core.checkStat", "minimal")
-    os.utime(path, (1.0, 1.0))
-    _git(folder, "update-index", "--refresh")
-    time.sleep(1.1)  # git keeps whole seconds of when a file was written over
-    path.write_text("7" * (path.stat().st_size - 1) + "\n")
-    os.utime(path, (1.0, 1.0))
-    assert _git(folder, "diff", "HEAD") == b""
-
-
-def edit_behind_another_commit(folder: Path) -> None:
-    """Git is told to take the commit for one that holds the edit."""
-    held = _git(folder, "rev-parse", "HEAD").decode().strip()
-    (folder / "nsa" / "a.py").write_text("replaced = 1\n")
-    _git(folder, "add", "nsa/a.py")
-    tree = _git(folder, "write-tree").decode().strip()
-    other = _git(folder, "commit-tree", tree, "-m", "other").decode().strip()
-    _git(folder, "replace", held, other)
-    assert _git(folder, "diff", "HEAD") == b""
-
-
-def edit_where_git_does_not_look(folder: Path) -> None:
-    """Git is told that the files of this checkout lie in another folder."""
-    copied = folder.with_name("elsewhere")
-    shutil.copytree(folder, copied)
-    _git(folder, "config", "core.worktree", str(copied))
-    (folder / "nsa" / "a.py").write_text("elsewhere = 1\n")
-    assert _git(folder, "diff", "HEAD") == b""
-
-
 def lose_git(folder: Path) -> None:
     shutil.rmtree(folder / ".git")
 
@@ -156,10 +108,7 @@ def lose_everything(folder: Path) -> None:
 
 CHANGES = (
     clean, edit, stage, add_source, add_other_source, add_strange_name, add_link_to_nothing,
-    add_link_to_a_pipe, edit_and_add, add_no_source, edit_what_is_taken_for_unchanged,
-    edit_what_is_skipped, edit_within_the_same_moment, edit_behind_another_commit,
-    edit_where_git_does_not_look, lose_what_is_taken_for_unchanged, lose_git, lose_git_and_edit,
-    lose_everything,
+    add_link_to_a_pipe, edit_and_add, add_no_source, lose_git, lose_git_and_edit, lose_everything,
 )  # fmt: skip
 
 
@@ -207,9 +156,9 @@ def test_a_checkout_is_its_own_whatever_hook_of_another_one_starts_the_run(
 
 @pytest.mark.parametrize(
     ("say", "module"),
-    [(git_sha, "nsa.identity"), (load_git_sha, "gonogo.supervise.preflight.code")],
+    [(git_sha, "nsa.code"), (load_git_sha, "gonogo.supervise.preflight.code")],
 )
-@pytest.mark.parametrize("call", range(6))
+@pytest.mark.parametrize("call", range(5))
 def test_code_is_unknown_and_no_other_where_git_does_not_answer(
     say: Callable[[Path], str | None],
     module: str,
@@ -258,22 +207,6 @@ def test_commit_alone_is_said_of_a_clean_checkout_whatever_else_lies_there(tmp_p
     make_checkout(tmp_path)
     add_no_source(tmp_path)
     assert git_sha(tmp_path) == _git(tmp_path, "rev-parse", "HEAD").decode().strip()
-
-
-@pytest.mark.parametrize("say", [git_sha, load_git_sha])
-def test_files_that_git_takes_for_unchanged_and_that_are_leave_a_checkout_clean(
-    tmp_path: Path, say: Callable[[Path], str | None]
-) -> None:
-    """A sparse checkout has some of its files alone."""
-    make_checkout(tmp_path)
-    commit = _git(tmp_path, "rev-parse", "HEAD").decode().strip()
-    _git(tmp_path, "update-index", "--assume-unchanged", "nsa/a.py")
-    assert say(tmp_path) == commit
-    _git(tmp_path, "update-index", "--no-assume-unchanged", "nsa/a.py")
-    _git(tmp_path, "update-index", "--skip-worktree", "nsa/a.py")
-    assert say(tmp_path) == commit
-    (tmp_path / "nsa" / "a.py").unlink()
-    assert say(tmp_path) == commit
 
 
 def test_sources_without_git_are_known_by_name_and_content(tmp_path: Path) -> None:
