@@ -1,11 +1,13 @@
-// Shows times as the reader's own, and keeps a page of what goes on fresh: fetches it again and swaps
-// the parts marked data-live that have changed. Without scripts such a page reloads itself every ten
-// seconds instead.
+// Shows times in the reader's time zone and keeps the page of a running experiment fresh: fetches it
+// again and swaps the parts marked data-live that have changed. If the service does not answer within
+// 8 s, a banner shows the age of the page. Without scripts such a page reloads every ten seconds.
 "use strict";
 
 (function () {
   const everyMs = Number(document.body.dataset.everyS) * 1000;
+  const patienceMs = 8000;
   const stale = document.getElementById("stale");
+  let freshAt = Date.now();
   const openDetails = (part) =>
     Array.from(part.querySelectorAll("details"), (row) => row.open);
 
@@ -38,16 +40,21 @@
   async function refresh() {
     if (document.hidden) return true;
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual",
+        signal: AbortSignal.timeout(patienceMs) });
       if (answer.type === "opaqueredirect") { location.reload(); return false; }
       if (!answer.ok) throw new Error(String(answer.status));
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
       localize(fresh);
       swap(fresh);
+      freshAt = Date.now();
       stale.hidden = true;
+      document.body.classList.remove("is-stale");
       return fresh.body.dataset.everyS !== undefined;
     } catch (error) {
+      stale.querySelector(".age").textContent = `${Math.round((Date.now() - freshAt) / 1000)} s`;
       stale.hidden = false;
+      document.body.classList.add("is-stale");
       return true;
     }
   }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,21 @@ def test_pages_follow_what_happens_without_being_loaded_again(plane: Plane, tab:
     plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
     tab.wait("document.querySelector('.headline').innerText.includes('stopping')")
     assert tab.eval("window.loadedOnce") is True
+
+
+def test_a_service_that_hangs_is_shown_with_the_age_of_the_page(plane: Plane, tab: Browser) -> None:
+    tab.eval("window.answers = window.fetch")
+    tab.eval(
+        "window.fetch = (url, how) => new Promise((_, fail) =>"
+        " how.signal.addEventListener('abort', () => fail(how.signal.reason)))"
+    )
+    tab.wait("!document.getElementById('stale').hidden")
+    told = tab.eval("document.getElementById('stale').innerText")
+    assert re.fullmatch(r"The service does not answer\. This page is \d+ s old\.", told)
+    assert tab.eval("document.body.classList.contains('is-stale')") is True
+    tab.eval("window.fetch = window.answers")
+    tab.wait("document.getElementById('stale').hidden")
+    assert tab.eval("document.body.classList.contains('is-stale')") is False
 
 
 def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab: Browser) -> None:
