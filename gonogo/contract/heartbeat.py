@@ -136,7 +136,7 @@ class Heartbeat(Identity):
     dt_step_s: Number | None = None
     tokens: Count | None = None
     steps: int | None = Field(default=None, ge=1, le=MOST_STEPS_OF_LINE)
-    """On `progress` and `step_end`: how many steps end here; the loss is their mean. None: one."""
+    """On `progress` and `step_end`: how many steps end here, this one last. None: one."""
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: Number | None = None

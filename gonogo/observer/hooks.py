@@ -6,6 +6,7 @@ arguments, returns its result and raises its errors. What it reports is guarded 
 
 import functools
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -79,6 +80,7 @@ def _torch(torch: Any) -> None:
     optimizer.register_optimizer_step_post_hook(_stepped)
     _wrap(optimizer.Optimizer, "__init__", after=lambda _, row, *a, **k: training.made(row))
     _backward(torch.autograd)
+    _wrap(os, "_exit", lambda code=0, *a, **k: training.leaves(code))
     _wrap(torch.autograd, "grad", lambda *a, **k: training.differentiated())
     _evaluations(torch.nn.Module)
     for owner in (torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]):

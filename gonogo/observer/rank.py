@@ -31,6 +31,7 @@ from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.voice import is_speaking
 
 _TEXT_CHARS = 2000
+_LEAVE_S = 1.0
 
 
 class Parameters:
@@ -135,6 +136,16 @@ class ObservedRank:
         self._voice.close()
         for name in (ATTACHED, OBSERVED, OBSERVABLE):
             (self._run.path / name).unlink(missing_ok=True)
+
+    def leave(self, code: int) -> None:
+        """Write what was noted before the process ends at once, unless a disk hangs."""
+        if not self._voice.is_free(_LEAVE_S):
+            return
+        if code == 0:
+            self.close()
+        else:
+            self._voice.write_noted(wait=True)
+            self._voice.close()
 
     def close(self) -> None:
         """Say how the process ended, as far as Python knows."""

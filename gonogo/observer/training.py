@@ -9,7 +9,7 @@ sum of the roots of the backward passes of the step: with gradient accumulation,
 of the mean.
 
 Of steps that take a few milliseconds most are only counted (`gonogo.observer.voice`): nothing but
-their losses is read, and the loss of the next noted step is the mean since the one before.
+their losses is read.
 
 Every call from torch is guarded: the first error ends the observation, and not the program.
 """
@@ -84,6 +84,8 @@ class Training:
         self._saved_from: str | None = None
         self._evaluated: Callable[[], Any] = lambda: None
         """The module that was put into evaluation mode."""
+        self._trains_in_eval = False
+        """Whether the program trains modules in evaluation mode (frozen statistics, no dropout)."""
         os.register_at_fork(after_in_child=self._forget)
 
     # ---- guards ------------------------------------------------------------------------------
@@ -113,6 +115,11 @@ class Training:
                 rank.give_up(error)
         except Exception as again:  # noqa: BLE001 - as above
             sys.stderr.write(f"gonogo: {again!r}\n")
+
+    def leaves(self, code: int) -> None:
+        """Write what was noted: the process ends at once (`os._exit`), as forked children do."""
+        if self.rank is not None and self.rank.is_ours:
+            self.rank.leave(code)
 
     def _forget(self) -> None:
         if self.rank is not None:
@@ -193,6 +200,8 @@ class Training:
         rank = self.rank
         if rank is None or not self._booted or self._depth or rank.section in _PAUSES:
             return
+        if self._trains_in_eval:
+            return
         first = next(iter(module.parameters()), None)
         if id(first) in self._parameters:
             self._note_again()
@@ -223,6 +232,7 @@ class Training:
         if rank is None:
             return
         if rank.section == "eval":
+            self._trains_in_eval = not self._trains_again()
             rank.enter(None)
         root = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
         if root.numel() == 1:

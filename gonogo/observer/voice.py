@@ -4,8 +4,9 @@ A step is noted in memory. The thread of the voice writes what was noted twice a
 other line is preceded by it, so the lines of a rank stand in order.
 
 Of short steps one in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted.
-Its lines tell how many steps they end, and the mean of their losses. All ranks note multiples of a
-power of two. A counted step that none follows for a second is noted.
+Its lines tell how many steps they end, and the loss of the last one; a loss that is not finite
+counts for all of them. All ranks note multiples of a power of two. A counted step that none follows
+for a second is noted.
 """
 
 import math
@@ -51,8 +52,8 @@ class _Counted(NamedTuple):
     """Steps that were counted since the last noted one."""
 
     steps: int = 0
-    losses: float = 0.0
-    """Their sum."""
+    loss: float = 0.0
+    """Of the last one, or the first one that is not finite."""
     at: float = 0.0
     """When the last one ended."""
 
@@ -82,9 +83,10 @@ class BatchedVoice(Voice):
 
     def count_step(self, loss: float) -> bool:
         """Count that a step has ended which is not noted; return whether the next ones are."""
-        steps, losses, _ = self._counted_now
+        steps, before, _ = self._counted_now
         now = time.monotonic()
-        self._counted_now = _Counted(steps + 1, losses + loss, now)
+        worst = loss if math.isfinite(before) else before
+        self._counted_now = _Counted(steps + 1, worst, now)
         return now - self._last_note > _LONG_S
 
     def note_step(self, numbers: dict[str, Sum | float | None], last: int | None) -> int:
@@ -101,10 +103,10 @@ class BatchedVoice(Voice):
             now, place = time.monotonic(), self.position
             began = place.began
             counted = self._advance()
-            steps, loss = counted.steps + 1, numbers.get("loss")
+            steps = counted.steps + 1
             self._counted_now = self._counted_before = _Counted()
-            if counted.steps and isinstance(loss, float):
-                numbers["loss"] = (counted.losses + loss) / steps
+            if counted.steps and not math.isfinite(counted.loss):
+                numbers["loss"] = counted.loss
             if not place.is_open:
                 place.open_step(now)
             section, took_s = place.section, now - place.began
@@ -140,12 +142,11 @@ class BatchedVoice(Voice):
 
     def _catch_up(self) -> None:
         began, seq = self.position.began, self.position.section_seq
-        steps, losses, ended = self._advance()
+        steps, loss, ended = self._advance()
         if steps:
-            took_s, numbers = (ended - began) / steps, {"loss": losses / steps}
-            number = self.position.ended
+            took_s, number = (ended - began) / steps, self.position.ended
             self._noted.append(
-                _Noted(number, ended, took_s, None, seq, None, {**numbers}, True, steps)
+                _Noted(number, ended, took_s, None, seq, None, {"loss": loss}, True, steps)
             )
 
     def _advance(self) -> _Counted:
@@ -156,7 +157,7 @@ class BatchedVoice(Voice):
         place.ended += steps
         if steps:
             place.began = place.since = now.at
-        return _Counted(steps, now.losses - before.losses, now.at)
+        return _Counted(steps, now.loss, now.at)
 
     def write_noted(self, *, wait: bool = False) -> None:
         """Write the steps that were noted, and what the program logged.
@@ -193,6 +194,8 @@ class BatchedVoice(Voice):
         numbers = "".join(_field(name, value) for name, value in row.numbers.items())
         if is_last:
             numbers += "".join(_field(name, value) for name, value in memory_mb().items())
+        if "skipped" not in row.numbers:
+            numbers += ',"skipped":false'
         section = "null" if row.section is None else f'"{row.section}"'
         parts = ""
         if row.parts_s is not None:
@@ -239,6 +242,6 @@ def _field(name: str, value: Sum | float | None) -> str:
     if number is None:
         return ""
     if name == "skipped":
-        return ',"skipped":true' if number else ""
+        return ',"skipped":true' if number else ',"skipped":false'
     text = repr(number) if math.isfinite(number) else f'"{plain(number)}"'
     return f',"{name}":{text}'

@@ -107,6 +107,21 @@ def load_stat(pid: int, task: int | None = None) -> Stat | None:
     )
 
 
+def load_cpu_s(pid: int) -> float | None:
+    """Return the CPU seconds of a process and all below it, ended children included."""
+    ticks = 0
+    for row in (pid, *find_descendants(pid)):
+        try:
+            with open(f"/proc/{row}/stat", "rb") as stream:
+                text = stream.read()
+        except (FileNotFoundError, ProcessLookupError):
+            if row == pid:
+                return None
+            continue
+        ticks += sum(map(int, text[text.rindex(b")") + 2 :].split()[11:15]))
+    return ticks / TICKS_PER_S
+
+
 def load_exit_status(ref: ProcessRef) -> int | None:
     """Return how a process ended, as `os.waitpid` would; None before, and once its parent asked."""
     try:

@@ -66,6 +66,13 @@ class Voice:
         """Whether this process may speak: not after the end, and not as a forked child."""
         return not self._closing.is_set() and os.getpid() == self._pid
 
+    def is_free(self, within_s: float) -> bool:
+        """Whether nobody writes, or is done within so many seconds."""
+        free = self._lock.acquire(timeout=within_s)
+        if free:
+            self._lock.release()
+        return free
+
     def start(self) -> None:
         """Let the thread speak in silence, as soon as the host gives one."""
         self._starts = True

@@ -4,6 +4,7 @@ Each trains six steps of a model of 2 177 parameters unless its docstring says o
 the loss of each step as it sees it.
 """
 
+import multiprocessing
 import os
 import sys
 import time
@@ -62,6 +63,42 @@ def short_steps() -> None:
         tell(loss)
         if number == 250:
             torch.save(net.state_dict(), os.environ["SAVES_TO"])
+
+
+def leaves_at_once() -> None:
+    """A forked child trains, and ends by `os._exit`, as all forked children do."""
+    child = multiprocessing.get_context("fork").Process(target=plain)
+    child.start()
+    child.join()
+
+
+def frozen() -> None:
+    """A part of the trained model is in evaluation mode in every step."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for batch in data():
+        net.train()
+        net[0].eval()  # type: ignore[index]
+        loss = loss_of(net, batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
+
+
+def norm_is_nan() -> None:
+    """The norm of the gradients is NaN in the last step, and the optimizer steps."""
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    for number, batch in enumerate(data(), start=1):
+        loss = loss_of(net, batch)
+        loss.backward()
+        if number == STEPS:
+            next(net.parameters()).grad.fill_(float("nan"))  # type: ignore[union-attr]
+        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        tell(loss)
 
 
 def sgd_without_loader() -> None:

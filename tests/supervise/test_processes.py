@@ -17,6 +17,7 @@ from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
     find_process,
+    load_cpu_s,
     load_stat,
     send_signal,
 )
@@ -121,3 +122,13 @@ def test_a_process_of_which_threads_live_has_not_ended() -> None:
         assert not stat.ended
         process.kill()
         wait_until(lambda: (stat := load_stat(process.pid)) and stat.ended, "its end")
+
+
+def test_cpu_seconds_are_those_of_a_process_and_all_below_it() -> None:
+    busy = "import time\nwhile time.process_time() < 0.5: pass\n"
+    script = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\ninput()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
+        wait_until(lambda: (load_cpu_s(process.pid) or 0.0) >= 0.5, "the child's work")
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+    assert load_cpu_s(process.pid) is None

@@ -23,7 +23,7 @@ from typing import Any
 
 from gonogo.contract.stack_places import Frame, classify
 from gonogo.contract.tick import StackProbe
-from gonogo.supervise.processes import TICKS_PER_S, load_stat
+from gonogo.supervise.processes import load_cpu_s, load_stat
 
 LIMIT_S = 5.0
 _WAITING = re.compile(
@@ -159,7 +159,7 @@ def build_probe(
     if not main or not main[0].get("frames"):
         return None
     frames = main[0]["frames"]
-    stat, place = load_stat(pid, task=pid), classify([_frame(frame) for frame in frames])
+    place = classify([_frame(frame) for frame in frames])
     return StackProbe(
         rank=rank,
         round=round_number,
@@ -167,7 +167,7 @@ def build_probe(
         place=place.text(),
         waiting=_is_waiting(frames) or (False if native else None),
         digest=None if place.takes_time else _digest(frames),
-        cpu_s=stat.cpu_ticks / TICKS_PER_S if stat else None,
+        cpu_s=load_cpu_s(pid),
     )
 
 
