@@ -25,7 +25,7 @@ _EVERY_S = 0.5
 """How long a step may wait to be written."""
 _MOST = 64
 """Steps that are written at once: the program may wait for the lock meanwhile."""
-_NOTE_EVERY_S = 0.025
+_NOTE_EVERY_S = 0.05
 """How much time the steps last of which one is noted: noting one takes about 0.1 ms."""
 _NOTED_FIRST, _MOST_COUNTED = 16, 64
 _LONG_S = 1.0
