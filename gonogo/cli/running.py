@@ -56,6 +56,7 @@ from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.listing import list_host_devices
 from gonogo.supervise.devices.visible import visible_devices
+from gonogo.supervise.end_request import reads_no_halt
 from gonogo.supervise.exit_record import last_error_line
 from gonogo.supervise.keeper.gone import tell_gone
 from gonogo.supervise.keeper.kill import end_marked
@@ -504,12 +505,22 @@ def _follow(
             interrupts += 1
             number = told.args[0] if told.args else signal.SIGINT
             keeper.send_signal(number)  # Ctrl-C is a person's, SIGTERM a host that is taken away
-            if interrupts == 1 and _was_let_go(run_dir):
+            if interrupts == 1 and _reads_no_halt(run_dir):
+                say("an unchanged program saves no checkpoint when asked: ending it now (SIGTERM)")
+            elif interrupts == 1 and _was_let_go(run_dir):
                 say("asked to leave with a checkpoint; Ctrl-C again ends it now")
             else:  # who was never let go reads no request to leave
                 both = {signal.SIGINT, signal.SIGTERM}
                 keeper.send_signal((both - {number}).pop())  # beside the first: its second
                 say("ending it now")
+
+
+def _reads_no_halt(run_dir: RunDir) -> bool:
+    """Say whether the keeper ends the program at the first request; False if no disk says."""
+    try:
+        return is_there(run_dir.go) and reads_no_halt(run_dir.path)
+    except OSError:
+        return False
 
 
 def _was_let_go(run_dir: RunDir) -> bool:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import create_json, load_json
+from gonogo.trainer.line_file import READ
 
 HALT_NAME = ".HALT"
 KILL_NAME = ".kill"
@@ -140,6 +141,14 @@ def asked_by(run_dir: Path) -> EndRequest | None:
     found = [load_request(run_dir / name) for name in (HALT_NAME, KILL_NAME)]
     requests = [request for request in found if request is not None]
     return min(requests, key=lambda request: request.at, default=None)
+
+
+def reads_no_halt(run_dir: Path) -> bool:
+    """Say whether nothing in a command looks for `.HALT`: it is observed, read, or still silent.
+
+    A program that attaches itself has nothing to save before its first line.
+    """
+    return (run_dir / READ).exists() or not any(run_dir.glob("heartbeat_rank*.jsonl"))
 
 
 def until_after(seconds: float) -> float:

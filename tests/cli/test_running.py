@@ -337,9 +337,14 @@ def test_an_unchanged_program_is_not_waited_for_when_it_is_to_end(folder: Path) 
         command, cwd=folder, env=environment(folder), stdout=subprocess.PIPE, text=True
     )
     wait_until(lambda: list(folder.glob("home/runs/*/heartbeat_rank0.jsonl")), what="a heartbeat")
-    ran.send_signal(signal.SIGTERM)
+    ran.send_signal(signal.SIGINT)
     out, _ = ran.communicate(timeout=200)  # a trainer gets 300 s to leave with a checkpoint
     assert ran.returncode == Exit.INTERRUPTED, out
+    (run_dir,) = (folder / "home" / "runs").iterdir()
+    record = json.loads((run_dir / "exit.json").read_text())
+    assert (record["reason"], record["ended_by"]) == ("halted", "operator")
+    assert record["ranks"]["0"]["signal"] == signal.SIGTERM
+    assert json.loads((run_dir / ".HALT").read_text())["leave_s"] == 0.0
 
 
 @pytest.mark.long
@@ -382,6 +387,26 @@ def test_who_asks_while_the_host_is_checked_is_told_how_it_ended(
     record = load_record(run_dir.exit, ExitRecord)
     assert record is not None
     assert (record.reason, record.run) == (reason, order.run)
+
+
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        ((".read", "heartbeat_rank0.jsonl"), "ending it now (SIGTERM)"),
+        (("heartbeat_rank0.jsonl",), "asked to leave with a checkpoint"),
+    ],
+    ids=["unchanged", "attached"],
+)
+def test_who_interrupts_is_told_whether_the_program_leaves_or_is_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], marks: tuple[str, ...], said: str
+) -> None:
+    for name in (".GO", *marks):
+        (tmp_path / name).touch()
+    with handlers_kept(), subprocess.Popen([sys.executable, "-c", WAITS]) as keeper:
+        order, asked = make_runs.order_of(), [signal.SIGTERM]
+        run_dir = RunDir(tmp_path)
+        assert running._follow(keeper, run_dir, order, place_of(order), asked, quiet=True)
+    assert said in capfd.readouterr().err
 
 
 def test_who_asks_while_the_disk_cannot_be_read_leaves_no_program_behind(tmp_path: Path) -> None:

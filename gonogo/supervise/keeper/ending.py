@@ -27,6 +27,7 @@ from gonogo.supervise.end_request import (
     asked_by,
     is_asked,
     load_request,
+    reads_no_halt,
     until_after,
 )
 from gonogo.supervise.exit_record import ENDED_BY_ITSELF, Ended, build_exit, ended_of
@@ -42,14 +43,16 @@ from gonogo.supervise.node_record import load_end, proof_of_loss
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 from gonogo.supervise.weather import Reserve
-from gonogo.trainer.line_file import READ
 
 LEAD_EVERY_S = 1.0
 AFTERMATH_S = 10.0
 """Who is killed so long after a rank has failed, or was asked to end, is killed for that: torchrun
 waits 30 s for one that does not leave."""
 DEAF_LIMIT_S = 30.0
-"""How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken."""
+"""How long ranks get to leave that cannot know of it, or have nothing to save: none has spoken.
+
+A command that looks for no `.HALT` gets as long only where it was sent the signal itself.
+"""
 
 
 _GONE = "the run's directory was moved, removed or unmounted while it ran"
@@ -97,16 +100,18 @@ class Ending:
         self.late_s: dict[int, float] = {}
         """Pid → for how long the keeper had stood still when it was told of its end."""
 
-    def ask_to_leave(self, reason: str, ended_by: str, text: str) -> None:
-        """Ask the ranks to leave with a checkpoint, unless the run is ending already."""
-        if not self._asked():
-            leave_s = HALT_LIMIT_S if self._can_be_asked() else DEAF_LIMIT_S
-            self._put(ask_halt, self._request(reason, ended_by, text, leave_s))
+    def ask_to_leave(self, reason: str, ended_by: str, text: str, *, shield: bool = False) -> None:
+        """Ask the ranks to leave with a checkpoint, unless the run is ending already.
 
-    def _can_be_asked(self) -> bool:
-        """Say whether a rank may read `.HALT`: one has spoken, for itself."""
-        spoke = any(self._dir.glob("heartbeat_rank*.jsonl"))
-        return spoke and not (self._dir / READ).exists()
+        Args:
+            reason, ended_by, text: why.
+            shield: whether the ranks were sent the signal that ends the run, too.
+        """
+        if not self._asked():
+            leave_s = HALT_LIMIT_S
+            if reads_no_halt(self._dir):
+                leave_s = 0.0 if self._launches and not shield else DEAF_LIMIT_S
+            self._put(ask_halt, self._request(reason, ended_by, text, leave_s))
 
     def obey(self, now: float, agent: Child, *, at_once: bool) -> None:
         """Do what the request files ask.
@@ -124,7 +129,7 @@ class Ending:
         if request is None and at_once:
             request = self.end_now("the keeper was told again, to end at once")
         if request is None and self._has_run_out(now):
-            request = self.end_now("asked to leave, the ranks did not")
+            request = self.end_now(self._why_now())
         if request is None and self._has_ended_elsewhere(now):
             request = self._request("keeper_lost", "infra", "node 0 has ended", None)
         if request is not None:
@@ -251,6 +256,13 @@ class Ending:
                 until = None if request.leave_s is None else now + request.leave_s
             self._halt_until = until or now + HALT_LIMIT_S
         return now >= self._halt_until
+
+    def _why_now(self) -> str:
+        """Return why the ranks are ended whose time to leave is over."""
+        asked = load_request(self._dir / HALT_NAME) or self._unwritten
+        if asked is not None and asked.leave_s == 0.0:
+            return "the program does not leave when asked, and was ended"
+        return "asked to leave, the ranks did not"
 
     def _has_ended_elsewhere(self, now: float) -> bool:
         """Say whether node 0 is over, which ends a run for all: what goes on here nobody watches.

@@ -273,7 +273,7 @@ class Keeper:
     def _limit(self, age_s: float) -> None:
         """Ask the run to leave when its time is up, or when this keeper was told to stop."""
         if self._stops:
-            self._ending.ask_to_leave(*self._stops.why())
+            self._ending.ask_to_leave(*self._stops.why(), shield=self._shield)
         if (failed := self._staff.failed) is not None:
             self._ending.ask_to_leave("watcher_failed", "infra", failed)
         if self._deadline_s is not None and age_s >= self._deadline_s:

@@ -12,11 +12,19 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.end_request import KILL_NAME, EndRequest, ask_halt, load_request, until_after
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    HALT_NAME,
+    KILL_NAME,
+    EndRequest,
+    ask_halt,
+    load_request,
+    until_after,
+)
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper import ending as keeper_ending
 from gonogo.supervise.keeper.children import Child
-from gonogo.supervise.keeper.ending import Ending, _presumed
+from gonogo.supervise.keeper.ending import DEAF_LIMIT_S, Ending, _presumed
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.refusals import Refusals
@@ -232,6 +240,46 @@ def test_a_launcher_is_ended_that_waits_for_one_that_will_not_come(
     agent = Child(ref=ProcessRef(pid=2**22 + 3, start_ticks=1), at=900.0)
     ending.obey(1.0, agent, at_once=False)
     assert bool(made) is waits_in_vain
+
+
+@pytest.mark.parametrize(
+    ("command", "marks", "shield", "leave_s"),
+    [
+        pytest.param(True, ("heartbeat_rank0.jsonl", ".read"), False, 0.0, id="unchanged"),
+        pytest.param(True, (), False, 0.0, id="a silent command"),
+        pytest.param(True, (".read",), True, DEAF_LIMIT_S, id="it was sent the signal, too"),
+        pytest.param(True, ("heartbeat_rank0.jsonl",), False, HALT_LIMIT_S, id="attached"),
+        pytest.param(False, (), False, DEAF_LIMIT_S, id="an entry that has not spoken"),
+    ],
+)
+def test_a_program_that_looks_for_no_halt_gets_no_time_to_leave(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    command: bool,
+    marks: tuple[str, ...],
+    shield: bool,
+    leave_s: float,
+) -> None:
+    """It trained on for half a minute after Ctrl-C."""
+    made: list[object] = []
+    monkeypatch.setattr(keeper_ending, "Killer", lambda **parts: made.append(parts) or parts)
+    for name in marks:
+        (tmp_path / name).touch()
+    order = build_test_order("run_x").document() | ({"command": ["x"]} if command else {})
+    place, reserve = Place.of(order), Reserve(tmp_path)
+    refusals = Refusals(tmp_path / "tried")
+    ending = Ending(tmp_path, order, place, frozenset, reserve, OutOfMemory(lambda: 0), refusals)
+    ending.ask_to_leave("halted", "operator", "the keeper was told to stop", shield=shield)
+    asked = load_request(tmp_path / HALT_NAME)
+    assert asked is not None
+    assert asked.leave_s == leave_s
+    agent = Child(ref=ProcessRef(pid=2**22 + 3, start_ticks=1), at=900.0)
+    ending.obey(time.monotonic(), agent, at_once=False)
+    assert bool(made) is (leave_s == 0.0)
+    killed = load_request(tmp_path / KILL_NAME)
+    assert (None if killed is None else killed.text) == (
+        "the program does not leave when asked, and was ended" if leave_s == 0.0 else None
+    )
 
 
 def test_a_run_whose_directory_was_moved_away_has_not_ended_by_itself(new_run: NewRun) -> None:
