@@ -32,6 +32,7 @@ def advise(
     last: int | None = None,
     went_on: int | None = None,
     some_losses: bool = False,
+    counted: bool = False,
 ) -> list[str]:
     """Return what would tell more, the most useful first.
 
@@ -48,12 +49,13 @@ def advise(
         last: the last step that was told; None where nobody looked.
         went_on: the step after which an attached script went on by itself (`went_on_after`).
         some_losses: whether a rank recorded the loss of some steps alone (`has_some_losses`).
+        counted: whether the last step of a whole run was named already (`advise_steps`).
     """
     open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
     if not open_:
         return []
     sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
-    said = list(_advice(order, open_, heard, read, planned, printed))
+    said = list(_advice(order, open_, heard, read, planned, printed, counted=counted))
     if read and heard and "completed" in open_ and order.steps is not None and last is not None:
         said = [*advise_end(order, printed, last), *said]
     if unseen and "completed" in open_:
@@ -132,6 +134,36 @@ def went_on_after(
     return step if step > 0 else None
 
 
+def advise_steps(
+    order: Order,
+    told: Mapping[str, Mapping[str, Any]],
+    ended: Mapping[str, Any] | None,
+    *,
+    planned: bool,
+) -> list[str]:
+    """Return the number of steps to order, if the program exited with 0 after another number.
+
+    Nothing where the ranks do not agree.
+
+    Args:
+        order: what was run.
+        told: `ranks` of the decision's facts.
+        ended: `exit` of them.
+        planned: whether a plan says how many steps there are.
+    """
+    exited = None if ended is None else ExitFacts.model_validate(ended)
+    if exited is None or exited.agent is None or not exited.agent.clean:
+        return []
+    counts = {max(row["done_step"] or 0, row["last_step"]) for row in told.values()}
+    count = counts.pop() if len(counts) == 1 else 0
+    if count <= 0 or count == order.steps:
+        return []
+    remedy = f"correct the steps of the plan to {count}" if planned else f"say --steps {count}"
+    place = "" if planned else _place_of_steps(order)
+    what = "1 step was" if count == 1 else f"{count} steps were"
+    return [f"{what} counted: {remedy}{place} if that is a whole run"]
+
+
 def undone_ranks(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> list[str]:
     """Return the ranks that have made every step and never said that they were done.
 
@@ -203,6 +235,11 @@ def advise_drift(criteria: Sequence[Mapping[str, Any]], *, planned: bool) -> lis
     return [f"where {' and '.join(fields)} may differ: {what} (CONDITIONAL_GO then)"]
 
 
+def _place_of_steps(order: Order) -> str:
+    own = "--steps" in (order.command or ())
+    return " before the --; behind it that is the program's own" if own else ""
+
+
 def _advice(
     order: Order,
     open_: Collection[str],
@@ -210,6 +247,8 @@ def _advice(
     read: bool,
     planned: bool,
     printed: Sequence[str],
+    *,
+    counted: bool,
 ) -> Iterator[str]:
     if read and not heard:
         yield from advise_unread(order, printed)
@@ -219,9 +258,8 @@ def _advice(
             f"only rank {ranks} of {order.world_size} was heard: where one prints for all, leave"
             " --world-size out"
         )
-    if order.steps is None:
-        own = "--steps" in (order.command or ())
-        place = " before the --; behind it that is the program's own" if own else ""
+    if order.steps is None and not counted:
+        place = _place_of_steps(order)
         yield f"nobody knows what a whole run is: say its last step with --steps N{place}"
     untold = [name for name in ("identity", "coverage") if name in open_ and heard]
     lacking = [name for name in untold if name not in order.waive]

@@ -34,6 +34,7 @@ from gonogo.cli.run_advice import (
     advise,
     advise_drift,
     advise_ranks,
+    advise_steps,
     error_told,
     has_some_losses,
     undone_ranks,
@@ -324,7 +325,17 @@ def _advise(
     said = advise_ranks(order, heard, planned=planned)
     said += advise_loss(order, printed)
     said += advise_drift(rows, planned=planned)
-    if document["verdict"] == Verdict.NO_GO or interrupted or _was_refused(document):
+    ended = document["facts"]["exit"]
+    if interrupted or _was_refused(document):
+        return said
+    failed, went_on = document["verdict"] == Verdict.NO_GO, None
+    if not read:
+        went_on = went_on_after(told, document["facts"]["boots"])
+    counted = []
+    if went_on is None and (failed or not read):  # `advise_end` knows what lines may count
+        counted = advise_steps(order, told, ended, planned=planned)
+    said += counted
+    if failed:
         return said
     undone = undone_ranks(told, order.steps)
     errors = [error_told(last_error_line(run_dir.path, int(rank))) for rank in undone]
@@ -335,12 +346,13 @@ def _advise(
         read=read,
         planned=planned,
         printed=printed,
-        unseen=unseen_ranks(document["facts"]["exit"]),
+        unseen=unseen_ranks(ended),
         undone=bool(undone),
         error=next((text for text in errors if text is not None), None),
         last=max((row["last_step"] for row in told.values()), default=None),
-        went_on=went_on_after(told, document["facts"]["boots"]),
+        went_on=went_on,
         some_losses=has_some_losses(told),
+        counted=bool(counted),
     )
 
 

@@ -8,6 +8,7 @@ from gonogo.cli.run_advice import (
     advise,
     advise_drift,
     advise_ranks,
+    advise_steps,
     error_told,
     has_some_losses,
     undone_ranks,
@@ -79,6 +80,7 @@ def advice(
         (advice("completed", last=29, heard=()), ["give one (--pattern"]),
         (advice("completed", last=29, read=False), []),
         (advice("completed", last=29, steps=None), ["--steps N"]),
+        (advice("completed", steps=None, read=False, counted=True), []),
         (advice("coverage", waive=("coverage",), last=29), []),
         (advice("identity", "coverage"), ["success: --accept conditional"]),
         (
@@ -124,6 +126,34 @@ def test_what_lacks_is_named_with_the_option_that_gives_it(
     assert len(found) == len(said)
     for text, part in zip(found, said, strict=True):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("steps", "counts", "code", "planned", "said"),
+    [
+        (400, (320,), 0, False, "320 steps were counted: say --steps 320 if that is a whole run"),
+        (100, (320, 320), 0, False, "320 steps were counted: say --steps 320 if"),
+        (None, (320,), 0, False, "say --steps 320 before the --; behind it that is the program's"),
+        (400, (320,), 0, True, "320 steps were counted: correct the steps of the plan to 320 if"),
+        (400, (1,), 0, False, "1 step was counted: say --steps 1 if"),
+        (320, (320,), 0, False, None),
+        (400, (320, 319), 0, False, None),  # its ranks do not agree
+        (400, (320,), 1, False, None),
+        (400, (), 0, False, None),
+    ],
+)
+def test_who_made_another_number_of_steps_is_told_which_to_order(
+    steps: int | None, counts: tuple[int, ...], code: int, planned: bool, said: str | None
+) -> None:
+    command = ["x", "--steps", "9"] if steps is None else ["x"]
+    order = build_command_order(
+        command, experiment="e", run="r", cwd="/", world_size=1, steps=steps,
+        watch=Watch(), waive=(), preflight=[],
+    )  # fmt: skip
+    told = {str(n): {"last_step": row, "done_step": row} for n, row in enumerate(counts)}
+    found = advise_steps(order, told, {"agent": {"code": code}, "ranks": {}}, planned=planned)
+    assert len(found) == (said is not None)
+    assert all((said or "") in text for text in found)
 
 
 @pytest.mark.parametrize(
