@@ -15,6 +15,7 @@ import typer
 from gonogo.cli.connection import connect
 from gonogo.cli.evidence import describe_directory
 from gonogo.cli.exits import Accept, accepted, exit_of_verdict
+from gonogo.cli.look.local_log import find_run_dir
 from gonogo.cli.output import (
     duration,
     err,
@@ -26,6 +27,7 @@ from gonogo.cli.output import (
 )
 from gonogo.cli.reach.completing import complete_experiments
 from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.settings import load_settings
 from gonogo.cli.standing import cause_lines, diagnosis_lines, quote_of
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
@@ -46,7 +48,7 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 
 def judge(
     directory: Annotated[
-        Path, typer.Argument(help="A run directory: order.json, heartbeat_rank0.jsonl, …")
+        Path, typer.Argument(help="A run directory, or the id of a run of `gonogo run`.")
     ],
     plan: Annotated[
         str | None, typer.Option(help="Rules of this plan, where there is no order.json.")
@@ -60,7 +62,10 @@ def judge(
 ) -> None:
     """Judge a run directory: criteria, findings, and what could not be observed."""
     if not directory.is_dir():
-        raise NotFound(f"{directory}: no such directory")
+        found = find_run_dir(str(directory), load_settings().home)
+        if found is None:
+            raise NotFound(f"{directory}: no such directory")
+        directory = found
     if (plan is None) != (phase is None):
         raise Rejected("--plan and --phase go together")
     rules = read_plan(plan) if plan else None

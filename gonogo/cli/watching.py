@@ -24,7 +24,7 @@ from rich.text import Text
 from gonogo.cli.client import Client
 from gonogo.cli.connection import connect
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
-from gonogo.cli.look.local_log import LocalLog, is_run_dir
+from gonogo.cli.look.local_log import LocalLog, find_run_dir, is_run_dir
 from gonogo.cli.output import (
     duration,
     err,
@@ -39,6 +39,7 @@ from gonogo.cli.reach.following import EventStream
 from gonogo.cli.reach.naming import resolve_run
 from gonogo.cli.screen.near import near_line
 from gonogo.cli.screen.stages import stage_of
+from gonogo.cli.settings import load_settings
 from gonogo.cli.standing import standing_lines
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
@@ -387,8 +388,9 @@ def logs(
     ] = False,
 ) -> None:
     """Print the log of a run: the command's or torchrun's, or that of one rank."""
-    if is_run_dir(run):
-        _print_log(LocalLog(Path(run), rank), run, tail, follow=follow, as_json=as_json)
+    folder = Path(run) if is_run_dir(run) else find_run_dir(run, load_settings().home)
+    if folder is not None:
+        _print_log(LocalLog(folder, rank), run, tail, follow=follow, as_json=as_json)
         return
     with connect() as client:
         found = resolve_run(client, run)

@@ -3,18 +3,51 @@
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.errors import Unavailable
-from gonogo.rundir import RunDir
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.ids import Kind
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir
 from gonogo.supervise.durable import load_json
 
 MAX_TEXT_BYTES = 2**20
 """Of one stretch, as the service gives it."""
+
+_LEAST_LETTERS = 4
+"""Of an id, behind `run_`, that may stand for the whole."""
 
 
 def is_run_dir(text: str) -> bool:
     """Say whether a text is the path of a run directory."""
     try:
         return (Path(text) / "order.json").is_file()
+    except (OSError, ValueError):
+        return False
+
+
+def find_run_dir(text: str, home: Path) -> Path | None:
+    """Return the directory of a run that `gonogo run` made in this home; None where none fits.
+
+    Args:
+        text: its id, or the beginning of it, with or without `run_`.
+        home: GONOGO_HOME.
+
+    Raises:
+        Rejected: several runs of this home begin so.
+    """
+    prefix = f"{Kind.RUN.value}_"
+    letters = text.removeprefix(prefix).upper()
+    if len(letters) < _LEAST_LETTERS or not letters.isalnum():
+        return None
+    found = [row for row in sorted((home / "runs").glob(f"{prefix}{letters}*")) if _is_own(row)]
+    if len(found) > 1:
+        rows = ", ".join(row.name for row in found[:10])
+        raise Rejected(f"{text!r} may mean {len(found)} runs of this home; say which: {rows}")
+    return found[0] if found else None
+
+
+def _is_own(folder: Path) -> bool:
+    """Say whether `gonogo run` made the directory: no service knows the run."""
+    try:
+        return is_run_dir(str(folder)) and NO_SERVICE in (folder / SHIPPED_NAME).read_text()
     except (OSError, ValueError):
         return False
 
