@@ -14,29 +14,18 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from gonogo.plain_file import next_data, open_plain, read_plain
+from gonogo.supervise.launch.log_lines import LINE_BYTES, LogLines
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
 from gonogo.supervise.processes import SHELLS, load_program, load_stat
+from gonogo.trainer import line_file
 from gonogo.trainer.line import build_line
-from gonogo.trainer.line_file import (
-    ATTACHED,
-    LAST_S,
-    OBSERVABLE,
-    OBSERVED,
-    READ,
-    SHOW_EVERY_S,
-    LineFile,
-    Taken,
-)
+from gonogo.trainer.line_file import LineFile
 
-LINE_BYTES = 8192
-"""Of a longer line the rest is not looked at."""
-_READ_BYTES = 2**18
 _POLL_S = 0.1
 _STANDING = re.compile(rb"\d/\d+ \[\d+:\d[^\]]{0,400}\]$")
 """A bar of tqdm, which ends its line when it moves on."""
@@ -66,7 +55,7 @@ class OutputLines:
         begin: int = 0,
     ) -> None:
         self._folder, self._order, self._pid = folder, order, pid
-        self._log = _Log(log, begin)
+        self._log = LogLines(log, begin)
         self._alive_every_s = float((order.get("heartbeat") or {}).get("alive_every_s") or 5.0)
         self._is_off = not order.get("patterns")
         self._steps: int = order.get("steps") or 0
@@ -92,12 +81,12 @@ class OutputLines:
         """
         if self._is_off:
             return True
-        if (self._folder / ATTACHED).exists():
+        if (self._folder / line_file.ATTACHED).exists():
             self._yield()
             return True
         if self._yields:
             self._resume()
-        if not (self._ranks or self._is_closing) and (self._folder / OBSERVABLE).exists():
+        if not (self._ranks or self._is_closing) and (self._folder / line_file.OBSERVABLE).exists():
             return True
         if program := load_program(self._pid):
             self._by_shell = program in SHELLS
@@ -116,19 +105,16 @@ class OutputLines:
 
     def _write(self) -> None:
         shows = self._has_others and time.monotonic() >= self._show_at
+        stat = load_stat(self._pid)
+        is_stopped = stat is not None and stat.state == "T"
         for rank in self._ranks.values():
             rank.flush()
             is_due = time.monotonic() - rank.written_at >= self._alive_every_s
-            if is_due and not self._is_stopped():
+            if is_due and not is_stopped:  # its silence is to be seen
                 rank.write("alive")
             if shows:
-                self._show_at = time.monotonic() + SHOW_EVERY_S
+                self._show_at = time.monotonic() + line_file.SHOW_EVERY_S
                 rank.file.show()
-
-    def _is_stopped(self) -> bool:
-        """Say whether the program is stopped (SIGSTOP): then its silence is to be seen."""
-        stat = load_stat(self._pid)
-        return stat is not None and stat.state == "T"
 
     def close(self, code: int, *, asked: bool) -> None:
         """Write the rest, and `done` of each rank that left by itself at a known end.
@@ -151,8 +137,8 @@ class OutputLines:
             rank.file.finish()
 
     def _read_the_rest(self) -> bool:
-        """Read what is left, as soon as the disk gives it; False where it has not for LAST_S."""
-        give_up = time.monotonic() + LAST_S
+        """Read what is left, as soon as the disk gives it; False if it does not in time."""
+        give_up = time.monotonic() + line_file.LAST_S
         while True:
             with suppress(OSError):
                 self.read()
@@ -167,13 +153,13 @@ class OutputLines:
         for rank in self._ranks.values():
             rank.file.finish()
         self._ranks, self._yields = {}, True
-        if (self._folder / OBSERVED).exists():
+        if (self._folder / line_file.OBSERVED).exists():
             for _ in self._log.lines():
                 pass
             return
         self._is_off = True
         with suppress(OSError):
-            (self._folder / READ).unlink()
+            (self._folder / line_file.READ).unlink()
 
     def _resume(self) -> None:
         """Read again, because the observer has failed: each rank begins anew in its file."""
@@ -196,66 +182,18 @@ class OutputLines:
         """Begin to write for a rank. One that writes itself ends the reading of all."""
         file = self._folder / f"heartbeat_rank{number}.jsonl"
         try:
-            rank = (
-                None if file.exists() and not again else _Rank(file, number, self._pid, self._order)
-            )
-        except Taken:
+            free = again or not file.exists()
+            rank = _Rank(file, number, self._pid, self._order) if free else None
+        except line_file.Taken:
             rank = None
         self._is_off = rank is None
         if rank is None:
             return None
         rank.boot(at=self._began, since=self._looked)
         with suppress(OSError):
-            (self._folder / READ).touch()
+            (self._folder / line_file.READ).touch()
         self._ranks[number] = rank
         return rank
-
-
-class _Log:
-    """Follows a log behind its first bytes, also where somebody moves it (logrotate)."""
-
-    def __init__(self, path: Path, begin: int) -> None:
-        self._path, self._offset = path, begin
-        self._held: int | None = None  # the file that was found first, whatever its name is now
-        self.rest = b""  # the last line, which has no end yet
-        self._whole: list[bytes] = []  # lines that were not given yet, the last one first
-        self.is_refused = False  # whether the disk refused the log at the last look
-
-    def lines(self) -> Iterator[bytes]:
-        """Yield the new lines; a progress bar ends its lines with carriage returns."""
-        while self._whole or (chunk := self._more()):
-            if not self._whole:
-                *whole, rest = (self.rest + chunk).replace(b"\r", b"\n").split(b"\n")
-                self.rest = rest[:LINE_BYTES]
-                self._whole = [line for line in reversed(whole) if line]
-                continue
-            yield self._whole.pop()
-
-    def _more(self) -> bytes:
-        try:
-            with self._open() as stream:  # a hole of it may be the keeper's
-                self._offset = stream.seek(next_data(stream.fileno(), self._offset))
-                chunk = stream.read(_READ_BYTES)
-        except OSError as error:
-            self.is_refused = not isinstance(error, FileNotFoundError)
-            return b""
-        self.is_refused = False
-        self._offset += len(chunk)
-        return chunk
-
-    def _open(self) -> IO[bytes]:
-        """Open the log by its name if it has one: a network file system shows new data then.
-
-        Raises:
-            OSError: nobody can just now.
-        """
-        if self._held is None:
-            self._held = open_plain(self._path)
-        try:
-            same = os.path.samestat(os.stat(self._path), os.fstat(self._held))
-        except FileNotFoundError:
-            same = False
-        return read_plain(self._path if same else Path(f"/proc/self/fd/{self._held}"))
 
 
 class _Rank:

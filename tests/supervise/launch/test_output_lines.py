@@ -21,7 +21,8 @@ from hypothesis import strategies as st
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.supervise.launch.output_lines import LINE_BYTES, OutputLines
+from gonogo.supervise.launch.log_lines import LINE_BYTES
+from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
@@ -72,30 +73,6 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("another", [False, True], ids=["removed", "another in its place"])
-def test_a_log_that_was_moved_away_is_read_to_its_end(tmp_path: Path, another: bool) -> None:
-    """Somebody's logrotate renamed rank0.log, or they removed it to make room: the program went on
-    into the file that it had open, and a run that completed was told as one that ended early."""
-    program = Program(tmp_path, STEP, steps=3)
-    with program.log.open("a") as stream:
-        stream.write("step 1 loss 2.5\n")
-        stream.flush()
-        program.reader.read()
-        if another:
-            program.log.rename(tmp_path / "rank0.log.1")
-            program.log.touch()
-        else:
-            program.log.unlink()
-        stream.write("step 2 loss 2.4\n")
-        stream.flush()
-        program.reader.read()
-        assert program.steps() == [(1, 2.5), (2, 2.4)]
-        stream.write("step 3 loss 2.3\n")
-    program.reader.close(0, asked=False)
-    assert program.steps()[-1] == (3, 2.3)
-    assert program.told()[-1].msg == "done"
-
-
 @pytest.mark.parametrize(("owner", "name"), [(Path, "exists"), (os, "open")])
 def test_the_last_lines_are_read_when_the_disk_gives_them_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
@@ -144,7 +121,7 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
-    monkeypatch.setattr("gonogo.supervise.launch.output_lines.SHOW_EVERY_S", 600.0)
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines.line_file.SHOW_EVERY_S", 600.0)
     program = Program(tmp_path, STEP, nodes=nodes)
     program.write("step 1 loss 2.0\n")
     program.write("step 2 loss 2.0\n")
