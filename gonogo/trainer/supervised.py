@@ -36,7 +36,16 @@ LINE_NAMES = frozenset(
     (
         *("v", "ts", "iso", "mono", "pid", "rank", "boot", "seq", "step", "msg", "section"),
         *("section_seq", "section_age_s", "collective_seq", "run", "attempt", "backend", "dt"),
-        *("dt_step_s", "step_sections", "path", "val_loss", "type", "text", "write_failures"),
+        *(
+            "dt_step_s",
+            "step_sections",
+            "steps",
+            "path",
+            "val_loss",
+            "type",
+            "text",
+            "write_failures",
+        ),
     )
 )
 """Names of a line that a script cannot give."""

@@ -182,7 +182,9 @@ def test_numbers_of_the_scripts_own_stand_apart_and_are_bounded(run: Path) -> No
 
 
 def test_a_field_with_a_meaning_is_never_the_scripts_own() -> None:
-    assert set(supervised._OWN | KNOWN) >= set(Heartbeat.model_fields) - set(Identity.model_fields)
+    assert set(supervised.LINE_NAMES | KNOWN) >= set(Heartbeat.model_fields) - set(
+        Identity.model_fields
+    )
 
 
 def test_a_skipped_step_says_nothing_about_the_weights(run: Path) -> None:

@@ -278,4 +278,4 @@ def test_finding_is_written_whole_on_one_line(tmp_path: Path) -> None:
     finding = Finding(detector="stall", severity="halt", at=1.0, key="k", text="a\nb")
     Journal(run_dir).add_finding(finding)
     document = json.loads(run_dir.findings.read_bytes())
-    assert set(document) == set(Finding.model_fields)
+    assert set(document) == set(Finding.model_fields) - {"held"}, "nothing holds the process"
