@@ -194,6 +194,11 @@ class Client:
         """Return a run."""
         return RunView.model_validate(self.get_patiently(f"/runs/{run}"))
 
+    def series(self, run: str, metric: str, points: int = 500) -> dict[int, list[list[float]]]:
+        """Return rank → (step, value) pairs of a metric, such as `loss` or `user/acc`."""
+        found = self.get_patiently(f"/runs/{run}/series", metric=metric, points=points)
+        return {row["rank"]: row["points"] for row in found["series"]}
+
     def near(self, run: str) -> dict[str, Near]:
         """Return how near each detector of a run is to its limit."""
         rows = self.get_patiently(f"/runs/{run}/near")

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from gonogo.cli.client import Client
 from gonogo.contract.api import SUBSCRIPTIONS
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import ResumePoint
@@ -188,6 +189,8 @@ def test_a_program_s_own_metrics_are_series(plane: Plane) -> None:
     assert found["series"][0]["points"][:2] == [[1, 0.01], [2, 0.02]]
     other = plane.get(f"{run}/series", metric="user/train/x")["series"][0]
     assert (other["samples"], len(other["non_finite"])) == (0, len(told))
+    with Client(plane.context.url, plane.key()) as client:
+        assert client.series(order.run, "user/acc")[0][:2] == [[1, 0.01], [2, 0.02]]
     assert plane.call("GET", f"{run}/series?metric=user/").status_code == 422
 
 
