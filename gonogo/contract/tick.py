@@ -86,7 +86,7 @@ class StackProbe(Recorded):
     place: str = ""
     """Where the main thread stands, in words (`gonogo.contract.stack_places`)."""
     cpu_s: Finite | None = None
-    """CPU seconds of the main thread so far."""
+    """CPU seconds of the process and all below it so far, threads and ended children included."""
 
 
 class NodeState(StrEnum):

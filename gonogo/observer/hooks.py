@@ -80,7 +80,7 @@ def _torch(torch: Any) -> None:
     optimizer.register_optimizer_step_post_hook(_stepped)
     _wrap(optimizer.Optimizer, "__init__", after=lambda _, row, *a, **k: training.made(row))
     _backward(torch.autograd)
-    _wrap(os, "_exit", lambda code=0, *a, **k: training.leaves(code))
+    _wrap(os, "_exit", lambda status, **k: training.leaves(status))
     _wrap(torch.autograd, "grad", lambda *a, **k: training.differentiated())
     _evaluations(torch.nn.Module)
     for owner in (torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]):

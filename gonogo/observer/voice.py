@@ -136,7 +136,7 @@ class BatchedVoice(Voice):
             return (place.ended if place.untouched else place.step) + ahead
 
     def catch_up(self) -> None:
-        """Note the last step that was only counted, without its numbers."""
+        """Note the last step that was only counted, with its loss."""
         with self._lock:
             self._catch_up()
 

@@ -102,7 +102,7 @@ class Processes:
         )
 
     def idles(self, rank: int) -> bool:
-        """Whether a rank's main thread used next to no CPU between its last two readings."""
+        """Whether a rank used next to no CPU between its last two readings, children included."""
         readings = self.stacks.get(rank, ())
         if len(readings) < 2:
             return False

@@ -34,7 +34,7 @@ CYCLE_X = 2.0
 """Times the sum of all limits within which a step must end."""
 _CYCLE = (Place.DATA, Place.CHECKPOINT, Place.EVAL, Place.LOG, Place.NO_SECTION, Place.EARLY_STEPS)
 IDLE_S = 120.0
-"""After so long, main threads that idle where they are show a stall."""
+"""After so long, ranks that stand where they are and use no CPU show a stall."""
 STARTS = frozenset({Place.START, Place.BOOT, Place.FIRST_STEP, Place.PRINTED_RESTART})
 _ENDED = frozenset({Place.AFTER_LAST, Place.PRINTED_AFTER_LAST})
 _COMPUTES = frozenset(
@@ -209,7 +209,7 @@ def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence
 
 
 def idle(view: View, streams: Sequence[RankStream], mono: float) -> bool:
-    """Whether the last two dumps of each rank are the same, and its main thread uses no CPU."""
+    """Whether the last two dumps of each rank are the same, and it uses no CPU in between."""
     look = view.processes
     return all(look.stands(s.rank, s.advanced_mono, mono) and look.idles(s.rank) for s in streams)
 

@@ -3,6 +3,7 @@ import struct
 from pathlib import Path
 
 import pytest
+from tensorboard.compat.proto import event_pb2
 
 from nsa.tensorboard import TensorBoard, _masked_crc
 
@@ -80,7 +81,6 @@ def test_the_checksum_is_the_castagnoli_crc_of_the_published_example() -> None:
 
 
 def test_tensorboard_itself_reads_the_file(tmp_path: Path) -> None:
-    event_pb2 = pytest.importorskip("tensorboardX.proto.event_pb2")
     board = TensorBoard(tmp_path / "tb", on=True)
     board.log(7, {"loss": 1.25})
     board.close()

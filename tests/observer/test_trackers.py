@@ -6,7 +6,6 @@ and shapes; TensorBoard's own writer is used where it is installed.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import threading
 from pathlib import Path
@@ -79,7 +78,6 @@ def test_each_tracker_is_heard_with_the_step_that_it_logs_after(tmp_path: Path) 
     assert found.losses() == pytest.approx(found.told)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorboard") is None, reason="not installed")
 def test_the_real_tensorboard_is_heard(tmp_path: Path) -> None:
     lines = Observed(tmp_path, "logs_to_tensorboard", FOLDER=str(tmp_path)).lines()
     assert {row.step: row.user for row in said(lines, "metrics")}[6] == {"n": 6.0}

@@ -125,10 +125,15 @@ def test_a_process_of_which_threads_live_has_not_ended() -> None:
 
 
 def test_cpu_seconds_are_those_of_a_process_and_all_below_it() -> None:
+    """Of a child that still lives, and of one that has ended."""
     busy = "import time\nwhile time.process_time() < 0.5: pass\n"
-    script = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {busy!r}])\ninput()"
+    script = (
+        f"import subprocess, sys\nchild = [sys.executable, '-c', {busy!r}]\n"
+        f"subprocess.run(child)\nchild[-1] += 'input()'\nsubprocess.run(child)"
+    )
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
-        wait_until(lambda: (load_cpu_s(process.pid) or 0.0) >= 0.5, "the child's work")
+        wait_until(lambda: (load_cpu_s(process.pid) or 0.0) >= 1.0, "the work of both")
+        assert len(find_descendants(process.pid)) == 1
         assert process.stdin is not None
         process.stdin.write(b"\n")
     assert load_cpu_s(process.pid) is None

@@ -182,9 +182,8 @@ def _clocks(record: RunRecord, rules: Rules) -> Iterator[Doubt]:
         first = next(iter(steps.boots), None)
         start_s = 0.0 if first is None else first.stepped_mono - first.began_mono
         start_s = start_s if math.isfinite(start_s) else 0.0
-        if not any(
-            boot.ended_steps for boot in steps.boots
-        ):  # a program that is only read does not wait for its watcher
+        # a program that is only read does not wait for its watcher
+        if not any(boot.ended_steps for boot in steps.boots):
             start_s = max(start_s, FOUND_FIRST_S)
         for apart_s, seen_s in (
             (heard.least_s - own_s, heard.least_s),

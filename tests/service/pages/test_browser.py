@@ -56,7 +56,7 @@ def test_a_service_that_hangs_is_shown_with_the_age_of_the_page(plane: Plane, ta
     tab.eval("window.answers = window.fetch")
     tab.eval(
         "window.fetch = (url, how) => new Promise((_, fail) =>"
-        " how.signal.addEventListener('abort', () => fail(how.signal.reason)))"
+        " how.signal?.addEventListener('abort', () => fail(how.signal.reason)))"
     )
     tab.wait("!document.getElementById('stale').hidden")
     told = tab.eval("document.getElementById('stale').innerText")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gonogo.supervise.evidence.stacks import Readers, build_probe, find_py_spy, read_stacks
-from gonogo.supervise.processes import load_stat
+from gonogo.supervise.processes import load_cpu_s, load_stat
 from tests.supervise.runs import wait_until
 
 SLEEPER = """
@@ -54,7 +54,8 @@ def test_running_process_shows_where_it_stands(sleeper: subprocess.Popen[bytes])
     found = read(sleeper.pid, find_py_spy())
     assert "stand_here" in found.text
     assert found.probe.waiting is False
-    assert (found.probe.rank, found.probe.cpu_s >= 0) == (1, True)
+    assert found.probe.rank == 1
+    assert 0.0 < found.probe.cpu_s == load_cpu_s(sleeper.pid)
 
 
 def test_two_readings_of_a_standing_process_are_identical(
