@@ -58,7 +58,7 @@ lint: install ## ruff, mypy, the import law, spelling
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/codespell
 
-bench: install ## Measure what docs/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
+bench: install ## Measure what docs/explanation/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
 	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)
 
 outcomes: install ## Verdict, first halt and warnings of every scenario, as recorded? (ARGS="--all", "--write")
@@ -85,12 +85,12 @@ format: install ## Let ruff format the code and mend what it can
 
 made: install ## Write anew what is made from the code: schemas, references, dashboards
 	$(BIN)/python -m gonogo.contract.schemas gonogo/contract/schemas
-	$(BIN)/python -m gonogo.planning.reference > docs/plan-reference.md
+	$(BIN)/python -m gonogo.planning.reference > docs/reference/plan.md
 	$(BIN)/python -m bench.references detectors > docs/detectors.md
-	$(BIN)/python -m bench.references metrics > docs/metric-reference.md
+	$(BIN)/python -m bench.references metrics > docs/reference/metrics.md
 	$(BIN)/python -m bench.references doubts > docs/doubts.md
-	$(BIN)/python -m bench.references failures > docs/failures.md
-	$(BIN)/python -m nsa.flags --markdown > docs/flags.md
+	$(BIN)/python -m bench.references failures > docs/reference/failures.md
+	$(BIN)/python -m nsa.flags --markdown > docs/reference/flags.md
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json
 	cp nsa/configs/*.yaml gonogo/planning/configs/
 	$(BIN)/python docker/grafana/dashboards.py

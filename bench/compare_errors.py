@@ -1,8 +1,8 @@
 """How often is `gonogo compare` wrong? Simulated runs of known truth, through its own code.
 
-    python -m bench.compare_errors                     # the tables of docs/compare.md, 30 s
+    python -m bench.compare_errors                     # the tables of docs/how-to/compare.md, 30 s
     python -m bench.compare_errors --comparisons 200   # roughly the same
-    python -m bench.compare_errors --campaigns         # the table of docs/campaigns.md
+    python -m bench.compare_errors --campaigns         # the table of docs/how-to/compare.md
 
 Each comparison draws the runs of a baseline and of a variant whose true speed is `ratio` times its
 own; noise is the spread between runs (normal on the log scale), half of its variance shared by runs

@@ -1,9 +1,9 @@
 """The pages docs/detectors.md, metric-reference.md, doubts.md and failures.md, made from the code.
 
     python -m bench.references detectors > docs/detectors.md
-    python -m bench.references metrics > docs/metric-reference.md
+    python -m bench.references metrics > docs/reference/metrics.md
     python -m bench.references doubts > docs/doubts.md
-    python -m bench.references failures > docs/failures.md
+    python -m bench.references failures > docs/reference/failures.md
 
 The text around the tables is in `pages/` beside this file. A test compares pages and code.
 """
@@ -122,7 +122,7 @@ def _asked(detector: str) -> str:
 
 
 def metrics() -> str:
-    """Return docs/metric-reference.md."""
+    """Return docs/reference/metrics.md."""
     rows = _table(
         ("metric", "unit", "what it is", "owed", "aggregate", "only with devices"),
         (_cells(name, row) for name, row in METRICS.items()),
@@ -171,7 +171,7 @@ def _effect(kind: DoubtKind) -> str:
 
 
 def failures() -> str:
-    """Return docs/failures.md."""
+    """Return docs/reference/failures.md."""
     rows = (
         (
             f"`{row.name}`",

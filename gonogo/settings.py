@@ -124,7 +124,7 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         "GONOGO_WORKER_ALLOW_ENV",
         "",
-        "names that plans may set here besides the listed ones (docs/plans.md), or any",
+        "names that plans may set here besides the listed ones (docs/how-to/plans.md), or any",
         ("worker",),
         "list",
     ),
@@ -137,27 +137,27 @@ TABLE: tuple[Setting, ...] = (
     Setting(
         "GONOGO_DEVICES_SCRIPT",
         None,
-        "JSON file of scripted devices, only where the plan allows faults (docs/devices.md)",
+        "JSON file of scripted devices, if the plan allows faults (docs/reference/devices.md)",
         ("worker", "supervise"),
         "path",
     ),
     Setting(
         "GONOGO_ENGINE",
         "local",
-        "who starts the worker's runs: local (itself) | slurm | jobset (docs/clusters.md)",
+        "who starts the worker's runs: local (itself) | slurm | jobset (docs/how-to/clusters.md)",
         ("cli", "worker"),
     ),
     Setting(
         "GONOGO_SLURM_DEFAULTS",
         None,
-        "engine slurm: a YAML file of what plans leave out of cluster.slurm (docs/clusters.md)",
+        "engine slurm: a YAML file with defaults of cluster.slurm (docs/how-to/clusters.md)",
         ("worker",),
         "path",
     ),
     Setting(
         "GONOGO_JOBSET_TEMPLATE",
         None,
-        "engine jobset: the file with the JobSet that runs are made from (docs/clusters.md)",
+        "engine jobset: the file with the JobSet that runs are made from (docs/how-to/clusters.md)",
         ("worker",),
         "path",
     ),
@@ -189,7 +189,7 @@ def read(environ: Mapping[str, str], process: str) -> dict[str, str | None]:
     for name in environ:
         if name.startswith("GONOGO_") and name not in known:
             close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {close[0]}?" if close else "see docs/settings.md"
+            hint = f"did you mean {close[0]}?" if close else "see docs/reference/settings.md"
             raise Rejected(f"unknown environment variable {name}; {hint}")
     return {row.env: _value(row, environ) for row in TABLE if process in row.read_by}
 

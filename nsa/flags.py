@@ -1,7 +1,7 @@
 """`python -m nsa.flags [--json | --markdown]`: every `NSA_*` variable and its effect (R45).
 
-The rows are `nsa.settings.TOGGLES`, the same that check the environment; `docs/flags.md` is what
-`--markdown` prints.
+The rows are `nsa.settings.TOGGLES`, the same that check the environment; `docs/reference/flags.md`
+is what `--markdown` prints.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def rows() -> list[dict[str, str]]:
 
 
 def markdown() -> str:
-    """The rows as the page `docs/flags.md`."""
+    """The rows as the page `docs/reference/flags.md`."""
     lines = [_HEADER, "| variable | default | values | effect |", "|---|---|---|---|"]
     for row in rows():
         default = f"`{row['default']}`" if row["default"] else "–"

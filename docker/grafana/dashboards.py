@@ -271,7 +271,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 title="Where the device time goes",
-                about="Of the runs that go on or ended within a day; see docs/goodput.md.",
+                about="Of the runs that go on or ended within a day; see docs/how-to/report.md.",
                 queries=(
                     Query(
                         expr="max by (part) (gonogo_fleet_device_seconds) > 0",
@@ -297,7 +297,7 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 title="Where the time of each run goes",
-                about="Of runs that hold devices; see docs/goodput.md.",
+                about="Of runs that hold devices; see docs/how-to/report.md.",
                 queries=(Query(expr=f"gonogo_run_seconds{{{RUN}}}", legend="{{run}} {{part}}"),),
                 unit="s",
             ),

@@ -186,7 +186,9 @@ def check_stacks(program: str | None) -> tuple[str, str, str]:
         child.kill()
     if not said:
         return "py-spy", "pass", f"{program} reads stacks here"
-    advice = "hung ranks leave no stacks; allow ptrace of one's own processes (docs/deploying.md)"
+    advice = (
+        "hung ranks leave no stacks; allow ptrace of one's own processes (docs/how-to/deploy.md)"
+    )
     return "py-spy", "warn", f"{program}: {said[0]}; {advice}"
 
 

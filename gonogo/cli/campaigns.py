@@ -1,6 +1,6 @@
 """What does `gonogo campaign` do? It submits campaigns, shows them, and cancels them.
 
-A campaign runs the variants of one phase in turns and compares them (docs/campaigns.md).
+A campaign runs the variants of one phase in turns and compares them (docs/how-to/compare.md).
 """
 
 import time

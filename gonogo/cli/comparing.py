@@ -25,7 +25,7 @@ from gonogo.judge.words import sentence
 HOW = (
     "Runs are the units: repeat each variant, best in turns (A1 B1 A2 B2 …); one run each can only"
     " show what is beyond 10 %. The exit code is 0 whatever the answer is. Error rates:"
-    " docs/compare.md."
+    " docs/how-to/compare.md."
 )
 _STYLE = {
     Answer.BETTER: "bold green",

@@ -53,7 +53,7 @@ def advise_unread(order: Order, lines: Sequence[str]) -> list[str]:
     return [
         "no line of its output fits a pattern: give one"
         r" (--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'), or attach it"
-        " (docs/your-trainer.md)"
+        " (docs/how-to/attach.md)"
     ]
 
 

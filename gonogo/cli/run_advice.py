@@ -62,7 +62,7 @@ def advise(
         ranks = ", ".join(sorted(unseen, key=int))
         said.append(
             f"how rank {ranks} ended only the shell knows that started it: write exec before the"
-            " trainer's command there, or start it without a shell (docs/run.md)"
+            " trainer's command there, or start it without a shell (docs/how-to/run.md)"
         )
     if read and planned and some_losses and "coverage" in open_:
         remedy = (
@@ -72,7 +72,7 @@ def advise(
         )
         said.append(
             "of some steps the lines tell a loss and of others none, which no waiver passes:"
-            f" {remedy}, or attach it (docs/your-trainer.md)"
+            f" {remedy}, or attach it (docs/how-to/attach.md)"
         )
     if undone and not read and "completed" in open_ and error is not None:
         said.append(
@@ -82,7 +82,7 @@ def advise(
     elif undone and not read and "completed" in open_:
         said.append(
             "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
-            " beat (docs/your-trainer.md)"
+            " beat (docs/how-to/attach.md)"
         )
     said += _advice_on_checkpoint(order, open_, None if read else went_on, planned)
     untold = {row["id"] for row in criteria if row["id"] in open_ and row.get("samples") == 0}
@@ -90,7 +90,7 @@ def advise(
     if unmeasured and not read:
         said.append(
             f"{', '.join(unmeasured)} waits for an evaluation, and none was told: beat.eval(loss)"
-            " after the step that it follows (docs/your-trainer.md)"
+            " after the step that it follows (docs/how-to/attach.md)"
         )
     return said + [
         f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
@@ -268,7 +268,7 @@ def _advice(
         accept = "take CONDITIONAL_GO for success: --accept conditional"
         yield (
             f"a program that is only read cannot report {' and '.join(lacking)}: attach it (three"
-            f" lines, docs/your-trainer.md), or {f'go without: {waivers}' if planned else accept}"
+            f" lines, docs/how-to/attach.md), or {f'go without: {waivers}' if planned else accept}"
         )
 
 

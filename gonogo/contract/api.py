@@ -29,7 +29,7 @@ class Submission(Document):
     labels: Labels = {}
     dry_run: bool = False
     origin: str | None = Field(default=None, max_length=200)
-    """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/plans.md)."""
+    """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/how-to/plans.md)."""
 
     @model_validator(mode="after")
     def _has_a_plan(self) -> Self:
@@ -386,7 +386,7 @@ class FoundPage(Recorded):
 
 
 class AlertType(StrEnum):
-    """What an alert may tell: webhooks subscribe to types (docs/runbook.md has a row of each)."""
+    """Types of alerts; webhooks subscribe to them (a row each in docs/how-to/runbook.md)."""
 
     FINDING_HALT = "finding.halt"
     FINDING_PAGE = "finding.page"
@@ -435,7 +435,7 @@ class ProblemBody(Recorded):
     """RFC 9457 problem details."""
 
     type: str = "about:blank"
-    """`urn:gonogo:problem:CODE` of what `docs/api.md` lists."""
+    """`urn:gonogo:problem:CODE` of what `docs/reference/rest.md` lists."""
     title: str
     status: int
     detail: str

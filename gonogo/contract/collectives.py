@@ -1,8 +1,8 @@
 """Which collectives has a rank entered? Its own dump of torch's flight recorder, and what all say.
 
 A trainer answers a word in `evidence/.dump_collectives` by `evidence/collectives_rank{N}.json`
-(docs/heartbeats.md). `Standing` is the answer to all of them; ticks carry it as the observation
-`collectives`.
+(docs/reference/heartbeats.md). `Standing` is the answer to all of them; ticks carry it as the
+observation `collectives`.
 """
 
 import json

@@ -249,7 +249,7 @@ class Facts(Recorded):
     """Rank → what its last process said that it is."""
     pace: dict[str, PaceFacts]
     failure: str | None = None
-    """The known failure that the error of the run shows, by name (docs/failures.md)."""
+    """The known failure that the error of the run shows, by name (docs/reference/failures.md)."""
     measures: dict[str, Measure]
     history: History | None = None
     boots: dict[str, list[BootFacts]] = Field(default_factory=dict)

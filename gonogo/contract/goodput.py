@@ -1,6 +1,6 @@
 """Where did the time go? Seconds by what they were spent on; together they are the wall time.
 
-docs/goodput.md says what counts as what. Nothing here is a judgement: no verdict rests on it.
+docs/how-to/report.md says what counts as what. Nothing here is a judgement: no verdict rests on it.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What does a rank say about itself? One JSON line of one rank (docs/heartbeats.md).
+"""What does a rank say about itself? One JSON line of one rank (docs/reference/heartbeats.md).
 
 Unknown fields are ignored and unknown messages are kept: a newer trainer must not end a run. What
 cannot be read at all is `Corrupt`, which the reader counts.

@@ -124,7 +124,7 @@ class Order(Recorded):
     files: list[str] = Field(default_factory=list)
     """Files whose digests are code identity."""
     patterns: list[str] = Field(default_factory=list)
-    """Regular expressions that find steps and numbers in the command's output (docs/run.md)."""
+    """Regular expressions that find steps in the command's output (docs/how-to/run.md)."""
     patterns_guessed: bool = False
     """Whether nobody chose the patterns: then the first that fits a line is the one."""
     init_from: str | None = None

@@ -188,7 +188,7 @@ TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.PRINTED_STEP: _same(Cell(1800, 1.5, Typical.LONGEST)),
     Place.PRINTED_AFTER_LAST: _same(Cell(14_400)),
 }
-"""The numbers were chosen on simulated runs (docs/simulation.md)."""
+"""The numbers were chosen on simulated runs (docs/explanation/benchmarks.md)."""
 
 SETTING = {
     Place.START: "no_first_heartbeat.exec_s",

@@ -96,7 +96,7 @@ class Workload(Submitted):
     as in a command."""
     command: Argv | None = None
     """A program and its arguments, started once a host as they are written;
-    [placeholders](plans.md#placeholders) such as `{lr}` are filled."""
+    [placeholders](../how-to/plans.md#placeholders) such as `{lr}` are filled."""
     cwd: Annotated[Path, AfterValidator(_absolute)] | None = None
     """Folder in which it is started; null = the one that holds the worker's code."""
     env: Env = {}

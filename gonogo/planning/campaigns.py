@@ -53,7 +53,7 @@ def resolve_campaign(
     whole = with_overrides(data, sets)
     if not isinstance(whole.get("campaign"), Mapping):
         raise Rejected(
-            "the plan has no `campaign`, so there is nothing to compare (docs/campaigns.md);"
+            "the plan has no `campaign`, so there is nothing to compare (docs/how-to/compare.md);"
             " gonogo submit runs it as it is"
         )
     spec = parse_plan(whole).campaign

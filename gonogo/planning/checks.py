@@ -263,7 +263,9 @@ def _unlisted(plan: Plan) -> Iterator[Problem]:
     """Yield the environment that no worker sets for our own trainer, which does not read it."""
     for where, name in unlisted(plan) if plan.ours else ():
         meant = near(name, LISTED)
-        hinted = f"did you mean {meant[0]}?" if meant else "docs/plans.md lists what workers set"
+        hinted = (
+            f"did you mean {meant[0]}?" if meant else "docs/how-to/plans.md lists what workers set"
+        )
         yield Problem(path=f"{where}.env.{name}", message=f"no worker sets it; {hinted}")
 
 

@@ -1,6 +1,6 @@
-"""What may a plan say, key by key? The page docs/plan-reference.md, from the models.
+"""What may a plan say, key by key? The page docs/reference/plan.md, from the models.
 
-    python -m gonogo.planning.reference > docs/plan-reference.md
+    python -m gonogo.planning.reference > docs/reference/plan.md
 
 What a key means is the docstring under its field; its type, default and limits are those that
 pydantic enforces. What stands around them is `reference.md` beside this file. A test compares the
@@ -28,8 +28,8 @@ _PLACE = "<!-- keys -->\n"
 _WATCH = "watch."
 
 _NAMED_ELSEWHERE = {
-    "Metric": "[metric](metric-reference.md)",
-    "Detector": "[detector](detectors.md)",
+    "Metric": "[metric](metrics.md)",
+    "Detector": "[detector](../detectors.md)",
 }
 """Enumerations that have a page of their own."""
 
@@ -63,7 +63,7 @@ class Key:
 
 
 def page() -> str:
-    """Return docs/plan-reference.md."""
+    """Return docs/reference/plan.md."""
     return _FRAME.read_text().replace(_PLACE, "\n".join(_tables(Plan, "")))
 
 

@@ -10,9 +10,9 @@
                 save(model)
                 break
 
-Under gonogo (`GONOGO_RUN_DIR` names a run directory) the lines of docs/heartbeats.md are written
-there; anywhere else the same calls do nothing and cost nothing. Needs the standard library alone:
-of torch it uses what the script has imported itself. The adapters `gonogo.trainer.hf`,
+Under gonogo (`GONOGO_RUN_DIR` names a run directory) the lines of docs/reference/heartbeats.md are
+written there; anywhere else the same calls do nothing and cost nothing. Needs the standard library
+alone: of torch it uses what the script has imported itself. The adapters `gonogo.trainer.hf`,
 `gonogo.trainer.lightning` and `gonogo.trainer.accelerate` import the library that they are for.
 
 Guaranteed: a file system that refuses a line ends nothing; a forked child never writes; one

@@ -180,5 +180,5 @@ def _elsewhere(beat: Beat, step: int) -> str:
         )
     return (
         f"this run goes on after step {beat.resume_step} with {beat.resume_from}, and the loop"
-        f" begins after step {step}: hand it callback.resume_from (docs/your-trainer.md)"
+        f" begins after step {step}: hand it callback.resume_from (docs/how-to/attach.md)"
     )

@@ -1,7 +1,7 @@
 """What runs? Counted on the live model, not copied from a configuration.
 
 Only what can be seen is told; what a plan checks besides (dims, data, dtype) the script says itself
-by `attach(identity=…)`. Fields are those of docs/heartbeats.md.
+by `attach(identity=…)`. Fields are those of docs/reference/heartbeats.md.
 """
 
 import hashlib

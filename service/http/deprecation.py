@@ -1,6 +1,6 @@
 """How is it said that something of the API will go? `Deprecation`, `Sunset`, and its successor.
 
-RFC 9745 and RFC 8594; what may be expected of them stands in docs/api.md.
+RFC 9745 and RFC 8594; what may be expected of them stands in docs/reference/rest.md.
 """
 
 from datetime import UTC, date, datetime, time

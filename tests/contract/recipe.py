@@ -1,4 +1,4 @@
-"""The recipe of docs/heartbeats.md, run word by word by whoever holds it to its promise."""
+"""The recipe of docs/reference/heartbeats.md, run word by word."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs/heartbeats.md"
+PAGE = ROOT / "docs/reference/heartbeats.md"
 INCONCLUSIVE = 12
 PASSED = ["completed", "identity", "coverage", "no_halt_finding"]
 

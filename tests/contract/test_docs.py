@@ -156,18 +156,22 @@ def test_an_option_that_is_not_there_is_seen() -> None:
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.env)
 def test_every_setting_is_documented_with_its_default(row: Setting) -> None:
-    documented = rows_of("docs/settings.md")
+    documented = rows_of("docs/reference/settings.md")
     assert documented[row.env][0].strip("`") == (row.default or "–")
 
 
 @pytest.mark.parametrize("toggle", TOGGLES.values(), ids=lambda toggle: toggle.name)
 def test_every_toggle_of_the_trainer_is_documented_with_its_default(toggle: Toggle) -> None:
-    documented = rows_of("docs/settings.md")
+    documented = rows_of("docs/reference/settings.md")
     assert documented[toggle.name][0].strip("`") == (toggle.default or "–")
 
 
 def test_nothing_is_documented_that_no_process_reads() -> None:
-    named = {name for name in rows_of("docs/settings.md") if name.startswith(("GONOGO_", "NSA_"))}
+    named = {
+        name
+        for name in rows_of("docs/reference/settings.md")
+        if name.startswith(("GONOGO_", "NSA_"))
+    }
     assert named == {row.env for row in TABLE if row.env.startswith("GONOGO_")} | TOGGLES.keys()
 
 
@@ -180,14 +184,14 @@ def of_compose() -> tuple[dict[str, str], set[str]]:
 
 
 def test_the_variables_of_docker_compose_are_listed_with_their_defaults_and_no_other() -> None:
-    part = (ROOT / "docs/settings.md").read_text().split("## docker-compose.yml")[1]
+    part = (ROOT / "docs/reference/settings.md").read_text().split("## docker-compose.yml")[1]
     listed = dict(re.findall(r"^\| `([A-Z_]+)` \| (\S+) \| ", part, re.M))
     read, _ = of_compose()
     assert {name: default.strip("`–") for name, default in listed.items()} == read
 
 
 def test_the_secrets_of_docker_compose_are_listed_and_made_and_no_other() -> None:
-    part = (ROOT / "docs/settings.md").read_text().split("## docker-compose.yml")[1]
+    part = (ROOT / "docs/reference/settings.md").read_text().split("## docker-compose.yml")[1]
     _, files = of_compose()
     assert set(re.findall(r"^\| `([a-z_]+)` \| ", part, re.M)) == files
     made = runpy.run_path(str(ROOT / "docker/make_secrets.py"))["make"]()
@@ -211,7 +215,7 @@ def diagram(table: dict[tuple[StrEnum, StrEnum], StrEnum]) -> list[str]:
 def test_the_lifecycle_diagrams_are_the_tables(
     table: dict[tuple[StrEnum, StrEnum], StrEnum],
 ) -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
     diagrams = re.findall(r"```mermaid\nstateDiagram-v2\n(.*?)```", page, re.S)
     expected = diagram(table)
     assert any(sorted(found.rstrip("\n").split("\n")) == sorted(expected) for found in diagrams), (
@@ -220,7 +224,7 @@ def test_the_lifecycle_diagrams_are_the_tables(
 
 
 def test_every_decision_record_has_the_same_parts() -> None:
-    records = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    records = sorted((ROOT / "docs/explanation/decisions").glob("[0-9]*.md"))
     assert len(records) >= 5
     for number, record in enumerate(records, start=1):
         text = record.read_text()
@@ -244,12 +248,12 @@ def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
 
 
 def test_the_page_of_the_command_line_lists_every_json() -> None:
-    documented = rows_of("docs/cli.md")
+    documented = rows_of("docs/reference/cli.md")
     for name, model in OUTPUTS.items():
         assert documented[name] == [model.__name__]
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/cli.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/reference/cli.md"])
 def test_every_exit_code_is_listed_and_no_other(page: str) -> None:
     documented = {code: row for code, row in rows_of(page).items() if code.isdigit()}
     assert documented == {str(code): [words] for code, words in EXIT_WORDS.items()}
@@ -257,14 +261,14 @@ def test_every_exit_code_is_listed_and_no_other(page: str) -> None:
 
 def test_every_bundled_plan_is_listed_and_no_other() -> None:
     plans = {path.stem for path in (ROOT / "gonogo/contract/plans").glob("*.yaml")}
-    listed = {page: set(rows_of(f"docs/{page}.md")) for page in ("plans", "campaigns")}
+    listed = {page: set(rows_of(f"docs/how-to/{page}.md")) for page in ("plans", "campaigns")}
     campaigns = {name for name in plans if name.startswith("campaign-")}
     assert {row for row in listed["campaigns"] if row.startswith("campaign-")} == campaigns
     assert {row for row in listed["plans"] if re.match(r"demo$|m7c-", row)} == plans - campaigns
 
 
 def test_the_bundled_patterns_are_listed_in_the_order_in_which_they_are_tried() -> None:
-    page = (ROOT / "docs/run.md").read_text()
+    page = (ROOT / "docs/how-to/run.md").read_text()
     listed = re.search(r"^Bundled: (.*?)\. Where", page, re.M)
     assert listed is not None
     assert re.findall(r"`([\w.-]+)`", listed[1]) == list(PATTERNS)
@@ -272,6 +276,6 @@ def test_the_bundled_patterns_are_listed_in_the_order_in_which_they_are_tried() 
 
 
 def test_every_part_of_the_time_is_explained() -> None:
-    page = (ROOT / "docs/goodput.md").read_text()
+    page = (ROOT / "docs/how-to/goodput.md").read_text()
     cells = re.findall(r"^\| (\w[^|]*) \| ", page, re.M)
     assert {name for cell in cells for name in cell.split(", ")} == {"part", *WORDS.values()}

@@ -1,4 +1,4 @@
-"""Does the example trainer of docs/heartbeats.md keep the protocol that the page describes?"""
+"""Does the example trainer of docs/reference/heartbeats.md keep the protocol?"""
 
 from __future__ import annotations
 
@@ -145,12 +145,12 @@ def test_the_recipe_of_the_page_works_word_by_word(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_the_example_as_it_is() -> None:
-    page = (ROOT / "docs/heartbeats.md").read_text()
+    page = (ROOT / "docs/reference/heartbeats.md").read_text()
     shown = re.search(r"```python\n(.*?)```", page, re.S)
     assert shown is not None
     assert shown.group(1) == EXAMPLE.read_text()
 
 
 def test_the_page_names_every_message_of_the_protocol() -> None:
-    page = (ROOT / "docs/heartbeats.md").read_text()
+    page = (ROOT / "docs/reference/heartbeats.md").read_text()
     assert [msg for msg in Msg if f"`{msg}`" not in page] == []

@@ -51,7 +51,7 @@ def said_by(document: Any, model: type[BaseModel], prefix: str) -> Iterator[str]
 
 def test_the_reference_of_plans_is_made_from_the_models() -> None:
     made = "`make made` makes it"
-    assert (ROOT / "docs/plan-reference.md").read_text() == reference.page(), made
+    assert (ROOT / "docs/reference/plan.md").read_text() == reference.page(), made
 
 
 @pytest.mark.parametrize("key", list(every_key()), ids=lambda key: key.path)
@@ -63,7 +63,7 @@ def test_every_key_of_a_plan_says_what_it_means(key: Key) -> None:
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.stem)
 def test_every_key_of_a_bundled_plan_is_in_the_reference(plan: Path) -> None:
-    page = (ROOT / "docs/plan-reference.md").read_text()
+    page = (ROOT / "docs/reference/plan.md").read_text()
     said = set(said_by(parse_yaml(plan.read_text()), Plan, ""))
     assert len(said) > 20
     assert [path for path in said if f"| `{path}` |" not in page] == []
@@ -88,7 +88,7 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
 
 def test_the_reference_of_metrics_is_made_from_the_code() -> None:
     made = "`make made` makes it"
-    assert (ROOT / "docs/metric-reference.md").read_text() == references.metrics(), made
+    assert (ROOT / "docs/reference/metrics.md").read_text() == references.metrics(), made
 
 
 def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None:
@@ -97,7 +97,7 @@ def test_the_page_of_doubts_is_made_from_the_code_and_names_every_kind() -> None
 
 def test_the_page_of_failures_is_made_from_the_library() -> None:
     page = references.failures()
-    assert (ROOT / "docs/failures.md").read_text() == page, "`make made` makes it"
+    assert (ROOT / "docs/reference/failures.md").read_text() == page, "`make made` makes it"
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     assert len(rows) == len(library())
     assert all(len(re.split(r"(?<!\\)\|", row)) == 7 for row in rows)
@@ -128,7 +128,7 @@ def test_a_metric_names_fields_and_messages_of_the_protocol(name: str) -> None:
 
 
 def test_every_system_that_is_compared_has_a_section_with_its_sources() -> None:
-    page = (ROOT / "docs/comparison.md").read_text()
+    page = (ROOT / "docs/explanation/comparison.md").read_text()
     head, *rows = [line for line in page.split("\n## ")[0].splitlines() if line.startswith("|")]
     assert {row.count("|") for row in rows} == {head.count("|")}
     systems = re.findall(r"\[([^\]]+)\]\(#([^)]+)\)", head)

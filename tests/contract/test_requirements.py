@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/requirements.md").read_text()
+PAGE = (ROOT / "docs/reference/requirements.md").read_text()
 NUMBERS = chain(range(1, 8), range(10, 19), range(20, 33), range(40, 49), range(60, 64))
 REQUIREMENTS = [f"R{number}" for number in chain(NUMBERS, range(70, 83))]
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")

@@ -14,8 +14,8 @@ from gonogo.contract.outcome import CLASS_OF, Actor, Detector, Outcome, OutcomeC
 from gonogo.judge.gate.verdict import class_verdict
 
 ROOT = Path(__file__).parents[2]
-RUNBOOK = (ROOT / "docs/runbook.md").read_text()
-CONCEPTS = (ROOT / "docs/concepts.md").read_text()
+RUNBOOK = (ROOT / "docs/how-to/runbook.md").read_text()
+CONCEPTS = (ROOT / "docs/explanation/verdicts.md").read_text()
 
 
 def rows(title: str, table: int = 0) -> list[list[str]]:

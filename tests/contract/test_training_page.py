@@ -1,4 +1,4 @@
-"""Do the commands of docs/training.md train, resume, generate and shard? In miniature, in order."""
+"""Do the commands of docs/how-to/train-nsa.md train, resume, generate and shard?"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.contract.test_docs import ROOT, blocks
 from tests.e2e.lab import clean_environ
 
-PAGE = (ROOT / "docs/training.md").read_text().split("\n## The trainer\n")[1]
+PAGE = (ROOT / "docs/how-to/train-nsa.md").read_text().split("\n## The trainer\n")[1]
 LITTLE = {"200": "4", "400": "6", "50": "2"}
 """Steps that the page asks for → steps that show the same."""
 
@@ -36,14 +36,16 @@ def little(line: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("page", ["training.md", "attention.md"])
+@pytest.mark.parametrize("page", ["train-nsa.md", "attention.md"])
 def test_a_block_of_python_runs_as_it_stands(page: str) -> None:
     (code,) = (
-        block for kind, block in blocks((ROOT / "docs" / page).read_text()) if kind == "python"
+        block
+        for kind, block in blocks((ROOT / "docs/how-to" / page).read_text())
+        if kind == "python"
     )
     names: dict[str, Any] = {}
     exec(code, names)
-    if page == "training.md":
+    if page == "train-nsa.md":
         assert names["out"].shape == (1, 2048, 12, 64)
         assert names["blocks"].shape == (1, 2048, 2, 16)
 

@@ -202,7 +202,7 @@ def test_the_wheel_alone_runs_replays_and_verifies(environment: Path, tmp_path: 
 def test_the_wheel_and_torch_run_the_script_of_the_trainers_page(
     environment: Path, tmp_path: Path
 ) -> None:
-    page = (ROOT / "docs/your-trainer.md").read_text()
+    page = (ROOT / "docs/how-to/attach.md").read_text()
     (script,) = re.findall(r"```python\n(# train\.py\n.*?)```", page, re.S)
     (call,) = re.findall(r"```sh\ngonogo (run .* python train\.py)\n```", page)
     (tmp_path / "train.py").write_text(script)

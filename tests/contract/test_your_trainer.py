@@ -1,4 +1,4 @@
-"""Does docs/your-trainer.md work as it stands? Every block is saved and run, section by section."""
+"""Does docs/how-to/attach.md work as it stands? Every block is saved and run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from gonogo.rundir import RunDir
 from tests.trainer.runs import ROOT, environment, lines_of, said, steps_of
 
-PAGE = (ROOT / "docs/your-trainer.md").read_text()
+PAGE = (ROOT / "docs/how-to/attach.md").read_text()
 PASSED = ["completed", "identity", "coverage", "preflight", "no_halt_finding"]
 SECTIONS = {"Plain PyTorch": 20, "transformers": 12, "Lightning": 12, "Accelerate": 16}
 

@@ -1,6 +1,6 @@
-"""What does gonogo say of the field reports' runs? The page docs/field-reports.md, by judging them.
+"""What does gonogo say of the field reports' runs? The page docs/explanation/field-reports.md, by judging them.
 
-    python -m tests.data.field_reports_page > docs/field-reports.md
+    python -m tests.data.field_reports_page > docs/explanation/field-reports.md
 
 A test compares the page with what judging says now, so neither can change alone.
 """
@@ -32,7 +32,7 @@ Five reports on training a 125M model led to gonogo. They are known by their fig
 gonogo judge DIR --plan {PLAN} --phase {PHASE}
 ```
 
-This page is what came out: `python -m tests.data.field_reports_page > docs/field-reports.md` makes it, and a test holds it against the code. The directories are syntheses, and what they assume is said below.
+This page is what came out: `python -m tests.data.field_reports_page > docs/explanation/field-reports.md` makes it, and a test holds it against the code. The directories are syntheses, and what they assume is said below.
 
 Speed is never what a report claims: it is the ordered tokens of a step over the time between two progress lines. A claim that differs from that by more than a tenth says how many tokens a step really had.
 """
@@ -58,7 +58,7 @@ def judge_report(report: FieldReport, parent: Path) -> tuple[Json, float | None]
 
 
 def page() -> str:
-    """Return docs/field-reports.md."""
+    """Return docs/explanation/field-reports.md."""
     with tempfile.TemporaryDirectory() as parent:
         judged = [(report, *judge_report(report, Path(parent))) for report in FIELD_REPORTS]
     rows = [_row(report, document, step_s) for report, document, step_s in judged]

@@ -112,7 +112,7 @@ CODES = {
 """Exit codes other than 0: of what is broken on purpose, of what nothing waits for here, of a run
 that nobody refuses, and of an experiment `nightly` that has not ended."""
 
-RECIPES = ("heartbeats.md", "training.md", "your-trainer.md")
+RECIPES = ("heartbeats.md", "train-nsa.md", "attach.md")
 """Pages whose blocks tests/contract runs as a whole, or asks the trainer whether it understands."""
 
 ENDLESS = ("gonogo up", "gonogo serve", "gonogo worker")

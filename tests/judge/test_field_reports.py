@@ -73,8 +73,8 @@ def test_a_toy_is_told_by_the_tokens_that_its_own_lines_imply(name: str, tmp_pat
 
 
 def test_the_page_of_field_reports_is_what_judging_says() -> None:
-    made = "`python -m tests.data.field_reports_page > docs/field-reports.md` makes it"
-    assert (ROOT / "docs" / "field-reports.md").read_text() == page(), made
+    made = "`python -m tests.data.field_reports_page > docs/explanation/field-reports.md` makes it"
+    assert (ROOT / "docs/explanation/field-reports.md").read_text() == page(), made
 
 
 def test_the_command_says_what_was_not_observed_and_the_diagnosis(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What docs/nsa-attention.md shows is run, and the sizes it names are the defaults."""
+"""What docs/how-to/nsa-attention.md shows is run, and the sizes it names are the defaults."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import nsa.attention
 from nsa.attention import NativeSparseAttention, nsa_attention, nsa_attention_varlen
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "nsa-attention.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/how-to/nsa-attention.md").read_text(encoding="utf-8")
 
 
 def test_every_block_runs_after_those_before_it() -> None:

@@ -196,7 +196,7 @@ def test_caches_of_another_kind_are_refused_by_name(tiny: dict[str, Any], tmp_pa
 def test_what_the_page_shows_of_transformers_runs_as_it_stands(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "nsa-attention.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs/how-to/nsa-attention.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     tiny["model"]["seq_len"] = 128
     _exported(tiny, _model(tiny), tmp_path / "exported")

@@ -10,8 +10,8 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_page_is_what_the_table_says() -> None:
-    """After a change of a toggle: python -m nsa.flags --markdown > docs/flags.md."""
-    assert (ROOT / "docs" / "flags.md").read_text(encoding="utf-8") == markdown()
+    """After a change of a toggle: python -m nsa.flags --markdown > docs/reference/flags.md."""
+    assert (ROOT / "docs/reference/flags.md").read_text(encoding="utf-8") == markdown()
 
 
 OF_THE_RUNBOOK = {

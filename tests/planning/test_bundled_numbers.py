@@ -1,4 +1,4 @@
-"""The numbers of the plans that ship are those of the runbook and of docs/campaigns.md."""
+"""The numbers of the plans that ship are those of the runbook and of docs/how-to/compare.md."""
 
 from __future__ import annotations
 

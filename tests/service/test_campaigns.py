@@ -170,7 +170,7 @@ def test_a_run_that_fails_is_made_once_more(plane: Plane) -> None:
 def test_a_run_that_a_person_halts_is_waited_for_and_counts_when_it_has_gone_on(
     plane: Plane, tmp_path: Path
 ) -> None:
-    """docs/campaigns.md: a run that you halt waits for you."""
+    """docs/how-to/compare.md: a run that you halt waits for you."""
     plan = campaign_plan()
     plan["phases"][0]["checkpoint"] = {"every_steps": 10}
     began = submit(plane, plan)
@@ -262,7 +262,7 @@ def test_one_that_cannot_be_compared_holds_up_no_other(
 
 @pytest.mark.long
 def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane) -> None:
-    """docs/campaigns.md: your own trainer is compared in the same way, by its `command`."""
+    """docs/how-to/compare.md: your own trainer is compared in the same way, by its `command`."""
     commands = {"plain": ["train"], "fast": ["train", "--fast"]}
     plan = {
         "v": 1,

@@ -461,8 +461,8 @@ def subclasses(kind: type[GonogoError]) -> Iterator[type[GonogoError]]:
 
 
 def test_every_problem_has_a_uri_that_the_documentation_explains(plane: Plane) -> None:
-    """`docs/api.md` names the code of every error, with the status that it has here."""
-    page = (ROOT / "docs" / "api.md").read_text()
+    """`docs/reference/rest.md` names the code of every error, with the status that it has here."""
+    page = (ROOT / "docs/reference/rest.md").read_text()
     rows = {
         code: int(row.group(2))
         for row in re.finditer(r"^\| (`[^|]+`) \| (\d{3}) \|", page, re.MULTILINE)

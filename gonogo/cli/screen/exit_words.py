@@ -1,4 +1,4 @@
-"""What do the exit codes mean? The words of `gonogo --help`, README and docs/cli.md."""
+"""What do the exit codes mean? The words of `gonogo --help`, README and docs/reference/cli.md."""
 
 EXIT_WORDS: dict[int, str] = {
     0: "GO, or done",

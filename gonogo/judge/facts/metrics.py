@@ -57,7 +57,7 @@ class MetricRow:
     unit: str = ""
     """Of its samples; empty: a plain number."""
     meaning: str = ""
-    """What the metric is, and which lines report it, for docs/metric-reference.md."""
+    """What the metric is, and which lines report it, for docs/reference/metrics.md."""
 
 
 def slope(pairs: Sequence[tuple[int, float]]) -> float:

@@ -1,7 +1,7 @@
 """Find the steps of a program in the lines that it prints. Pure: no files, the time is an argument.
 
 A format is a regular expression with named groups `step loss lr grad_norm tokens toks_per_s rank`.
-`PrintedSteps` keeps the most exact format and one `Count` a rank. docs/run.md has the table of what
+`PrintedSteps` keeps the most exact format and one `Count` a rank. docs/how-to/run.md says what
 each kind of line is read as. Standard library only.
 """
 

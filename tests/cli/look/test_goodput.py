@@ -7,7 +7,7 @@ from gonogo.contract.goodput import Part, goodput_of
 
 
 def test_a_run_that_only_ended_is_not_told_to_have_halted() -> None:
-    """The words are those of docs/goodput.md, the report and the pages."""
+    """The words are those of docs/how-to/report.md, the report and the pages."""
     spent = {Part.PRODUCTIVE: 60.0, Part.HALT: 20.0, Part.BETWEEN_STEPS: 12.0, Part.STALL: 8.0}
     assert goodput_line(goodput_of(spent)) == (
         "60.0% effective; halt and end 20 s, between steps 12 s, stall until found 8 s"

@@ -8,8 +8,8 @@ import pytest
 
 from bench.compare_errors import COMPARISONS, campaign_rows, row_of
 
-CAMPAIGNS = (Path(__file__).parents[3] / "docs" / "campaigns.md").read_text()
-PAGE = (Path(__file__).parents[3] / "docs" / "compare.md").read_text()
+CAMPAIGNS = (Path(__file__).parents[3] / "docs/how-to/campaigns.md").read_text()
+PAGE = (Path(__file__).parents[3] / "docs/how-to/compare.md").read_text()
 
 
 @pytest.mark.long

@@ -2,7 +2,7 @@
 
 `decide` and `judge` are the real ones, what runs measured is made up. What a run had failed is
 known here from how it was made up, and asked of nobody. GO is right where it was met by evidence of
-that very criterion, or where a failure did not come again (`reproduced`, docs/by-hand.md).
+that very criterion, or where a failure did not come again (`reproduced`, docs/how-to/continue.md).
 """
 
 from __future__ import annotations

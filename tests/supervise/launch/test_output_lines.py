@@ -286,7 +286,7 @@ KERAS = [
 
 
 def test_the_pattern_of_the_docs_reads_keras(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/run.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/run.md").read_text()
     found = re.search(r"Keras [^`]*`evaluate`[^`]*`--pattern '([^']+)'`", page)
     assert found is not None
     program = Program(tmp_path, found[1])
@@ -317,7 +317,7 @@ def test_the_patterns_of_the_docs_read_tables_and_tell_a_loss_of_every_step(
     name: str, tmp_path: Path
 ) -> None:
     """What tells a loss of some steps and not of others is inconclusive, and no waiver helps."""
-    page = (Path(__file__).parents[3] / "docs/run.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/run.md").read_text()
     of = re.search(rf"{name}\b[^`]* `--pattern '([^']+)' --pattern '([^']+)'`", page)
     assert of is not None
     program = Program(tmp_path, *of.groups(), steps=30)

@@ -259,7 +259,7 @@ def test_jobs_are_never_requeued_and_get_what_the_plan_asks_for() -> None:
 
 
 def test_all_that_sbatch_is_told_of_an_attempt() -> None:
-    """Each is there for a reason: docs/clusters.md and decision 14 say which."""
+    """Each is there for a reason: docs/how-to/clusters.md and decision 14 say which."""
     cluster = SlurmCluster(
         partition="gpu", account="lab", qos="high", time_limit="30", gres="gpu:2",
         constraint="h100", extra={"mem": "0", "reservation": "r1"},

@@ -385,7 +385,7 @@ def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
 def test_a_run_that_was_shipped_before_is_shipped_again_without_the_mark(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
-    """As docs/deploying.md says of a restored database that knows nothing of the run's end."""
+    """As docs/how-to/deploy.md says of a restored database that knows nothing of the run's end."""
     lines = write_beats(run_dir, 0, range(5))
     write_finding(run_dir, "a")
     assert new_shipper().finish(completed())
