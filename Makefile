@@ -94,7 +94,8 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json
 	cp nsa/configs/*.yaml gonogo/planning/configs/
 	$(BIN)/python docker/grafana/dashboards.py
-	cp docker/prometheus/rules.yml gonogo/kubernetes/rules.yaml
+	{ sed '/^spec:/q' deploy/kubernetes/rules.yaml; sed 's/^./  &/' docker/prometheus/rules.yml; } > deploy/kubernetes/rules.new
+	mv deploy/kubernetes/rules.new deploy/kubernetes/rules.yaml
 
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

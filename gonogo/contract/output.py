@@ -126,15 +126,6 @@ class DryRun(Recorded):
     """What it would go on from; the phases before it have no order."""
 
 
-class RenderedManifests(Recorded):
-    """`gonogo render k8s`."""
-
-    folder: str | None
-    """Where the files were written."""
-    files: dict[str, list[dict[str, Any]]]
-    """File → its Kubernetes objects, in the order in which they are applied."""
-
-
 class OpenedPage(Recorded):
     """`gonogo open`."""
 
@@ -474,7 +465,6 @@ OUTPUTS: dict[str, type[BaseModel]] = {
     "plans PLAN": ShownPlan,
     "promote": ExperimentView,
     "prune": Pruned,
-    "render k8s": RenderedManifests,
     "replay": Replayed,
     "report": Report,
     "rerun": ExperimentView,

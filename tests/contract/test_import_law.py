@@ -38,7 +38,6 @@ FLOORS = {
 PACKAGES = (
     *("service", "worker", "nsa", "lab", "gonogo/contract", "gonogo/judge", "gonogo/planning"),
     *("gonogo/supervise", "gonogo/trainer", "gonogo/observer", "gonogo/cli", "gonogo/goodput"),
-    "gonogo/kubernetes",
     *("gonogo/timeline", "gonogo/watch", "gonogo/ledger"),
     *("nsa/attention", "nsa/attention/gpu", "nsa/data", "nsa/model"),
     *(f"{house}/{floor}" for house, floors in FLOORS.items() for floor in floors),
@@ -113,7 +112,6 @@ FORBIDDEN = (
     ("gonogo/cli", "import service"),
     ("gonogo/cli", "import redis"),
     ("gonogo/goodput", "import gonogo.judge"),
-    ("gonogo/kubernetes", "import gonogo.cli"),
 )
 
 
@@ -146,7 +144,6 @@ def test_the_law_covers_every_package_of_the_tree() -> None:
         "gonogo.supervise",
         "gonogo.trainer",
         "gonogo.goodput",
-        "gonogo.kubernetes",
         "gonogo.cli",
         "lab",
         "service",

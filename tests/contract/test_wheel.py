@@ -195,7 +195,6 @@ def test_the_wheel_alone_runs_replays_and_verifies(environment: Path, tmp_path: 
     (tmp_path / "mine.py").write_text(ATTACHED)
     gonogo(environment, tmp_path, "run", "--steps", "20", "--", "python", "mine.py")
     check_what_was_recorded(environment, tmp_path)
-    assert "kind: PrometheusRule" in gonogo(environment, tmp_path, "render", "k8s")
 
 
 @pytest.mark.long

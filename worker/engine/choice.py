@@ -24,8 +24,7 @@ def build_engine(settings: Settings) -> Engine | None:
         return Slurm(settings.runs, usual, nodes_environ(settings))
     if settings.jobset_template is None:
         raise Rejected(
-            "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, the run.yaml that "
-            "`gonogo render k8s` writes"
+            "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, such as deploy/kubernetes/run.yaml"
         )
     template = load_template(settings.jobset_template)
     # Looked for elsewhere than it was made, a run that trains would be called gone.

@@ -1,6 +1,6 @@
 """The engine `jobset`: an attempt is one JobSet of Kubernetes, and every node of it one pod.
 
-The JobSet is made from a template, which `gonogo render k8s` writes and a team adapts (images,
+The JobSet is made from a template, deploy/kubernetes/run.yaml, which a team adapts (images,
 tolerations, volumes): the engine fills in the run, its token, its nodes and its devices, and adds
 nothing else. Neither Job nor JobSet starts anything again by itself: a second start is our own
 decision, under another token.
@@ -193,7 +193,7 @@ def load_template(path: Path) -> Object:
     except (Corrupt, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise Rejected(
             f"GONOGO_JOBSET_TEMPLATE: {path} is no template of a run ({error}); "
-            "`gonogo render k8s` writes one"
+            "deploy/kubernetes/run.yaml is one"
         ) from error
     return jobsets[0]
 

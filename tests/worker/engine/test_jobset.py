@@ -18,9 +18,6 @@ import pytest
 import yaml
 
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.kubernetes.cluster import Cluster
-from gonogo.kubernetes.objects import write_yaml
-from gonogo.kubernetes.run import build_run
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order
 from worker.engine.choice import build_engine
@@ -37,6 +34,7 @@ from worker.engine.kubernetes_api import KubernetesApi
 from worker.engine.submission import load_submission, save_submission
 from worker.settings import load_settings
 
+ROOT = Path(__file__).parents[3]
 TOKEN = 7
 ORDER = make_order(nodes=2, world_size=4, token=TOKEN)
 NAME = jobset_name(ORDER.run, TOKEN)
@@ -47,7 +45,8 @@ PATH = re.compile(r"/apis/jobset\.x-k8s\.io/v1alpha2/namespaces/ml/jobsets(?:/([
 @pytest.fixture
 def template(tmp_path: Path) -> Path:
     path = tmp_path / "run.yaml"
-    path.write_text(write_yaml(build_run(Cluster(namespace="ml"))))
+    text = (ROOT / "deploy/kubernetes/run.yaml").read_text()
+    path.write_text(text.replace("metadata:\n", "metadata:\n  namespace: ml\n", 1))
     return path
 
 
