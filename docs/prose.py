@@ -23,7 +23,7 @@ BENT = (
     (r"\b(?i:anew)\b", "again"),
     (r"\b(?i:owed|owes?)\b", "missing or required"),
     (r"\b(?i:brought)\b", "provided"),
-    (r"\b(?i:apart)\b(?! from)", "separate"),
+    (r"\b(?i:stands?|keeps?|kept|sets?) apart\b", "separate"),
     (r"\b(?i:therein|thereof|whereof|hitherto|thence|whence|hence)\b", "use a plain word"),
     (r"\b(?i:who) (trains|asks|reads|waits|runs|watches|calls)\b", "name the process or person"),
 )

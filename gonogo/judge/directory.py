@@ -32,7 +32,7 @@ from gonogo.rundir import RunDir, read_tail
 
 ACTOR = "gonogo judge"
 SILENCED = ".silenced"
-"""Mark of a process that said nothing; as `gonogo.trainer` leaves it, which knows no judge."""
+"""Mark of a process that reported nothing; as `gonogo.trainer` leaves it, which knows no judge."""
 
 
 def judge_directory(
@@ -136,8 +136,8 @@ def _not_shown(path: Path, record: RunRecord, facts: Facts) -> Iterator[str]:
         yield f"rank {rank}: {count} lines cannot be read"
     if (path / SILENCED).exists():
         yield (
-            "ranks: a further process attached as a rank that another one had, and said nothing;"
-            " what it did nobody saw (each rank needs its own RANK, or attach(rank=…))"
+            "ranks: a further process attached as a rank that another one had, and was not"
+            " recorded (each rank needs its own RANK, or attach(rank=…))"
         )
     text = pruned_text(path)
     if text is not None:

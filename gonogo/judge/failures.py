@@ -22,7 +22,7 @@ from gonogo.contract.wire import Submitted
 
 
 class FailureClass(StrEnum):
-    """Who can mend a failure."""
+    """Person who can mend a failure."""
 
     USER = "user"
     INFRASTRUCTURE = "infrastructure"

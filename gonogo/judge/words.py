@@ -142,7 +142,7 @@ WORDS: dict[DoubtKind, Words] = {
     Kind.OTHER_KEY: Words(
         "{name}: its decisions are checked by its own key {found}, not by the home's key"
         " {expected}",
-        "A demo below a home has a key of its own, which whoever can write there can make.",
+        "A demo below a home has its own key, which any process that writes there can make.",
         "Name the key that you trust: `--key signing.pub`.",
     ),
     Kind.END_UNSEEN: Words(

@@ -62,7 +62,7 @@ class ReplayResult:
     not_verified: tuple[Doubt, ...] = ()
     """What could not be checked."""
     path: str | None = None
-    """Where the first difference is, such as `facts.ranks.0.digest`."""
+    """Place of the first difference, such as `facts.ranks.0.digest`."""
     recorded: Any = None
     found: Any = None
     text: str = ""

@@ -77,7 +77,7 @@ def judged(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where in a chain a decision stands, and what it is about."""
+    """Place of a decision in a chain, and what it is about."""
 
     id: str
     seq: int = 1

@@ -30,7 +30,7 @@ class Verified:
     not_verified: list[Doubt] = field(default_factory=list)
     """What could not be checked."""
     hashes: tuple[str, ...] = ()
-    """Of every decision that was read."""
+    """Hashes of every decision that was read."""
 
     @property
     def ok(self) -> bool:

@@ -1,14 +1,14 @@
 """Turn what torch is asked to do into steps: one step of the primary optimizer is a step.
 
 The primary optimizer is the one with most parameters. A step is counted when it has stepped and a
-backward pass has run since its last step, so a subclass that calls `super().step()`, a closure and
-an optimizer that is called once for each parameter group count once. An update that a gradient
-scaler skips is a step with `skipped`. If the primary optimizer steps no more and another one does
+backward pass has run since its last step. So a subclass that calls `super().step()` counts once. So
+does a closure, and an optimizer that is called once for each parameter group. An update that a
+gradient scaler skips is a step with `skipped`. If the primary optimizer stops and another one steps
 (folds, stages), the other one follows it, and its steps so far are counted then. The loss is the
 sum of the roots of the backward passes of the step: with gradient accumulation, each root is a part
 of the mean.
 
-Of steps that take a few milliseconds most are only counted (`gonogo.observer.voice`): nothing but
+Most steps that take a few milliseconds are only counted (`gonogo.observer.voice`): nothing but
 their losses is read.
 
 Every call from torch is guarded: the first error ends the observation, and not the program.
@@ -69,7 +69,7 @@ class Training:
         """The most of them between two steps of the primary one."""
         self._booted = self._began = False
         self._depth = 0
-        """Of backward passes within each other."""
+        """Depth of nested backward passes."""
         self._passes = 0
         self._counted_pass = self._kept_pass = -1
         """The backward passes of the last counted step and the last kept one."""

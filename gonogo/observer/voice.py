@@ -3,10 +3,10 @@
 A step is noted in memory. The thread of the voice writes what was noted twice a second, and every
 other line is preceded by it, so the lines of a rank stand in order.
 
-Of short steps one in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted.
-Its lines tell how many steps they end, and the loss of the last one; a loss that is not finite
-counts for all of them. All ranks note multiples of a power of two. A counted step that none follows
-for a second is noted.
+One short step in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted. Its
+lines report how many steps they end, and the loss of the last one; a loss that is not finite counts
+for all of them. All ranks note multiples of a power of two. A counted step that none follows for a
+second is noted.
 """
 
 import math
@@ -53,7 +53,7 @@ class _Counted(NamedTuple):
 
     steps: int = 0
     loss: float = 0.0
-    """Of the last one, or the first one that is not finite."""
+    """Loss of the last one, or of the first one that is not finite."""
     at: float = 0.0
     """When the last one ended."""
 

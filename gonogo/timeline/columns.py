@@ -36,7 +36,7 @@ NUMBERS = (
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
 NEVER = -1
 UNTOLD = -sys.float_info.max
-"""In a column: no line told this number."""
+"""In a column: no line reports this number."""
 MOST_ROWS = 1024
 """Rows that a table grows by at most."""
 _NAN = math.nan
@@ -152,10 +152,10 @@ class StepTable:
         return [self._sections[place::_SECTIONS_WIDE] for place in range(_SECTIONS_WIDE)]
 
     def lay(self, later: "StepTable", boot: int) -> None:
-        """Lay the steps of a later process (number `boot`) over these: what it said counts.
+        """Lay the steps of a later process (number `boot`) over these: its lines count.
 
-        Numbers of a step that it made from start to end, and told none of, were another one's:
-        they do not count.
+        If it made a step from start to end and reported no numbers, those of an earlier process do
+        not count.
         """
         for step, there in later.rows.items():
             row = self.row_of(step)
@@ -176,12 +176,12 @@ class StepTable:
             self.told[row] = told | more
 
     def said(self, msg: Msg, step: int) -> bool:
-        """Say whether a step brought its `step_start`, `progress` or `step_end`."""
+        """Say whether a step delivered its `step_start`, `progress` or `step_end`."""
         row = self.rows.get(step)
         return row is not None and bool(self.told[row] & BITS[msg])
 
     def steps_of(self, msg: Msg) -> Iterator[tuple[int, int]]:
-        """Yield (step, row) of every step that brought `msg`, in the order of the steps."""
+        """Yield (step, row) of every step that delivered `msg`, in the order of the steps."""
         told, bit = self.told, BITS[msg]
         return (place for place in self._in_order() if told[place[1]] & bit)
 
@@ -194,12 +194,12 @@ class StepTable:
         return frozenset(step for step, row in self.rows.items() if self.told[row] & _SKIPPED)
 
     def samples(self, name: str) -> dict[int, float]:
-        """Return step → a number of the progress lines that told it."""
+        """Return step → a number of the progress lines that report it."""
         column = self.numbers(name)
         return {step: column[row] for step, row in self._in_order() if column[row] != UNTOLD}
 
     def tokens_told(self) -> dict[int, int]:
-        """Return step → the tokens that its `step_end` line told, in the order of the steps."""
+        """Return step → the tokens that its `step_end` line reports, in the order of the steps."""
         ended = self.steps_of(Msg.STEP_END)
         return {step: self.tokens[row] for step, row in ended if self.tokens[row] != NEVER}
 

@@ -5,7 +5,8 @@ digest of a boot depends on which lines came, and not on their order or number. 
 of one (rank, boot, seq) are a conflict, because then two processes write one stream. Lines of a
 boot that another one replaced, or of another run, are stale: they are counted and never obeyed.
 
-The digest of a boot is a chain over its lines in the order of `seq`, known at any moment up to the
+The digest of a boot is a chain over its lines. They are in the order of `seq`, known at any moment
+up to the
 first hole: d₀ = 32 zero bytes, dₖ = SHA-256(dₖ₋₁ ‖ the first 16 bytes of SHA-256 of line k). These
 sixteen bytes are kept for each line, so that a repeated line differs from a forged one.
 
@@ -62,12 +63,12 @@ class Arrival(StrEnum):
     NEW = "new"
     """The next line, or one beyond a hole."""
     LATE = "late"
-    """It fills a hole: its numbers count, the position it tells is old."""
+    """It fills a hole: its numbers count, but its position is old."""
     DUPLICATE = "duplicate"
     CONFLICT = "conflict"
     """Another line of the same boot and seq came before."""
     STALE = "stale"
-    """Of a boot that is over, of another run, or that never said `boot` while another runs."""
+    """From a boot that is over, of another run, or without `boot` while another runs."""
 
 
 _NEW, _CONFLICT = Arrival.NEW, Arrival.CONFLICT

@@ -73,7 +73,7 @@ class RankStream:
     step_section_seq: int = 0
     """Section count at the start of the step; a checkpoint on one rank puts it ahead in none."""
     begun: int = 0
-    """How often the step began: after an evaluation or a checkpoint it begins anew."""
+    """How often the step began: after an evaluation or a checkpoint it restarts."""
     places: tuple[str, ...] = ()
     """Sections in which it has been; of more than `MOST_PLACES` the last."""
     compute_s: float = 0.0
@@ -91,7 +91,7 @@ class RankStream:
 
     collective_seq: int = 0
     step_counts: tuple[tuple[int, int, int], ...] = ()
-    """Of the last complete steps: step, sections, collectives (-1: not reported)."""
+    """The last complete steps: step, sections, collectives (-1: not reported)."""
     ended_at: tuple[int, int] = (0, 0)
     """The last step whose end reported a number of collectives, and that number."""
 

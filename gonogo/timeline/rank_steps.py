@@ -3,7 +3,7 @@
 `RankSteps.take` is called once for each distinct line. The processes are ordered as the watcher's
 ticks name them. If the ticks do not name all, their first stamps on the monotonic clock decide.
 Within a process the line with the highest `seq` counts; one that came late only fills what is
-missing. Of a step that two processes reported, the later process counts.
+missing. If two processes reported a step, the later process counts.
 """
 
 from bisect import insort
@@ -326,7 +326,8 @@ class RankSteps:
 
 
 def share_pauses(ranks: Mapping[int, RankSteps]) -> None:
-    """Tell every rank at which steps one of them evaluated or saved: the others wait there."""
+    """Mark for every rank the steps at which one of them evaluated or saved: the others wait
+    there."""
     pauses = {step for row in ranks.values() for boot in row.boots for step in boot.pauses}
     evaluated = {step for row in ranks.values() for step in row.evaluations}
     for row in ranks.values():

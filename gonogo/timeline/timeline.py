@@ -164,7 +164,7 @@ class Timeline:
             order: names the ranks, and the run and the attempt that boot lines must name.
             rank: whose lines these are.
             lines: in the order in which they were read.
-            tick: that brought them, with active time.
+            tick: that delivered them, with active time.
             sink: receives every line that is not a repetition.
         """
         record, stream, mono = self.lines.get(rank), self.streams.get(rank), tick.mono
@@ -200,7 +200,7 @@ class Timeline:
         return record
 
     def lines_seen(self, ranks: Iterable[int]) -> dict[str, LinesSeen]:
-        """Return how far the lines of ranks have been read, for the tick that brought them."""
+        """Return how far the lines of ranks have been read, for the tick that delivered them."""
         records = {str(rank): self.lines.get(rank) for rank in ranks}
         found = {rank: None if row is None else row.seen() for rank, row in records.items()}
         return {rank: seen for rank, seen in found.items() if seen is not None}

@@ -94,8 +94,8 @@ def watch_on(state: WatchState, *, now: float) -> list[Finding]:
     """Return what the watch would have found had it continued without lines until `now`.
 
     A directory without exit.json may be a run that is active, or one whose watcher is gone. Then
-    its files are all there is, and their silence is that of the ranks. A run whose every rank is
-    done or reached its last step owes no line.
+    its files are all there is, and their silence is that of the ranks. If every rank of a run is
+    done or reached its last step, no line is due.
 
     Args:
         state: after the last recorded tick or line; used up.

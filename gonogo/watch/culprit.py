@@ -12,9 +12,8 @@ The evidence, in this order:
 
 If nothing distinguishes the ranks, no rank is named. An innocent rank is never named.
 
-Not covered: a debugger that stops a rank which waits for another one; ranks that count collectives
-differently from step to step, or of which one has entered none; more than one rank that saves or
-evaluates for all.
+Not covered: a debugger that stops a waiting rank. Ranks that count collectives differently from
+step to step, or of which one has entered none. More than one rank that saves or evaluates for all.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,7 +82,7 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
         place = f"; its process is {STATE_WORDS[state]}" if state else ""
         place += f"; its stack is in {fresh}" if fresh else ""
         return Culprit(stream, True, f"rank {stream.rank}", why, place, state)
-    who = "a rank that nothing tells apart"
+    who = "a rank that nothing distinguishes"
     if len(suspects) < len(among) and len(suspects) <= MOST_TIED:
         who = f"one of ranks {', '.join(str(rank) for rank in sorted(_ranks(suspects)))}"
     if gone:
@@ -102,7 +101,7 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
     A count distinguishes ranks only by more than it differed in steps that all ranks ended. Ranks
     of a pipeline enter different collectives, and one rank may log for all. Ranks in no section may
     wait for a rank ahead that saves or evaluates for all, or is in a section in which they have
-    never been. A rank still saves or evaluates if others have begun the step anew after it.
+    never been. A rank still saves or evaluates if others have restarted the step after it.
     """
     lowest = min(stream.step for stream in among)
     behind = tied = [stream for stream in among if stream.step == lowest]
@@ -204,12 +203,11 @@ class RankDivergence(Detector[None]):
 
     name = Name.RANK_DIVERGENCE
     sentence = (
-        "Names the culprit of the deadlines: a rank whose process is held; else a rank alone in a"
-        " collective, or whose device has not ended one that others ended; else the rank that is"
-        " furthest behind by step, collectives and sections; else the one that is silent, or that"
-        " the flight recorders or native stacks show outside the collective. If nothing"
-        " distinguishes the ranks, no rank is named. A rank that said `done` a step before the"
-        " others is the culprit."
+        "Names the culprit of the deadlines, by the first sign that distinguishes a rank: its"
+        " process is held. It is alone in a collective, or its device has not ended one that others"
+        " ended. It is furthest behind by step, collectives and sections. It is silent. The flight"
+        " recorders or native stacks show it outside the collective. Without such a sign no rank is"
+        " named. A rank that reported `done` a step before the others is the culprit."
     )
 
     def armed(self, own: None, view: View) -> bool:

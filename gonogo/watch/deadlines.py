@@ -229,7 +229,7 @@ class AliveLost(Deadline):
         return Near.in_time(mono - min(stream.heard_mono for stream in ranks), limit_s)
 
     def armed(self, own: None, view: View) -> bool:
-        """Whether a rank's lines are followed, and silence could be told from lost lines."""
+        """Whether a rank's lines are followed, and silence can be distinguished from lost lines."""
         return view.watched and any(stream.labelled for stream in view.active())
 
 

@@ -99,7 +99,7 @@ class Detector(Generic[S]):
     """Kinds of observation that `observe_tick` reads, or `RANKS`. It is not called for a tick that
     brings none of them. None: it reads the clock, too."""
     after: ClassVar[str | None] = None
-    """`observe_tick` is not called before a tick has brought an observation of this kind."""
+    """`observe_tick` is not called before a tick has delivered an observation of this kind."""
     quiet_s: float = -1.0
     """`observe_tick` is not called while every rank has ended a step within so many seconds and
     no process is dead; see `WatchState.on_tick`."""

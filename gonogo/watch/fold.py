@@ -137,13 +137,13 @@ def fold(
     Args:
         state: after the tick before; used up.
         tick: the watcher's clock and probes.
-        beats: rank → the complete raw lines that this tick brought.
+        beats: rank → the complete raw lines that this tick delivered.
         sink: receives every line that is not a repetition.
     """
     view = state.view
     mono = tick.mono - view.clock.away_s
     parsed = {rank: view.parse(rank, lines, mono) for rank, lines in beats.items()}
-    return fold_beats(state, tick, parsed, sink, brought=any(beats.values()))
+    return fold_beats(state, tick, parsed, sink, delivered=any(beats.values()))
 
 
 def fold_beats(
@@ -152,12 +152,12 @@ def fold_beats(
     beats: Mapping[int, list[Line]],
     sink: Sink | None = None,
     *,
-    brought: bool = False,
+    delivered: bool = False,
 ) -> tuple[WatchState, list[Finding]]:
     """Return what `fold` returns, from lines that are parsed already.
 
     Args:
-        brought: whether lines came that were no heartbeats.
+        delivered: whether lines came that were no heartbeats.
     """
     view, findings = state.view, list[Finding]()
     if tick.late_s or view.clock.away_s:
@@ -169,8 +169,8 @@ def fold_beats(
             tick = view.skip_silence(tick)
     late = view.is_late(tick) if tick.late_s else False
     if tick.nodes or tick.ranks or tick.agent or tick.stacks or tick.observations:
-        brought = _take_probes(view, tick) or brought
-    if view.started_mono is None and (brought or lines or late):
+        delivered = _take_probes(view, tick) or delivered
+    if view.started_mono is None and (delivered or lines or late):
         view.started_mono = tick.mono
     if lines:
         _take_lines(state, tick, beats, sink, findings)

@@ -1,6 +1,6 @@
 """What did the watcher see of the processes? The last probe of each, and when it first was dead.
 
-A probe tells what it saw at its tick and stands until another one: a watcher may send changes
+A probe reports what it saw at its tick. It holds until the next one: a watcher may send changes
 only. What was never probed is UNKNOWN, and nothing is concluded from it.
 """
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field, replace
 from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
 
 HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessState.DEAD})
-"""States in which a process does nothing, whatever its last line said."""
+"""States in which a process does nothing, whatever its last line reports."""
 STOPPED_AFTER_S = 5.0
 """A process that is stopped for less was looked at by a debugger, or moved by its host."""
 SAME_STACKS_AFTER_S = 5.0
 FRESH_STACKS_S = 30.0
-"""After which a stack says no more where a rank is now: it stood for a moment, and has gone on."""
+"""After this time a stack no longer shows where a rank is: it stood for a moment, then
+continued."""
 IDLE_SHARE = 0.05
 
 
@@ -39,7 +40,7 @@ class Process:
     lost_peer: bool = False
     """Whether its own last error was that another rank was gone."""
     node: int | None = None
-    """Whose launcher it is, where a run has several nodes."""
+    """Node of the launcher, if a run has several nodes."""
 
     @property
     def dead(self) -> bool:
@@ -66,7 +67,7 @@ class Stack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processes:
-    """All that probes have told."""
+    """Everything that probes have reported."""
 
     ranks: Mapping[int, Process] = field(default_factory=dict)
     agent: Process = Process()
@@ -80,7 +81,7 @@ class Processes:
     def waits(self, rank: int, since_mono: float) -> bool | None:
         """Return whether a rank's last stack waits in a collective; None when not known.
 
-        A stack that was read before `since_mono` (watcher's clock) tells of another moment.
+        A stack that was read before `since_mono` (watcher's clock) is of another moment.
         """
         readings = self.stacks.get(rank, ())
         if not readings or readings[-1].mono < since_mono:

@@ -9,10 +9,10 @@ The limits are those of the table of patience (`gonogo.contract.patience`) in th
 of the culprit decides which detector reports. Only an advancing step is progress: a rank that goes
 from section to section without ending a step is halted after twice the sum of all limits.
 
-Not covered: ranks that hold their interpreters all at once are halted after ALL_SILENT_S; a rank
-that goes from section to section after its last step (the deadline of the run ends it); a rank
-without sections may stand as long as its table row says, whatever it does; what ranks of a node
-without a connection do, while their peers go on.
+Not covered: ranks that all hold their interpreters at once are halted after ALL_SILENT_S. A rank
+that goes from section to section after its last step is ended by the run's deadline. A rank without
+sections may stand as long as its table row allows. Ranks of a node without a connection are not
+seen while their peers continue.
 """
 
 import statistics
@@ -151,11 +151,11 @@ def stay_of(view: View, stream: RankStream, m: float | None, mono: float) -> Sta
 def standstill(view: View, mono: float) -> Standstill | None:
     """Return the ranks that wait for each other; None if no rank has a limit.
 
-    Lines of a rank may come late. So where others have gone on without the group, it has stood no
-    longer than they did so, by the median step.
+    Lines of a rank may come late. If others have continued without the group, it has stood only as
+    long as they did, by the median step.
 
-    Of a node that nobody hears, only its connection may be gone. Its ranks count in their last
-    place until the others end a step: then they have gone on, too.
+    A silent node may have lost only its connection. Its ranks count in their last place until the
+    others end a step, which shows that they continue.
     """
     streams = [stream for stream in view.active() if not stream.halt_seen]
     heard = [row.advanced_mono for row in streams if not view.cut_off(row, mono)]
@@ -189,9 +189,9 @@ def _cycle_limit(view: View, stream: RankStream) -> Limit:
 def corroborated(view: View, streams: Sequence[RankStream], mono: float, silence: bool) -> bool:
     """Whether something besides the clock shows that ranks stand.
 
-    A process is held; or two dumps of every rank are the same, and a minority stands outside of the
-    collective, by the flight recorders or else by every native stack, and uses no CPU; or, where
-    `silence` counts, one rank alone is silent (elsewhere it may only hold its interpreter).
+    A process is held. Or two dumps of every rank are the same, and a minority that uses no CPU
+    stands outside of the collective, by the flight recorders or else by every native stack. Or, if
+    `silence` counts, one rank alone is silent. Otherwise it may only hold its interpreter.
     """
     processes = view.processes
     if any(view.held(stream.rank, mono) for stream in streams):

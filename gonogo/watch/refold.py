@@ -2,9 +2,9 @@
 
 With `watch.jsonl` each recorded tick is folded with the bytes that it says it had read, as the
 watcher did. So live and offline findings are equal by construction. The digests of lines in the
-ticks show whether the files are as they were. Lines that no tick brought are folded with the clock
-of the last tick, and the record shows that nobody watched them. Without `watch.jsonl` the ranks'
-own clocks stand for receipt (`byclock`), and what needs probes is not observed.
+ticks show whether the files are as they were. Lines that no tick delivered are folded with the
+clock of the last tick, and the record shows that they were not watched. Without `watch.jsonl` the
+ranks' own clocks stand for receipt (`byclock`), and what needs probes is not observed.
 
 Every line is read once and none is kept, so a run of a million lines fits in memory.
 
@@ -73,7 +73,7 @@ def refold(
         now: Unix seconds at which an unfinished run is looked at; None stops the clock at the
             last line.
         sink: receives every line that came for the first time.
-        read_exit: returns how the run ended, as whoever seals exit.json has read it; None reads
+        read_exit: returns how the run ended, as the sealer of exit.json has read it; None reads
             that file.
 
     Raises:
@@ -140,12 +140,12 @@ class BroughtLines:
         self._files = {rank: _Tail(run_dir.heartbeat(rank)) for rank in run_dir.ranks()}
 
     def lines_of(self, tick: Tick) -> dict[int, list[bytes]]:
-        """Return rank → the lines that a tick brought; each is given once."""
+        """Return rank → the lines that a tick delivered; each is given once."""
         ends = ((rank, tick.upto.get(str(rank))) for rank in self._files)
         return {rank: self._files[rank].read_up_to(end) for rank, end in ends if end is not None}
 
     def rest(self) -> Iterator[dict[int, list[bytes]]]:
-        """Yield what no tick brought, in parts."""
+        """Yield what no tick delivered, in parts."""
         for rank, file in self._files.items():
             before = -1
             while file.offset > before:
@@ -185,7 +185,7 @@ class _Tail:
 def fold_recorded(
     run_dir: RunDir, order: Order, exit_record: ExitRecord | None, sink: Sink | None
 ) -> tuple[WatchState, list[Finding], WatchRecord]:
-    """Fold watch.jsonl with the lines of each tick, then the lines that no tick brought."""
+    """Fold watch.jsonl with the lines of each tick, then the lines that no tick delivered."""
     state, findings, record = start(order), list[Finding](), WatchRecord()
     files, size, view = BroughtLines(run_dir), 0, state.view
     sealed = exit_record.watch if exit_record is not None else None

@@ -229,14 +229,13 @@ def shown_by_lines(findings: Iterable[Finding]) -> Finding | None:
 def cause_of(halt: Finding) -> OutcomeCode:
     """Return the cause that a halt names, of another package's detector, too.
 
-    Where the disk itself has no room or no inodes, that is its host's; what a quota refuses is the
-    run's own.
+    A disk without room or inodes is its host's fault; what a quota refuses is the run's own.
     """
     name, value, threshold = halt.detector, halt.value, halt.threshold
     if name == Name.DISK and value is not None and threshold is not None and value < threshold:
         return OutcomeCode.DISK_FULL
-    brought = next((row.code for row in _installed()[0] if row.name == name), None)
-    return code_of(name) if brought is None else brought
+    plugged = next((row.code for row in _installed()[0] if row.name == name), None)
+    return code_of(name) if plugged is None else plugged
 
 
 def detector_names() -> list[str]:

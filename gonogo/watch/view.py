@@ -43,7 +43,7 @@ class Run:
 
 
 class Beat(NamedTuple):
-    """One accepted line, and the tick that brought it."""
+    """One accepted line, and the tick that delivered it."""
 
     line: Heartbeat
     arrival: Arrival
@@ -53,7 +53,7 @@ class Beat(NamedTuple):
 ALL_SILENT_S = 900.0
 """A longer silence of all ranks with living processes is the ranks' own."""
 TOGETHER_SHARE = 0.5
-"""Of `alive_lost.suspect_s`: ranks whose last lines are no further apart fell silent together."""
+"""Share of `alive_lost.suspect_s`: ranks with last lines within it fell silent together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Observed:
     """The last payload of one kind of probe."""
 
     mono: float
-    """Watcher's clock of the tick that brought it."""
+    """Watcher's clock of the tick that delivered it."""
     ts: float
     payload: Any
 
@@ -81,7 +81,7 @@ class View(Timeline):
     ends: bool = False
     """Whether a halt was found that acts now. What dies from then on dies of that halt."""
     started_mono: float | None = None
-    """The first tick that brought anything."""
+    """The first tick that delivered anything."""
     skipped_s: float = 0.0
     """For how long the clock was stopped because all ranks were silent, since `skipped_at`."""
     skipped_at: float | None = None

@@ -33,7 +33,7 @@ AWAY_S = 300.0
 """How long a watcher may say that it was away (its host slept, or it was restarted)."""
 MOST_PROBLEMS = 20
 TOLD_BYTES = 16
-"""Of each device sample's digest that are kept."""
+"""Bytes that are kept of each device sample's digest."""
 
 
 def tick_line(tick: Tick) -> bytes:
@@ -52,7 +52,7 @@ def tick_digest(line: bytes) -> str:
 
 @dataclass(slots=True)
 class Heard:
-    """When ticks brought lines of a rank, on the watcher's clock."""
+    """When ticks delivered lines of a rank, on the watcher's clock."""
 
     first_mono: float
     last_mono: float
@@ -100,7 +100,7 @@ class WatchRecord:
     silent_s: dict[int, float] = field(default_factory=dict)
     """Node → seconds in which nothing came from it."""
     heard: dict[int, Heard] = field(default_factory=dict)
-    """Rank → when ticks brought lines of it."""
+    """Rank → when ticks delivered lines of it."""
     problems: list[Doubt] = field(default_factory=list)
     device_rows: DeviceRows = field(default_factory=DeviceRows)
     devices: bytearray = field(default_factory=bytearray)
@@ -159,7 +159,7 @@ class WatchRecord:
         self.digest, self.last = tick_digest(line), tick
 
     def _take_seals(self, tick: Tick, number: int, *, beyond: bool) -> None:
-        """Keep the seals of a tick; a rank that starts anew writes files again, until the end."""
+        """Keep the seals of a tick; a rank that restarts writes files again, until the end."""
         ended = beyond or "exit.json" in self.files
         for name, seal in tick.files.items():
             if ended and self.files.get(name, seal) != seal:
@@ -203,7 +203,7 @@ class WatchRecord:
         Args:
             tick: the next one.
             number: of its line.
-            lines: rank → the lines of the files that the ticks have brought so far.
+            lines: rank → the lines of the files that the ticks have delivered so far.
         """
         for name, seen in tick.lines.items():
             rank = parse_rank(name)

@@ -151,7 +151,7 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
     assert view["verdict"] == "GO", view["summary"]
     assert view["never_ran"] == []
     assert view["summary"] == (
-        f"sanity and synthetic passed in {ended.id}; smoke goes on after step 20 of {ended.id}. "
+        f"sanity and synthetic passed in {ended.id}; smoke continues after step 20 of {ended.id}. "
         "Every phase passed."
     )
 

@@ -215,7 +215,7 @@ def test_recorders_that_name_every_rank_name_none() -> None:
 
 @pytest.mark.parametrize(
     ("behind", "who"),
-    [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a rank that nothing tells apart")],
+    [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a rank that nothing distinguishes")],
 )
 def test_of_many_ranks_that_are_behind_eight_are_listed(behind: int, who: str) -> None:
     culprit = name(*(rank(number, step=40) for number in range(behind)), rank(behind))

@@ -213,7 +213,7 @@ def _unshown(baseline: Sequence[Unit], units: Sequence[Unit], question: Question
         for unit in units:
             base, mine = told.get(unit.repeat), unit.shown.get(metric)
             if base is None or mine is None:
-                return f"nothing shows what it computed: not every run tells {metric}"
+                return f"nothing shows what it computed: not every run reports {metric}"
             alike = abs(base - mine) <= share * max(abs(base), abs(mine))
             if alike and must_differ:
                 return f"{SAME}: {metric} is {mine:.4g} as in the baseline"

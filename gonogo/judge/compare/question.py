@@ -39,7 +39,7 @@ class Question:
     margin: float = MARGIN
     """Ratio beyond which a difference matters, 0 ≤ margin < 1."""
     confidence: float = CONFIDENCE
-    """Of all intervals together, 0.5 to MOST_CONFIDENCE."""
+    """Confidence of all intervals together, 0.5 to MOST_CONFIDENCE."""
     warmup_steps: int = WARMUP_STEPS
     """First steps of each run that are left out."""
     per_device: bool = False

@@ -39,7 +39,7 @@ class Unit:
     samples: int = 0
     repeat: int | None = None
     host: str | None = None
-    """Where it ran, if that is known."""
+    """Host on which it ran, if known."""
     ran: Ran = field(default_factory=Ran)
     shown: Mapping[str, float] = field(default_factory=dict)
     """Means of the metrics of `shown_by` and `alike_in` that every rank reports."""

@@ -1,7 +1,7 @@
 """Why a verdict is not GO: one sentence, the guilty rank, and the last line that it wrote.
 
 The words are for people: they stand in the decision, under its hash, and decide nothing. For a
-failure that no diagnosis fits the places to look are listed, the most telling first. It is called
+failure that no diagnosis fits, the places to look are listed, the most useful first. It is called
 unknown unless it is a hang with a named rank.
 """
 
@@ -29,9 +29,9 @@ from gonogo.last_words import (
 )
 
 MOST_CHARS = 300
-"""Of a quoted line."""
+"""Characters of a quoted line."""
 MOST_PLACES = 12
-"""Of an unknown failure that are listed."""
+"""Places that are listed for an unknown failure."""
 TORCHRUN_LOG = "torchrun.log"
 
 STANDS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE})
@@ -162,7 +162,8 @@ def _quoted(
             0: rank 0's log is the only one that others may share.
         read_tail: the end of a log.
         diagnosis: the known failure.
-        alone: whether one exit is all that was told: of a command, it may be that of many ranks.
+        alone: whether one exit is all that was reported; for a command, it may be that of many
+            ranks.
         asked: whether the run was asked to end: then it ended by no error of its own.
     """
     first = rank - rank % ranks_per_log if rank is not None and ranks_per_log else 0
@@ -189,12 +190,12 @@ def _error_line(text: str, rank: int | None, diagnosis: str | None) -> str | Non
 
 
 def last_line(text: str, rank: int | None = None, *, asked: bool = False) -> str | None:
-    """Return the last line of a log that says something: printable, bounded; None: nothing does.
+    """Return the last line of a log that reports something, printable and bounded, or None.
 
     Only the lines of `rank` count, where several ranks wrote into one log. A launcher's report and
-    a dump of threads say nothing, and a warning counts only when nothing else was written. Of a
-    run that was `asked` to end, the lines from the first report of the signal on do not count: log
-    lines have no time that all programs write alike, so the time of the request cannot be compared.
+    a dump of threads do not count, and a warning counts only when nothing else was written. If the
+    run was `asked` to end, the lines from the first report of the signal on do not count either.
+    Log lines have no common form of time, so the time of the request cannot be compared.
     """
     lines = [printable(line) for line in own_lines(text, rank)]
     if asked:
@@ -219,6 +220,6 @@ def printable(line: str) -> str:
 
 
 def _places(halt: Finding | None, rank: int | None, log: str | None) -> list[str]:
-    """Return where to look, the most telling first: the log, the evidence, the launcher's log."""
+    """Return where to look, the most useful first: the log, the evidence, the launcher's log."""
     evidence = [] if halt is None else by_relevance(halt.evidence, rank)[: MOST_PLACES - 2]
     return list(dict.fromkeys([*([] if log is None else [log]), *evidence, TORCHRUN_LOG]))

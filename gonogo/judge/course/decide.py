@@ -39,8 +39,8 @@ def decide(
     Args:
         plan: the experiment's plan.
         phase: which phase.
-        attempts: its ended runs in the order of their start, at least one. Of the runs that were
-            taken over, only what they had failed counts.
+        attempts: its ended runs in the order of their start, at least one. Only failures of the
+            runs that were taken over count.
         now: Unix seconds.
         conditions: every condition of the experiment in its present state, including those that the
             last run met and those that its decision makes.

@@ -4,8 +4,8 @@
 
 What is left is a list of phases (`Ahead`), each with steps and, unless it is under way, a start-up:
 launch, imports, preflight, compilation. What was measured is a list of runs (`Measured`), each with
-the time of its steps, pauses for checkpoints and evaluations included. The run that goes on gives
-the pace once it has taken `LEAST_STEPS`; until then the last run that ended gives it.
+the time of its steps, pauses for checkpoints and evaluations included. The active run gives the
+pace once it has taken `LEAST_STEPS`; until then the last run that ended gives it.
 """
 
 import math
@@ -93,7 +93,7 @@ def build_forecast(
         ahead: the phases that are not over, in their order.
         runs: of the experiment's runs that have ended, oldest first; the pace of the last one
             that took `LEAST_STEPS` counts.
-        living: of the run that goes on.
+        living: of the active run.
         claimed_seconds: what somebody promised, shown beside it.
     """
     known = [*runs, living] if living is not None else list(runs)

@@ -132,8 +132,8 @@ class Question:
 def question_of(runs: Sequence[Attempt]) -> Question:
     """Return what a phase's runs are about: a failure and its reruns, else the last run alone.
 
-    A remedy begins a new question. Any other run after a NO_GO is a rerun of the failure, whoever
-    started it, so that nobody forgets the failure.
+    A remedy begins a new question. Any other run after a NO_GO is a rerun of the failure, so that
+    the failure is not forgotten.
     """
     last = runs[-1]
     failures = (at for at, row in enumerate(runs) if row.verdict is Verdict.NO_GO)

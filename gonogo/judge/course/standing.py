@@ -1,6 +1,6 @@
-"""Where an experiment stands: what a person decided, and what it has come to in a sentence or two.
+"""State of an experiment: what a person decided, and the result in a sentence or two.
 
-A person's verdict on a phase stands until evidence is judged anew: the next automatic decision
+A person's verdict on a phase stands until evidence is judged again: the next automatic decision
 about the phase replaces it. The waiving of a missed condition stands for ever. Each word names the
 evidence that it outranks. The summary claims no more than what was seen.
 """
@@ -42,7 +42,7 @@ def summarise(
 ) -> str | None:
     """Return what an experiment has come to.
 
-    None while it goes on, nobody intervened and no other experiment had begun it.
+    None while it is active, nobody intervened and no other experiment had begun it.
 
     Args:
         verdict: its verdict.
@@ -50,7 +50,7 @@ def summarise(
         overrides: what a person decided and still stands.
         finished: whether it is over.
         never_ran: of a finished one, the phases that never ran.
-        origin: where it went on, if another had begun it.
+        origin: where it continued, if another experiment had begun it.
         cancelled_by: who cancelled it, and why, if somebody did.
     """
     parts = [_by_hand(row) for row in overrides]
@@ -71,9 +71,9 @@ def _went_on(origin: OriginView, phases: Sequence[PhaseView]) -> str:
     """Return what was taken over, and from whom."""
     inherited = [phase.name for phase in phases if phase.state is PhaseState.INHERITED]
     passed = f"{joined(inherited)} passed in {origin.experiment}" if inherited else ""
-    step = f"{origin.phase} goes on after step {origin.step} of {origin.experiment}"
+    step = f"{origin.phase} continues after step {origin.step} of {origin.experiment}"
     told = [row for row in (passed, step if origin.step else "") if row]
-    return "; ".join(told or [f"It begins anew what {origin.experiment} began"]) + "."
+    return "; ".join(told or [f"It repeats what {origin.experiment} began"]) + "."
 
 
 def _by_hand(row: OverrideView) -> str:

@@ -47,7 +47,7 @@ EXAMPLES = 3
 """How many missing lines are named per rank."""
 
 _BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
-"""Ends by a person's word after which the phase goes on; one that is cancelled has no verdict."""
+"""Ends by a person after which the phase continues; a cancelled one has no verdict."""
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
@@ -122,9 +122,9 @@ def _failure(record: RunRecord, rules: Rules) -> str | None:
 def outcome_of(record: RunRecord, rules: Rules) -> OutcomeFacts | None:
     """Return why the run ended, or None when nothing says that it did.
 
-    exit.json says it, unless that is an accident, an operator's halt or takeover, of a run that its
-    own lines had shown to fail: it waited for a checkpoint, or for its keeper, when its host was
-    taken. Without one, a halt finding or every rank's `done` stands for it.
+    exit.json gives the reason. An accident, or an operator's halt or takeover, does not count if
+    the run's own lines had shown before that it fails: then it only waited for a checkpoint or its
+    keeper. Without exit.json, a halt finding or every rank's `done` gives the reason.
     """
     halt = next((row for row in record.findings if row.severity is Severity.HALT), None)
     if record.exit is not None:
@@ -275,7 +275,7 @@ def _rank_facts(steps: RankSteps, lines: LineRecord | None, rules: Rules) -> Ran
 
 
 def _missing(steps: RankSteps, rules: Rules) -> Missing:
-    """Return how many of the owed lines are not there, and the first of them."""
+    """Return how many of the required lines are missing, and the first of them."""
     owed, table = rules.owed_steps(), steps.steps
     there = sum(1 for msg in STEP_MESSAGES for step, _ in table.steps_of(msg) if step in owed)
     count = len(STEP_MESSAGES) * len(owed) - there
@@ -286,7 +286,7 @@ def _missing(steps: RankSteps, rules: Rules) -> Missing:
 
 
 def _without_loss(steps: RankSteps, rules: Rules, finite: Collection[int]) -> Missing:
-    """Return the owed steps whose progress line has no finite loss; fp16 may skip a step."""
+    """Return the required steps whose progress line has no finite loss; fp16 may skip a step."""
     owed = rules.owed_steps()
     excused = steps.steps.skipped() if rules.identity.dtype == "fp16" else frozenset[int]()
     told = (step for step, _ in steps.steps.steps_of(Msg.PROGRESS) if step in owed)

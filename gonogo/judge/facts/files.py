@@ -34,8 +34,8 @@ SEALED = ("order.json", "exit.json", "preflight/preflight.json", "model.json", "
 """Small files that are sealed beside every rank's exit record."""
 
 UNWATCHED = frozenset({"env.json", "exit.json"})
-"""Of those, what no tick need have sealed: env.json is for people, and whether the watcher saw
-exit.json is a fact of its own. Any other record that no tick sealed was added later."""
+"""Files that no tick has to seal: env.json is for people, and whether the watcher saw exit.json is
+a fact of its own. Any other record that no tick sealed was added later."""
 
 _CHUNK = 2**20
 _ESSENCE = attrgetter("key", "detector", "severity", "rank", "section", "step")
@@ -150,7 +150,7 @@ def load_parts(files: RunFiles, exit_record: ExitRecord | None) -> dict[int, Nod
     return found
 
 
-def read_devices(files: RunFiles, told: bytes) -> tuple[str | None, int]:
+def read_devices(files: RunFiles, digests: bytes) -> tuple[str | None, int]:
     """Return the digest of the samples in devices.jsonl, and how many of the ticks' are not there.
 
     The digest is None without samples. The sampler outlives the last tick, so the file may hold
@@ -158,11 +158,11 @@ def read_devices(files: RunFiles, told: bytes) -> tuple[str | None, int]:
 
     Args:
         files: of the run.
-        told: digests of the samples that ticks carry, `TOLD_BYTES` of each.
+        digests: digests of the samples that ticks carry, `TOLD_BYTES` of each.
     """
     seen = {row.digest() for row in files.rows("devices.jsonl", DeviceSample)}
     held = {digest[:TOLD_BYTES] for digest in seen}
-    carried = {told[at : at + TOLD_BYTES] for at in range(0, len(told), TOLD_BYTES)}
+    carried = {digests[at : at + TOLD_BYTES] for at in range(0, len(digests), TOLD_BYTES)}
     sealed = hashlib.sha256(b"".join(sorted(seen))).hexdigest() if seen else None
     return sealed, len(carried - held)
 

@@ -139,7 +139,7 @@ def block_means(values: Sequence[float]) -> list[float]:
 def _owed(
     row: MetricRow, steps: RankSteps, rules: Rules, window: range, samples: Mapping[int, float]
 ) -> range | frozenset[int]:
-    """Return the steps that owe a sample; an evaluation counts where none was due, too."""
+    """Return the steps that need a sample; an evaluation counts also where none was due."""
     last = range(rules.last_step, rules.last_step + 1)
     if row.owed is Owed.ONCE:
         return last

@@ -29,7 +29,7 @@ Statistic = Callable[[Sequence[tuple[int, float]], Rules], float]
 FEWEST_LINES = 4
 """With fewer lines, the numbers of tokens may rise by chance."""
 RISING_SHARE = 0.75
-"""Share of the lines of a sum that rise; a sum may begin anew with each epoch."""
+"""Share of the lines of a sum that rise; a sum may restart with each epoch."""
 
 
 class Owed(StrEnum):
@@ -55,7 +55,7 @@ class MetricRow:
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps whose samples do not count, and need not be there."""
     unit: str = ""
-    """Of its samples; empty: a plain number."""
+    """Unit of its samples; empty: a plain number."""
     meaning: str = ""
     """What the metric is, and which lines report it, for docs/reference/metrics.md."""
 
@@ -236,7 +236,7 @@ METRICS: Mapping[str, MetricRow] = {
         samples=lambda steps, rules: steps.steps.step_times(),
         unit="s",
         meaning="From the last `step_start` of a step to its `step_end`, by `mono` of the rank; a"
-        " step begins anew after an evaluation or a checkpoint in it.",
+        " step restarts after an evaluation or a checkpoint in it.",
     ),
     Metric.STEP_CV: MetricRow(
         samples=lambda steps, rules: steps.steps.step_times(),
@@ -273,7 +273,7 @@ METRICS: Mapping[str, MetricRow] = {
     Metric.GRAD_NORM: MetricRow(
         samples=_of_lines("grad_norm"),
         excused=_skipped,
-        meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped owe none.",
+        meaning="`grad_norm` of the `progress` lines; steps that fp16 skipped need none.",
     ),
     Metric.HEARTBEAT_GAPS: MetricRow(
         samples=lambda steps, rules: _once(rules, steps.gaps) if steps.boots else {},

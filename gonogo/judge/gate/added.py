@@ -2,10 +2,10 @@
 
 Each of them makes a condition, so the run is CONDITIONAL_GO at best. A detector that may only warn
 makes one where it would have halted because the training failed, unless the plan asked for that. An
-order is weak that loosens a setting beyond its ceiling, leaves a detector or a check out, has a
-setting that no plan can make, or asks nothing in its gate: a run that nothing could halt proves
-little. A setting that is looser than its default, but within its ceiling, is listed in the decision
-(`weakened`) and changes no verdict. So is a fault that was injected on purpose.
+order is weak if it loosens a setting beyond its ceiling, or leaves out a detector or a check. It is
+also weak if it has a setting that no plan can make, or an empty gate. A run that nothing could halt
+proves little. A setting that is looser than its default, but within its ceiling, is listed in the
+decision (`weakened`) and changes no verdict. So is a fault that was injected on purpose.
 
 Not covered: settings of detectors that a plan may leave out, and settings of plug-ins.
 """

@@ -143,7 +143,7 @@ def met_beyond(rows: Iterable[Condition], taken: Collection[str]) -> list[Condit
 
     Args:
         rows: conditions in their present state.
-        taken: phases that another experiment takes over; it makes all others anew.
+        taken: phases that another experiment takes over; it repeats all others.
     """
     return [
         row

@@ -126,7 +126,7 @@ def _read(criterion: Criterion, rows: list[MeasureRow]) -> Reading:
     outcome, text = short
     if value is None or whole.outcome is PASS or criterion.aggregate is Aggregate.COUNT:
         return Reading(outcome, f"{what}: {text}")
-    text = f"{what}: {text}; what was told does not pass: {whole.evidence}"
+    text = f"{what}: {text}; what is there does not pass: {whole.evidence}"
     return Reading(outcome, text, value)
 
 

@@ -1,7 +1,7 @@
-"""How do rules come from an order? Derived anew whenever a run is judged or a decision replayed.
+"""How do rules come from an order? Derived again whenever a run is judged or a decision replayed.
 
-Rules are a pure function of order.json and of the conditions that wait for the phase, so whoever
-checks a decision derives them again instead of believing those that it holds.
+Rules are a pure function of order.json and of the conditions that wait for the phase, so a check of
+a decision derives them again instead of believing those that it holds.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

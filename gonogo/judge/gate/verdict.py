@@ -145,7 +145,7 @@ def evaluate_gate(facts: Facts, rules: Rules) -> list[CriterionResult]:
 def settle(
     rows: Iterable[OpenCondition], facts: Facts, rules: Rules, verdict: Verdict | None
 ) -> list[tuple[Condition, CriterionResult]]:
-    """Return the conditions that this run met, each with what its criterion said.
+    """Return the conditions that this run met, each with the result of its criterion.
 
     Only a run by which its phase passes meets a condition, and only if every built-in criterion
     passes: otherwise its records prove nothing.

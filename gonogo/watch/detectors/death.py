@@ -72,15 +72,15 @@ def _cause(deaths: Sequence[Death]) -> Death:
 class ProcessDeath(Detector[None]):
     """D1: is the agent or a rank gone?
 
-    Exit 0 counts as ended early unless the rank said `done` or reached the last step. It is judged
-    `settle_s` later, when what the rank wrote has been read, and never on a late tick. Deaths after
-    a halt that acts now are no finding. While a halt waits for a checkpoint they are.
+    Exit 0 counts as ended early unless the rank reported `done` or reached the last step. It is
+    judged `settle_s` later, when what the rank wrote has been read, and never on a late tick.
+    Deaths after a halt that acts now are no finding. While a halt waits for a checkpoint they are.
     """
 
     name = Name.PROCESS_DEATH
     sentence = (
         "Halts within a second when a rank or the launcher is gone without having "
-        "finished; exit code 0 before the last step counts as ended early, but where a "
+        "finished. Exit code 0 before the last step counts as ended early, unless a "
         "program is only read, or the disk refuses what a rank writes. Names the first death, not "
         "its victims; of nothing but victims, the first."
     )
@@ -174,7 +174,8 @@ def settles_s(order: Order) -> float:
 
 
 def _ended_well(view: View, rank: int, process: Process) -> bool:
-    """Whether a rank may have ended: it said `done`, obeyed a halt, or reached the last step."""
+    """Whether a rank may have ended: it reported `done`, obeyed a halt, or reached the last
+    step."""
     stream = view.streams.get(rank)
     unknown = process.code == 0 and view.reads_output()
     if stream is None:
@@ -222,7 +223,7 @@ class RestartStorm(Detector[None]):
     lines = frozenset({Msg.BOOT})
 
     def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
-        """Observe a rank that starts anew."""
+        """Observe a rank that restarts."""
         stream = view.streams[beat.line.rank]
         limit, count, step = self.settings.starts, stream.idle_boots, stream.top_step
         if count < limit:
@@ -242,7 +243,7 @@ class RestartStorm(Detector[None]):
         return own, [finding]
 
     def armed(self, own: None, view: View) -> bool:
-        """Whether a rank has started anew; what is between attempts is not seen here."""
+        """Whether a rank has restarted; what is between attempts is not seen here."""
         return any(row.top_step or row.idle_boots for row in view.streams.values())
 
 

@@ -78,7 +78,7 @@ class Hardware(Detector[Health]):
     name = Name.HARDWARE
     sentence = (
         "Halts on an Xid of the hardware (48, 63, 64, 74, 79, 94, 95) or when a device's count of "
-        "uncorrectable memory errors grows; warns of a pending row remap, of throttling by heat "
+        "uncorrectable memory errors grows. Warns of a pending row remap, of throttling by heat "
         "or power for over a minute, and of an Xid that the program caused (13, 31, 43)."
     )
     State = Health
@@ -184,7 +184,7 @@ class Usages:
     devices: Mapping[str, Usage] = field(default_factory=dict)
     """By UUID."""
     told: bool = False
-    """Whether any device has said how busy it is."""
+    """Whether any device has reported how busy it is."""
 
 
 class Imbalance(Detector[Usages]):
@@ -259,7 +259,7 @@ class Imbalance(Detector[Usages]):
         profile = hardware_profiles().get(view.run.order.profile)
         if profile is None or not profile.has_devices or own.told:
             return None
-        return "no device said how busy it was"
+        return "no device reports how busy it is"
 
 
 def _trains(view: View) -> bool:
@@ -285,7 +285,7 @@ class DeviceRow(NamedTuple):
     util: float | None
     """Percent."""
     mem_used_mb: float | None
-    """MB, whoever holds them."""
+    """MB, held by any process."""
     own_mono: float | None = None
     """Clock of the device's own host, where `mono` is that of another's receipt."""
 

@@ -43,7 +43,7 @@ class Hygiene(Detector[Skews]):
 
     name = Name.HYGIENE
     sentence = (
-        "Counts lost, unreadable and outdated lines, warns of clocks that stay wrong, and halts "
+        "Counts lost, unreadable and outdated lines, warns of clocks that stay wrong. Halts "
         "when a step runs backwards without a restart or two different lines claim the "
         "same place: then two processes write one stream."
     )
@@ -131,10 +131,10 @@ class Hygiene(Detector[Skews]):
 
 @dataclass(frozen=True, kw_only=True)
 class Absences:
-    """Who is not heard."""
+    """Nodes that are not heard."""
 
     nodes: Mapping[int, float] = field(default_factory=dict)
-    """Silent node → watcher's clock of the tick that said so."""
+    """Silent node → watcher's clock of the tick that reported it."""
 
 
 class WatcherAway(Detector[Absences]):

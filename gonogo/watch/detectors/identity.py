@@ -125,7 +125,7 @@ class IdentityEqual(Detector[Identities]):
         return own, [row for rank in ranks for row in self._findings(own, beat.tick, view, rank)]
 
     def observe_tick(self, own: Identities, tick: Tick, view: View) -> Seen[Identities]:
-        """Observe a tick that brought a process's environment."""
+        """Observe a tick that delivered a process's environment."""
         ranks = (probe.rank for probe in tick.ranks if probe.env is not None)
         return own, [row for rank in ranks for row in self._findings(own, tick, view, rank)]
 

@@ -1,7 +1,7 @@
 """Losses, gradients and gates: D9 frozen, D10 non_finite, D11 divergence, D12 gradients, D13
 gate_collapse, D26 first_loss.
 
-A restart in place (`Step.again`) counts values anew.
+A restart in place (`Step.again`) counts values again.
 
 Not covered: losses that rise while all is well (of a policy, of two networks that play against each
 other, or after a warm restart of the learning rate) are warned of. A program that repeats its last
@@ -57,8 +57,8 @@ class NonFinite(Detector[Overflows]):
 
     A loss scaler (fp16, mixed precision) skips steps on overflow by design: several in a row count,
     or too many of the last hundred. A search for the loss scale does not count: its skipped steps
-    lower the scale. Where the order names no dtype, a norm that is not finite beside a finite loss
-    may be such an overflow. A validation loss that is not finite warns: the set may be empty.
+    lower the scale. If the order names no dtype, a norm that is not finite beside a finite loss may
+    be such an overflow. A validation loss that is not finite warns: the set may be empty.
     """
 
     name = Name.NON_FINITE
@@ -322,7 +322,7 @@ class Norms:
     """The last norms, oldest first."""
     counted: int = 0
     clipped: int = 0
-    """Of the last `counted` norms, those above the clipping limit."""
+    """Among the last `counted` norms, those above the clipping limit."""
 
 
 class Gradients(Detector[Norms]):
@@ -411,8 +411,9 @@ class GateCollapse(Detector[Gates]):
     name = Name.GATE_COLLAPSE
     sentence = (
         "After step `after_step`, the gates of more than `layer_share` of the layers have collapsed"
-        " (normalised entropy below `entropy`, or a gate above `max_gate`) on `distinct` steps at"
-        " least `apart_steps` apart, without a step of sound gates in between. Warns of one layer."
+        " on `distinct` steps at least `apart_steps` apart, without a step of sound gates in"
+        " between. Collapsed: normalised entropy below `entropy`, or a gate above `max_gate`. Warns"
+        " of one layer."
     )
     State = Gates
     armed_by = "reported"

@@ -5,8 +5,8 @@ left for all ranks. Limits of device memory: `memory_limit.reserved_mb`, and the
 
 Does a number keep rising? Every sample, every 8th, 64th and 512th is kept, the last of each, so
 that a slow rise over a long run is seen as well as a fast one of the last minutes. A scale rises
-when the medians of its first and last eighth differ by more than `rise_ratio`, and when the
-Theil-Sen slopes of all samples and of the later half both have a lower 95 % bound (Sen 1968,
+when two conditions hold. The medians of its first and last eighth differ by more than `rise_ratio`.
+The Theil-Sen slopes of all samples and of the later half both have a lower 95 % bound (Sen 1968,
 one-sided) above zero. The smaller slope counts.
 
 Not covered: a number that rises and falls over more steps than a scale keeps rises here.
@@ -41,7 +41,7 @@ OWN_SHARE = 0.5
 """Share of the memory in use that the ranks hold, from which it is theirs."""
 SCALES = (1, 8, 64, 512)
 LEAST_SAMPLES = 16
-"""Of `min_samples` steps so many are sampled: a slope needs no more points."""
+"""Samples among `min_samples` steps: a slope needs no more points."""
 Z_95 = 1.645
 Point = tuple[int, float]
 
@@ -54,7 +54,7 @@ class Series:
     began_step: int = 0
     """The first step at which the process reported it."""
     number: int = 0
-    """Of samples after warm-up."""
+    """Number of samples after warm-up."""
     last_mb: float = 0.0
     """The latest sample."""
     scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
@@ -327,9 +327,9 @@ class MemoryLimit(Detector[Over]):
 
     name = Name.MEMORY_LIMIT
     sentence = (
-        "Halts when a rank's device memory is above the plan's limit on 3 samples running, or when "
-        "over 90 % of the memory that the control group (or host) has is in use on 3 looks running,"
-        " cached files apart, and the ranks hold half of it or more; where others do, it warns."
+        "Halts when a rank's device memory is above the plan's limit on 3 samples running. Halts "
+        "when over 90 % of the memory of the control group (or host) is in use on 3 looks running, "
+        "without cached files, and the ranks hold at least half of it. Warns if others hold it."
     )
     State = Over
     lines = frozenset({Msg.PROGRESS})

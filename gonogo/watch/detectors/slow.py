@@ -9,17 +9,18 @@ Four conditions compare the last steps with a limit:
 - below the floor: the median of a window;
 - far below the floor: each of the last few steps, which together fill half a minute;
 - above `warn_ratio` × baseline and above `halt_ratio` × baseline: the median of a window, and its
-  mean without the few longest steps. Where short and long steps alternate, the median jumps.
+  mean without the few longest steps. When short and long steps alternate, the median jumps.
 
 A program of which only the printed lines are known, and no tokens, is warned of: a printed step
 may be an episode of any length.
 
 A busy host excuses a slow run (`gonogo.contract.observation.HostCpu`): a condition warns instead of
-halting when the ranks' wait for a processor explains most of the slowness. Then it must last anew.
+halting when the ranks' wait for a processor explains most of the slowness. Then it must last as
+long again.
 
-Not covered: a run that slows down within its baseline; a program that reports the tokens of the
-whole run, or the tokens of a step by another rank than the timed one; a run that is suspended again
-and again; a run that restarts before a condition lasts.
+Not covered: a run that slows down within its baseline. A program that reports the tokens of the
+whole run, or by another rank than the timed one. A run that is suspended again and again. A run
+that restarts before a condition lasts.
 """
 
 import math
@@ -92,7 +93,7 @@ class Speed:
     block: tuple[int, int, float] | None = None
     """Tick, step and clock of the last printed line that was timed."""
     tokens: int | None = None
-    """Of the first step."""
+    """Tokens of the first step."""
     window: tuple[Sample, ...] = ()
     """The last samples of this boot; all of them until there is a baseline."""
     baseline_s: tuple[float, float] | None = None
@@ -115,11 +116,11 @@ class Slow(Detector[Speed]):
     sentence = (
         "Compares recomputed tokens per second with the floor of the hardware, and step times with"
         " the run's own first steps (the baseline, which a restart in place keeps). Halts when the"
-        " median stays below the floor, when each of `hard_floor_over_steps` steps is below"
-        " `hard_floor_ratio` of it (half a minute at least), or when the median and the mean stay"
-        " above the baseline by more than the limit. Steps that report more tokens may take longer"
-        " in proportion. Where other processes take the processors from all ranks alike, and that"
-        " explains half of the lost time, it warns instead and names them."
+        " median stays below the floor, or each of `hard_floor_over_steps` steps is below"
+        " `hard_floor_ratio` of it (half a minute at least). Halts when the median and the mean"
+        " stay above the baseline by more than the limit. Steps that report more tokens may take"
+        " longer in proportion. If other processes take the processors from all ranks alike, and"
+        " that explains half of the lost time, it warns instead and names them."
     )
     State = Speed
     lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})

@@ -1,4 +1,4 @@
-"""Where the time of a step goes: D7 straggler, D17 loader, D21 implausible_speed.
+"""The parts of a step's time: D7 straggler, D17 loader, D21 implausible_speed.
 
 Each looks at a window of whole steps, and makes one finding of each limit, or of each rank, in a
 run. A restart in place (`Step.again`) or another set of ranks begins a new window.
@@ -81,7 +81,7 @@ class Straggler(Detector[Shares]):
     sentence = (
         "A rank's own compute time (its step less what it waited in collectives; median of"
         " `window_steps`) is more than `ratio` times the fastest rank's, in `windows` windows"
-        " running: warn, naming the rank. Where more than half of the ranks are behind, nobody"
+        " running: warn, naming the rank. If more than half of the ranks are behind, nobody"
         " straggles."
     )
     State = Shares
@@ -144,7 +144,9 @@ class Straggler(Detector[Shares]):
     def missing(self, own: Shares, view: View) -> str | None:
         """Return a sentence where several ranks ended steps and none reported a wait."""
         if len(own.ranks) > 1 and not own.waited:
-            return "No rank told how long it waited in collectives: stragglers were not observed."
+            return (
+                "No rank reports how long it waited in collectives: stragglers were not observed."
+            )
         return None
 
 
@@ -161,7 +163,7 @@ class Waits:
 
     ranks: tuple[int, ...] = ()
     rows: tuple[tuple[Fetch, ...], ...] = ()
-    """Of each step of the window, in order of rank."""
+    """One row for each step of the window, in order of rank."""
     trained_s: float = 0.0
     full: bool = False
     """Whether the window has enough steps, or a few that fill `over_s`."""
@@ -187,7 +189,9 @@ class Loader(Detector[Waits]):
     State = Waits
     armed_by = "full"
     steps = True
-    unobserved = "Too few steps told their time and their fetch time: the loader was not observed."
+    unobserved = (
+        "Too few steps report their time and their fetch time: the loader was not observed."
+    )
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
         """Observe how long each rank fetched, and how long its step took."""

@@ -166,8 +166,8 @@ def test_the_same_thing_run_twice_is_no_answer() -> None:
         ({"a": {"comm_mb": 20.0}, "b": {"comm_mb": 10.0}}, Answer.BETTER, "higher"),
         ({"a": {"comm_mb": 20.0}, "b": {"comm_mb": 20.0}}, Answer.INCONCLUSIVE, "comm_mb is 20"),
         ({"a": {"comm_mb": 0.0}, "b": {"comm_mb": 0.0}}, Answer.INCONCLUSIVE, "comm_mb is 0"),
-        ({"a": {"comm_mb": 20.0}, "b": {}}, Answer.INCONCLUSIVE, "not every run tells comm_mb"),
-        ({"a": {}, "b": {"comm_mb": 20.0}}, Answer.INCONCLUSIVE, "not every run tells comm_mb"),
+        ({"a": {"comm_mb": 20.0}, "b": {}}, Answer.INCONCLUSIVE, "not every run reports comm_mb"),
+        ({"a": {}, "b": {"comm_mb": 20.0}}, Answer.INCONCLUSIVE, "not every run reports comm_mb"),
     ],
 )
 def test_what_must_show_a_difference_decides_whether_there_was_one(

@@ -301,7 +301,7 @@ def test_an_unchecked_identity_field_is_not_called_equal() -> None:
         ),
         (
             {"init_from": "sanity", "resume_from": ResumePoint(path="/r/run_1/s", step=20)},
-            "goes on after step 20",
+            "continues after step 20",
         ),
     ],
     ids=["fresh", "weights", "resumed"],

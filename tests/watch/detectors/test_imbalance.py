@@ -129,7 +129,7 @@ def test_a_run_on_devices_that_never_told_says_so_and_one_without_does_not() -> 
             fold.devices([sample(T0, 0, util=1.0)])
         return [doubt.found for doubt in not_observed(fold.state) if doubt.name == "imbalance"]
 
-    assert texts("h200", told=False) == ["no device said how busy it was"]
+    assert texts("h200", told=False) == ["no device reports how busy it is"]
     assert texts("h200", told=True) == []
     assert texts("cpu", told=False) == []
 
