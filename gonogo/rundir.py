@@ -1,33 +1,28 @@
-"""Where does what lie in a run directory, and how are its lines read?
+"""Names of the files in a run directory, and how their lines and records are read.
 
-The run directory is the truth about a run and the only spool. Names are those of the interface;
-readers take complete lines only, so that a torn last line waits for its end. Nothing here follows
-a path out of the directory.
+The run directory is the truth about a run and the only spool. Readers take complete lines only, so
+a torn last line waits for its end. No path is followed out of the directory.
 """
 
 import hashlib
-import io
 import json
 import os
 import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partialmethod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.errors import Corrupt, Rejected
+from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import FileSeal
-from gonogo.first_file import sync_folder
-from gonogo.plain_file import first_hole, is_for_good, open_plain, read_plain, read_small
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer
+from gonogo.files import is_for_good, read_plain, read_small, sync_folder
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
@@ -35,14 +30,16 @@ _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 TAIL_BYTES = 2**16
 """Of a log's end, as people read it."""
 SHIPPED_NAME = ".shipped"
-"""Says that nothing of the run waits to be shipped: a worker leaves it alone."""
+"""Marks a run that the worker has shipped completely."""
 NO_SERVICE = "no service knows"
-"""What `.shipped` says of a run that needs no service, and of no other."""
+"""Text of `.shipped` for a run that needs no service."""
+PRUNED_NAME = "pruned.json"
+"""Left by `gonogo prune`: `{v, what: all | checkpoints, at: Unix seconds, policy}`."""
 PIECE_BYTES = 4 * MAX_LINE_BYTES
-"""What no newline ends comes in pieces of so many bytes, each of which its parser refuses."""
+"""A longer line is read in pieces of this size, each of which its parser refuses."""
 _CHUNK_BYTES = 8 * 2**20
 TICK_BYTES = _CHUNK_BYTES
-"""Longest line of watch.jsonl that is read: a tick tells of each rank, in 180 bytes and more."""
+"""Longest line of watch.jsonl: a tick holds at least 180 bytes for each rank."""
 _TAIL_BYTES = 131_072
 _M = TypeVar("_M", bound=BaseModel)
 
@@ -81,7 +78,7 @@ class RunDir:
     torchrun_log = _File("torchrun.log")
 
     def preflight_of(self, node: int) -> Path:
-        """Where one node's preflight record lies."""
+        """Preflight record of a node."""
         return self.path / preflight_name(node)
 
     def heartbeat(self, rank: int) -> Path:
@@ -97,11 +94,11 @@ class RunDir:
         return self.path / f"rank{rank}.log"
 
     def node_exit(self, node: int) -> Path:
-        """How one node's part of a run with several ended."""
+        """Exit record of one node's part of a run on several nodes."""
         return self.path / f"exit_node{node}.json"
 
     def node_watch(self, node: int) -> Path:
-        """What the follower of one node told."""
+        """Observations of the follower of one node."""
         return self.path / f"watch_node{node}.jsonl"
 
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
@@ -116,7 +113,7 @@ class RunDir:
     ended_ranks = partialmethod(_ranks_in, _RANK_EXIT)
     """Return the ranks that have an exit record, ascending."""
     logged_ranks = partialmethod(_ranks_in, _RANK_LOG)
-    """Return the ranks that have a log, ascending; one that died at once has nothing else."""
+    """Return the ranks that have a log, ascending."""
 
     def inside(self, relative: str) -> Path:
         """Return the real path of an artifact.
@@ -137,22 +134,22 @@ class Lines:
 
     lines: list[bytes]
     offset: int
-    """Bytes from the start of the file up to the end of the last complete line."""
+    """Bytes from the start of the file to the end of the last complete line."""
 
 
 def preflight_name(node: int) -> str:
-    """Return the path of one node's preflight record, relative to the run directory."""
+    """Return the path of a node's preflight record, relative to the run directory."""
     return f"preflight/node{node}/preflight.json" if node > 0 else "preflight/preflight.json"
 
 
 def heartbeat_rank(name: str) -> int | None:
-    """Return the rank whose heartbeat file has this name; None where it is no such file's."""
+    """Return the rank of a heartbeat file's name; None for another name."""
     found = _HEARTBEAT.fullmatch(name)
     return None if found is None else int(found.group(1))
 
 
 def is_text(name: str | Path) -> bool:
-    """Say whether a file's name is made of characters; other bytes can be told to nobody."""
+    """Whether a file's name is valid text, so that a record can hold it."""
     try:
         str(name).encode()
     except UnicodeEncodeError:
@@ -160,55 +157,17 @@ def is_text(name: str | Path) -> bool:
     return True
 
 
-def open_lines(path: Path) -> IO[bytes]:
-    """Open a file of lines for reading; it ends at a hole, or where it cannot be read any more.
-
-    Raises:
-        OSError: as `read_plain`.
-    """
-    return io.BufferedReader(_UpToAnError(open_plain(path)))
-
-
-def check_whole(path: Path) -> None:
-    """Read a file of lines to its end, or its first hole.
-
-    Raises:
-        OSError: it cannot be opened, is no regular file, or some of it cannot be read.
-    """
-    with read_plain(path) as stream:
-        left = first_hole(stream.fileno())
-        while part := stream.read(min(_CHUNK_BYTES, left)):
-            left -= len(part)
-
-
-class _UpToAnError(io.FileIO):
-    """A file that ends at a hole, at a bad sector, or where the host that has it is gone."""
-
-    def __init__(self, descriptor: int) -> None:
-        super().__init__(descriptor)
-        self._end = first_hole(descriptor)
-
-    def readinto(self, buffer: "WriteableBuffer", /) -> int | None:
-        """Read what there is; nothing where that fails."""
-        try:
-            left = max(0, self._end - self.tell())
-            return super().readinto(memoryview(buffer)[:left])
-        except OSError:
-            return 0
-
-
 def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """Return the complete lines of a file from `offset` on (up to `end` or 8 MiB).
 
-    A missing file has no lines, and no file any behind its first hole. A line that outgrows the
-    protocol's limit is returned in pieces, each of which its parser refuses and counts.
+    A missing file has no lines. A line above the protocol's limit is returned in pieces, each of
+    which its parser refuses and counts.
     """
     limit = _CHUNK_BYTES if end is None else max(0, end - offset)
     try:
         with read_plain(path) as stream:
-            left = max(0, first_hole(stream.fileno()) - offset)
             stream.seek(offset)
-            data = stream.read(min(limit, left))
+            data = stream.read(limit)
     except FileNotFoundError:
         return Lines(lines=[], offset=offset)
     cut = data.rfind(b"\n") + 1
@@ -217,28 +176,8 @@ def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     return Lines(lines=data[:cut].splitlines(), offset=offset + cut)
 
 
-def find_file(path: Path, offset: int, known: int | None) -> tuple[int | None, bool]:
-    """Return the inode of a growing file, and whether what was read up to `offset` is not in it.
-
-    Somebody has removed, emptied or rewritten it; whoever writes it goes on in what stands there.
-
-    Args:
-        path: of the file; a missing one is the one known.
-        offset: up to where it was read.
-        known: inode of what was read; None before that.
-
-    Raises:
-        OSError: it cannot be looked at.
-    """
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return known, False
-    return stat.st_ino, known not in (None, stat.st_ino) or stat.st_size < offset
-
-
 def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
-    """Return what `load_lines` does; none of what is no file, which a program made of one."""
+    """Return what `load_lines` does; no lines if it is no regular file."""
     try:
         return load_lines(path, offset, end)
     except OSError as error:
@@ -248,17 +187,14 @@ def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
 
 
 def complete_bytes(path: Path) -> int:
-    """Return how many bytes of a file stand in complete lines, up to its first hole.
-
-    None of a file that is missing.
+    """Return the number of bytes in complete lines; 0 if the file is missing.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
     """
     try:
         with read_plain(path) as stream:
-            whole = os.fstat(stream.fileno()).st_size
-            end = min(whole, first_hole(stream.fileno()))
+            end = os.fstat(stream.fileno()).st_size
             while end > 0:
                 start = max(0, end - _TAIL_BYTES)
                 stream.seek(start)
@@ -285,16 +221,11 @@ def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
 
 
 def iter_lines(path: Path, most: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Yield the complete lines of a file, newline included; none of a file that cannot be opened.
+    """Yield the complete lines of a file, newline included, as far as it can be read.
 
-    They end where it cannot be read any more. A line of more bytes than `most` comes in pieces,
-    each of which its parser refuses.
+    A line of more bytes than `most` comes in pieces, each of which its parser refuses.
     """
-    try:
-        stream = open_lines(path)
-    except OSError:
-        return
-    with stream:
+    with suppress(OSError), read_plain(path) as stream:
         while raw := stream.readline(most):
             if not raw.endswith(b"\n") and len(raw) < most:
                 return
@@ -302,7 +233,7 @@ def iter_lines(path: Path, most: int = PIECE_BYTES) -> Iterator[bytes]:
 
 
 def read_tail(path: Path, most: int = TAIL_BYTES) -> str:
-    """Return the end of a log; nothing of one that is not there, cannot be read, or is a link."""
+    """Return the end of a log; empty if it is missing, a link, or cannot be read."""
     if path.is_symlink():
         return ""
     try:
@@ -314,10 +245,10 @@ def read_tail(path: Path, most: int = TAIL_BYTES) -> str:
 
 
 def load_record(path: Path, model: type[_M]) -> _M | None:
-    """Return the record in a small JSON file, or None when there is no such file.
+    """Return the record in a small JSON file; None if there is no such file.
 
     Raises:
-        Corrupt: the file is there and is not such a record.
+        Corrupt: the file exists and is no such record.
     """
     found = load_sealed(path, model)
     return None if found is None else found[0]
@@ -327,29 +258,18 @@ def load_sealed(path: Path, model: type[_M]) -> tuple[_M, str] | None:
     """Return the record in a small JSON file and the SHA-256 of its bytes; None: no such file.
 
     Raises:
-        Corrupt: the file is there and is not such a record.
-    """
-    raw = load_raw(path)
-    if raw is None:
-        return None
-    return parse_record(path.name, raw, model), hashlib.sha256(raw).hexdigest()
-
-
-def load_raw(path: Path) -> bytes | None:
-    """Return the bytes of a small file, or None when there is no such file.
-
-    Raises:
-        Corrupt: it is there and can never be read.
+        Corrupt: the file exists and is no such record.
         OSError: the disk refuses it; it may be read later.
     """
     try:
-        return read_small(path)
+        raw = read_small(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         if not is_for_good(error):
             raise
         raise Corrupt(f"{path.name}: {error.strerror}") from error
+    return parse_record(path.name, raw, model), hashlib.sha256(raw).hexdigest()
 
 
 def parse_record(name: str, raw: bytes, model: type[_M]) -> _M:
@@ -384,7 +304,7 @@ def file_seal(path: Path) -> FileSeal:
 def save_json(path: Path, value: Any) -> None:
     """Write a small JSON file atomically and durably (temporary file, fsync, rename, fsync)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")  # no trainer's to guess
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as stream:
             json.dump(wire_value(value), stream, indent=1, ensure_ascii=False, allow_nan=False)
@@ -397,3 +317,38 @@ def save_json(path: Path, value: Any) -> None:
             temporary.unlink()
         raise
     sync_folder(path.parent)
+
+
+def load_pruned(path: Path) -> dict[str, Any] | None:
+    """Return what was pruned of a run directory; None: nothing. A torn record is `{}`."""
+    try:
+        found = json.loads(read_small(path / PRUNED_NAME))
+    except (FileNotFoundError, PermissionError):
+        return None
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def pruned_text(path: Path) -> str | None:
+    """Return the sentence about a pruned run directory; None if nothing was pruned."""
+    found = load_pruned(path)
+    if found is None:
+        return None
+    what = "its checkpoints were" if found.get("what") == "checkpoints" else "it was"
+    at, when = found.get("at"), ""
+    with suppress(OverflowError, OSError, ValueError):
+        when = f" on {datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if isinstance(at, float) else ""
+    policy = found.get("policy")
+    return f"{what} pruned{when} ({policy if isinstance(policy, str) else 'nobody says why'})"
+
+
+def check_not_pruned(path: Path) -> None:
+    """Refuse a run directory whose evidence was pruned.
+
+    Raises:
+        NotFound: it was pruned. A directory without its checkpoints still is whole evidence.
+    """
+    found = load_pruned(path)
+    if found is not None and found.get("what") != "checkpoints":
+        raise NotFound(f"{path.name}: {pruned_text(path)}")

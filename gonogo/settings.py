@@ -1,16 +1,22 @@
-"""Which environment names exist? One table; each process reads its own rows in its settings.py.
+"""The table of environment names; each process reads its own rows in its settings.py.
 
-An unknown `GONOGO_*` name is an error, so that a typo is never a silent default. A secret may be
-given as a file: `NAME_FILE` is the path of one that holds the value of `NAME`.
+An unknown `GONOGO_*` name is an error. A secret may be given as a file: `NAME_FILE` is the path of
+a file that holds the value of `NAME`.
 """
 
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+
+SERVICE_FILE = "service.json"
+"""In the home: `{url, pid, host}` of the service that began to listen last."""
+REACHED_FILE = "reached.json"
+"""In the home: `{v, url}`, the address at which nodes of a scheduler reach the service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,3 +257,8 @@ def load_key(home: Path) -> str | None:
         return (home / "key").read_text().strip() or None
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def socket_url(file: Path) -> str:
+    """Return the address of a Redis server on a socket."""
+    return f"unix://{quote(str(file))}"

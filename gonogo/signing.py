@@ -1,7 +1,7 @@
-"""The files of a home's key: `signing.key` (0600) and `signing.pub`, made at the first start.
+"""The key of a home: `signing.key` (0600) and `signing.pub`, created at the first start.
 
-The key is written once and never changed. Whoever holds it can sign as this home, so no process
-that a trainer can reach gets its path. A home that has lost its key says so and does not start.
+The key never changes. No process that a trainer can reach gets its path. A home that has lost its
+key does not start.
 """
 
 import os
@@ -10,16 +10,16 @@ import stat
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.first_file import place_first
+from gonogo.files import place_first, read_plain, read_small
 from gonogo.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
-from gonogo.plain_file import read_plain, read_small
 
 KEY_FILE = "signing.key"
 PUBLIC_FILE = "signing.pub"
+_LOST = "bring it back from a backup, or begin with another GONOGO_HOME and database"
 
 
 def create_signing_key() -> SigningKey:
-    """Return a new key, which nothing has been signed with."""
+    """Return a new key."""
     return SigningKey(secrets.token_bytes(32))
 
 
@@ -27,8 +27,7 @@ def load_signing_key(home: Path) -> SigningKey | None:
     """Return the home's key, or None before its first start.
 
     Raises:
-        Rejected: others may read it, it is no key, its public half is another's, or only the
-            public half is left.
+        Rejected: others may read it, it is no key, or it does not fit the public half.
     """
     path, public = home / KEY_FILE, home / PUBLIC_FILE
     try:
@@ -37,10 +36,7 @@ def load_signing_key(home: Path) -> SigningKey | None:
             pem = stream.read()
     except FileNotFoundError:
         if public.exists():
-            raise Rejected(
-                f"{public} is there without {KEY_FILE}: bring the key back from a backup; where it"
-                " is lost for good, begin with another GONOGO_HOME and database"
-            ) from None
+            raise Rejected(f"{public} is there without {KEY_FILE}: {_LOST}") from None
         return None
     except OSError as error:
         raise Rejected(f"{path}: {error.strerror}") from error
@@ -55,7 +51,7 @@ def load_signing_key(home: Path) -> SigningKey | None:
 
 
 def _check_public_half(path: Path, key: SigningKey) -> None:
-    """Raise `Rejected` where what lies as a key's public half is none, or another's."""
+    """Raise `Rejected` if `signing.pub` is no key, or the half of another key."""
     if not path.exists():
         return
     try:
@@ -69,7 +65,7 @@ def _check_public_half(path: Path, key: SigningKey) -> None:
 
 
 def own_signing_key(home: Path) -> SigningKey:
-    """Return the key that this home signs with; make it if nothing was ever decided in the home.
+    """Return the key that this home signs with; create it in a home without decisions.
 
     Raises:
         Rejected: as `load_signing_key`; or decisions are there, and the key is gone.
@@ -79,31 +75,28 @@ def own_signing_key(home: Path) -> SigningKey:
         save_public_key(home, key.public)
         return key
     if has_decisions(home / "decisions"):
-        raise Rejected(
-            f"{home / KEY_FILE} is gone, and decisions here are signed with it: bring it back from"
-            " a backup; if it is lost for good, begin with another GONOGO_HOME and database"
-        )
+        raise Rejected(f"{home / KEY_FILE} is gone, and decisions here are signed with it: {_LOST}")
     return save_signing_key(home, create_signing_key())
 
 
 def has_decisions(folder: Path) -> bool:
-    """Say whether a folder holds files that are named like decisions."""
+    """Whether a folder holds decisions."""
     return any(folder.glob("dec_*.json"))
 
 
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
-    """Keep a new key, and return the home's: this one, or the one of a process that was faster."""
+    """Save a new key; return the key of the home, which another process may have saved first."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     temporary = home / f".{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(key.pem())
-        place_first(temporary, home / KEY_FILE)  # where a key is, none is ever replaced
+        place_first(temporary, home / KEY_FILE)
     finally:
         temporary.unlink(missing_ok=True)
     kept = load_signing_key(home)
-    assert kept is not None  # linked above, or there before
+    assert kept is not None
     save_public_key(home, kept.public)
     return kept
 
@@ -139,11 +132,11 @@ def load_public_key(path: Path) -> PublicKey:
 
 
 def shown_key(home: Path) -> PublicKey | None:
-    """Return the public half that a home shows; None where it shows none.
+    """Return the public key of a home; None if it has none.
 
     Raises:
         Rejected: it is no public key.
-        Corrupt: the signing.key beside it is another's, as when the public half was exchanged.
+        Corrupt: the signing.key beside it does not fit.
     """
     path = home / PUBLIC_FILE
     if not path.exists():

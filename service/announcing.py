@@ -9,8 +9,8 @@ import os
 import socket
 from pathlib import Path
 
-from gonogo.home_files import SERVICE_FILE
 from gonogo.rundir import save_json
+from gonogo.settings import SERVICE_FILE
 
 
 def announce(home: Path, url: str) -> None:

@@ -26,8 +26,7 @@ from sqlalchemy.orm import Session
 
 from gonogo import __version__
 from gonogo.contract.errors import Conflict, NotFound, Rejected
-from gonogo.first_file import sync_folder
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain, sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.engine import is_sqlite
 from service.db.migrate import current_revision

@@ -26,8 +26,7 @@ from sqlalchemy import make_url
 
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.made_by import READS_BEFORE
-from gonogo.first_file import sync_folder
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain, sync_folder
 from gonogo.rundir import save_json
 from service.backup import DATABASE, FOLDERS, KEYS, LIST, RUNS, V, summary
 from service.db.engine import is_sqlite

@@ -20,7 +20,7 @@ import time
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.machine import load_home_id, load_machine_id
+from gonogo.machine_id import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
 from worker.desk.desk import Desk
 from worker.desk.job import REQUESTS

@@ -29,10 +29,10 @@ from gonogo.contract.errors import GonogoError, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.plain_file import is_there
+from gonogo.device_slots import gpus_of
+from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
-from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.part import save_refusal

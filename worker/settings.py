@@ -10,9 +10,8 @@ from pathlib import Path
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
-from gonogo.home_files import socket_url
 from gonogo.planning.resolve import checkout_root
-from gonogo.settings import home_of, known_names, load_key, parse_engine, read
+from gonogo.settings import home_of, known_names, load_key, parse_engine, read, socket_url
 from gonogo.systemd import NAMES, Notifier, load_notifier
 
 LOG_LEVELS = ("debug", "info", "warning", "error")

@@ -49,11 +49,11 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patterns import PATTERNS
 from gonogo.contract.plan import DRIFTS
+from gonogo.device_slots import choose_together
+from gonogo.files import is_there
 from gonogo.judge.directory import judge_directory
-from gonogo.plain_file import is_there
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
 from gonogo.signing import own_signing_key
-from gonogo.slots import choose_together
 from gonogo.supervise.devices.choice import has_devices
 from gonogo.supervise.devices.listing import list_host_devices
 from gonogo.supervise.devices.visible import visible_devices

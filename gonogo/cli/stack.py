@@ -34,9 +34,9 @@ from gonogo.cli.settings import Settings
 from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
-from gonogo.home_files import SERVICE_FILE, socket_url
+from gonogo.files import open_private
 from gonogo.planning.resolve import checkout_root
-from gonogo.private_file import open_private
+from gonogo.settings import SERVICE_FILE, socket_url
 from gonogo.supervise.processes import die_with_parent
 
 RESTART_S = 0.5

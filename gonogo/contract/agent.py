@@ -193,6 +193,8 @@ class Command(Submitted):
     kind: CommandKind
     reason: Text = ""
     actor: Word = ""
+    again: bool = False
+    """Whether the operator asked a second time: the run is to end at once."""
 
 
 class TelemetryAck(Submitted):

@@ -1,6 +1,6 @@
 """Which environment may a plan give a run? Names, and texts that a process can be given.
 
-Listed names (`gonogo.listed_names`) are set; of our workload others are refused. Those that
+Listed names (`gonogo.environment_names`) are set; of our workload others are refused. Those that
 decide what code runs, or whose run it is, no plan may even say.
 """
 

@@ -22,8 +22,7 @@ from gonogo.judge.facts.record import load_order, load_run
 from gonogo.judge.gate.built_in import Word, worst_check
 from gonogo.judge.gate.rules import build_rules
 from gonogo.ledger.recorded import RecordedDecision
-from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, check_not_pruned
 
 
 def unit_of_directory(

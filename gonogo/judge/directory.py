@@ -27,8 +27,7 @@ from gonogo.judge.words import sentence
 from gonogo.ledger.seal import Place, append, judged
 from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
-from gonogo.pruned import check_not_pruned, pruned_text
-from gonogo.rundir import RunDir, read_tail
+from gonogo.rundir import RunDir, check_not_pruned, pruned_text, read_tail
 
 ACTOR = "gonogo judge"
 SILENCED = ".silenced"

@@ -97,7 +97,7 @@ def find_failure(lines: Sequence[str], added: Iterable[FailureRow] = ()) -> Matc
     """Return the failure that the lines of an error show; None: none is known.
 
     Args:
-        lines: of the error, the most important first (`gonogo.last_words.error_lines`).
+        lines: of the error, the most important first (`gonogo.log_errors.error_lines`).
         added: rows of the plan, tried first.
     """
     for own in added:

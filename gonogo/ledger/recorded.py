@@ -19,7 +19,7 @@ from gonogo.contract.decision import DECISION_V, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.made_by import READS_BEFORE
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain
 
 Json = Mapping[str, Any]
 

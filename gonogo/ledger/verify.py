@@ -13,10 +13,10 @@ from pathlib import Path
 
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.files import read_plain
 from gonogo.ledger.chain import Wrong, check_chain
 from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
 from gonogo.ledger.sign import Trust
-from gonogo.plain_file import read_plain
 
 _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
 

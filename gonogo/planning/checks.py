@@ -18,9 +18,9 @@ from gonogo.contract.errors import Corrupt, Problem
 from gonogo.contract.near_miss import hint, near
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
+from gonogo.environment_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.judge.failures import library
 from gonogo.judge.gate.conditions import END
-from gonogo.listed_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.planning.cadence import late_checkpoints
 from gonogo.planning.launch_line import read_launch_line
 from gonogo.planning.layers import OF_THE_PHASE, lay

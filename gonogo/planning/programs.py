@@ -7,7 +7,7 @@ from gonogo.contract.cluster import EngineName
 from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import ANY, is_allowed
-from gonogo.listed_names import is_listed
+from gonogo.environment_names import is_listed
 
 Layer = tuple[str, Patch]
 """Where in the plan, and what is changed there."""

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.first_file import place_first, sync_folder
-from gonogo.plain_file import NoPlainFile, read_small
+from gonogo.files import NoPlainFile, place_first, read_small, sync_folder
 
 
 def save_json(path: Path, value: Any) -> None:

@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.slots import gpus_of, is_gpu
+from gonogo.device_slots import gpus_of, is_gpu
 
 HOST_FOLDER = Path("/run/lock/gonogo")
 _FOR_ALL = 0o1777

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gonogo.plain_file import read_small
+from gonogo.files import read_small
 from gonogo.supervise.durable import save_bytes
 from gonogo.supervise.weather import SCARCE
 

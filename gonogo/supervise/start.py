@@ -11,8 +11,8 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gonogo.plain_file import append_plain
-from gonogo.slots import gpus_of
+from gonogo.device_slots import gpus_of
+from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.living import living_keeper

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from gonogo.plain_file import create_plain
+from gonogo.files import create_plain
 
 START_LIMIT_S = 60.0
 """How long a host may have no process, file or disk for a program: nothing of it has begun."""

@@ -13,10 +13,10 @@ from itertools import pairwise
 from statistics import fmean
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
-from gonogo.last_words import MOST_ERROR_CHARS
-from gonogo.own_metrics import Columns, keep, samples_of
+from gonogo.log_errors import MOST_ERROR_CHARS
 from gonogo.timeline.columns import BITS, StepTable
 from gonogo.timeline.lines import Arrival, LineRecord, read_line
+from gonogo.timeline.user_metrics import Columns, keep, samples_of
 
 LOADER_FAILED = "loader_error"
 """The line that stands behind an error of a data loader; the library of failures knows it."""

@@ -28,7 +28,8 @@ from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import Tick
-from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record, open_lines
+from gonogo.files import read_plain
+from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.byclock import fold_by_clock, watch_on
 from gonogo.watch.fold import WatchState, fold, fold_beats, start
@@ -162,16 +163,17 @@ class _Tail:
         self.offset = 0
         self._torn = b""
         with contextlib.suppress(OSError):
-            self._stream = open_lines(path)
+            self._stream = read_plain(path)
 
     def __del__(self) -> None:
         self._stream.close()
 
     def read_up_to(self, end: int) -> list[bytes]:
         data = b""
-        while self.offset < end and (part := self._stream.read(min(end - self.offset, _PART))):
-            self.offset += len(part)
-            data += part
+        with contextlib.suppress(OSError):  # what cannot be read is missing
+            while self.offset < end and (part := self._stream.read(min(end - self.offset, _PART))):
+                self.offset += len(part)
+                data += part
         if not data:
             return []
         data = self._torn + data

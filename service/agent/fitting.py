@@ -16,8 +16,8 @@ from gonogo.contract.order import MOST_RANKS
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.device_slots import most_ranks
 from gonogo.planning.programs import allows, lacks, spans
-from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
 
-from gonogo.asked_again import asked_again
 from gonogo.contract.agent import (
     Command,
     CommandKind,
@@ -268,5 +267,10 @@ def _command_of(run: RunColumns) -> Command | None:
     stop = run.command
     if stop is None:
         return None
-    reason = asked_again(stop.reason) if stop.again else stop.reason
-    return Command(kind=CommandKind(stop.kind), reason=reason, actor=stop.actor)
+    words = ("asked again, to end at once" if stop.again else "", stop.reason)
+    return Command(
+        kind=CommandKind(stop.kind),
+        reason=": ".join(filter(None, words)),
+        actor=stop.actor,
+        again=stop.again,
+    )

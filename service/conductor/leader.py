@@ -14,7 +14,7 @@ from typing import IO
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from gonogo.private_file import open_private
+from gonogo.files import open_private
 from service.db.store import Store
 
 _LOCK = 0x636F6E6475

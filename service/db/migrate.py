@@ -19,7 +19,7 @@ from sqlalchemy.pool import NullPool
 
 from gonogo.contract.errors import Conflict, Corrupt, Unavailable
 from gonogo.contract.made_by import READS_BEFORE
-from gonogo.private_file import close_to_others
+from gonogo.files import close_to_others
 from service.db.engine import is_sqlite, told_to_postgres
 
 if TYPE_CHECKING:  # its import takes longer than to find that there is nothing to migrate

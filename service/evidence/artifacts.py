@@ -24,9 +24,8 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected, Unavailable
 from gonogo.contract.order import Order
-from gonogo.plain_file import read_plain
-from gonogo.pruned import pruned_text
-from gonogo.rundir import RunDir, is_text, load_record
+from gonogo.files import read_plain
+from gonogo.rundir import RunDir, is_text, load_record, pruned_text
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000

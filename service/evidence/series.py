@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.criterion import OWN_PREFIX, own_name
 from gonogo.contract.heartbeat import Msg
-from gonogo.own_metrics import names_of
+from gonogo.timeline.user_metrics import names_of
 from service.evidence.heartbeats import load_ranks, load_steps
 
 Point = tuple[int, float]

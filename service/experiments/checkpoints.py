@@ -27,7 +27,7 @@ from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Manifest, Preflight
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_sealed
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir

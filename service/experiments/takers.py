@@ -8,8 +8,8 @@ from sqlalchemy.orm import Session
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
+from gonogo.device_slots import most_ranks
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up_line
-from gonogo.slots import most_ranks
 from service.db.documents import ClaimKept
 from service.db.schema import RunRow, WorkerRow
 from service.experiments.course import gpus_of

@@ -23,7 +23,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
-from gonogo.machine import load_machine_id
+from gonogo.machine_id import load_machine_id
 from service.context import Context
 from service.db.prepared import Prepared
 from service.db.schema import KeyRow

@@ -14,7 +14,7 @@ from threading import Lock
 
 from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Msg
-from gonogo.own_metrics import names_of
+from gonogo.timeline.user_metrics import names_of
 from service.db.store import Session
 from service.evidence.heartbeats import load_newest_beats, load_ranks, load_steps
 from service.evidence.series import OWN_MSGS, downsample

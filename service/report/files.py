@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.records import Manifest
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain
 from gonogo.rundir import RunDir, load_record
 from service.db.schema import RunRow
 from service.db.store import Session

@@ -22,7 +22,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
 from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
-from gonogo.home_files import socket_url
+from gonogo.settings import socket_url
 from gonogo.supervise.processes import find_descendants, load_program
 from gonogo.systemd import Notifier
 from tests.supervise.runs import ROOT, wait_until

@@ -11,15 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo import plain_file, rundir
+from gonogo import files, rundir
 from gonogo.contract.errors import Corrupt, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import (
     RunDir,
-    check_whole,
     complete_bytes,
-    iter_lines,
     load_all_lines,
     load_lines,
     load_record,
@@ -35,22 +33,6 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     with file.open("ab") as stream:
         stream.write(b"ee\n")
     assert load_lines(file, first.offset).lines == [b"three"]
-
-
-@pytest.mark.parametrize("written", [b"", b"one\ntwo\nthr"])
-def test_a_file_of_lines_ends_at_its_first_hole(tmp_path: Path, written: bytes) -> None:
-    """Nobody leaves one who appends; one of a terabyte kept a run from being told and judged."""
-    file = tmp_path / "lines"
-    file.write_bytes(written)
-    whole = complete_bytes(file)
-    with file.open("r+b") as stream:
-        stream.truncate(2**40)
-        stream.seek(0, os.SEEK_END)
-        stream.write(b"\nfour\n")
-    assert complete_bytes(file) == whole
-    assert load_all_lines(file) == written[:whole].splitlines()
-    assert list(iter_lines(file)) == written[:whole].splitlines(keepends=True)
-    check_whole(file)
 
 
 def test_a_missing_file_has_no_lines(tmp_path: Path) -> None:
@@ -151,7 +133,7 @@ def test_a_long_torn_line_is_read_over_block_by_block(
 
 def _grow(path: Path) -> None:
     with path.open("wb") as stream:
-        stream.truncate(plain_file.MAX_RECORD_BYTES + 1)
+        stream.truncate(files.MAX_RECORD_BYTES + 1)
 
 
 NO_RECORDS: dict[str, Callable[[Path], object]] = {
@@ -176,3 +158,20 @@ def test_record_in_what_is_no_folder_is_corrupt(tmp_path: Path) -> None:
     (tmp_path / "preflight").touch()
     with pytest.raises(Corrupt, match=r"preflight\.json"):
         load_record(tmp_path / "preflight" / "preflight.json", ExitRecord)
+
+
+@pytest.mark.parametrize(
+    ("record", "text"),
+    [
+        ("{", "it was pruned (nobody says why)"),
+        (
+            '{"what": "checkpoints", "at": 86400.0, "policy": "30 days"}',
+            "its checkpoints were pruned on 1970-01-02 (30 days)",
+        ),
+        (None, None),
+    ],
+)
+def test_a_pruned_directory_says_so(record: str | None, text: str | None, tmp_path: Path) -> None:
+    if record is not None:
+        (tmp_path / rundir.PRUNED_NAME).write_text(record)
+    assert rundir.pruned_text(tmp_path) == text

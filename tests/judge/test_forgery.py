@@ -38,8 +38,7 @@ from gonogo.contract.tick import (
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts import record
 from gonogo.judge.facts.record import load_run
-from gonogo.pruned import PRUNED_NAME
-from gonogo.rundir import file_seal, iter_lines, save_json
+from gonogo.rundir import PRUNED_NAME, file_seal, iter_lines, save_json
 from gonogo.supervise.exit_record import count_heartbeats
 from gonogo.supervise.prune.decide import What
 from gonogo.watch import refold, replay_watch, tick_digest, tick_line

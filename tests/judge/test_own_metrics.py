@@ -18,8 +18,8 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
-from gonogo.own_metrics import MOST_NAMES
 from gonogo.timeline.rank_steps import RankSteps, read_lines
+from gonogo.timeline.user_metrics import MOST_NAMES
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import record_of, with_gate
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.finding import Finding
-from gonogo.plain_file import NoPlainFile, append_plain
+from gonogo.files import NoPlainFile, append_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import open_log, start_child

@@ -14,8 +14,8 @@ import pytest
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, load_record, save_json
-from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.place import Place
 from gonogo.supervise.locks import DeviceLocks, holding

@@ -17,7 +17,7 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.plain_file import is_there
+from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.keeper.living import is_kept_here

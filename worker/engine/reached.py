@@ -6,8 +6,8 @@ node by now, or at another port.
 
 from pathlib import Path
 
-from gonogo.home_files import REACHED_FILE
 from gonogo.rundir import save_json
+from gonogo.settings import REACHED_FILE
 from gonogo.supervise.durable import load_json
 from worker.engine.submission import load_submission
 

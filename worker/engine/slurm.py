@@ -34,8 +34,8 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.yaml_text import parse_yaml
+from gonogo.files import is_there, read_plain
 from gonogo.judge.course.cause import printable
-from gonogo.plain_file import is_there, read_plain
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
 from gonogo.supervise.release import own_module, own_python

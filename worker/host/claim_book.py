@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.first_file import sync_folder
-from gonogo.plain_file import is_there
+from gonogo.files import is_there, sync_folder
 from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json
 

@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from gonogo.device_slots import gpus_of, is_slice
 from gonogo.rundir import save_json
-from gonogo.slots import gpus_of, is_slice
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gonogo.contract.ids import Kind, is_id
-from gonogo.plain_file import is_there
+from gonogo.files import is_there
 from gonogo.rundir import SHIPPED_NAME
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import GivenUp, load_given_up

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.records import CheckOutcome
-from gonogo.listed_names import LISTED
-from gonogo.slots import is_slice
+from gonogo.device_slots import is_slice
+from gonogo.environment_names import LISTED
 from gonogo.supervise.preflight.node import NodeLoad, judge_node
 from gonogo.supervise.preflight.peak import Result
 from gonogo.supervise.proven import load_proof, prove

@@ -14,8 +14,8 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import NODE, PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
 from gonogo.contract.workload import is_ours
+from gonogo.device_slots import gpus_of, is_slice
 from gonogo.rundir import RunDir, save_json
-from gonogo.slots import gpus_of, is_slice
 from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.look import Look, look_at_devices
 from gonogo.supervise.preflight import checks

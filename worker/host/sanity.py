@@ -14,8 +14,8 @@ from typing import Any
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
 from gonogo.contract.records import CheckOutcome
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
-from gonogo.slots import gpus_of
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
 from worker.host.host_probe import ProbeStore, answer_of

@@ -1,6 +1,6 @@
 """Which devices may this worker give to runs, and which does a run get?
 
-GPUs and MIG slices by UUID (`gonogo.slots`), inside what the worker itself was given
+GPUs and MIG slices by UUID (`gonogo.device_slots`), inside what the worker itself was given
 (CUDA_VISIBLE_DEVICES) and what GONOGO_WORKER_DEVICES names of them; `cpu:N` on a host without one.
 A GPU profile's run takes one device a rank; on profile `cpu` it takes one slot whatever its ranks.
 Whether a slot is free is asked of its lock (`gonogo.supervise.locks`), so that keepers that
@@ -18,7 +18,7 @@ from pathlib import Path
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.slots import choose_together, gpus_of
+from gonogo.device_slots import choose_together, gpus_of
 from gonogo.supervise.devices.listing import Listing, has_nodes, list_host_devices
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
 from gonogo.supervise.devices.scripted import load_script

@@ -13,7 +13,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from gonogo.first_file import place_first
+from gonogo.files import place_first
 from gonogo.supervise.locks import take_lock
 
 MAX_WORKERS = 64

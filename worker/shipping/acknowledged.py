@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.plain_file import read_small
+from gonogo.files import read_small
 from gonogo.rundir import save_json
 
 _log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from gonogo.contract.agent import (
     StreamTelemetry,
 )
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import NoPlainFile, is_for_good, read_plain
+from gonogo.files import NoPlainFile, is_for_good, read_plain
 from gonogo.rundir import Lines, RunDir, complete_bytes, load_lines
 
 _STREAM = re.compile(STREAM_NAME)

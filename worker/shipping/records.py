@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.agent import MAX_RECORD_BYTES, MAX_RECORDS_BYTES, RECORD_PATH, RecordReport
 from gonogo.contract.errors import Rejected, StaleToken
-from gonogo.plain_file import is_for_good, read_plain
+from gonogo.files import is_for_good, read_plain
 from gonogo.rundir import RunDir
 from worker.client import ControlPlane, KeyRefused
 

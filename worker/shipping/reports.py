@@ -14,7 +14,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.plain_file import is_there
+from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_lines, load_record
 
 _log = logging.getLogger(__name__)

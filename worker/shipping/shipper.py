@@ -36,7 +36,7 @@ from gonogo.contract.errors import (
 from gonogo.contract.finding import Finding
 from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import is_for_good
+from gonogo.files import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gonogo.home_files import REACHED_FILE, SERVICE_FILE
+from gonogo.settings import REACHED_FILE, SERVICE_FILE
 
 _NAMED = "GONOGO_URL"
 

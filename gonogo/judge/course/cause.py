@@ -17,7 +17,7 @@ from gonogo.contract.records import RankExit
 from gonogo.evidence_round import by_relevance
 from gonogo.judge.failures import find_failure
 from gonogo.judge.gate.diagnosis import BY_ITSELF
-from gonogo.last_words import (
+from gonogo.log_errors import (
     ESCAPES,
     FATAL,
     SEARCHED_LINES,

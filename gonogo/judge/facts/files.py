@@ -24,8 +24,8 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.tick import FileSeal, parse_rank
-from gonogo.plain_file import read_plain, read_small
-from gonogo.rundir import check_whole, iter_lines, parse_record
+from gonogo.files import read_plain, read_small
+from gonogo.rundir import iter_lines, parse_record
 from gonogo.watch.watch_record import TOLD_BYTES
 
 _M = TypeVar("_M", bound=BaseModel)
@@ -88,12 +88,14 @@ class RunFiles:
         }
 
     def is_readable(self, name: str) -> bool:
-        """Say whether a growing file can be read to its end; name a file that cannot be read."""
+        """Say whether a growing file can be read to its end; name a file that cannot."""
         path = self.folder / name
         if not lexists(path):
             return False
         try:
-            check_whole(path)
+            with read_plain(path) as stream:
+                while stream.read(_CHUNK):
+                    pass
         except OSError as error:
             self.add_unreadable(name, error.strerror)
             return False

@@ -28,8 +28,7 @@ from gonogo.judge.facts.files import (
     load_parts,
     read_devices,
 )
-from gonogo.pruned import check_not_pruned
-from gonogo.rundir import RunDir, iter_lines, preflight_name
+from gonogo.rundir import RunDir, check_not_pruned, iter_lines, preflight_name
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.predecessor import convert_directory, is_predecessor
 from gonogo.timeline.rank_steps import RankSteps, read_lines, share_pauses

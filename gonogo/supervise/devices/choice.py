@@ -15,7 +15,7 @@ from gonogo.contract.device import DevicesScript
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.workload import is_ours
-from gonogo.slots import gpus_of
+from gonogo.device_slots import gpus_of
 from gonogo.supervise.devices.made_up import build_fault_script
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.protocol import Device, DeviceCalls

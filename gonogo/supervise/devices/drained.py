@@ -32,7 +32,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import is_there
+from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
 from gonogo.supervise.devices.lines import parse_sample

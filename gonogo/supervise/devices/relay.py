@@ -19,7 +19,7 @@ from pathlib import Path
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.order import Order
-from gonogo.rundir import RunDir, complete_bytes, find_file, load_lines
+from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.devices.lines import LOOK_BYTES, parse_sample
 from gonogo.supervise.launch.place import Place
 
@@ -33,8 +33,6 @@ class _Node:
     path: Path
     ranks: range
     offset: int = 0
-    file: int | None = None
-    """Inode of what was read; None before that."""
 
 
 @dataclass(slots=True)
@@ -57,9 +55,6 @@ class Relay:
             return
         for node in self.nodes:
             try:
-                node.file, anew = find_file(node.path, node.offset, node.file)
-                if anew:
-                    node.offset = _end_of_taken(self.taken, node)
                 part = load_lines(node.path, node.offset, node.offset + LOOK_BYTES)
             except OSError as error:
                 _log.debug("%s: %s", node.path.name, error)

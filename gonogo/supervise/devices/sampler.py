@@ -29,7 +29,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.device import DeviceReadings, DeviceSample
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
-from gonogo.plain_file import append_plain
+from gonogo.files import append_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from gonogo.contract.collectives import Dump, Standing, parse_dump
-from gonogo.plain_file import create_plain, read_plain
+from gonogo.files import create_plain, read_plain
 from gonogo.supervise.evidence.flight_record import MAX_BYTES, read_record
 from gonogo.supervise.evidence.standing import analyse
 from gonogo.supervise.keeper.kill import poke

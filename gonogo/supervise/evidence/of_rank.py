@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from gonogo.contract.tick import StackProbe
-from gonogo.plain_file import create_plain
+from gonogo.files import create_plain
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.evidence.stacks import Readers, read_stacks
 from gonogo.supervise.threads import start_thread

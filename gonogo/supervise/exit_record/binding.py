@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.plain_file import first_hole, read_plain, read_small
+from gonogo.files import read_plain, read_small
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.weather import SCARCE
 
@@ -121,17 +121,13 @@ def _read_lines(path: Path, *, sealed: bool, give_up: float) -> _Read:
 def _read_once(path: Path, *, sealed: bool) -> tuple[_Read, OSError | None]:
     """Read a file once: what is counted are the bytes that are sealed, whoever writes meanwhile.
 
-    A piece of it is held at a time: a trainer's own file may be of any size, without a newline. It
-    ends at its first hole.
-    """
+    A piece of it is held at a time: a trainer's own file may be of any size, without a newline."""
     lines, size, whole = 0, 0, 0
     read, whole_lines = hashlib.sha256(), hashlib.sha256()
     refused = None
     try:
         with read_plain(path) as stream:
-            left = first_hole(stream.fileno())
-            while chunk := stream.read(min(_CHUNK_BYTES, left)):
-                left -= len(chunk)
+            while chunk := stream.read(_CHUNK_BYTES):
                 cut = chunk.rfind(b"\n") + 1
                 if cut:
                     lines, whole = lines + chunk.count(b"\n"), size + cut

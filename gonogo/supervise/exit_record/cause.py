@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.signs import OF_VICTIMS, signs_in
+from gonogo.log_errors import OF_VICTIMS, signs_in
 from gonogo.supervise.end_request import KILL_NAME, EndRequest, load_request
 from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended
 from gonogo.supervise.exit_record.last_lines import (

@@ -6,16 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.last_words import (
+from gonogo.files import is_for_good, read_plain
+from gonogo.log_errors import (
     MOST_ERROR_CHARS,
     MOST_ERROR_LINES,
+    OF_VICTIMS,
     error_lines,
     last_error,
     log_rank,
     outside_lines,
+    signs_in,
 )
-from gonogo.plain_file import is_for_good, read_plain
-from gonogo.signs import OF_VICTIMS, signs_in
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
 from gonogo.trainer.permission import NOT_LET_BEGIN, UNTOLD

@@ -20,7 +20,7 @@ from typing import Any
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.node import NodeLine
 from gonogo.contract.order import Order
-from gonogo.plain_file import append_plain, create_plain
+from gonogo.files import append_plain, create_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.of_node import NodeEvidence

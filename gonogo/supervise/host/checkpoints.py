@@ -31,7 +31,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
-from gonogo.plain_file import read_plain
+from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_sealed
 from gonogo.supervise.threads import start_thread
 

@@ -49,7 +49,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gonogo.plain_file import is_there, read_small
+from gonogo.files import is_there, read_small
 from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
 from gonogo.supervise.keeper.part import save_refusal

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from gonogo.plain_file import append_plain
+from gonogo.files import append_plain
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.stops import FOR_PROGRAMS
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gonogo.slots import gpus_of
+from gonogo.device_slots import gpus_of
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.exit_record import Ended

@@ -13,7 +13,7 @@ from pathlib import Path
 from subprocess import SubprocessError
 from typing import Any
 
-from gonogo.slots import gpus_of
+from gonogo.device_slots import gpus_of
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.release import own_module

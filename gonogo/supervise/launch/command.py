@@ -15,9 +15,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from gonogo.listed_names import NO_SECRET, is_listed, may_hold_secret, referred
+from gonogo.device_slots import gpus_of
+from gonogo.environment_names import NO_SECRET, is_listed, may_hold_secret, referred
 from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
-from gonogo.slots import gpus_of
 from gonogo.supervise.launch.launcher import choose_launcher
 from gonogo.supervise.launch.place import NoPlace, Place
 from gonogo.supervise.launch.recorder import recorder_names

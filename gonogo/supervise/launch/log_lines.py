@@ -6,7 +6,7 @@ Standard library only. Not covered: a log that somebody renames or removes while
 from collections.abc import Iterator
 from pathlib import Path
 
-from gonogo.plain_file import next_data, read_plain
+from gonogo.files import next_data, read_plain
 
 LINE_BYTES = 8192
 """Of a longer line the rest is not looked at."""

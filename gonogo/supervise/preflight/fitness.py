@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.records import CheckOutcome
-from gonogo.slots import gpus_of, is_slice
+from gonogo.device_slots import gpus_of, is_slice
 from gonogo.supervise.devices.look import DeviceSeen, Look
 
 BUSY_DEVICE_MB = 512

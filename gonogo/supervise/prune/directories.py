@@ -16,9 +16,16 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
-from gonogo.plain_file import read_small
-from gonogo.pruned import PRUNED_NAME, load_pruned
-from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
+from gonogo.files import read_small
+from gonogo.rundir import (
+    NO_SERVICE,
+    PRUNED_NAME,
+    SHIPPED_NAME,
+    RunDir,
+    load_pruned,
+    load_record,
+    save_json,
+)
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune.decide import RunFacts, What

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from gonogo.asked_again import is_asked_again
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
@@ -176,7 +175,7 @@ class Halting:
         """
         if not self.asked():
             self._request(answer_command(command, **self._circumstances(now)))
-        elif is_asked_again(command.reason) and self._second is None and not self._is_killed():
+        elif command.again and self._second is None and not self._is_killed():
             targets = self._processes.targets()
             self._evidence.start_round(command.kind, targets, now, most=MAX_ROUNDS)
             self._second = answer_second_command(command, **self._circumstances(now))

@@ -28,7 +28,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
-from gonogo.plain_file import append_plain, is_there
+from gonogo.files import append_plain, is_there
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
 from gonogo.supervise.watcher.snapshots import load_snapshot
 from gonogo.supervise.watcher.tails import Tails

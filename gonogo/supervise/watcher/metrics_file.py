@@ -25,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.near import Near
-from gonogo.plain_file import create_plain, read_small
+from gonogo.files import create_plain, read_small
 from gonogo.supervise.watcher.step_times import StepTimes
 
 METRICS_NAME = ".metrics.json"

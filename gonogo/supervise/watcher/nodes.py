@@ -25,7 +25,7 @@ from gonogo.contract.tick import (
     RankProbe,
     StackProbe,
 )
-from gonogo.rundir import Lines, RunDir, find_file, load_lines
+from gonogo.rundir import Lines, RunDir, load_lines
 from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.node_record import (
     SILENT_S,
@@ -57,8 +57,6 @@ class Node:
     """Monotonic seconds of the last sign of it, or of the first look."""
     limit_s: float = FIRST_S
     offset: int = 0
-    file: int | None = None
-    """Inode of what was read of its follower; None before that."""
     sign: str = ""
     host: str = ""
     state: NodeState | None = None
@@ -190,14 +188,12 @@ class NodesProber:
         return [row for row in found if row.token == self._order.token]
 
     def _load(self, node: Node) -> Lines:
-        """Return a follower's new lines, all of them of a file that was removed, or cut, meanwhile.
+        """Return a follower's new lines.
 
         Raises:
             OSError: it cannot be read just now.
         """
-        path = watch_path(self._dir.path, node.number)
-        node.file, anew = find_file(path, node.offset, node.file)
-        return load_lines(path, 0 if anew else node.offset)
+        return load_lines(watch_path(self._dir.path, node.number), node.offset)
 
     def _parse(self, node: Node, line: bytes) -> NodeLine | None:
         try:

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.plain_file import MAX_RECORD_BYTES, read_small
+from gonogo.files import MAX_RECORD_BYTES, read_small
 from gonogo.rundir import RunDir, file_seal
 
 EXIT = "exit.json"

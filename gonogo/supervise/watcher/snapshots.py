@@ -24,8 +24,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal
-from gonogo.first_file import sync_folder
-from gonogo.plain_file import create_plain, read_plain
+from gonogo.files import create_plain, read_plain, sync_folder
 from gonogo.rundir import TICK_BYTES, RunDir
 from gonogo.supervise.threads import start_thread
 from gonogo.watch import WatchState, dump_state, load_state, tick_digest

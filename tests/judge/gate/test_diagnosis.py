@@ -12,7 +12,7 @@ from gonogo.judge.failures import explain, library
 from gonogo.judge.gate.added import with_history
 from gonogo.judge.gate.diagnosis import ERROR, EVIDENCE, diagnose
 from gonogo.judge.gate.rules import build_rules
-from gonogo.signs import signs_in
+from gonogo.log_errors import signs_in
 from tests.data.make_runs import Rank, order_of
 from tests.judge.runs import exit_record, facts_of, lines_of, record_of
 

@@ -151,27 +151,6 @@ def test_a_sampler_that_comes_after_another_drops_nothing_of_a_clock_that_was_se
     assert told == [(100.0, None), (101.0, None), (60.0, None), (61.0, [79])]
 
 
-@pytest.mark.parametrize("how", ["removed", "emptied", "rewritten"])
-def test_what_another_node_says_after_its_file_was_removed_or_cut_is_taken_over(
-    tmp_path: Path, how: str
-) -> None:
-    head, path = sampler_of_head(tmp_path, Clock()), tmp_path / "devices_node1.jsonl"
-    say(tmp_path, sample(1.0), sample(2.0), sample(3.0))
-    head.poll()
-    if how == "emptied":
-        path.write_bytes(b"")
-    else:
-        kept = path.read_bytes()
-        path.rename(tmp_path / "aside")
-        path.write_bytes(kept if how == "rewritten" else b"")
-    say(tmp_path, sample(4.0, xids=[79]))
-    head.poll()
-    say(tmp_path, sample(5.0))
-    head.poll()
-    told = [(row.ts, row.xids) for row in lines(tmp_path) if row.rank == 1]
-    assert told == [(1.0, None), (2.0, None), (3.0, None), (4.0, [79]), (5.0, None)]
-
-
 def test_only_node_0_takes_over_and_the_others_write_their_own(tmp_path: Path) -> None:
     second = Place.of(ORDER.document(), 1)
     assert build_relay(RunDir(tmp_path), ORDER, second).nodes == []

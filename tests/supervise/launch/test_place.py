@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.last_words import log_rank
+from gonogo.log_errors import log_rank
 from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_command, build_environment
 from gonogo.supervise.launch.node_launchers import told_node
 from gonogo.supervise.launch.place import (

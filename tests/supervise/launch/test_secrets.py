@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.plan import Plan
-from gonogo.listed_names import LISTED, is_listed, referred
+from gonogo.environment_names import LISTED, is_listed, referred
 from gonogo.planning.checks import problems_in
 from gonogo.planning.source import bundled_plan, parse_plan
 from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_environment

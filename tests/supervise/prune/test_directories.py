@@ -11,8 +11,7 @@ from gonogo.contract.errors import NotFound
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import Unended
 from gonogo.judge.directory import judge_directory
-from gonogo.pruned import PRUNED_NAME, pruned_text
-from gonogo.rundir import RunDir, save_json
+from gonogo.rundir import PRUNED_NAME, RunDir, pruned_text, save_json
 from gonogo.supervise.given_up import give_up, note_refusal
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune.decide import RunFacts, What

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.asked_again import asked_again
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
@@ -388,7 +387,12 @@ def test_run_that_is_ending_is_not_asked_again(tmp_path: Path, halting: Halting)
     assert not (tmp_path / KILL_NAME).exists()
 
 
-AGAIN = Command(kind=CommandKind.HALT, actor="ann", reason=asked_again("a wrong rate"))
+AGAIN = Command(
+    kind=CommandKind.HALT,
+    actor="ann",
+    reason="asked again, to end at once: a wrong rate",
+    again=True,
+)
 
 
 def test_an_operator_who_asks_again_ends_a_run_that_is_leaving_after_its_evidence(

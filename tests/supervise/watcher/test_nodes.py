@@ -104,25 +104,6 @@ def test_node_that_is_heard_again_is_no_longer_silent(followers: Followers) -> N
     assert prober.silent() == {}
 
 
-@pytest.mark.parametrize("how", ["removed", "emptied"])
-def test_a_follower_whose_file_was_removed_or_cut_is_read_on(
-    followers: Followers, how: str
-) -> None:
-    prober, path = heard(followers), watch_path(followers.dir, 1)
-    followers.tell(1, stacks=[], observations={"some": "thing that takes more room"})
-    prober.look(2.0, ending=False)
-    if how == "emptied":
-        path.write_bytes(b"")
-    else:
-        path.rename(followers.dir / "aside")
-    followers.tell_rank(1, "stopped")
-    found = prober.look(3.0, ending=False)
-    assert [(row.rank, row.state) for row in found.ranks] == [(1, ProcessState.STOPPED)]
-    followers.tell_rank(1, "dead", code=7)
-    found = prober.look(4.0, ending=False)
-    assert [(row.rank, row.code) for row in found.ranks] == [(1, 7)]
-
-
 def test_a_sign_of_an_older_attempt_is_no_sign_of_this_one(followers: Followers) -> None:
     prober = heard(followers)
     for second in range(2, int(SILENT_S) + 2):

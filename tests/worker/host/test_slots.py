@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.slots import most_ranks
+from gonogo.device_slots import most_ranks
 from gonogo.supervise.devices.listing import DeviceListed, Listing
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_folder
 from gonogo.supervise.quarantine import quarantine

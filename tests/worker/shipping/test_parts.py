@@ -38,7 +38,7 @@ def test_a_pipe_under_a_file_s_name_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "rank0.log")
     os.mkfifo(tmp_path / "heartbeat_rank0.jsonl")
     ask = (
-        "import sys; from pathlib import Path; from gonogo.plain_file import NoPlainFile;"
+        "import sys; from pathlib import Path; from gonogo.files import NoPlainFile;"
         "from gonogo.rundir import complete_bytes; from worker.shipping.parts import *;"
         "folder = Path(sys.argv[1]); assert load_log_bytes(folder / 'rank0.log', 0, 4, 6) is None\n"
         "try: complete_bytes(folder / 'heartbeat_rank0.jsonl')\n"

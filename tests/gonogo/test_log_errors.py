@@ -5,7 +5,7 @@ import re
 import pytest
 
 from gonogo.contract.patterns import PATTERNS
-from gonogo.last_words import last_error, own_lines
+from gonogo.log_errors import last_error, own_lines
 from tests.growth import grows_with_size
 
 OOM = """Traceback (most recent call last):

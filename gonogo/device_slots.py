@@ -1,8 +1,7 @@
-"""What is a device called, and which is a GPU's? Standard library only.
+"""Names of device slots, and which of them a run takes. Standard library only.
 
-A slot is what one run at a time may hold: a GPU (`GPU-…`) or a slice of one (`MIG-…`) by the UUID
-that the driver gives it, or `cpu:N` on a host of CPUs. A place in the driver's list is for display
-alone: three programs number the same GPUs in three ways. `cuda:N` is what workers of before said.
+A slot is held by one run at a time: a GPU (`GPU-…`) or a MIG slice (`MIG-…`) by the UUID of the
+driver, or `cpu:N` on a host of CPUs.
 """
 
 from collections.abc import Iterable
@@ -27,10 +26,9 @@ def gpus_of(slots: Iterable[str]) -> tuple[str, ...]:
 
 
 def choose_together(slots: Iterable[str], ranks: int) -> tuple[str, ...] | None:
-    """Return the devices for a run of `ranks` ranks, the first that will do; None: too few.
+    """Return the first devices that fit a run of `ranks` ranks; None: too few.
 
-    CUDA shows a process one slice at most, so a slice is for a run of one rank; that takes a slice
-    before a whole GPU.
+    CUDA shows a process one slice at most, so only a run of one rank takes a slice, before a GPU.
     """
     found = gpus_of(slots)
     if ranks == 1:
@@ -41,7 +39,7 @@ def choose_together(slots: Iterable[str], ranks: int) -> tuple[str, ...] | None:
 
 
 def most_ranks(slots: Iterable[str]) -> int:
-    """Return how many ranks a run may have at most that takes a device for each."""
+    """Return the largest number of ranks for which there is a device each."""
     found = gpus_of(slots)
     whole = sum(not is_slice(slot) for slot in found)
     return max(whole, min(1, len(found)))

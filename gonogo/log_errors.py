@@ -15,7 +15,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile, islice
 from typing import Any
 
-from gonogo.signs import SIGNS
+SIGNS: dict[str, re.Pattern[str]] = {
+    "out_of_memory": re.compile(
+        r"out of memory|OutOfMemoryError|^[\w.]*MemoryError\b|can(?:'|no)t allocate memory"
+        r"|std::bad_alloc",
+        re.I | re.M,
+    ),
+    "no_space": re.compile(
+        r"No space left on device|\bENOSPC\b|Disk quota exceeded"
+        r"|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing",
+        re.I,
+    ),
+    "peer_lost": re.compile(
+        r"gloo/.{0,120}(?:closed|reset) by peer|remote worker (?:crashing|hanging)"
+        r"|ncclRemoteError|remote process exit",
+        re.I,
+    ),
+}
+"""Texts that decide how a run is recorded to have ended; failures.yaml names all other failures."""
+OF_VICTIMS = frozenset({"peer_lost"})
+"""Signs of a rank that lost a peer: a cause only if the rank that failed first shows them."""
 
 _VICTIM = re.compile(
     f"{SIGNS['peer_lost'].pattern}|Watchdog caught|collective operation timeout"
@@ -24,7 +43,7 @@ _VICTIM = re.compile(
 )
 """The words of a rank that waited for another: another rank failed, if any says so."""
 _OF_RANK = re.compile(r"(?:\[(?:rank|default)(\d+)\]: ?)+")
-"""Once by torch in an exception, and before each line where torchrun tees what ranks print."""
+"""Written by torch before exceptions, and by torchrun before each line of a rank."""
 _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = re.compile(r"(?:During handling of|The above exception was the direct cause)")
 _REPORTED = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|SignalException): ?")
@@ -37,12 +56,10 @@ _BANNER = re.compile(
 _REMARK = re.compile(
     r"\[?[EWIF]\d{4} \d{2}:\d{2}:\d{2}\S* .*\b(?:elastic/|torch/distributed/run\.py:)"
 )
-"""Also its notice about OMP_NUM_THREADS, which is all there is where a script prints nothing."""
+"""Remarks of torchrun, its notice about OMP_NUM_THREADS included."""
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
-"""Bounded as in `contract.patterns`: a line may be as long as a log's end, and hold its first word
-thousands of times."""
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-"""What colours a terminal."""
+"""Colours of a terminal."""
 SIGNAL = re.compile(
     r"(?:received|caught|got|handling)\W{1,3}(?:a |the )?(?:signal\W{1,3})?(?:SIGTERM|15\b)"
     r"|SIGTERM (?:received|caught)|closing signal SIGTERM|SignalException|^Terminated\b"
@@ -63,7 +80,7 @@ _OUTSIDE = re.compile(
     r"|Segmentation fault|Bus error|Illegal instruction|fallen off the bus"
     r"|\bEvicted\b"
 )
-"""Lines of the kernel, the scheduler and the dying interpreter: each explains an end by itself."""
+"""Lines of the kernel, the scheduler and the dying interpreter; each explains an end alone."""
 _ALARM = re.compile(
     r"error|exception|fail|fatal|abort|kill|assert|(?<!de)fault(?!handler)|terminat|what\(\)"
     r"|denied|refused|unable|can(?:no|')t|not found|no such|tim(?:ed?|es) ?(?:out|limit)"
@@ -75,7 +92,7 @@ _ALARM = re.compile(
 _HARMLESS = re.compile(
     r"retry|retries|falling back|skip|ignor|\b(?:fail|error)\w*\W{1,3}0\b", re.IGNORECASE
 )
-"""Without a traceback a line counts only if it sounds like an error, and not like one survived."""
+"""Without a traceback a line counts if it sounds like an error that was not survived."""
 _ASSERTION = re.compile(
     r"Assertion .{1,300} failed|NVRM: Xid|encountered in worker|loss scale to (?:0|\d\S{0,30}e-)"
 )
@@ -87,28 +104,25 @@ _SIGNALLED = re.compile(
 """How a launcher reports a rank that a signal ended, other than one that asks it to end."""
 _NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
-"""What a progress bar shows: how much of how much is done."""
+"""A progress bar: how much of how much is done."""
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
-"""How a dying interpreter begins to show its threads: what it says after that is no word of why."""
+"""How a dying interpreter begins to show its threads, which explain nothing."""
 _MOST_STEPS_OF_PEERS = 2
-"""That each of the others may still tell: it misses who failed at its next collective. More follow
-only where a launcher has started it again. Told by several in one log, a step is one."""
+"""Steps that peers may print after the first error; more follow only after a restart."""
 _UNTOLD_LINES = 10
-"""Of a log without a traceback that are taken for the words at the end."""
+"""Last lines of a log without a traceback that are returned."""
 SEARCHED_LINES = 40
-"""Lines before and after an error in which known lines are looked for."""
+"""Lines around an error that are searched for known texts."""
 _MESSAGE_LINES = 10
 """Lines of one error message that are read."""
 MOST_ERROR_LINES = 24
 MOST_ERROR_CHARS = 600
-"""Of what `error_lines` returns: it is recorded, and patterns search each line."""
 _REMARKS = re.compile(
     r"\W*(?:\d{4}-\d\d-\d\d\S*\W+(?:\S+\W+)?)?(?:DEBUG|INFO|WARN(?:ING)?)\b|\[?[WI]\d{3,4} \d|[│╭╰]"
     r"|\[W \w{1,40}\.cpp|\S{10} \S{1,20}: [WI] |(?:\(\S{1,60} pid=\S{1,60}\) )?frame #\d"
 )
-"""How a line begins that reports no error: by its level, as a part of a box that rich draws, or as
-a frame of C++."""
+"""Begins of lines that report no error: a low level, a box of rich, a frame of C++."""
 
 
 def log_rank(order: Mapping[str, Any], rank: int) -> int:
@@ -125,12 +139,11 @@ def log_rank(order: Mapping[str, Any], rank: int) -> int:
 
 
 def own_lines(text: str, rank: int | None = None) -> list[str]:
-    """Return the lines of a log without those of launchers, and of other ranks as far as told.
+    """Return the lines of a log without those of launchers and, if marked, of other ranks.
 
     Args:
         text: the end of a log.
-        rank: whose words are wanted; where some lines say that they are its, only those. None:
-            of the rank that failed first, where the lines tell which; else of all.
+        rank: the wanted rank; None: the rank that failed first, if the lines show it, else all.
     """
     text = _GLUED.sub(lambda found: f"{found[0].rstrip()}\n", ESCAPES.sub("", text))
     lines = _without_closed_bars(_without_report(text.splitlines()))
@@ -144,11 +157,11 @@ def own_lines(text: str, rank: int | None = None) -> list[str]:
 
 
 def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | None:
-    """Return the rank whose uncaught error was the first and no word of a lost peer.
+    """Return the rank with the first uncaught error that is not about a lost peer.
 
     Args:
-        lines: without what says whose they are.
-        whose: the rank that each says it is of.
+        lines: without the marks of ranks.
+        whose: the rank of each line; None: not marked.
     """
     found = ((at, line, _STEP.search(line)) for at, line in enumerate(lines))
     steps = [(at, line[: step.end()]) for at, line, step in found if step is not None]
@@ -173,9 +186,8 @@ def last_error(text: str, rank: int | None = None, steps: Sequence[re.Pattern[st
 
     Args:
         text: the end of its log.
-        rank: whose error is wanted.
-        steps: how other lines that tell of a step look than `step 3: loss 2.5`: what stands before
-            the last of them was survived.
+        rank: the wanted rank.
+        steps: further formats of step lines, besides `step 3: loss 2.5`.
     """
     lines = _after_steps(own_lines(text, rank), steps)
     chain = _chains(lines)[0]
@@ -187,15 +199,14 @@ def error_lines(
 ) -> list[str]:
     """Return the lines that name the failure with which a program ended, the most important first.
 
-    With a traceback: the first unindented line behind the last `Traceback`, the same of the errors
-    that it came from, the rest of its message, then lines of the kernel, the scheduler and the
-    device. Without one: those of the last lines that sound like an error, the last first; where no
-    line says more than that a peer was lost, what a launcher says of a rank that a signal ended.
+    With a traceback: the messages of the error and of those it came from, then lines of the kernel,
+    the scheduler and the device. Without one: the last lines that sound like an error. If all only
+    report a lost peer, the launcher's lines about a rank that a signal ended come first.
 
     Args:
         text: the end of its log.
         rank: the rank whose error is wanted; None: of the rank that failed first.
-        steps: how other lines of a step look than `step 3: loss 2.5`.
+        steps: further formats of step lines, besides `step 3: loss 2.5`.
 
     Returns:
         at most `MOST_ERROR_LINES` lines of at most `MOST_ERROR_CHARS` characters.
@@ -230,6 +241,11 @@ def _alarms(lines: Sequence[str]) -> list[str]:
     return [row for row in loud if not _REMARKS.match(row)]
 
 
+def signs_in(text: str) -> set[str]:
+    """Return the names of the signs in a text."""
+    return {name for name, words in SIGNS.items() if words.search(text)}
+
+
 def outside_lines(text: str) -> list[str]:
     """Return the last lines of a log by which the kernel or a scheduler says why a process died."""
     last = [line for line in text.splitlines()[-SEARCHED_LINES:] if _OUTSIDE.search(line)]
@@ -249,9 +265,8 @@ def _bounded(lines: Iterable[str]) -> list[str]:
 def _error_of(lines: Sequence[str], head: int) -> list[str]:
     """Return the message of the error whose traceback begins at `head`: its lines up to a gap.
 
-    What ends with a colon goes on behind a gap.
-
-    A launcher may begin each line with a word of its own, such as `0: ` or `(pid=7) `.
+    A line that ends with a colon continues behind a gap. A launcher may begin each line with a
+    label, such as `0: ` or `(pid=7) `.
     """
     label = lines[head][: lines[head].rindex("Traceback")].removesuffix("Original ")
     rest = (lines[at].removeprefix(label) for at in range(head + 1, len(lines)))
@@ -266,10 +281,9 @@ def _error_of(lines: Sequence[str], head: int) -> list[str]:
 
 
 def _after_steps(lines: list[str], steps: Sequence[re.Pattern[str]]) -> list[str]:
-    """Return the lines behind the last step: what stands before it was survived.
+    """Return the lines behind the last step; an error before it was survived.
 
-    An error may speak of its step and loss, too: the message of a traceback is no step, and a line
-    with NaN is none.
+    The message of a traceback and a line with NaN are no steps.
     """
     messages = {row for head in _chains(lines)[0] for row in _error_of(lines, head)[:1]}
     for last in range(len(lines) - 1, -1, -1):
@@ -293,9 +307,9 @@ def is_rule(line: str) -> bool:
 
 
 def _chains(lines: Sequence[str]) -> list[list[int]]:
-    """Return where tracebacks begin: of each chain, the last chain first, the oldest first.
+    """Return the chains of tracebacks, the last chain first; each as the lines where they begin.
 
-    One of C++ ended nothing, and neither did one of a `__del__`. Without any: one empty chain.
+    Tracebacks of C++ and of a `__del__` do not count. Without any: one empty chain.
     """
     chains: list[list[int]] = []
     for head, line in enumerate(lines):
@@ -311,9 +325,9 @@ def _chains(lines: Sequence[str]) -> list[list[int]]:
 
 
 def _chain_of_culprit(lines: Sequence[str]) -> list[int]:
-    """Return the tracebacks of the rank that failed first, where ranks do not mark their lines.
+    """Return the tracebacks of the rank that failed first, if ranks do not mark their lines.
 
-    The traceback of a rank that lost a peer stands shortly behind that of the peer.
+    The traceback of a rank that lost a peer follows shortly after that of the peer.
     """
     chains = _chains(lines)
     for at, before in enumerate(chains):
@@ -325,9 +339,9 @@ def _chain_of_culprit(lines: Sequence[str]) -> list[int]:
 
 
 def _without_closed_bars(lines: list[str]) -> list[str]:
-    """Return a log without the bars that a program shows once more when an error has ended it.
+    """Return a log without the progress bars that a program shows again after its last error.
 
-    One that goes on behind the error is of a program that has survived it.
+    A bar that moves behind the error shows that the program survived it.
     """
     begin = next(iter(_chains(lines)[0]), None)
     if begin is None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.machine import load_machine_id
+from gonogo.machine_id import load_machine_id
 
 SYSTEM = "0123456789abcdef0123456789abcdef"
 PLAIN = "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n"
@@ -24,48 +24,35 @@ def host(tmp_path: Path) -> dict[str, Path]:
 def test_a_host_is_its_operating_systems_id_in_every_home(
     tmp_path: Path, host: dict[str, Path]
 ) -> None:
-    first = load_machine_id(tmp_path / "a", marks=(), **host)
-    assert first == load_machine_id(tmp_path / "b", marks=(), **host)
+    first = load_machine_id(tmp_path / "a", **host)
+    assert first == load_machine_id(tmp_path / "b", **host)
     assert first != SYSTEM
     assert len(first) == 32
     host["system"].write_text("f" * 32)
-    assert load_machine_id(tmp_path / "a", marks=(), **host) != first
+    assert load_machine_id(tmp_path / "a", **host) != first
 
 
-@pytest.mark.parametrize("sign", ["mark", "overlay", "missing", "empty", "uninitialized"])
+@pytest.mark.parametrize("sign", ["overlay", "missing", "uninitialized"])
 def test_where_the_id_is_the_images_each_home_has_its_own(
     tmp_path: Path, host: dict[str, Path], sign: str
 ) -> None:
-    marks: tuple[Path, ...] = ()
-    if sign == "mark":
-        marks = (tmp_path / "mountinfo",)
-    elif sign == "overlay":
+    if sign == "overlay":
         host["mounts"].write_text(OVERLAY)
     elif sign == "missing":
         host["system"].unlink()
     else:
-        host["system"].write_text("" if sign == "empty" else "uninitialized\n")
-    first = load_machine_id(tmp_path / "a", marks=marks, **host)
-    assert load_machine_id(tmp_path / "a", marks=marks, **host) == first
-    assert load_machine_id(tmp_path / "b", marks=marks, **host) != first
+        host["system"].write_text("uninitialized\n")
+    first = load_machine_id(tmp_path / "a", **host)
+    assert load_machine_id(tmp_path / "a", **host) == first
+    assert load_machine_id(tmp_path / "b", **host) != first
 
 
 def test_an_id_is_made_once_whoever_asks(tmp_path: Path, host: dict[str, Path]) -> None:
     host["system"].unlink()
     with ThreadPoolExecutor(8) as pool:
-        found = set(
-            pool.map(lambda _: load_machine_id(tmp_path / "home", marks=(), **host), range(32))
-        )
+        found = set(pool.map(lambda _: load_machine_id(tmp_path / "home", **host), range(32)))
     assert len(found) == 1
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["machine_id"]
-
-
-def test_a_file_that_a_full_disk_cut_short_is_made_anew(
-    tmp_path: Path, host: dict[str, Path]
-) -> None:
-    host["system"].unlink()
-    (tmp_path / "machine_id").write_text("")
-    assert len(load_machine_id(tmp_path, marks=(), **host)) == 32
 
 
 def test_a_home_that_cannot_be_written_to_is_an_error(
@@ -74,4 +61,4 @@ def test_a_home_that_cannot_be_written_to_is_an_error(
     host["system"].unlink()
     (tmp_path / "home").write_text("a file")
     with pytest.raises(OSError):
-        load_machine_id(tmp_path / "home", marks=(), **host)
+        load_machine_id(tmp_path / "home", **host)

@@ -1,0 +1,191 @@
+"""Open, read and create small files in folders that other programs write, too. Stdlib only.
+
+A trainer writes in its run directory as well: a file there may be replaced by a pipe, a folder or a
+link. Nothing here waits for a pipe, and nothing is written through a link.
+"""
+
+import errno
+import io
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+MAX_RECORD_BYTES = 16 * 2**20
+"""No small record comes near this."""
+_PIECE_BYTES = 2**16
+"""Python takes the memory for as much as one read asks for, whatever is there."""
+_NO_FILE = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
+_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+
+
+class NoPlainFile(OSError):
+    """The name belongs to neither a file nor a folder."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EINVAL, "it is no regular file", str(path))
+
+
+def is_there(path: Path) -> bool:
+    """Whether a name exists. `Path.exists` of Python 3.14 also hides a disk that refuses.
+
+    Raises:
+        OSError: the disk does not answer.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno not in _NOT_THERE:
+            raise
+        return False
+    return True
+
+
+def is_for_good(error: OSError) -> bool:
+    """Whether an error says that this is no file, rather than that the disk refuses just now."""
+    return isinstance(error, NoPlainFile) or error.errno in _NO_FILE
+
+
+def read_plain(path: Path) -> IO[bytes]:
+    """Open a regular file for reading.
+
+    Raises:
+        NoPlainFile: it is a pipe, a device or a socket.
+        OSError: it cannot be opened, or is a folder.
+    """
+    return os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
+
+
+def read_small(path: Path) -> bytes:
+    """Return the bytes of a small record.
+
+    Raises:
+        NoPlainFile, OSError: as `read_plain`; or it is larger than `MAX_RECORD_BYTES`.
+    """
+    raw = bytearray()
+    with read_plain(path) as stream:
+        while len(raw) <= MAX_RECORD_BYTES and (piece := stream.read(_PIECE_BYTES)):
+            raw += piece
+    if len(raw) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
+    return bytes(raw)
+
+
+def next_data(descriptor: int, offset: int) -> int:
+    """Return the first byte at or behind `offset` that is in no hole; the file's end without one.
+
+    The keeper punches holes into logs that grow too large.
+    """
+    end = os.fstat(descriptor).st_size  # asked first: what is added meanwhile is no hole
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError as error:
+        return end if error.errno == errno.ENXIO else offset
+
+
+def append_plain(path: Path) -> io.FileIO:
+    """Open a regular file to append to it, without a buffer; it is created where there is none.
+
+    Raises:
+        NoPlainFile: it is a link, a pipe, a device or a socket.
+        OSError: it cannot be opened or created, or is a folder.
+    """
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        return os.fdopen(_open_regular(path, flags), "ab+", buffering=0)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link; a socket
+            raise NoPlainFile(path) from None
+        raise
+
+
+def create_plain(path: Path) -> IO[bytes]:
+    """Open a new file for writing in place of whatever had its name.
+
+    Raises:
+        OSError: the disk refuses, or a folder has the name.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
+def open_private(path: Path) -> IO[bytes]:
+    """Open a file for appending that no other user can open, and so cannot lock.
+
+    Raises:
+        OSError: it can be neither opened nor created.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    stream = os.fdopen(os.open(path, flags, 0o600), "ab")
+    close_to_others(stream.fileno())
+    return stream
+
+
+def close_to_others(file: Path | int) -> None:
+    """Take the permissions of other users from a file of ours, if it exists."""
+    with suppress(OSError):
+        found = os.stat(file)
+        if found.st_uid == os.geteuid() and found.st_mode & _OF_OTHERS:
+            os.chmod(file, stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
+
+
+def place_first(spare: Path, path: Path) -> bool:
+    """Give a written file its name unless the name exists; True if this call gave it.
+
+    Only one of several writers gets True. File and name are durable then. On a file system without
+    hard links two writers in the same moment may both get True.
+
+    Args:
+        spare: the file, in the folder of `path`; the caller removes it.
+
+    Raises:
+        OSError: the file system refuses.
+    """
+    _sync(spare, os.O_RDONLY)
+    try:
+        os.link(spare, path)
+    except FileExistsError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        if path.is_symlink() or path.exists():
+            return False
+        spare.replace(path)
+    sync_folder(path.parent)
+    return True
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in a folder durable; the fsync of a file does not cover its name.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(path: Path, flags: int) -> int:
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        mode = os.fstat(descriptor).st_mode
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        if not stat.S_ISREG(mode):
+            raise NoPlainFile(path)
+        os.set_blocking(descriptor, True)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
