@@ -19,7 +19,7 @@ ARGS ?=
 FAULTS := tests/e2e/test_faults.py tests/e2e/test_device_faults.py
 
 .NOTPARALLEL:
-.PHONY: help install demo up test unit e2e long lint bench outcomes mutants simulate fuzz chaos format made clean
+.PHONY: help install demo up test unit e2e long lint bench outcomes mutants simulate fuzz chaos format made docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -96,6 +96,9 @@ made: install ## Write anew what is made from the code: schemas, references, das
 	$(BIN)/python docker/grafana/dashboards.py
 	{ sed '/^spec:/q' deploy/kubernetes/rules.yaml; sed 's/^./  &/' docker/prometheus/rules.yml; } > deploy/kubernetes/rules.new
 	mv deploy/kubernetes/rules.new deploy/kubernetes/rules.yaml
+
+docs: install ## Build the pages as a site in build/site; every link is checked, without a network
+	$(BIN)/sphinx-build -q -n -W --keep-going docs build/site
 
 clean: ## Remove .venv and every cache
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -2,8 +2,8 @@
 
 `RULE` is read, at each call, by the reference, the torch backend, decoding, the Triton kernels
 (as compile-time constants), the statistics and the checks of sizes: `docs/how-to/nsa-attention.md`
-shows how to change it, and which test fails first. How many blocks are selected in all is `n_sel`, an
-argument; what is chosen by score is the rest.
+shows how to change it, and which test fails first. How many blocks are selected in all is `n_sel`,
+an argument; what is chosen by score is the rest.
 """
 
 from __future__ import annotations

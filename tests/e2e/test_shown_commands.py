@@ -31,8 +31,9 @@ from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
 ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
 
 PROGRAM = """
-import os, time
-for step in range(1, int(os.environ["STEPS"]) + 1):
+import os, sys, time
+steps = sys.argv[2] if "--steps" in sys.argv else os.environ["STEPS"]
+for step in range(1, int(steps) + 1):
     time.sleep(0.002)
     print(f"iter {step}: loss {5 - step / 9000:.4f}")
 """
@@ -103,6 +104,7 @@ CODES = {
     "gonogo promote EXP --reason WHY": 2,
     "gonogo promote ID": 2,
     "gonogo run --steps 300 --accept conditional -- python train.py": 0,
+    "gonogo submit mine.yaml --wait": 11,
     "gonogo submit m7c-125m --from nightly:production": 2,
     "gonogo submit m7c-125m --from nightly:production@35000": 2,
     "gonogo submit m7c-125m --from nightly:production@0": 2,
@@ -122,6 +124,7 @@ NOT_HERE = {
     "git clone … gonogo && cd gonogo": "installing is what CI begins with",
     "python3.11 -m venv .venv": "installing is what CI begins with",
     "pip install -e '.[worker,nsa]' -c constraints.txt": "installing is what CI begins with",
+    "pip install .": "installing is what CI begins with",
     "pip install ./distributions/nsa-attention": "tests/nsa/test_distribution.py installs it",
     "pip install './distributions/nsa-attention[hf]'": "tests/nsa/test_distribution.py uses it",
     "python -m nsa.export RUN_DIR exported": "tests/nsa/test_export.py exports",
@@ -136,6 +139,7 @@ NOT_HERE = {
     "gonogo submit demo --set workload.nodes=2 --set fault=hang --wait": (
         "tests/e2e/test_slurm.py has a Slurm"
     ),
+    "GONOGO_URL=https://gonogo.example.org ": "there is no second host here",
     "python3 docker/make_secrets.py": "tests/contract makes them in a folder of its own",
     "useradd ": "a host's own set-up; tests/contract reads the units",
     "install -d -m 0700 /etc/gonogo": "a host's own set-up",
@@ -210,6 +214,9 @@ def used(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Used]:
     home, folder = lab.stack.settings.home, tmp_path_factory.mktemp("reader")
     (folder / "train.py").write_text(PROGRAM)
     (folder / "plan.yaml").write_text(yaml.safe_dump(one_phase_plan()))
+    first = (ROOT / "docs/start/first-plan.md").read_text()
+    (mine,) = re.findall(r"```yaml\n(.*?)```", first, re.S)
+    (folder / "mine.yaml").write_text(mine.replace("/src/mine", str(folder)))
     experiment = lab.submit(one_phase_plan())
     broken = lab.submit(one_phase_plan(), fault="nan:step=15")
     least = {"repeats": 3, "set": {"campaign.max_repeats": 3}}
