@@ -269,9 +269,9 @@ def test_every_exit_code_is_listed_and_no_other() -> None:
 
 def test_every_bundled_plan_is_listed_and_no_other() -> None:
     plans = {path.stem for path in (ROOT / "gonogo/contract/plans").glob("*.yaml")}
-    listed = {page: set(rows_of(f"docs/how-to/{page}.md")) for page in ("plans", "campaigns")}
+    listed = {page: set(rows_of(f"docs/how-to/{page}.md")) for page in ("plans", "compare")}
     campaigns = {name for name in plans if name.startswith("campaign-")}
-    assert {row for row in listed["campaigns"] if row.startswith("campaign-")} == campaigns
+    assert {row for row in listed["compare"] if row.startswith("campaign-")} == campaigns
     assert {row for row in listed["plans"] if re.match(r"demo$|m7c-", row)} == plans - campaigns
 
 
@@ -284,6 +284,7 @@ def test_the_bundled_patterns_are_listed_in_the_order_in_which_they_are_tried() 
 
 
 def test_every_part_of_the_time_is_explained() -> None:
-    page = (ROOT / "docs/how-to/goodput.md").read_text()
-    cells = re.findall(r"^\| (\w[^|]*) \| ", page, re.M)
+    page = (ROOT / "docs/how-to/report.md").read_text()
+    part = page.split("\n## Where the time went\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (\w[^|]*) \| ", part, re.M)
     assert {name for cell in cells for name in cell.split(", ")} == {"part", *WORDS.values()}

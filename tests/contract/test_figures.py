@@ -12,13 +12,9 @@ from gonogo.contract.patience import TABLE, Place, ProgramKind
 from gonogo.judge.compare.compare import SHOWN_RATIO
 from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
-from gonogo.judge.course.cause import MOST_CHARS
 from gonogo.judge.course.reruns import IN_VAIN
-from gonogo.judge.facts.measure import MAX_BLOCKS
 from gonogo.supervise.end_request import HALT_LIMIT_S
-from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES, TAIL_BYTES
-from gonogo.supervise.watcher.pace import UNKNOWN_CHECKPOINT_S
 from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
@@ -39,7 +35,7 @@ SPAN = {
     60.0: "a minute",
     300.0: "five minutes",
 } | {1800.0: "half an hour"}
-NUMBER = {10: "Ten", 11: "eleven", 26: "twenty-six"}
+NUMBER = {10: "ten", 11: "eleven", 26: "twenty-six"}
 SIZE = {2**20: "megabyte"}
 SHARE = {0.01: "a hundredth", 0.8: "four times in five"}
 NOT_SAID = "?"
@@ -64,12 +60,10 @@ def percent(share: float) -> str:
         ("reference/rest", f"creates once in {KEPT_S / 3600:g} hours"),
         ("reference/rest", f"({BURST:g} at once, {PER_S:g} a second after that"),
         ("reference/rest", f"a new key within {span(FRESH_S)}"),
-        ("how-to/continue", f"at most {MOST_CHARS} characters"),
-        ("how-to/campaigns", f"before the first look, 3 to {MOST_REPEATS}"),
-        ("how-to/campaigns", f"is alike within {percent(SHOWN_RATIO)}"),
-        ("how-to/compare", f"({MAX_BLOCKS} of them in a run)"),
-        ("how-to/compare", f"The first {WARMUP_STEPS} steps (`--warmup`)"),
-        ("how-to/compare", f"(`--margin`, {percent(MARGIN)})"),
+        ("how-to/compare", f"before the first look, 3 to {MOST_REPEATS}"),
+        ("how-to/compare", f"is alike within {percent(SHOWN_RATIO)}"),
+        ("how-to/compare", f"first steps that are left out; default {WARMUP_STEPS}"),
+        ("how-to/compare", f"the difference that matters; default {percent(MARGIN)}"),
         ("how-to/compare", f"widened by {percent(ONE_RUN_RATIO)} either way"),
         ("explanation/verdicts", f"and shows it until {span(SUSPECT_S)} later"),
         ("explanation/verdicts", f"silence of its host for {span(LEASE_S)}"),
@@ -78,19 +72,20 @@ def percent(share: float) -> str:
             "explanation/decisions/0005-a-silent-host-is-not-dead",
             f"After `lease_s` ({LEASE_S:g} s)",
         ),
-        ("how-to/goodput", f"where it is over {SHARE.get(UNKNOWN_SHARE, NOT_SAID)} the figure"),
+        ("how-to/report", f"where it is over {SHARE.get(UNKNOWN_SHARE, NOT_SAID)} the figure"),
         ("reference/heartbeats", f"Without it after {GO_LIMIT_S:g} s: exit code {NO_GO_CODE}"),
         ("reference/heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
         ("reference/heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
         ("reference/heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
         ("how-to/report", f"Files over {MAX_HASHED >> 20} MB are not read"),
         ("how-to/report", f"and of a run {MAX_HASHED_IN_ALL >> 30} GiB at most"),
-        ("how-to/run", f"takes more than {CAP_BYTES >> 20} MB keeps its"),
-        ("how-to/run", f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20};"),
+        ("how-to/run", f"more than {CAP_BYTES >> 20} MB keeps its"),
+        (
+            "how-to/run",
+            f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20} MB",
+        ),
         ("how-to/run", f"halted after {span(PRINTED_S)}"),
-        ("how-to/run", f"{span(2 * UNKNOWN_CHECKPOINT_S)} where none is known"),
-        ("how-to/run", f"or name no sections have {span(HALT_LIMIT_S)}"),
-        ("how-to/run", f"after {span(UNKILLABLE_S)} `exit.json` is written all the same"),
+        ("how-to/run", f"evaluate or save have {span(HALT_LIMIT_S)}"),
         ("how-to/runbook", f"{NUMBER.get(IN_VAIN, NOT_SAID)} in a row without a later checkpoint"),
         ("how-to/attach", f"wait in memory, up to a {SIZE.get(KEPT_BYTES, NOT_SAID)},"),
     ],

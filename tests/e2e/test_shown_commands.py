@@ -62,7 +62,6 @@ TYPED = {
     ),
     "gonogo campaign show ID": "gonogo campaign show {campaign}",
     "gonogo compare A B": "gonogo compare runs/plain runs/flash",
-    "gonogo compare dec_… dec_…": "gonogo compare {repeats}",
     "gonogo compare dec_01KDQ… dec_01KDR… --metric loss --warmup 0 --json": (
         "gonogo compare {repeats} --metric loss --warmup 0 --json"
     ),
@@ -71,7 +70,6 @@ TYPED = {
     ),
     "gonogo demo --fault SPEC": "gonogo demo --fault nan",
     "gonogo forecast": "gonogo forecast {experiment}",
-    "gonogo judge DIR --json > FILE": "gonogo judge {dir} --json > judged && cat judged",
     "gonogo judge DIR --plan m7c-125m --phase smoke": (
         "gonogo judge {dir} --plan demo --phase smoke"
     ),
@@ -80,14 +78,12 @@ TYPED = {
     ),
     "gonogo override EXP VERDICT --reason WHY": "gonogo override {broken} GO --reason seen",
     "gonogo run -- …": "gonogo run -- python train.py",
-    "gonogo run -- COMMAND": "gonogo run -- python train.py",
     "gonogo run --stall-s S": "gonogo run --stall-s 20 -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
     "gonogo simulate --hours 200 --seed 1": "gonogo simulate --hours 1 --seed 1",
     "gonogo simulate --hours 200 --seed 1 --step-s 1,25 --ranks 1,8 --noise doubled --json": (
         "gonogo simulate --hours 1 --seed 1 --step-s 25 --ranks 1 --noise doubled --json"
     ),
-    "gonogo submit PLAN --from EXP:PHASE": "gonogo submit plan.yaml --from {broken}:smoke",
     "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
     "gonogo verify FILE --key signing.pub": "gonogo verify seen.json --key signing.pub",
     "gonogo verify --anchor": "gonogo verify --anchor {hash}",

@@ -197,7 +197,7 @@ def test_what_the_page_shows_of_transformers_runs_as_it_stands(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (Path(__file__).parents[2] / "docs/how-to/nsa-attention.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    block, _ = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     tiny["model"]["seq_len"] = 128
     _exported(tiny, _model(tiny), tmp_path / "exported")
     monkeypatch.chdir(tmp_path)

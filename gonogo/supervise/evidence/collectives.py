@@ -3,8 +3,8 @@
 A word in `evidence/.dump_collectives` makes each rank write what it has entered
 (`collectives_rank{N}.json`, docs/reference/heartbeats.md). Programs with NCCL need no trainer
 for this: one byte in the pipe `.nccl_dump_rank_{N}.pipe` makes torch write `nccl_trace_rank_{N}`.
-A rank that does not answer within LIMIT_S, because it is stopped, holds its GIL or never learnt to, is an
-outcome. Nothing here blocks a tick.
+A rank that does not answer within LIMIT_S, because it is stopped, holds its GIL or never learnt to,
+is an outcome. Nothing here blocks a tick.
 """
 
 import os
