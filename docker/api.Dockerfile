@@ -21,8 +21,7 @@ COPY alembic.ini docker/health.py ./
 RUN useradd --create-home --uid 10001 gonogo \
     && install -d -o gonogo -g gonogo -m 0700 /var/lib/gonogo /var/lib/gonogo/runs
 USER 10001:10001
-# matplotlib wants a folder that it can write to; the file system is read-only in compose.
-ENV GONOGO_HOME=/var/lib/gonogo MPLCONFIGDIR=/tmp/matplotlib
+ENV GONOGO_HOME=/var/lib/gonogo
 VOLUME /var/lib/gonogo
 
 EXPOSE 8750

@@ -48,7 +48,7 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 MOST_SIGNS = 3
 """Of what was found so far in a run that goes on: the newest."""
 
-_PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.png)\)")
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 """A picture that a report in Markdown names."""
 

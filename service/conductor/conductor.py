@@ -14,7 +14,7 @@ from service.conductor.upkeep import Cursors, Upkeep
 from service.conductor.wake import Waker
 from service.context import Context
 from service.db.store import Topic
-from service.report.keeping import Reports
+from service.report.writing import Reports
 
 JOIN_S = 5.0
 CURSORS_S = 0.1

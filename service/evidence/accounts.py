@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.goodput.lines import Told, tell
 from service.db.schema import AccountRow
-from service.evidence.heartbeats import load_beats_after, load_ranks
+from service.evidence.heartbeats import beat_on, load_lines_after, load_ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,8 +39,8 @@ def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
             return Fold(rank=None, bytes=0, told=None)
         rank, upto, told = lowest, 0, Told()
     if row is None or not row.closed:
-        for beat, end in load_beats_after(session, run, rank, upto):
-            upto = end
+        for text, end in load_lines_after(session, run, rank, upto):
+            upto, beat = end, beat_on(text, rank)
             if beat is not None:
                 tell(told, beat)
     return Fold(rank=rank, bytes=upto, told=told)

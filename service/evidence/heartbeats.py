@@ -20,7 +20,6 @@ from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
 
 MAX_BOOT_CHARS = 256
 _MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
-_STEP = re.compile(r'"step"\s*:\s*(\d{1,19})')
 _AT_ONCE = 64
 STEP_LINES = frozenset(
     {Msg.BOOT, Msg.LOADER_READY, Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END, Msg.EVAL, Msg.DONE}
@@ -32,12 +31,6 @@ def msg_on(text: str) -> str:
     """Return the message that a line seems to carry, without reading the rest of it."""
     found = _MSG.search(text)
     return found.group(1) if found else ""
-
-
-def _step_on(text: str) -> int:
-    """Return the step that a line seems to be at; 0 where it says none."""
-    found = _STEP.search(text)
-    return int(found.group(1)) if found else 0
 
 
 def beat_on(text: str, rank: int) -> Heartbeat | None:
@@ -76,7 +69,6 @@ def load_steps(
     run: str,
     rank: int,
     msgs: Collection[Msg] = STEP_LINES,
-    every: int = 1,
     having: str = "",
 ) -> RankSteps:
     """Return a rank's steps from its lines of these messages; no line is kept.
@@ -86,7 +78,6 @@ def load_steps(
         run: which run.
         rank: whose.
         msgs: lines of other messages are not parsed.
-        every: only progress lines of every so many steps are parsed.
         having: a text that a line must hold.
     """
     found = RankSteps()
@@ -94,7 +85,7 @@ def load_steps(
         if having not in text:
             continue
         msg = msg_on(text)
-        if msg in msgs and (every == 1 or msg != Msg.PROGRESS or _step_on(text) % every == 0):
+        if msg in msgs:
             beat = beat_on(text, rank)
             if beat is not None and beat.msg in msgs:
                 found.take(beat)
@@ -107,13 +98,10 @@ def load_run_steps(session: Session, run: str) -> dict[int, RankSteps]:
     return {rank: steps for rank, steps in ranks.items() if steps.boots}
 
 
-def load_beats_after(
+def load_lines_after(
     session: Session, run: str, rank: int, after: int
-) -> Iterator[tuple[Heartbeat | None, int]]:
-    """Yield what a rank said from a byte of its file on, with the byte at which each line ends.
-
-    Every line is read, for `seq` tells which are missing; None stands for one that is no heartbeat.
-    """
+) -> Iterator[tuple[str, int]]:
+    """Yield a rank's lines from a byte of its file on, each with the byte at which it ends."""
     query = (
         select(PieceRow.start, PieceRow.packed)
         .where(PieceRow.run == run, PieceRow.file == heartbeat_name(rank), PieceRow.end > after)
@@ -125,7 +113,7 @@ def load_beats_after(
             raw, place = unpack(packed)[max(0, after - start) :], max(start, after)
             for line in raw.split(b"\n")[:-1]:
                 place += len(line) + 1
-                yield beat_on(line.decode(errors="replace"), rank), place
+                yield line.decode(errors="replace"), place
 
 
 def load_newest_beats(

@@ -1,141 +1,153 @@
-"""How did loss, speed and own metrics go? Curves, thinned, read anew no more often than is fair.
+"""The curves of a run's page: loss, speed and own metrics of its lowest rank.
 
-A page asks every two seconds, and of a run of a million steps reading takes seconds. So what was
-read is shown again while no more has arrived, and else for `SHARE` times as long as it took:
-however many look, a run's curves cost a twentieth of a core.
+Every line is read once. Each curve keeps the lowest and the highest value of every stretch of
+steps, so no peak is lost, and the first step whose value is not finite.
 """
 
-import time
+import json
+import math
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import ceil, isfinite
 from threading import Lock
+from typing import Any
 
 from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Msg
-from gonogo.timeline.user_metrics import names_of
 from service.db.store import Session
-from service.evidence.heartbeats import load_newest_beats, load_ranks, load_steps
-from service.evidence.series import OWN_MSGS, downsample
-from service.pages.charts import Line, Point
+from service.evidence.heartbeats import load_lines_after, load_ranks, msg_on
+from service.report.charts import Chart, Line, Point, non_finite_mark
 
-POINTS = 400
-"""Of a curve, at most about."""
-SHARE = 20.0
+STRETCHES = 200
+"""Of a curve, at most; each has two points."""
 MOST_OWN = 12
 """Charts of a program's own metrics."""
-OWN_POINTS = 100
-"""Of each of these."""
-_RUNS = 64
-"""Whose curves are kept, those looked at last."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curves:
-    """What a run's page draws."""
-
-    loss: list[Line]
-    speed: list[Line]
-    own: list[Line] = field(default_factory=list)
-    """The program's own metrics, one a chart; the first `MOST_OWN` by name."""
+_MOST_NAMES = 100
+_RUNS = 32
+"""Runs whose curves are kept: those looked at last."""
+_FIELDS = {
+    Msg.PROGRESS.value: {"loss": "loss", "toks_per_s": "tokens/s"},
+    Msg.EVAL.value: {"val_loss": "validation loss"},
+    Msg.METRICS.value: {},
+}
+"""Message → fields that are drawn, and the names of their curves."""
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
+_Low = tuple[float, int]
+"""Value and step."""
 
 
 @dataclass(slots=True)
-class _Kept:
-    curves: Curves | None = None
-    lines: int = -1
-    """How many heartbeats had arrived then."""
-    until: float = 0.0
-    """Monotonic seconds."""
-    making: Lock = field(default_factory=Lock)
+class Curve:
+    """A curve that grows: the extremes of each stretch of steps."""
 
-    def fits(self, lines: int, now_mono: float) -> bool:
-        return self.curves is not None and (self.lines == lines or now_mono < self.until)
+    width: int = 1
+    """Steps of a stretch."""
+    stretches: dict[int, tuple[_Low, _Low]] = field(default_factory=dict)
+    """Number of the stretch → its lowest and its highest value."""
+    non_finite: int | None = None
+
+    def add(self, step: int, value: float) -> None:
+        """Take a value."""
+        if not math.isfinite(value):
+            self.non_finite = min(step, step if self.non_finite is None else self.non_finite)
+            return
+        self._merge(step // self.width, (value, step), (value, step))
+        if len(self.stretches) > STRETCHES:
+            before, self.stretches = self.stretches, {}
+            self.width *= 2
+            for number, (low, high) in before.items():
+                self._merge(number // 2, low, high)
+
+    def _merge(self, number: int, low: _Low, high: _Low) -> None:
+        known = self.stretches.get(number, (low, high))
+        self.stretches[number] = min(known[0], low), max(known[1], high)
+
+    @property
+    def points(self) -> list[Point]:
+        """Steps and values in the order of the steps."""
+        ends = {end for both in self.stretches.values() for end in both}
+        return sorted((float(step), value) for value, step in ends)
 
 
-class CurveShelf:
-    """The curves that were looked at last; used by many threads.
+@dataclass(slots=True)
+class _Run:
+    """What was read of a run."""
 
-    Args:
-        load: reads a run's curves.
-        clock: returns monotonic seconds.
-    """
+    bytes: int = 0
+    curves: dict[str, Curve] = field(default_factory=dict)
+    reading: Lock = field(default_factory=Lock)
 
-    def __init__(
-        self,
-        load: Callable[[Session, str, int], Curves],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._load, self._clock = load, clock
-        self._lock = Lock()
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-
-    def get(self, session: Session, run: str, lines: int, last_step: int) -> Curves:
-        """Return a run's curves; those of before, where somebody else is reading them now.
-
-        Args:
-            session: reads.
-            run: which run; ids are unique, so that one shelf serves every database.
-            lines: how many heartbeats have arrived.
-            last_step: the run's.
-        """
-        kept = self._find(run)
-        before = kept.curves
-        if before is not None and kept.fits(lines, self._clock()):
-            return before
-        if not kept.making.acquire(blocking=before is None):
-            assert before is not None
-            return before
+    def take(self, text: str) -> None:
+        fields = _FIELDS.get(msg_on(text))
+        if fields is None:
+            return
         try:
-            if kept.curves is not None and kept.fits(lines, self._clock()):
-                return kept.curves  # made while we waited
-            began = self._clock()
-            found = self._load(session, run, last_step)
-            ended = self._clock()
-            kept.curves, kept.lines = found, lines
-            kept.until = ended + SHARE * (ended - began)
-            return found
-        finally:
-            kept.making.release()
-
-    def _find(self, run: str) -> _Kept:
-        with self._lock:
-            kept = self._kept.setdefault(run, _Kept())
-            self._kept.move_to_end(run)
-            if len(self._kept) > _RUNS:
-                self._kept.popitem(last=False)
-            return kept
+            line = json.loads(text)
+        except ValueError:
+            return
+        step = line.get("step") if isinstance(line, dict) else None
+        if not isinstance(step, int):
+            return
+        for name, raw in _named(line, fields):
+            value = _number(raw)
+            if value is not None and (name in self.curves or len(self.curves) < _MOST_NAMES):
+                self.curves.setdefault(name, Curve()).add(step, value)
 
 
-def load_curves(session: Session, run: str, last_step: int) -> Curves:
-    """Return loss and throughput over the steps, every so many steps where there are many.
+def _named(line: dict[str, Any], fields: dict[str, str]) -> Iterator[tuple[str, Any]]:
+    yield from ((fields[key], line.get(key)) for key in fields)
+    own = line.get("user")
+    if isinstance(own, dict):
+        yield from ((f"{OWN_PREFIX}{key}", value) for key, value in own.items())
+
+
+def _number(raw: Any) -> float | None:
+    if raw in _NOT_FINITE:
+        return float(raw)
+    return float(raw) if isinstance(raw, int | float) and not isinstance(raw, bool) else None
+
+
+_runs: OrderedDict[str, _Run] = OrderedDict()
+_lock = Lock()
+
+
+def load_charts(session: Session, run: str) -> list[Chart]:
+    """Return the charts of a run: loss, speed, then own metrics by name.
 
     Args:
-        session: reads.
-        run: which run.
-        last_step: that every rank completed; a program that tells of none is at its newest line's.
+        session: a reading transaction.
+        run: which run; ids are unique, so one memory serves every database.
     """
-    first = next(iter(load_ranks(session, run)), None)
-    if first is None:
-        return Curves(loss=[Line(name="loss", points=[])], speed=[Line(name="tokens/s", points=[])])
-    newest = next(load_newest_beats(session, run, first, (Msg.PROGRESS,)), None)
-    every = max(1, ceil(max(last_step, newest.step if newest else 0) / POINTS))
-    steps = load_steps(session, run, first, OWN_MSGS, every)
-    loss = [Line(name="loss", points=_points(steps.samples("loss")), kind="a")]
-    if steps.evals:
-        loss.append(Line(name="validation loss", points=_points(steps.evals), kind="b"))
-    speed = Line(name="tokens/s", points=_points(steps.samples("toks_per_s")), kind="c")
-    own = [
-        Line(name=f"{OWN_PREFIX}{name}", points=_points(steps.own(name), OWN_POINTS))
-        for name in names_of([steps])[:MOST_OWN]
-    ]
-    return Curves(loss=loss, speed=[speed], own=own)
+    ranks = load_ranks(session, run)
+    with _lock:
+        known = _runs.setdefault(run, _Run())
+        _runs.move_to_end(run)
+        if len(_runs) > _RUNS:
+            _runs.popitem(last=False)
+    with known.reading:
+        for text, end in load_lines_after(session, run, ranks[0], known.bytes) if ranks else ():
+            known.bytes = end
+            known.take(text)
+        curves = dict(known.curves)
+        own = sorted(name for name in curves if name.startswith(OWN_PREFIX))
+        return [
+            _chart("loss", {name: curves.get(name) for name in ("loss", "validation loss")}),
+            _chart("tokens/s, as the trainer reports", {"tokens/s": curves.get("tokens/s")}, 2),
+            *(_chart(name, {name: curves[name]}) for name in own[:MOST_OWN]),
+        ]
 
 
-def _points(values: dict[int, float], limit: int = POINTS) -> list[Point]:
-    finite = [(step, value) for step, value in sorted(values.items()) if isfinite(value)]
-    return [(float(step), value) for step, value in downsample(finite, limit)]
-
-
-SHELF = CurveShelf(load_curves)
+def _chart(title: str, curves: dict[str, Curve | None], first: int = 0) -> Chart:
+    """Return a chart; the colours begin with number `first`, a speed from zero."""
+    found = {name: curve for name, curve in curves.items() if curve is not None}
+    kinds = dict(zip(curves, "abc"[first:], strict=False))
+    return Chart(
+        title=title,
+        lines=[Line(name=name, points=row.points, kind=kinds[name]) for name, row in found.items()],
+        marks=[
+            non_finite_mark(row.non_finite, name if len(found) > 1 else "")
+            for name, row in found.items()
+            if row.non_finite is not None
+        ],
+        zero=bool(first),
+    )

@@ -1,4 +1,4 @@
-"""What does a page show? Rows of the database as the contract's models, and curves."""
+"""What the page of an experiment shows: models of its rows, and charts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,13 +18,13 @@ from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
 from service.evidence.gate_now import load_gate_now
 from service.evidence.logs import load_log_names
-from service.pages.charts import Line
-from service.pages.curves import SHELF
+from service.evidence.stacks import Excerpt, load_stack
+from service.pages.curves import load_charts
 from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress
-from service.report.evidence import Excerpt, load_stack
+from service.report.charts import Chart
 from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
@@ -43,10 +43,7 @@ class RunPage:
     criteria: Sequence[CriterionResult]
     decided: bool
     """Whether the criteria are those of a decision; else they show how the gate stands now."""
-    loss: Sequence[Line]
-    speed: Sequence[Line]
-    own: Sequence[Line]
-    """The program's own metrics, one a chart."""
+    charts: Sequence[Chart]
     cause: str | None
     stack: Excerpt | None
     logs: Sequence[str]
@@ -119,16 +116,13 @@ def _load_run(
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)
     bad = view.outcome is not None and view.verdict is not Verdict.GO
-    curves = SHELF.get(session, row.id, progress.lines, progress.step)
     return RunPage(
         view=view,
         order=order,
         findings=findings,
         criteria=criteria,
         decided=bool(decided),
-        loss=curves.loss,
-        speed=curves.speed,
-        own=curves.own,
+        charts=load_charts(session, row.id),
         cause=cause_of(findings, view.outcome, decided) if bad else None,
         stack=_where_answered(partial(load_stack, session, row, findings)),
         logs=load_log_names(session, row.id),

@@ -1,4 +1,4 @@
-"""Which pages are there? One function each: rows in, template out."""
+"""The pages: one function each, rows in, template out."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ from fastapi.responses import HTMLResponse
 
 from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
+from gonogo.contract.lifecycle import ExperimentState
 from service.campaigns.view import view_campaign
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.logs import load_log
@@ -15,20 +16,18 @@ from service.http.files import file_response
 from service.http.paging import Cursor
 from service.http.transactions import Reading
 from service.pages import sign_in
-from service.pages.charts import legend, line_chart
-from service.pages.goodput import goodput_bar, goodput_rows
-from service.pages.intervals import interval_chart, ratio_text
+from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ratio_text
 from service.pages.load import load_experiment_page
-from service.pages.render import STATIC, load_static, render
+from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
 from service.pages.route import PageRoute, Visitor
 from service.queries.alerts import load_alerts
 from service.queries.campaigns import load_campaign, load_campaigns
 from service.queries.experiments import load_experiments
 from service.queries.runs import load_run
 from service.queries.workers import load_workers
-from service.report.gates import observed_text, threshold_text
-from service.report.goodput import ratio_words
+from service.report.charts import draw
 from service.report.html import POLICY
+from service.report.text import observed_text, ratio_words, threshold_text
 from service.report.writing import report_for
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
@@ -49,7 +48,15 @@ def experiments(session: Reading, who: Visitor, cursor: Cursor = None) -> Respon
     """List the experiments, newest first."""
     found, after = load_experiments(session, limit=PAGE, after=cursor)
     rows = view_experiments(session, found)
-    page = render("experiments.html", who=who, rows=rows, after=after, refresh_s=REFRESH_S)
+    page = render(
+        "experiments.html",
+        who=who,
+        rows=rows,
+        after=after,
+        refresh_s=REFRESH_S,
+        lamp=lamp_of_all(rows),
+        waiting=sum(row.state is ExperimentState.AWAITING_DECISION for row in rows),
+    )
     return HTMLResponse(page)
 
 
@@ -68,8 +75,8 @@ def experiment(
         who=who,
         page=found,
         refresh_s=REFRESH_S if found.living else None,
-        chart=line_chart,
-        legend=legend,
+        lamp=lamp_of(found.view),
+        draw=draw,
         observed=observed_text,
         threshold=threshold_text,
         bar=goodput_bar,

@@ -1,6 +1,6 @@
-"""What does an engineer read who was woken at night? One Markdown report per experiment.
+"""The report of an experiment: one page of summary, details below it.
 
-`load` reads the database into a `view`, `numbers` computes what each rank did by the judge's own
-functions, `markdown` is a pure function from view to text (its parts in `sections` and `gates`),
-`plots` draws the pictures beside it, `field` holds the figures of the source reports.
+`load` reads the database into a `view`. `summary` and `details` are pure functions from the view to
+Markdown, `pictures` chooses the charts and `charts` draws them. `writing` puts the files into
+the home, and `html` makes one page of them.
 """

@@ -1,9 +1,9 @@
-"""What did each rank do? Numbers from its heartbeats, by the functions that facts are made with."""
+"""What each rank did, from its heartbeats, by the functions that facts are made with."""
 
 import math
 import statistics
-from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Metric
@@ -16,11 +16,57 @@ from gonogo.judge.facts.measure import quantile
 from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
-from service.evidence.series import downsample
-from service.report.view import SECTIONS, RankNumbers, Series, StepTimes
+from service.evidence.series import Point, downsample
 
-POINTS = 1_000
+POINTS = 400
 """Points of a curve, at most."""
+SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One number of a rank over the steps; the statistics are of all its finite values."""
+
+    points: tuple[Point, ...]
+    """Finite values, thinned; every peak is kept."""
+    count: int
+    first: float
+    """The first value, finite or not."""
+    last: float
+    median: float | None = None
+    p95: float | None = None
+    highest: float | None = None
+    non_finite: int | None = None
+    """The first step whose value is NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNumbers:
+    """What one rank did."""
+
+    rank: int
+    last_step: int
+    loader_ready_s: float | None = None
+    series: Mapping[str, Series] = field(default_factory=dict)
+    """By name: loss, val_loss, tok_s, step_s, …; what was not reported is missing."""
+
+    def points(self, name: str) -> tuple[Point, ...]:
+        """Return the points of a series; none where it is missing."""
+        return self.series[name].points if name in self.series else ()
+
+    def median(self, name: str) -> float:
+        """Return the median of a series; 0 where it is missing."""
+        return (self.series[name].median or 0.0) if name in self.series else 0.0
+
+    @property
+    def section_s(self) -> dict[str, float]:
+        """Section → its median seconds in a step."""
+        return {name: self.median(name) for name in SECTIONS if name in self.series}
+
+    @property
+    def whole_step_s(self) -> float:
+        """The median step with its sections; data may be fetched between two steps."""
+        return max(self.median("step_s"), sum(self.section_s.values()))
 
 
 def build_numbers(
@@ -31,7 +77,7 @@ def build_numbers(
     Args:
         order: what was ordered; None leaves out what depends on it.
         ranks: rank → its steps.
-        samples: what the devices said.
+        samples: of the devices.
     """
     rules = build_rules(order)
     lay_over(ranks, samples, order)
@@ -39,68 +85,56 @@ def build_numbers(
 
 
 def _numbers(rank: int, steps: RankSteps, rules: Rules) -> RankNumbers:
-    times = sorted(steps.steps.step_times().items())
-    seconds = [value for _, value in times]
-    losses = list(steps.samples("loss").items())
-    tok_s = sorted(METRICS[Metric.TOKS_PER_S].samples(steps, rules).items()) if rules.known else []
-    sections = _sections(steps)
-    evals = sorted(steps.evals.items())
-    util = METRICS[Metric.GPU_UTIL].samples(steps, rules)
-    used = steps.told_by_devices.get(Metric.GPU_MEM_RESERVED_MB.value, {})
-    loader_s = [boot.loader_s for boot in steps.boots if boot.loader_s is not None]
-    memory = METRICS[Metric.GPU_MEM_RESERVED_MB].samples(steps, rules)
+    loader_s = (boot.loader_s for boot in steps.boots if boot.loader_s is not None)
     return RankNumbers(
         rank=rank,
-        final_step=steps.last_step,
-        first_loss=losses[0][1] if losses else None,
-        last_loss=losses[-1][1] if losses else None,
-        last_val_loss=evals[-1][1] if evals else None,
-        median_tok_s=_median(value for _, value in tok_s),
-        median_step_s=_median(seconds),
-        p95_step_s=rounded(quantile(seconds, 0.95)) if seconds else None,
-        median_fetch_s=_median(steps.samples("dt_fetch_s").values()),
-        loader_ready_s=loader_s[0] if loader_s else None,
-        peak_reserved_mb=_peak(steps.samples("gpu_mem_reserved").values()),
-        peak_alloc_mb=_peak(steps.samples("gpu_mem_alloc").values()),
-        peak_rss_mb=_peak(steps.samples("host_rss_mb").values()),
-        peak_used_mb=_peak(used.values()),
-        median_util=_median(util.values()),
-        sections_s={name: _median(value for _, value in rows) for name, rows in sections.items()},
-        loss=_curve(losses),
-        val_loss=_curve(evals),
-        tok_s=_curve(tok_s),
-        host_mb=_curve(steps.samples("host_rss_mb").items()),
-        device_mb=_curve(sorted(memory.items())),
-        util=_curve(sorted(util.items())),
-        gate_entropy=_curve(steps.samples("gate_entropy").items()),
-        gate_max=_curve(steps.samples("gate_max").items()),
-        gate_collapse_frac=_curve(steps.samples("gate_collapse_frac").items()),
-        sections={name: _curve(rows) for name, rows in sections.items()},
-        step_times=StepTimes(array("q", (step for step, _ in times)), array("d", seconds)),
+        last_step=steps.last_step,
+        loader_ready_s=next(loader_s, None),
+        series={name: build_series(rows) for name, rows in _samples(steps, rules) if rows},
     )
 
 
-def _sections(steps: RankSteps) -> Mapping[str, list[tuple[int, float]]]:
-    ended, sections = steps.steps.steps_of(Msg.STEP_END), steps.steps.sections()
-    rows = [(step, row) for step, row in ended if not math.isnan(sections[0][row])]
-    if not rows:
-        return {}
-    named = zip(SECTIONS, sections, strict=True)
-    return {name: [(step, column[row]) for step, row in rows] for name, column in named}
+def _samples(steps: RankSteps, rules: Rules) -> Iterator[tuple[str, Mapping[int, float]]]:
+    for name, told in (
+        ("loss", "loss"),
+        ("fetch_s", "dt_fetch_s"),
+        ("alloc_mb", "gpu_mem_alloc"),
+        ("host_mb", "host_rss_mb"),
+        ("gate_entropy", "gate_entropy"),
+        ("gate_max", "gate_max"),
+    ):
+        yield name, steps.samples(told)
+    yield "val_loss", steps.evals
+    yield "step_s", steps.steps.step_times()
+    if rules.known:
+        yield "tok_s", METRICS[Metric.TOKS_PER_S].samples(steps, rules)
+    yield "device_mb", METRICS[Metric.GPU_MEM_RESERVED_MB].samples(steps, rules)
+    yield "util", METRICS[Metric.GPU_UTIL].samples(steps, rules)
+    columns = steps.steps.sections()
+    ended = [
+        row for row in steps.steps.steps_of(Msg.STEP_END) if not math.isnan(columns[0][row[1]])
+    ]
+    for name, column in zip(SECTIONS, columns, strict=True):
+        yield name, {step: column[row] for step, row in ended}
 
 
-def _finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
+def build_series(by_step: Mapping[int, float]) -> Series:
+    """Return the statistics and the points of step → value; at least one value is needed."""
+    rows = sorted(by_step.items())
+    finite = [row for row in rows if math.isfinite(row[1])]
+    values = sorted(_values(finite))
+    strange = (step for step, value in rows if not math.isfinite(value))
+    return Series(
+        points=tuple(downsample(finite, POINTS)),
+        count=len(rows),
+        first=rows[0][1],
+        last=rows[-1][1],
+        median=rounded(statistics.median(values)) if values else None,
+        p95=rounded(quantile(values, 0.95)) if values else None,
+        highest=values[-1] if values else None,
+        non_finite=next(strange, None),
+    )
 
 
-def _median(values: Iterable[float | None]) -> float | None:
-    found = _finite(values)
-    return rounded(statistics.median(found)) if found else None
-
-
-def _peak(values: Iterable[float | None]) -> float | None:
-    return max(_finite(values), default=None)
-
-
-def _curve(rows: Iterable[tuple[int, float]]) -> Series:
-    return tuple(downsample([row for row in rows if math.isfinite(row[1])], POINTS))
+def _values(rows: Iterable[Point]) -> Iterator[float]:
+    return (value for _, value in rows)

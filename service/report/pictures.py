@@ -1,270 +1,161 @@
-"""Which pictures does a report show, and of which numbers? Pure: a view gives the same ones.
-
-One picture shows one thing, so that it can be read on a telephone. What was not observed has no
-picture: a sentence says so. `plots` draws them.
-"""
+"""The charts of a report: the overview, and those of each phase."""
 
 import re
-import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
-from gonogo.contract.finding import Severity
-from service.report.courses import Course, build_courses
-from service.report.distribution import build_distribution
-from service.report.shapes import Bound, Chart, Curve, Histogram, Mark, Plot, Style
-from service.report.text import number
-from service.report.view import SECTIONS, ReportView, Series
+from service.report.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
+from service.report.numbers import SECTIONS, RankNumbers
+from service.report.view import ReportView, RunReport
 
-MAX_RANKS = 6
-"""Lines of ranks in one picture; of more ranks these stand for all."""
+MAX_RANKS = len(KINDS)
+"""Lines of ranks in one chart; of more ranks these stand for all."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhasePictures:
-    """What a phase has to show, and what it has not."""
+class Picture(NamedTuple):
+    """A chart with the name of its file, without the ending."""
 
-    pictures: tuple[Plot, ...]
-    absent: tuple[str, ...]
-    """What was not observed, one sentence each."""
+    name: str
+    chart: Chart
 
 
-def file_stem(text: str) -> str:
-    """Return a text as a part of a file's name."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", text) or "-"
-
-
-def overview_pictures(view: ReportView) -> tuple[Chart, ...]:
-    """Return loss and speed of all phases, one after the other; a resumed phase is one line."""
-    loss, speed, start = [], [], 0
-    for phase in view.phases:
-        runs = view.runs_of(phase)
-        course = _newest(build_courses(runs), "loss", "tok_s")
-        if course is not None:
-            loss.append(Curve(label=phase, points=_moved(_mean(course, "loss"), start)))
-            slow = min(course.ranks, key=lambda rank: _middle(course.series(rank, "tok_s")))
-            points = _moved(course.series(slow, "tok_s"), start)
-            speed.append(Curve(label=phase, points=points))
-        start += max((run.view.steps for run in runs), default=0)
-    x = "steps of all phases"
-    charts = (
-        Chart(name="overview-loss", title="loss", curves=_drawn(loss), x=x),
-        Chart(
-            name="overview-speed",
-            title="tokens/s, slowest rank",
-            curves=_drawn(speed),
-            x=x,
-            from_zero=True,
-        ),
-    )
-    return tuple(row for row in charts if _has_a_line(row))
-
-
-def phase_pictures(view: ReportView, phase: str) -> PhasePictures:
-    """Return what a phase has to show: its newest line, and of the loss every line."""
-    runs = view.runs_of(phase)
-    courses = build_courses(runs)
-    if max((course.last_step for course in courses), default=0) < 2:
-        return PhasePictures(pictures=(), absent=("curves: fewer than two steps have ended",))
-    pictures: list[Plot] = []
-    absent: list[str] = []
-    for build, unseen in _ALL:
-        found = build(courses)
-        if found is None:
-            absent += [unseen] * (build is not _gates or any(run.ours for run in runs))
-        else:
-            stem = f"{file_stem(phase)}-{found.name}"
-            pictures.append(replace(found, name=stem, title=f"{phase}: {found.title}"))
-    return PhasePictures(pictures=tuple(pictures), absent=tuple(absent))
-
-
-def _loss(courses: Sequence[Course]) -> Chart | None:
-    curves = []
-    for course in courses:
-        of = f", {course.title}" if len(courses) > 1 else ""
-        curves.append(Curve(label=f"loss{of}", points=_mean(course, "loss")))
-        evals = Curve(label=f"validation{of}", points=_mean(course, "val_loss"), style=Style.DASHED)
-        curves.append(evals)
-    return _chart("loss", "loss, mean over ranks", curves, _marks(courses[-1]))
-
-
-def _speed(courses: Sequence[Course]) -> Chart | None:
-    course = _newest(courses, "tok_s")
-    if course is None:
-        return None
-    order = course.stretches[-1].run.order
-    floor = order.watch.slow.floor_tok_s if order is not None else None
-    bounds = () if floor is None else (Bound(value=floor, text=f"floor {floor:g}"),)
-    found = _by_rank(course, courses, "speed", "tok_s", "tokens/s over all ranks")
-    return None if found is None else replace(found, bounds=bounds)
-
-
-def _step_times(courses: Sequence[Course]) -> Histogram | None:
-    course = next((row for row in reversed(courses) if _seconds(row)), None)
-    spread = build_distribution(_seconds(course)) if course is not None else None
-    if course is None or spread is None:
-        return None
-    marks = (
-        Mark(at=spread.median, text=f"median {number(spread.median)} s"),
-        Mark(at=spread.p95, text=f"p95 {number(spread.p95)} s"),
-    )
-    beyond = f", {spread.beyond} slower are beyond" if spread.beyond else ""
-    of = _of(course, courses)
-    return Histogram(
-        name="steps",
-        title=f"step times of all ranks{of}{beyond}",
-        x="seconds of a step",
-        bins=spread.bins,
-        marks=marks,
-    )
-
-
-def _seconds(course: Course) -> list[float]:
-    return [value for rank in course.ranks for value in course.step_times(rank)]
-
-
-def _sections(courses: Sequence[Course]) -> Chart | None:
-    course = _newest(courses, "data")
-    if course is None:
-        return None
-    ranks = [rank for rank in course.ranks if course.series(rank, "data")]
-    slow = max(ranks, key=lambda rank: statistics.median(course.step_times(rank) or [0.0]))
-    rows = {name: dict(course.series(slow, name)) for name in SECTIONS}
-    steps = sorted(set.intersection(*(set(row) for row in rows.values())))
-    curves = [
-        Curve(label=name, points=tuple((step, rows[name][step]) for step in steps))
-        for name in SECTIONS
-    ]
-    title = f"seconds of a step by section, rank {slow}{_of(course, courses)}"
-    found = _chart("sections", title, curves, ())
-    return None if found is None else replace(found, stacked=True)
-
-
-def _host_memory(courses: Sequence[Course]) -> Chart | None:
-    return _memory(courses, "host", "host_mb", "host memory, GB")
-
-
-def _device_memory(courses: Sequence[Course]) -> Chart | None:
-    return _memory(courses, "device", "device_mb", "device memory, GB")
-
-
-def _memory(courses: Sequence[Course], name: str, series: str, title: str) -> Chart | None:
-    course = _newest(courses, series)
-    found = None if course is None else _by_rank(course, courses, name, series, title)
-    if found is None:
-        return None
-    curves = tuple(
-        replace(row, points=tuple((step, mb / 1000) for step, mb in row.points))
-        for row in found.curves
-    )
-    return replace(found, curves=curves)
-
-
-def _utilisation(courses: Sequence[Course]) -> Chart | None:
-    course = _newest(courses, "util")
-    if course is None:
-        return None
-    return _by_rank(course, courses, "util", "util", "device utilisation, %")
-
-
-def _gates(courses: Sequence[Course]) -> Chart | None:
-    course = _newest(courses, "gate_entropy")
-    if course is None:
-        return None
-    named = {
-        "gate_entropy": "entropy (1: all branches alike, 0: one has all)",
-        "gate_max": "largest share of any layer",
-        "gate_collapse_frac": "share of collapsed layers",
-    }
-    curves = [Curve(label=label, points=_mean(course, name)) for name, label in named.items()]
-    found = _chart("gates", f"gates of the branches{_of(course, courses)}", curves, ())
-    return None if found is None else replace(found, from_zero=True)
-
-
-_ALL: tuple[tuple[Callable[[Sequence[Course]], Plot | None], str], ...] = (
-    (_loss, "loss: fewer than two progress lines tell it"),
-    (_speed, "speed: no two steps are timed from their start to their end"),
-    (_step_times, "step times: no step is timed from its start to its end"),
-    (_sections, "sections of a step: not reported"),
-    (_host_memory, "host memory: no rank reports any"),
-    (_device_memory, "device memory: no rank reports any, and no device says what is in use"),
-    (_utilisation, "device utilisation: no device line falls into a step"),
-    (_gates, "gate statistics: no progress line tells them"),
+BY_RANK = (
+    ("speed", "tok_s", "tokens/s over all ranks", 1.0),
+    ("steps", "step_s", "seconds of a step", 1.0),
+    ("host", "host_mb", "host memory, GB", 1e-3),
+    ("device", "device_mb", "device memory, GB", 1e-3),
+    ("util", "util", "device utilisation, %", 1.0),
 )
+"""File, series, title, scale of the charts with one line for each rank."""
 
 
-def _by_rank(
-    course: Course, courses: Sequence[Course], name: str, series: str, title: str
-) -> Chart | None:
-    found = [
-        Curve(label=f"rank {rank}", points=course.series(rank, series)) for rank in course.ranks
+def pictures_of(view: ReportView) -> list[Picture]:
+    """Return every chart of a report."""
+    found = overview(view)
+    phases = [row for phase in view.phases for row in phase_pictures(view, phase)]
+    return [*([found] if found else []), *phases]
+
+
+def overview(view: ReportView) -> Picture | None:
+    """Return the loss of all phases, one after the other; without a loss, the speed."""
+    for series, title in (("loss", "loss of all phases"), ("tok_s", "tokens/s of all phases")):
+        lines, marks, start = [], [], 0
+        for phase in view.phases:
+            runs = view.runs_of(phase)
+            for run in runs:
+                points = tuple((start + step, value) for step, value in _points(run, series))
+                lines.append(Line(name=run.title, points=points))
+                marks += [_moved(mark, start) for mark in _marks(run, series)]
+            start += max(run.view.steps for run in runs)
+        chart = _chart(title, lines, marks)
+        if chart is not None:
+            return Picture("overview", chart)
+    return None
+
+
+def phase_pictures(view: ReportView, phase: str) -> list[Picture]:
+    """Return the charts of a phase: of the loss every attempt, of the rest the newest."""
+    runs = view.runs_of(phase)
+    return [
+        Picture(f"{_file_stem(phase)}-{name}", chart)
+        for name, chart in _charts(phase, runs)
+        if chart is not None
     ]
-    curves = spread_out([row for row in found if row.points])
-    some = f", {len(curves)} of {len(found)} ranks" if len(curves) < len(found) else ""
-    of = _of(course, courses)
-    chart = _chart(name, f"{title}{of}{some}", curves, _marks(course))
-    return None if chart is None else replace(chart, from_zero=True)
 
 
-def spread_out(curves: Sequence[Curve]) -> list[Curve]:
-    """Return at most `MAX_RANKS` of the lines, from the lowest median to the highest."""
-    if len(curves) <= MAX_RANKS:
-        return list(curves)
-    ordered = sorted(curves, key=lambda row: _middle(row.points))
+def _charts(phase: str, runs: Sequence[RunReport]) -> Iterator[tuple[str, Chart | None]]:
+    lines, marks = [], []
+    for run in runs:
+        of = f", attempt {run.view.attempt}" if len(runs) > 1 else ""
+        for series, name in (("loss", "loss"), ("val_loss", "validation loss")):
+            lines.append(Line(name=f"{name}{of}", points=_points(run, series)))
+        marks += _marks(run, "loss")
+    yield "loss", _chart(f"{phase}: loss", lines, marks)
+    for name, series, title, scale in BY_RANK:
+        newest = _newest(runs, series)
+        if newest is not None:
+            yield name, _by_rank(newest, series, f"{newest.title}: {title}", scale)
+    newest = _newest(runs, "data")
+    if newest is not None:
+        slow = max(newest.ranks, key=lambda rank: rank.median("step_s"))
+        lines = [Line(name=name, points=slow.points(name)) for name in SECTIONS]
+        title = f"{newest.title}: seconds of a step by section, rank {slow.rank}"
+        yield "sections", _chart(title, lines, (), zero=True)
+    newest = _newest(runs, "gate_entropy")
+    if newest is not None:
+        named = {"gate_entropy": "entropy (1: even)", "gate_max": "largest share of a branch"}
+        lines = [Line(name=text, points=_points(newest, name)) for name, text in named.items()]
+        yield "gates", _chart(f"{newest.title}: gates of the branches", lines, (), zero=True)
+
+
+def _by_rank(run: RunReport, series: str, title: str, scale: float) -> Chart | None:
+    ranks = spread_out([rank for rank in run.ranks if rank.points(series)], series)
+    some = f", {len(ranks)} of {len(run.ranks)} ranks" if len(ranks) < len(run.ranks) else ""
+    lines = [
+        Line(
+            name=f"rank {rank.rank}",
+            points=tuple((step, value * scale) for step, value in rank.points(series)),
+        )
+        for rank in ranks
+    ]
+    floor = run.order.watch.slow.floor_tok_s if run.order is not None else None
+    if series == "tok_s" and floor and lines:
+        ends = lines[0].points[0][0], lines[0].points[-1][0]
+        limit = tuple((step, floor) for step in ends)
+        lines.append(Line(name=f"floor {floor:g}", points=limit, kind=LIMIT))
+    return _chart(f"{title}{some}", lines, _marks(run, series), zero=True)
+
+
+def spread_out(ranks: Sequence[RankNumbers], series: str) -> list[RankNumbers]:
+    """Return at most `MAX_RANKS` ranks, from the lowest median to the highest."""
+    if len(ranks) <= MAX_RANKS:
+        return list(ranks)
+    ordered = sorted(ranks, key=lambda rank: rank.median(series))
     last = len(ordered) - 1
     return [ordered[round(place * last / (MAX_RANKS - 1))] for place in range(MAX_RANKS)]
 
 
-def _chart(name: str, title: str, curves: Sequence[Curve], marks: tuple[Mark, ...]) -> Chart | None:
-    found = Chart(name=name, title=title, curves=_drawn(curves), marks=marks)
-    return found if _has_a_line(found) else None
-
-
-def _drawn(curves: Sequence[Curve]) -> tuple[Curve, ...]:
-    return tuple(row for row in curves if row.points)
-
-
-def _has_a_line(chart: Chart) -> bool:
-    return any(len(row.points) > 1 for row in chart.curves)
-
-
-def _of(course: Course, courses: Sequence[Course]) -> str:
-    """Say which attempts a line is of, where there are other lines."""
-    return f", {course.title}" if len(courses) > 1 else ""
-
-
-def _newest(courses: Sequence[Course], *names: str) -> Course | None:
-    """Return the newest line of which any rank tells one of these series."""
-    for course in reversed(courses):
-        if any(course.series(rank, name) for rank in course.ranks for name in names):
-            return course
-    return None
-
-
-def _mean(course: Course, name: str) -> Series:
-    """Return a series that all ranks tell alike, of the lowest rank that tells it."""
-    found = (course.series(rank, name) for rank in course.ranks)
-    return next((points for points in found if points), ())
-
-
-def _marks(course: Course) -> tuple[Mark, ...]:
-    """Return where attempts went on with each other, and where a finding halted one."""
-    seams = [
-        Mark(at=step, text=f"attempt {run.view.attempt} from step {step}")
-        for step, run in course.seams
+def _chart(
+    title: str, lines: Sequence[Line], marks: Sequence[Mark], *, zero: bool = False
+) -> Chart | None:
+    """Return a chart whose lines have a colour each; None where no line has two points."""
+    shown = [line for line in lines if line.points]
+    if not any(len(line.points) > 1 for line in shown):
+        return None
+    coloured = [
+        line if line.kind == LIMIT else Line(name=line.name, points=line.points, kind=kind)
+        for line, kind in zip(shown, KINDS * (len(shown) // len(KINDS) + 1), strict=False)
     ]
-    halts = [
-        Mark(at=row.step, text=f"{row.detector} at step {row.step}", grave=True)
-        for part in course.stretches
-        for row in part.run.findings
-        if row.severity is Severity.HALT and row.step is not None
+    return Chart(title=title, lines=coloured, marks=tuple(marks), zero=zero)
+
+
+def _points(run: RunReport, series: str) -> Sequence[Point]:
+    """Return a series that all ranks report alike, of the lowest rank that has it."""
+    return next((points for rank in run.ranks if (points := rank.points(series))), ())
+
+
+def _newest(runs: Sequence[RunReport], series: str) -> RunReport | None:
+    return next((run for run in reversed(runs) if _points(run, series)), None)
+
+
+def _marks(run: RunReport, series: str) -> list[Mark]:
+    """Return where an attempt resumed, where it was halted, and its first non-finite value."""
+    marks = [
+        Mark(step=row.step, text=f"{row.detector} at step {row.step}")
+        for row in run.halts
+        if row.step is not None
     ]
-    return tuple(sorted([*seams, *halts], key=lambda row: row.at))
+    point = run.view.resume_from
+    if point is not None and point.step:
+        marks.append(Mark(step=point.step, text=f"{run.title} from step {point.step + 1}"))
+    strange = [rank.series[series].non_finite for rank in run.ranks if series in rank.series]
+    steps = [step for step in strange if step is not None]
+    return [*marks, non_finite_mark(min(steps))] if steps else marks
 
 
-def _moved(points: Series, start: int) -> Series:
-    return tuple((step + start, value) for step, value in points)
+def _moved(mark: Mark, start: int) -> Mark:
+    return Mark(step=mark.step + start, text=mark.text)
 
 
-def _middle(points: Series) -> float:
-    return statistics.median(value for _, value in points) if points else 0.0
+def _file_stem(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", text) or "-"

@@ -1,4 +1,4 @@
-"""Which calls give the report? As Markdown with its pictures, or as one HTML file."""
+"""The report over REST: Markdown with its charts, or one HTML file."""
 
 from enum import StrEnum
 
@@ -13,7 +13,7 @@ router = APIRouter(tags=["experiments"])
 
 
 class Format(StrEnum):
-    """What the report is wanted as."""
+    """Format of the report."""
 
     MARKDOWN = "markdown"
     HTML = "html"
@@ -39,11 +39,11 @@ async def report(
 
 
 @router.get(
-    "/experiments/{experiment}/report/{picture}.png",
+    "/experiments/{experiment}/report/{picture}.svg",
     operation_id="show_report_picture",
     response_class=FileResponse,
-    responses={200: {"content": {"image/png": {}}, "description": "The picture."}},
+    responses={200: {"content": {"image/svg+xml": {}}, "description": "The chart."}},
 )
 def report_picture(context: Service, _: Viewer, experiment: str, picture: str) -> Response:
-    """Return a picture of the report that was asked for last."""
-    return FileResponse(find_picture(context, experiment, picture), media_type="image/png")
+    """Return a chart of the report that was requested last."""
+    return FileResponse(find_picture(context, experiment, picture), media_type="image/svg+xml")

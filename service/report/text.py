@@ -1,15 +1,20 @@
-"""How are values written in a report? One place for units, digits and Markdown's own characters."""
+"""How values are written: units, digits, and text that is safe in Markdown."""
 
+import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from typing import Any
+
+from gonogo.contract.goodput import Goodput, least_words
 
 NONE = "–"
 _LOOSE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _BACKTICKS = re.compile("`+")
 MOST_CHARS = 10_000
-"""Of a text inside a line or a table cell: a trainer names things as it likes."""
+"""Of a text inside a line or a table cell."""
+_BOUNDS = {"pass_above": "≥", "pass_below": "≤", "fail_above": "fails >", "fail_below": "fails <"}
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 
 
@@ -40,8 +45,38 @@ def percent(part: float, whole: float) -> str:
     return f"{100 * part / whole:.1f} %" if whole > 0 else NONE
 
 
+def ratio_words(goodput: Goodput) -> str:
+    """Return the effective training time: `93.1 %`, `at least 92 %` where time is unknown."""
+    if goodput.ratio is None:
+        return NONE
+    return f"{least_words(goodput)}{percent(goodput.ratio, 1.0)}"
+
+
+def observed_text(value: Any) -> str:
+    """Return what a criterion saw."""
+    if value is None:
+        return NONE
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return number(value, 6)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def threshold_text(value: Any) -> str:
+    """Return a threshold as signs: `≥ 45, fails < 39`."""
+    if not isinstance(value, Mapping):
+        return observed_text(value)
+    known = [
+        f"{_BOUNDS[name]} {observed_text(bound)}"
+        for name, bound in value.items()
+        if name in _BOUNDS and bound is not None
+    ]
+    return ", ".join(known) or NONE
+
+
 def duration(seconds: float | None) -> str:
-    """Return a span of time as people say it: `41 s`, `6 min 12 s`, `9.2 h`, `62 days`."""
+    """Return a span of time: `41 s`, `6 min 12 s`, `9.2 h`, `62 days`."""
     if seconds is None or not math.isfinite(seconds):
         return NONE
     if seconds < 10:
@@ -75,11 +110,6 @@ def _on_one_line(value: object) -> str:
     if len(text) > MOST_CHARS:
         text = f"{text[:MOST_CHARS]}…"
     return text.replace("\r", " ").replace("\n", " ")
-
-
-def anchor(head: str) -> str:
-    """Return the name by which a heading is linked to, as GitHub makes it."""
-    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def block(text: str, language: str = "") -> str:

@@ -1,81 +1,31 @@
-"""What does a report know? Everything it prints, and nothing that it would have to look up."""
+"""Everything that a report prints."""
 
-from array import array
-from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, Forecast, RunView
+from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, RunView
 from gonogo.contract.decision import Decision, Verdict
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
 from gonogo.contract.workload import OURS
 from gonogo.judge.gate.conditions import all_met
+from service.evidence.stacks import Excerpt
 from service.report.devices import DeviceNumbers
-from service.report.evidence import Excerpt
-from service.report.files import SealedFile
-from service.report.health import LayerHealth, Served
-from service.report.profile import Profile
-
-Series = tuple[tuple[int, float], ...]
-"""(step, value), ascending by step."""
-
-SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
-
-
-@dataclass(frozen=True, slots=True)
-class StepTimes:
-    """How long every step took: no point of it is thinned away."""
-
-    steps: "array[int]" = field(default_factory=lambda: array("q"))
-    """Ascending."""
-    seconds: "array[float]" = field(default_factory=lambda: array("d"))
-
-    def between(self, first: int, last: int) -> list[float]:
-        """Return the seconds of the steps from `first` to `last`, both included."""
-        return list(self.seconds[bisect_left(self.steps, first) : bisect_right(self.steps, last)])
+from service.report.numbers import RankNumbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RankNumbers:
-    """What one rank did, as its heartbeats say."""
+class RunFile:
+    """One file of a run."""
 
-    rank: int
-    final_step: int
-    first_loss: float | None = None
-    last_loss: float | None = None
-    last_val_loss: float | None = None
-    median_tok_s: float | None = None
-    """Recomputed from the rank's clock and the tokens of a step, over all ranks."""
-    median_step_s: float | None = None
-    p95_step_s: float | None = None
-    median_fetch_s: float | None = None
-    loader_ready_s: float | None = None
-    peak_reserved_mb: float | None = None
-    peak_alloc_mb: float | None = None
-    peak_rss_mb: float | None = None
-    peak_used_mb: float | None = None
-    """Memory in use on its device, as the driver says, whoever uses it."""
-    median_util: float | None = None
-    """Utilisation of its device in its steps, percent."""
-    sections_s: Mapping[str, float | None] = field(default_factory=dict)
-    """Section → median seconds of a step."""
-    loss: Series = ()
-    val_loss: Series = ()
-    tok_s: Series = ()
-    host_mb: Series = ()
-    device_mb: Series = ()
-    """What the lines call reserved; where they never say, what the device says is in use."""
-    util: Series = ()
-    gate_entropy: Series = ()
-    gate_max: Series = ()
-    gate_collapse_frac: Series = ()
-    sections: Mapping[str, Series] = field(default_factory=dict)
-    step_times: StepTimes = field(default_factory=StepTimes)
+    path: str
+    bytes: int
+    sha256: str | None = None
+    """Of a small record that the worker sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +36,7 @@ class RunReport:
     order: Order | None
     preflight: Preflight | None
     ran: Mapping[int, Identity]
-    """Rank → what its boot line said that it is."""
+    """Rank → the identity on its boot line."""
     counted: Identity | None
     """What was counted on the live model (model.json)."""
     ranks: tuple[RankNumbers, ...]
@@ -94,28 +44,18 @@ class RunReport:
     decision: Decision | None
     """The newest decision about this run that has criteria."""
     artifacts: ArtifactsView
-    forecast_after: Forecast | None = None
-    """What the phases after this one would take at this run's pace."""
     stack: Excerpt | None = None
     """Where the rank stood that the halt finding names."""
     log: Excerpt | None = None
-    """The end of the log that may say why it failed."""
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    """env.json, where the run directory is on this host."""
+    """The end of the log that may say why the run failed."""
     change: Mapping[str, Any] | None = None
-    """What a remedy or a confirmation's variant changed about the plan."""
+    """What a remedy or the variant of a confirmation changed about the plan."""
     devices: tuple[DeviceNumbers, ...] = ()
-    layers: tuple[LayerHealth, ...] = ()
-    served: tuple[Served, ...] = ()
-    """Which attention path served how often."""
-    profile: Profile | None = None
-    files: tuple[SealedFile, ...] = ()
-    more_files: int = 0
-    """How many files there are beyond these."""
+    files: tuple[RunFile, ...] = ()
 
     @property
     def title(self) -> str:
-        """How the report calls it."""
+        """The name of the run in the report."""
         attempt = f", attempt {self.view.attempt}" if self.view.attempt > 1 else ""
         return f"{self.view.phase}{attempt}"
 
@@ -124,20 +64,27 @@ class RunReport:
         """Whether it ran the workload that comes with gonogo."""
         return self.order is not None and self.order.entry == OURS
 
-    def worst(self, name: str) -> float | None:
-        """Return the largest value over the ranks of one number."""
-        found = [value for rank in self.ranks if (value := getattr(rank, name)) is not None]
-        return max(found, default=None)
+    @property
+    def halts(self) -> list[Finding]:
+        """The findings that halt."""
+        return [row for row in self.findings if row.severity is Severity.HALT]
 
-    def least(self, name: str) -> float | None:
-        """Return the smallest value over the ranks of one number."""
-        found = [value for rank in self.ranks if (value := getattr(rank, name)) is not None]
-        return min(found, default=None)
+    def values(self, name: str, statistic: str) -> list[float]:
+        """Return one statistic of a series, of every rank that has it."""
+        found = (getattr(rank.series.get(name), statistic, None) for rank in self.ranks)
+        return [value for value in found if value is not None]
 
-    def first(self, name: str) -> float | None:
-        """Return one number of the lowest rank that has it."""
-        found = (getattr(rank, name) for rank in self.ranks)
-        return next((value for value in found if value is not None), None)
+    def most(self, name: str, statistic: str) -> float | None:
+        """Return the largest value over the ranks."""
+        return max(self.values(name, statistic), default=None)
+
+    def least(self, name: str, statistic: str) -> float | None:
+        """Return the smallest value over the ranks."""
+        return min(self.values(name, statistic), default=None)
+
+    def first(self, name: str, statistic: str) -> float | None:
+        """Return the value of the lowest rank that has it."""
+        return next(iter(self.values(name, statistic)), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,10 +103,7 @@ class ReportView:
     url: str
     events: tuple[EventView, ...] = ()
     """In the order in which they happened."""
-    goodput: ExperimentGoodput | None = None
-    """Where its time went."""
-    no_plots: str | None = None
-    """Why there are no pictures."""
+    goodput: ExperimentGoodput | None = field(default=None)
 
     def runs_of(self, phase: str) -> list[RunReport]:
         """Return the runs of a phase by attempt."""
@@ -173,9 +117,9 @@ class ReportView:
 
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last that is not GO and was not made good, if any.
+        """The run to look at first: the last that is not GO and that no later attempt made good.
 
-        In the place of a confirmation stands the run that it was made of: it is judged.
+        In the place of a confirmation stands the run that it confirmed: that one is judged.
         """
         for run in reversed(self.runs):
             outcome = run.view.outcome
@@ -186,13 +130,12 @@ class ReportView:
         return None
 
     def _confirmed_by(self, run: RunReport) -> RunReport:
-        """Return the run that a confirmation was made of; any other run is its own."""
         rows = [row for row in self.runs_of(run.view.phase) if row.view.attempt <= run.view.attempt]
         judged = (row for row in reversed(rows) if row.view.reason != RunReason.CONFIRM)
         return next(judged, run)
 
     def is_met(self, phase: str) -> bool:
-        """Say whether all that a phase left open was met since: then its word counts as GO."""
+        """Say whether all conditions of a phase were met: its verdict then counts as GO."""
         rows = self.experiment.conditions
         return all_met(row for row in rows if row.id.partition(":")[0] == phase)
 

@@ -268,9 +268,9 @@ def _waiting_for(
     if queued is not None:
         who = f"a worker with {_devices_of(queued)}"
         if row.needs is not None:
-            who = f"a worker that has {row.needs}, and with free devices"
-            if not whole:
-                who = f"free devices of a worker that has {row.needs}"
+            who = "free devices on a worker that takes it"
+            if whole:
+                who = f"a worker that has {row.needs}, and with free devices"
         if taker is not None:
             who = f"free devices of worker {taker}, which takes it"
         return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"

@@ -20,11 +20,11 @@ def test_a_report_is_written_whole(plane: Plane, gonogo: Gonogo, tmp_path: Path)
     page, text = tmp_path / "report.html", tmp_path / "report.md"
     assert gonogo("report", "mine", "-o", str(page)).code == Exit.OK
     assert "<h1>GO: " in page.read_text()
-    assert 'src="data:image/png;base64,' in page.read_text()
+    assert "<svg" in page.read_text()
     assert gonogo("report", "mine", "-o", str(text)).code == Exit.OK
-    pictures = sorted(path.name for path in tmp_path.glob("*.png"))
-    assert {"overview-loss.png", "timeline.png", "smoke-steps.png"} <= set(pictures)
-    assert sorted(re.findall(r"\]\((\S+\.png)\)", text.read_text())) == pictures
+    pictures = sorted(path.name for path in tmp_path.glob("*.svg"))
+    assert {"overview.svg", "smoke-loss.svg", "smoke-steps.svg"} <= set(pictures)
+    assert sorted(re.findall(r"\]\((\S+\.svg)\)", text.read_text())) == pictures
     refused = gonogo("report", "mine", "-o", str(tmp_path / "no" / "x.html"))
     assert refused.code == Exit.BAD_INPUT
     assert "No such file or directory" in refused.err

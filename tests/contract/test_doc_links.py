@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from service.report.text import anchor
 from tests.contract.test_docs import PAGES, ROOT
 
 HOSTS = {
@@ -38,6 +37,11 @@ OURS = "127.0.0.1"
 """What a page shows of the reader's own machine, without TLS."""
 ALL = [*PAGES, ROOT / "CHANGELOG.md"]
 IDS = [str(page.relative_to(ROOT)) for page in ALL]
+
+
+def anchor(head: str) -> str:
+    """The name by which a heading is linked to, as GitHub makes it."""
+    return re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-")
 
 
 def prose(page: Path) -> str:

@@ -23,7 +23,6 @@ from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S
 from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UNKNOWN_BYTES
 from service.http.rates import BURST, FRESH_S, PER_S
-from service.report.files import MAX_HASHED, MAX_HASHED_IN_ALL
 
 PRINTED_S = TABLE[Place.PRINTED_STEP][ProgramKind.PRINTED].seconds or 0.0
 DOCS = Path(__file__).parents[2] / "docs"
@@ -77,8 +76,6 @@ def percent(share: float) -> str:
         ("reference/heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
         ("reference/heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
         ("reference/heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
-        ("how-to/report", f"Files over {MAX_HASHED >> 20} MB are not read"),
-        ("how-to/report", f"and of a run {MAX_HASHED_IN_ALL >> 30} GiB at most"),
         ("how-to/run", f"more than {CAP_BYTES >> 20} MB keeps its"),
         (
             "how-to/run",

@@ -25,7 +25,7 @@ CALLS: dict[Role, tuple[str, ...]] = {
         *(
             f"GET {EXPERIMENT}{rest}"
             for rest in (
-                *("", "/decisions", "/forecast", "/events", "/report", "/report/{picture}.png"),
+                *("", "/decisions", "/forecast", "/events", "/report", "/report/{picture}.svg"),
                 "/goodput",
             )
         ),

@@ -221,7 +221,7 @@ def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worke
     assert view["waiting_for"] == "free devices of worker w1, which takes it, for phase try"
     assert view["next"][0]["command"] == "gonogo workers"
     listed = still.get("/experiments")["items"][0]["waiting_for"]
-    assert listed.startswith("free devices of a worker that has GONOGO_WORKER_ALLOW"), (
+    assert listed.startswith("free devices on a worker that takes it"), (
         "a list, which does not know of the worker, does not say that there is none"
     )
 

@@ -1,13 +1,14 @@
 // Shows times in the reader's time zone and keeps the page of a running experiment fresh: fetches it
-// again and swaps the parts marked data-live that have changed. If the service does not answer within
-// 8 s, a banner shows the age of the page. Without scripts such a page reloads every ten seconds.
+// again and swaps the parts marked data-live that have changed. A fetch may take 5 s; when the service
+// does not answer, a banner shows the age of the page. Without scripts such a page reloads every 10 s.
 "use strict";
 
 (function () {
   const everyMs = Number(document.body.dataset.everyS) * 1000;
-  const patienceMs = 8000;
+  const patienceMs = 5000;
   const stale = document.getElementById("stale");
   let freshAt = Date.now();
+  let failing = false;
   const openDetails = (part) =>
     Array.from(part.querySelectorAll("details"), (row) => row.open);
 
@@ -35,6 +36,16 @@
       if (atEnd) part.scrollTop = part.scrollHeight;
     }
     document.title = fresh.title;
+    document.body.dataset.lamp = fresh.body.dataset.lamp;
+    const [icon, next] = [document, fresh].map((page) => page.querySelector("link[rel=icon]"));
+    if (icon.getAttribute("href") !== next.getAttribute("href")) icon.replaceWith(next);
+  }
+
+  function showAge(fails) {
+    failing = fails;
+    stale.hidden = !fails;
+    document.body.classList.toggle("is-stale", fails);
+    stale.querySelector(".age").textContent = `${Math.round((Date.now() - freshAt) / 1000)} s`;
   }
 
   async function refresh() {
@@ -48,13 +59,10 @@
       localize(fresh);
       swap(fresh);
       freshAt = Date.now();
-      stale.hidden = true;
-      document.body.classList.remove("is-stale");
+      showAge(false);
       return fresh.body.dataset.everyS !== undefined;
     } catch (error) {
-      stale.querySelector(".age").textContent = `${Math.round((Date.now() - freshAt) / 1000)} s`;
-      stale.hidden = false;
-      document.body.classList.add("is-stale");
+      showAge(true);
       return true;
     }
   }
@@ -64,5 +72,8 @@
   }
 
   localize(document);
-  if (everyMs > 0) setTimeout(loop, everyMs);  // what is over stays as it is
+  if (everyMs > 0) {  // what is over stays as it is
+    setTimeout(loop, everyMs);
+    setInterval(() => { if (failing) showAge(true); }, 1000);
+  }
 })();

@@ -1,163 +1,121 @@
-"""A page costs little, however long a run is and however often it is looked at."""
+"""Do the curves of a page show every peak, however long the run is, and read each line once?"""
 
 from __future__ import annotations
 
 import json
-import threading
+import math
+from collections import OrderedDict
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from gonogo.contract.order import Order
+from service.evidence import heartbeats
 from service.pages import curves
-from service.pages.curves import (
-    MOST_OWN,
-    OWN_POINTS,
-    POINTS,
-    SHARE,
-    Curves,
-    CurveShelf,
-    load_curves,
-)
-from tests.service.conftest import Clock, Plane
-from tests.service.fake_worker import size_of
+from service.pages.curves import MOST_OWN, STRETCHES, Curve, load_charts
+from service.report.charts import Chart
+from tests.service.conftest import Plane
+from tests.service.fake_worker import FakeWorker, size_of
 
-NO_SESSION: Any = None
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
 
 
 def said(steps: range, msg: str = "progress", **more: Any) -> list[str]:
-    """Return lines of a program that tells of progress alone, as one that is attached to."""
+    """Return lines of a program that reports progress alone, as one that is attached to."""
     head = {"v": 1, "ts": 1.0, "iso": "-", "mono": 1.0, "pid": 1, "rank": 0, "boot": "b"}
     told = {"section": "log", "section_seq": 0, "msg": msg, **more}
     return [json.dumps({**head, **told, "seq": step, "step": step}) for step in steps]
 
 
-@pytest.mark.parametrize("msg", ["progress", "eval"])
-def test_a_run_that_never_says_that_a_step_has_ended_fills_no_page(still: Plane, msg: str) -> None:
-    """A million of its lines made a page of 23 MB in 26 s, and took 1.9 GB."""
-    still.submit(set={"workload.world_size": 1})
-    worker = still.worker()
+def begun(plane: Plane) -> tuple[FakeWorker, Order]:
+    plane.submit(set={"workload.world_size": 1})
+    worker = plane.worker()
     order = worker.claim()
     assert order is not None
     worker.start(order)
-    have, each = 0, 5_000
-    for first in range(0, 20_000, each):
-        values = {"loss": 2.0, "toks_per_s": 10.0, "val_loss": 3.0}
-        lines = said(range(first, first + each), msg, **values)
-        worker.ship(order, {0: lines}, {0: have})
-        have += size_of(lines)
-    found = still.context.store.read(lambda session: load_curves(session, order.run, 0))
-    drawn = [line for line in (*found.loss, *found.speed) if line.points]
-    assert len(drawn) == (2 if msg == "progress" else 1)
-    for line in drawn:
-        assert POINTS / 4 < len(line.points) <= POINTS
-        assert line.points[-1][0] >= 20_000 - 20_000 / POINTS * 2, "it goes on to the newest step"
-    link = still.call("POST", "/sign-in-links").json()["url"]
-    still.http.get(link)
-    page = still.http.get(f"/experiments/{order.experiment}")
-    assert page.status_code == 200
-    assert "<polyline" in page.text
-    assert len(page.content) < 100_000
+    return worker, order
 
 
-def test_each_of_the_programs_own_metrics_has_a_small_chart(still: Plane) -> None:
-    still.submit(set={"workload.world_size": 1})
-    worker = still.worker()
-    order = worker.claim()
-    assert order is not None
-    worker.start(order)
-    rows = map(json.loads, said(range(1, 301), "metrics"))
-    own = {f"m{n:02}": 1.0 for n in range(MOST_OWN)}
-    lines = [json.dumps({**row, "user": {"a<b": row["step"], **own}}) for row in rows]
-    worker.ship(order, {0: lines})
-    found = still.context.store.read(lambda session: load_curves(session, order.run, 300))
-    assert [line.name for line in found.own][:2] == ["user/a<b", "user/m00"]
-    assert len(found.own) == MOST_OWN
-    assert len(found.own[0].points) <= OWN_POINTS
-    assert found.own[0].points[-1] == (300, 300.0)
+def charts_of(plane: Plane, order: Order) -> list[Chart]:
+    return plane.context.store.read(lambda session: load_charts(session, order.run))
+
+
+@given(st.lists(FLOATS, min_size=1, max_size=2000))
+def test_a_curve_keeps_its_extremes_and_few_points(values: list[float]) -> None:
+    curve = Curve()
+    for step, value in enumerate(values):
+        curve.add(step, value)
+    points = curve.points
+    assert len(points) <= 2 * STRETCHES
+    assert [step for step, _ in points] == sorted(step for step, _ in points)
+    assert all(values[int(step)] == value for step, value in points)
+    drawn = [value for _, value in points]
+    assert (min(drawn), max(drawn)) == (min(values), max(values))
+
+
+def test_spikes_of_one_step_and_the_first_nan_of_a_long_run_are_shown(still: Plane) -> None:
+    worker, order = begun(still)
+    spikes = {3_001, 9_998, 14_003}
+    lines = said(range(20_000), loss=2.0, toks_per_s=10.0)
+    for step in spikes:
+        lines[step] = lines[step].replace('"loss": 2.0', '"loss": 3.7')
+    lines[19_000:] = said(range(19_000, 20_000), loss="NaN", toks_per_s=10.0)
+    have = 0
+    for first in range(0, 20_000, 5_000):
+        worker.ship(order, {0: lines[first : first + 5_000]}, {0: have})
+        have += size_of(lines[first : first + 5_000])
+    loss, speed = charts_of(still, order)
+    drawn = loss.lines[0].points
+    assert {step for step, value in drawn if value == 3.7} == spikes
+    assert len(drawn) <= 2 * STRETCHES
+    assert [mark.text for mark in loss.marks] == ["not finite from step 19000"]
+    assert speed.lines[0].points[-1][0] >= 19_900
     still.http.get(still.call("POST", "/sign-in-links").json()["url"])
     page = still.http.get(f"/experiments/{order.experiment}")
-    assert "<figcaption>user/a&lt;b</figcaption><svg" in page.text
+    assert "not finite from step 19000" in page.text
     assert len(page.content) < 100_000
 
 
-class Loading:
-    """Reads curves, which takes so many seconds of a clock."""
-
-    def __init__(self, clock: Clock, takes_s: float) -> None:
-        self.clock, self.takes_s, self.times = clock, takes_s, 0
-
-    def __call__(self, session: object, run: str, last_step: int) -> Curves:
-        self.times += 1
-        self.clock.at += self.takes_s
-        return Curves(loss=[], speed=[])
-
-
-def test_what_has_not_changed_is_not_read_again(clock: Clock) -> None:
-    load = Loading(clock, 1.0)
-    shelf = CurveShelf(load, clock)
-    for _ in range(3):
-        shelf.get(NO_SESSION, "run", 7, 1)
-        clock.at += 1000.0
-    assert load.times == 1
+def test_each_line_is_read_once(still: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, order = begun(still)
+    first, second = said(range(1, 11), loss=2.0), said(range(11, 13), "eval", val_loss=1.5)
+    worker.ship(order, {0: first})
+    charts_of(still, order)
+    read: list[str] = []
+    parse = heartbeats.msg_on
+    monkeypatch.setattr(curves, "msg_on", lambda text: read.append(text) or parse(text))
+    worker.ship(order, {0: second}, {0: size_of(first)})
+    loss = charts_of(still, order)[0]
+    assert read == second
+    assert [line.name for line in loss.lines] == ["loss", "validation loss"]
+    assert loss.lines[1].points == [(11.0, 1.5), (12.0, 1.5)]
 
 
-def test_of_a_run_that_goes_on_reading_takes_its_share_of_time_and_no_more(clock: Clock) -> None:
-    load = Loading(clock, 2.0)
-    shelf, began = CurveShelf(load, clock), clock.at
-    for lines in range(500):
-        shelf.get(NO_SESSION, "run", lines, 1)
-        clock.at += 2.0
-    assert load.times >= 20
-    assert load.times * load.takes_s <= (clock.at - began) / SHARE + load.takes_s
+def test_each_of_the_programs_own_metrics_has_a_chart(still: Plane) -> None:
+    worker, order = begun(still)
+    rows = map(json.loads, said(range(1, 301), "metrics"))
+    own = {f"m{n:02}": 1.0 for n in range(MOST_OWN)}
+    odd = {"flag": True, "text": "x", "list": [1]}
+    lines = [json.dumps({**row, "user": {"a<b": row["step"], **own, **odd}}) for row in rows]
+    worker.ship(order, {0: [*lines, "{", '["metrics"]', '{"msg": "metrics"}']})
+    found = charts_of(still, order)[2:]
+    assert [chart.title for chart in found][:2] == ["user/a<b", "user/m00"]
+    assert len(found) == MOST_OWN
+    assert found[0].lines[0].points[-1] == (300.0, 300.0)
 
 
-def test_while_somebody_reads_others_are_shown_what_was_there(clock: Clock) -> None:
-    begun, go_on = threading.Event(), threading.Event()
-    old, new = (Curves(loss=[], speed=[]) for _ in range(2))
-
-    def load(session: object, run: str, last_step: int) -> Curves:
-        if last_step == 1:
-            return old
-        begun.set()
-        assert go_on.wait(20)
-        return new
-
-    shelf = CurveShelf(load, clock)
-    shelf.get(NO_SESSION, "run", 1, 1)
-    first: list[Curves] = []
-    reader = threading.Thread(target=lambda: first.append(shelf.get(NO_SESSION, "run", 2, 2)))
-    reader.start()
-    try:
-        assert begun.wait(20)
-        assert shelf.get(NO_SESSION, "run", 2, 2) is old
-    finally:
-        go_on.set()
-        reader.join(20)
-    assert first == [new]
-    assert shelf.get(NO_SESSION, "run", 2, 2) is new
-
-
-def test_a_failed_look_is_no_curve_and_the_next_one_reads(clock: Clock) -> None:
-    answers = iter([ValueError("gone"), Curves(loss=[], speed=[])])
-
-    def load(session: object, run: str, last_step: int) -> Curves:
-        found = next(answers)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    shelf = CurveShelf(load, clock)
-    with pytest.raises(ValueError, match="gone"):
-        shelf.get(NO_SESSION, "run", 1, 1)
-    assert shelf.get(NO_SESSION, "run", 1, 1).loss == []
-
-
-def test_of_many_runs_the_last_ones_are_kept(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_runs_the_last_ones_are_kept(still: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curves, "_RUNS", 2)
-    load = Loading(clock, 0.0)
-    shelf = CurveShelf(load, clock)
-    for run in ("a", "b", "a", "c", "a"):
-        shelf.get(NO_SESSION, run, 1, 1)
-    assert load.times == 3
-    shelf.get(NO_SESSION, "b", 1, 1)
-    assert load.times == 4
+    monkeypatch.setattr(curves, "_runs", OrderedDict())
+    for run in ("a", "b", "a", "c"):
+        still.context.store.read(lambda session, run=run: load_charts(session, run) and None)
+    assert list(curves._runs) == ["a", "c"]
+
+
+def test_a_value_that_is_no_number_moves_no_curve() -> None:
+    curve = Curve()
+    for step, value in ((5, math.inf), (3, math.nan), (4, 1.0)):
+        curve.add(step, value)
+    assert (curve.non_finite, curve.points) == (3, [(4.0, 1.0)])

@@ -1,13 +1,14 @@
-"""Where did the ranks stand when the run was halted? In words, from the evidence of the finding."""
+"""Where the ranks stood when a run was halted, from the evidence of the finding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
 from gonogo.evidence_round import by_relevance, is_told, stack_rank, tell_round
 from service.db.schema import RunRow
-from service.db.store import Session
 from service.evidence.artifacts import load_artifact
 
 MAX_FILES = 130
@@ -24,10 +25,9 @@ class Excerpt:
 
 
 def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Excerpt | None:
-    """Return what the collectives and the stacks of the first halt say, where they are here.
+    """Return the collectives and the stacks of the first halt; equal stacks are one group.
 
-    Equal stacks are one group, that of the named rank first. The excerpt bears the name of the most
-    telling stack listing.
+    The excerpt bears the name of the most telling stack.
     """
     halt = next((row for row in findings if row.severity is Severity.HALT), None)
     if halt is None:

@@ -1,0 +1,369 @@
+"""The sections below the first page: one for each phase, then what concerns all of them."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from gonogo.contract.doubt import Doubt, Effect
+from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
+from gonogo.contract.heartbeat import Identity
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.judge.words import sentence
+from service.report.judgement import decision_table, diagnosis_text, finding_lines, gate_table
+from service.report.numbers import SECTIONS, RankNumbers
+from service.report.pictures import phase_pictures
+from service.report.repeat import repeat_parts
+from service.report.summary import picture_text, summary_parts, took_s
+from service.report.text import (
+    NONE,
+    block,
+    code,
+    duration,
+    inline,
+    loss,
+    number,
+    percent,
+    ratio_words,
+    table,
+)
+from service.report.timeline import timeline_table
+from service.report.view import ReportView, RunReport
+
+MAX_FILES = 200
+FIELD_PLANS = frozenset({"m7c-125m"})
+"""Plans that the figures of the source reports can be compared with."""
+_UNSEEN = {
+    "util": "device utilisation: no device line falls into a step",
+    "device_mb": "device memory: no rank and no device reports any",
+    "host_mb": "host memory: no rank reports any",
+    "val_loss": "validation loss: no evaluation was due or reported",
+    "data": "sections of a step: not reported",
+}
+"""Series → the sentence where no rank has it."""
+
+
+def build_report(view: ReportView) -> str:
+    """Return the report of an experiment as Markdown; the same view gives the same text."""
+    parts = summary_parts(view)
+    for phase in view.phases:
+        parts += _phase(view, phase)
+    parts += ["## Timeline", timeline_table(view)]
+    parts += ["## Goodput", *_goodput(view)]
+    parts += ["## Forecast", _forecast(view)]
+    parts += ["## Environment", _environment(view)]
+    parts += ["## Configuration: ordered and run", *_configuration(view)]
+    if view.decisions:
+        parts += ["## Decisions", decision_table(view.decisions), _anchor(view)]
+    parts += ["## Repeat and check", *repeat_parts(view)]
+    parts += [f"Written {view.now} for {code(view.experiment.id)}, {view.url}"]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _phase(view: ReportView, phase: str) -> list[str]:
+    """Return a phase: its charts over all attempts, then each attempt."""
+    runs = view.runs_of(phase)
+    many = f", {len(runs)} attempts" if len(runs) > 1 else ""
+    charts = phase_pictures(view, phase)
+    parts = [f"## {phase}: {runs[-1].view.verdict or 'no verdict'}{many}"]
+    parts.append("\n".join(picture_text(row.name, row.chart.words) for row in charts))
+    for run in runs:
+        if many:
+            parts.append(f"### Attempt {run.view.attempt}: {run.view.verdict or 'no verdict'}")
+        parts += _run(view, run)
+    return parts
+
+
+def _run(view: ReportView, run: RunReport) -> list[str]:
+    outcome = run.view.outcome
+    ended = f"{outcome.code} ({outcome.klass}), by {outcome.actor}" if outcome else "not ended"
+    text = f" – {inline(outcome.text)}" if outcome and outcome.text else ""
+    parts = [
+        f"{code(run.view.id)}, {run.view.reason}, {inline(run.view.began)}, on"
+        f" {inline(run.view.host or 'no host')}. Outcome: {ended}{text}."
+    ]
+    if run.change:
+        parts.append(f"Changed: {code(json.dumps(run.change, sort_keys=True))}.")
+    if run.decision is not None:
+        parts += ["#### Gate", gate_table(run.decision.criteria), _left_out(run)]
+        parts.append(diagnosis_text(run) or "")
+    parts += ["#### Findings", "\n".join(finding_lines(run.findings)) or "None."]
+    unseen = "\n".join(f"- {inline(row)}" for row in not_observed(run))
+    parts += ["#### Not observed", unseen] if unseen else []
+    if run.ranks:
+        parts += ["#### Where the time goes", step_table(run), memory_table(run) or ""]
+    if run.devices:
+        parts += ["#### Devices", device_table(run)]
+    if view.experiment.plan in FIELD_PLANS:
+        parts += ["#### Expected", _field_table(run)]
+    return [*parts, "#### Artifacts", *_artifacts(run)]
+
+
+def _left_out(run: RunReport) -> str:
+    """Return which criteria were left out when the order was made, and why."""
+    rows = run.order.left_out if run.order is not None else []
+    told = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in rows)
+    return f"Left out: {told}." if told else ""
+
+
+def not_observed(run: RunReport) -> list[str]:
+    """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
+    said = run.decision.facts.get("doubts") if run.decision is not None else None
+    doubts = map(Doubt.model_validate, said) if isinstance(said, list) else ()
+    found = dict.fromkeys(sentence(row) for row in doubts if row.effect is Effect.NONE)
+    if not run.ranks:
+        return ["no rank wrote a heartbeat", *found]
+    missing = (text for name, text in _UNSEEN.items() if run.most(name, "count") is None)
+    found |= dict.fromkeys(missing)
+    if run.artifacts.dir is not None and not run.artifacts.reachable:
+        place = f"{run.artifacts.host} at {run.artifacts.dir}"
+        found[f"files of the run: they lie on {place}"] = None
+    return list(found)
+
+
+def step_table(run: RunReport) -> str:
+    """Return by rank how long steps take, and the share of each section."""
+    heads = ("rank", "last step", "step, median", "p95", "longest", *SECTIONS, "tok/s", "fetch")
+    return table(heads, [_step_row(rank) for rank in run.ranks])
+
+
+def _step_row(rank: RankNumbers) -> tuple[str, ...]:
+    steps, whole_s, seconds = rank.series.get("step_s"), rank.whole_step_s, rank.section_s
+    return (
+        str(rank.rank),
+        str(rank.last_step),
+        *(number(getattr(steps, name, None), 4, "s") for name in ("median", "p95", "highest")),
+        *(
+            f"{number(seconds[name], 3, 's')} ({percent(seconds[name], whole_s)})"
+            if name in seconds
+            else NONE
+            for name in SECTIONS
+        ),
+        number(rank.median("tok_s") or None),
+        number(rank.median("fetch_s"), 3, "s") if "fetch_s" in rank.series else NONE,
+    )
+
+
+def memory_table(run: RunReport) -> str | None:
+    """Return memory and utilisation by rank; None where nobody reports either."""
+    columns = {
+        "host memory, peak": ("host_mb", "highest", 1000.0, "GB"),
+        "device memory, peak": ("device_mb", "highest", 1000.0, "GB"),
+        "allocated, peak": ("alloc_mb", "highest", 1000.0, "GB"),
+        "device utilisation, median": ("util", "median", 1.0, "%"),
+    }
+    shown = {head: row for head, row in columns.items() if run.most(row[0], row[1])}
+    if not shown:
+        return None
+    rows = (
+        (str(rank.rank), *(_amount(rank, *row) for row in shown.values())) for rank in run.ranks
+    )
+    return table(("rank", *shown), rows)
+
+
+def _amount(rank: RankNumbers, name: str, statistic: str, per: float, unit: str) -> str:
+    value = getattr(rank.series.get(name), statistic, None)
+    return NONE if value is None else f"{number(value / per, 4, unit)}"
+
+
+def device_table(run: RunReport) -> str:
+    """Return the numbers of each device over the run."""
+    heads = (
+        "device", "rank", "samples", "utilisation, median", "memory, peak", "of",
+        "temperature, peak", "power, median", "clock held down by", "Xid", "ECC",
+    )  # fmt: skip
+    rows = (
+        (
+            code(row.uuid if row.index is None else f"{row.index} {row.uuid}"),
+            NONE if row.rank is None else str(row.rank),
+            str(row.samples),
+            number(row.median_util, 3, "%"),
+            number(row.peak_used_mb, 5, "MB"),
+            number(row.total_mb, 5, "MB"),
+            number(row.peak_temp_c, 3, "°C"),
+            number(row.median_power_w, 3, "W"),
+            inline(", ".join(row.throttled)) or "nothing",
+            f"**{', '.join(map(str, row.xids))}**" if row.xids else "none",
+            number(row.ecc_uncorrected),
+        )
+        for row in run.devices
+    )
+    return table(heads, rows)
+
+
+def _field_table(run: RunReport) -> str:
+    """Return the figures of the source reports beside the run's; they judge nothing."""
+    memory, fetch_s = run.most("device_mb", "highest"), run.most("fetch_s", "median")
+    ready_s = max((rank.loader_ready_s or 0.0 for rank in run.ranks), default=0.0)
+    rows = (
+        ("throughput", "37–38 tok/s (Gen4: 45–55; floor 39)", number(run.least("tok_s", "median"))),
+        ("one step", "108–120 s", duration(run.most("step_s", "median"))),
+        ("memory per GPU", "27 GB (batch 2), 18.9 GB (batch 1)", number(memory, 5, "MB")),
+        ("first loss", "5.6877 (ln 256 = 5.545)", loss(run.first("loss", "first"))),
+        ("first batch ready", "11.3 s", duration(ready_s or None)),
+        ("fetching a batch", "0.5 ms", number(fetch_s, 3, "s")),
+        ("50 000 steps", "claimed 35–40 h; at 38 tok/s 62 days", "see the forecast"),
+    )
+    return table(("", "field (A100×2 PCIe)", "measured, medians"), rows)
+
+
+def _artifacts(run: RunReport) -> list[str]:
+    """Return the files of a run: size, recorded digest, and whether the judge read the same."""
+    found = run.artifacts
+    place = f"In {code(found.dir)} on {inline(found.host or 'an unknown host')}."
+    parts = [place if found.dir else "It has no directory."]
+    said = run.decision.facts.get("files") if run.decision is not None else None
+    judged = {name: row.get("sha256") for name, row in (said or {}).items()}
+    rows = []
+    for row in run.files[:MAX_FILES]:
+        known = judged.get(row.path) if row.sha256 is not None else None
+        standing = (
+            "as judged" if known == row.sha256 else "**DIFFERS from the file that was judged**"
+        )
+        digest = code(row.sha256) if row.sha256 else NONE
+        rows.append((code(row.path), str(row.bytes), digest, standing if known else ""))
+    if rows:
+        parts.append(table(("file", "bytes", "SHA-256", ""), rows))
+    more = len(run.files) - len(rows)
+    return [*parts, f"And {more} more."] if more else parts
+
+
+def _goodput(view: ReportView) -> list[str]:
+    if view.goodput is None:
+        return ["No account was taken."]
+    named: list[tuple[str, Goodput]] = [("all", view.goodput)]
+    runs = view.goodput.runs
+    named += [(run.title, runs[run.view.id]) for run in view.runs if run.view.id in runs]
+    spent = [seconds_of(row) for _, row in named]
+    parts = [part for part in Part if any(seconds[part] > 0 for seconds in spent)]
+    rows = (
+        (
+            inline(name),
+            ratio_words(row),
+            duration(row.wall_s),
+            *(duration(seconds[part]) if seconds[part] else NONE for part in parts),
+        )
+        for (name, row), seconds in zip(named, spent, strict=True)
+    )
+    return [
+        table(("", "effective", "wall time", *(WORDS[part] for part in parts)), rows),
+        "*Effective* is the share of steps that count, productive and preserved, in the time with"
+        " devices (all but queue and decision); unknown time counts as lost.",
+    ]
+
+
+def _forecast(view: ReportView) -> str:
+    """Return the measured pace, what follows from it, and what was claimed (R18)."""
+    now, parts = view.experiment.forecast, []
+    if view.experiment.state is not ExperimentState.FINISHED:
+        parts.append(
+            f"From now: {duration(now.seconds_p50)} (p90 {duration(now.seconds_p90)}),"
+            f" {inline(now.basis)}."
+        )
+    took = took_s(view.experiment)
+    if now.claimed_seconds is None:
+        parts.append("Nobody claimed a duration (label `claimed_seconds`).")
+    else:
+        parts.append(f"Claimed: {duration(now.claimed_seconds)}.")
+    return " ".join([*parts, f"It took {duration(took)}."] if took is not None else parts)
+
+
+def _environment(view: ReportView) -> str:
+    """Return host, torch, code and devices of each run; equal runs share a row."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run in view.runs:
+        rows.setdefault(_environment_row(run), []).append(run.title)
+    heads = ("runs", "host", "worker", "torch", "git SHA", "devices", "measured peak", "preflight")
+    return table(heads, [(", ".join(runs), *row) for row, runs in rows.items()])
+
+
+def _environment_row(run: RunReport) -> tuple[str, ...]:
+    ran = run.ran[min(run.ran)] if run.ran else Identity()
+    found = run.preflight
+    checks = found.checks if found else []
+    texts = {row.id: row.text for row in checks}
+    warned = "; ".join(
+        f"{row.id} {row.outcome}: {row.text}" for row in checks if row.outcome != "pass"
+    )
+    devices = (
+        ", ".join(f"{row.get('device')} {row.get('name')}" for row in found.devices)
+        if found
+        else ""
+    )
+    peak = found.peak_flops if found else None
+    sha = ran.git_sha or texts.get("code")
+    return (
+        inline(run.view.host or NONE),
+        inline(run.view.worker or NONE),
+        inline(ran.torch or texts.get("environment") or NONE),
+        code(sha) if sha else NONE,
+        inline(devices or NONE),
+        number(peak / 1e12, 3, "TFLOP/s") if peak else NONE,
+        inline(warned or ("passed" if found else "not recorded")),
+    )
+
+
+def _configuration(view: ReportView) -> list[str]:
+    """Return what was ordered beside what ran, equal rows of runs together."""
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for run in view.runs:
+        for row in _identity_rows(run):
+            rows.setdefault(row, []).append(run.title)
+    heads = ("field", "ordered", "what the ranks said", "counted on the model", "", "runs")
+    cells = [
+        (*row, "all" if len(runs) == len(view.runs) else ", ".join(runs))
+        for row, runs in sorted(rows.items())
+    ]
+    train = json.dumps(view.train, indent=1, ensure_ascii=False, sort_keys=True)
+    found = [table(heads, cells)] if cells else []
+    return [*found, "The whole training configuration of the plan:", block(train, "json")]
+
+
+def _identity_rows(run: RunReport) -> Iterator[tuple[str, ...]]:
+    ordered = run.order.identity if run.order else Identity()
+    for name in Identity.model_fields:
+        wanted = getattr(ordered, name)
+        said = {rank: getattr(identity, name) for rank, identity in run.ran.items()}
+        counted = getattr(run.counted, name) if run.counted else None
+        if wanted is None and counted is None and not any(v is not None for v in said.values()):
+            continue
+        alike = {_value(value) for value in said.values()}
+        by_rank = "; ".join(f"rank {rank}: {_value(value)}" for rank, value in said.items())
+        yield (
+            name,
+            _value(wanted) if wanted is not None else "not checked",
+            by_rank if len(alike) > 1 else "".join(alike) or "nothing",
+            _value(counted),
+            _agreement(wanted, list(said.values()), name),
+        )
+
+
+def _value(value: Any) -> str:
+    if value is None:
+        return NONE
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return code(f"{text[:20]}…" if isinstance(value, str) and len(text) > 24 else text)
+
+
+def _agreement(wanted: Any, said: list[Any], name: str) -> str:
+    """Return whether the ranks agree with the order, as the identity criterion counts it."""
+    told = [value for value in said if value is not None]
+    if wanted is None or not said:
+        return ""
+    if not told:
+        return "not reported"
+    slack = 0.02 * wanted if name == "params" else None
+    equal = all(
+        value == wanted if slack is None else abs(value - wanted) <= slack for value in told
+    )
+    word = "equal" if slack is None else "equal within 2 %"
+    word = word if equal else "**DIFFERS**"
+    return word if len(told) == len(said) else f"{word}, where reported"
+
+
+def _anchor(view: ReportView) -> str:
+    """Return what the chain of decisions ends in, so that nobody can remove its end unseen."""
+    head = view.decisions[-1]
+    return (
+        f"The chain ends in decision {head.seq} with the hash {code(head.hash)}."
+        f" {code(f'gonogo verify --anchor {head.hash[:16]}')} shows whether it is still there."
+    )

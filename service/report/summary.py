@@ -1,0 +1,250 @@
+"""The first page of a report: verdict, why, numbers, one chart, what next."""
+
+from datetime import datetime
+
+from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.judge.course.cause import cause_of
+from gonogo.judge.failures import explain_decision
+from service.report.judgement import condition_table, diagnosis_text, finding_lines, gate_table
+from service.report.pictures import overview
+from service.report.text import NONE, block, code, duration, inline, loss, number, percent, table
+from service.report.view import ReportView, RunReport
+
+
+def title_of(view: ReportView) -> str:
+    """Return the title: `NO_GO: name`, `no verdict yet: name`."""
+    experiment = view.experiment
+    over = experiment.state is ExperimentState.FINISHED
+    nothing = "no verdict" if over else "no verdict yet"
+    return f"{experiment.verdict_words or nothing}: {experiment.name}"
+
+
+def summary_parts(view: ReportView) -> list[str]:
+    """Return the first page, and below it what to look at first."""
+    experiment = view.experiment
+    parts = [
+        f"# {inline(title_of(view))}",
+        table(("", ""), _facts(view)),
+        f"**Recommendation.** {recommendation(view)}",
+    ]
+    if experiment.next:
+        width = max(len(row.command) for row in experiment.next)
+        lines = (f"{row.command:<{width}}  # {row.text}" for row in experiment.next)
+        parts += ["**Next.**", block("\n".join(lines), "sh")]
+    parts.append(_phase_table(view))
+    shown = overview(view)
+    if shown is not None:
+        parts.append(picture_text(shown.name, shown.chart.words))
+    parts += _override_parts(view)
+    if experiment.conditions:
+        parts += ["### Conditions", condition_table(experiment.conditions)]
+    return parts + (_first_look(view.culprit) if view.culprit is not None else [])
+
+
+def picture_text(name: str, words: str) -> str:
+    """Return a picture as Markdown names it."""
+    return f"![{inline(words.replace('[', '(').replace(']', ')'))}]({name}.svg)"
+
+
+def _facts(view: ReportView) -> list[tuple[str, str]]:
+    experiment = view.experiment
+    known = view.culprit is not None or experiment.verdict
+    why = "evidence" if experiment.overrides else "cause" if known else "so far"
+    facts = [
+        ("verdict", f"**{title_of(view).partition(':')[0]}**"),
+        (why, _cause(view)),
+        ("decided by", _decided_by(view)),
+        ("state", experiment.state.value),
+        ("plan", f"{code(experiment.plan)} {code(view.plan_digest[:12])}"),
+        ("submitted by", f"{inline(view.created_by)} at {experiment.created_at}"),
+        ("ended", experiment.ended_at or NONE),
+    ]
+    if view.fault:
+        facts.append(("fault on purpose", code(view.fault)))
+    if experiment.waiting_for:
+        facts.append(("waits for", inline(experiment.waiting_for)))
+    if experiment.waiting_until:
+        facts.append(("until", experiment.waiting_until))
+    return facts
+
+
+def _cause(view: ReportView) -> str:
+    """Return what the evidence says, in one sentence, whatever a person decided."""
+    run = view.culprit
+    if run is None:
+        phases = view.experiment.phases
+        by_hand = {row.phase for row in view.experiment.overrides}
+        shown = [row for row in phases if row.name not in by_hand]
+        passed = sum(row.verdict == Verdict.GO or view.is_met(row.name) for row in shown)
+        return f"{passed} of {len(phases)} phases passed with GO"
+    criteria = run.decision.criteria if run.decision else []
+    text = f"{run.title}: {inline(cause_of(run.findings, run.view.outcome, criteria))}"
+    said = run.decision.cause if run.decision else None
+    if said is None or not said.line:
+        return text
+    return f"{text}; last line of {code(said.log)}: {inline(said.line)}"
+
+
+def _last_verdict(view: ReportView) -> Decision | None:
+    return next((row for row in reversed(view.decisions) if row.verdict is not None), None)
+
+
+def _decided_by(view: ReportView) -> str:
+    last = _last_verdict(view)
+    if last is None:
+        return NONE
+    about = f"about {last.phase}" if last.phase else "about the experiment"
+    return f"{inline(last.actor)} ({last.kind.value}), {code(last.id)} {about}, at {last.at}"
+
+
+def recommendation(view: ReportView) -> str:
+    """Return what to do now; it claims no evidence that is not there."""
+    experiment = view.experiment
+    if experiment.state is ExperimentState.AWAITING_DECISION:
+        return f"It waits for a person ({inline(experiment.waiting_for or 'a decision')})."
+    if experiment.state is not ExperimentState.FINISHED:
+        if experiment.waiting_for:
+            return f"Nothing is decided yet, and it waits for {inline(experiment.waiting_for)}."
+        return "Nothing yet: it continues by itself."
+    summary = inline(experiment.summary or "")
+    if experiment.overrides and not _by_evidence(view):
+        if experiment.verdict in PASSING:
+            advice = "continue at that person's word alone"
+        else:
+            refused = experiment.verdict is Verdict.NO_GO
+            advice = "do not go on" if refused else "nothing follows from it"
+        return f"A person decided, not the evidence; {advice}. {summary}"
+    if experiment.verdict is None:
+        return f"{summary} Submit it again when it is wanted."
+    return {
+        Verdict.GO: f"Go. {summary}",
+        Verdict.CONDITIONAL_GO: f"Go only under the conditions below. {summary}",
+        Verdict.INCONCLUSIVE: f"Not enough evidence. {summary}",
+        Verdict.NO_GO: f"{_after_no_go(view)} {summary}",
+    }[experiment.verdict]
+
+
+def _by_evidence(view: ReportView) -> bool:
+    """Say whether evidence refused in the end what a person had let continue."""
+    verdict, last = view.experiment.verdict, _last_verdict(view)
+    refused = verdict in (Verdict.NO_GO, Verdict.INCONCLUSIVE)
+    return refused and last is not None and not last.by_hand and last.verdict == verdict
+
+
+def _after_no_go(view: ReportView) -> str:
+    run = view.culprit
+    decision = run.decision if run else None
+    row = None if decision is None else explain_decision(decision)
+    if row is not None:
+        remedy = inline(f"{row.remedy[0].upper()}{row.remedy[1:]}")
+        return f"Do not go on. {remedy} ({row.name})."
+    if decision is not None and decision.cause is not None and decision.cause.look:
+        unknown = "The failure is unknown; look" if decision.cause.unknown else "Look"
+        return f"Do not go on. {unknown} at the evidence in the order below."
+    return "Do not go on. Look at the evidence below."
+
+
+def _phase_table(view: ReportView) -> str:
+    """Return one row per run, and the phases that have none."""
+    heads = (
+        "phase", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
+        "tok/s, median", "step, median", "slowest section", "peak memory", "took", "run",
+    )  # fmt: skip
+    rows = [_phase_row(run) for run in view.runs]
+    rows += [
+        (phase.name, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 9)
+        for phase in view.experiment.phases
+        if phase.name not in view.phases
+    ]
+    return table(heads, rows)
+
+
+def _phase_row(run: RunReport) -> tuple[str, ...]:
+    outcome = run.view.outcome
+    device, host = run.most("device_mb", "highest"), run.most("host_mb", "highest")
+    memory = f"{host / 1000:.2f} GB host" if host is not None else NONE
+    return (
+        run.title,
+        outcome.code.value if outcome else run.view.state.value,
+        f"**{run.view.verdict}**" if run.view.verdict else NONE,
+        f"{min((rank.last_step for rank in run.ranks), default=0)} / {run.view.steps}",
+        loss(run.first("loss", "first")),
+        loss(run.first("loss", "last")),
+        loss(run.first("val_loss", "last")),
+        number(run.least("tok_s", "median")),
+        duration(run.most("step_s", "median")),
+        slowest_section(run) or NONE,
+        f"{device / 1000:.2f} GB" if device else memory,
+        duration(took_s(run.view)),
+        code(run.view.id),
+    )
+
+
+def slowest_section(run: RunReport) -> str | None:
+    """Return the section in which the slowest rank spends most of a step, with its share."""
+    timed = [rank for rank in run.ranks if "step_s" in rank.series and "data" in rank.series]
+    if not timed:
+        return None
+    slow = max(timed, key=lambda rank: rank.median("step_s"))
+    seconds = slow.section_s
+    name = max(seconds, key=lambda key: seconds[key])
+    return f"{name} {percent(seconds[name], slow.whole_step_s)}"
+
+
+def took_s(view: RunView | ExperimentView) -> float | None:
+    """Return the seconds from the beginning of a run or an experiment to its end."""
+    if view.started_at is None or view.ended_at is None:
+        return None
+    start, end = map(datetime.fromisoformat, (view.started_at, view.ended_at))
+    return (end - start).total_seconds()
+
+
+def _override_parts(view: ReportView) -> list[str]:
+    """Return what a person decided and still stands, beside what the evidence says."""
+    experiment = view.experiment
+    if not experiment.overrides:
+        return []
+    rows = (
+        (
+            code(row.condition) if row.condition else row.phase,
+            f"**{row.verdict} by hand**",
+            f"**{row.evidence}**" if row.evidence else "nothing was judged",
+            inline(row.actor),
+            inline(row.reason),
+            row.at,
+            code(row.decision),
+        )
+        for row in experiment.overrides
+    )
+    heads = ("about", "a person says", "the evidence says", "who", "why", "at", "decision")
+    parts = ["### Decided by hand", table(heads, rows)]
+    if experiment.never_ran:
+        parts.append(f"Never ran: {', '.join(experiment.never_ran)}.")
+    return parts
+
+
+def _first_look(run: RunReport) -> list[str]:
+    """Return what to look at first: finding, diagnosis, failed criteria, stack, log."""
+    parts = [f"## Look here first: {run.title} {code(run.view.id)}"]
+    parts.append("\n".join(finding_lines(run.findings, evidence=False)))
+    parts.append(diagnosis_text(run) or "")
+    if run.decision is not None:
+        parts += _look_parts(run.decision.cause)
+        bad = [row for row in run.decision.criteria if row.outcome != "pass"]
+        parts.append(gate_table(bad) if bad else "")
+    if run.stack is not None:
+        parts += [f"Where it stood ({code(run.stack.name)}):", block(run.stack.text)]
+    if run.log is not None:
+        parts += [f"The end of {code(run.log.name)}:", block(run.log.text)]
+    return parts
+
+
+def _look_parts(said: Cause | None) -> list[str]:
+    """Return where to look at a failure that no diagnosis fits, in order."""
+    if said is None or not said.look:
+        return []
+    unknown = "**Unknown failure**: no known one fits its facts. " if said.unknown else ""
+    places = "\n".join(f"{number}. {inline(place)}" for number, place in enumerate(said.look, 1))
+    return [f"{unknown}Look, in this order:", places]
