@@ -1,4 +1,4 @@
-"""At which commit does a checkout stand? Standard library only."""
+"""The commit of a checkout. Standard library only."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ _SHA = re.compile(r"[0-9a-f]{40,64}")
 
 
 def load_commit(root: Path) -> str | None:
-    """Return the commit of a checkout, without asking git; None where there is none to read."""
+    """Return the commit of a checkout, without git; None if there is none."""
     folder = root / ".git"
     try:
         if folder.is_file():  # a worktree's

@@ -1,11 +1,8 @@
-"""Read a round of evidence: which file says most, and where do the ranks stand?
+"""Order the files of an evidence round, and put them into words. Pure.
 
-Pure: paths and texts in, order and words out. The collectives come first, for they name who strayed
-and who is missing. Then comes who stands outside of what others wait for, and where. Then come the
-stacks, the culprit's before the others', grouped so that 64 of them become two lines. A stack
-listing is what the worker's reader writes: threads at the margin, the main thread first, frames
-indented below it, innermost first. Two stacks are equal when their main threads' frames are, but
-for addresses, offsets, and ids of threads and processes.
+The collectives come first, then the places of the ranks, then the stacks: the culprit's first, and
+equal stacks as one group. Stacks are equal if the frames of their main threads are, without
+addresses, offsets, and ids of threads and processes.
 """
 
 import re
@@ -42,7 +39,7 @@ _HANGS = frozenset(
 """Findings of a process that still stood when its evidence was taken."""
 FRAMES_SHOWN = 16
 _NOISE = (
-    (re.compile(r"\s+"), " "),  # first: what follows begins at each blank
+    (re.compile(r"\s+"), " "),
     (re.compile(r" ?\+?\b0x[0-9a-fA-F]+"), ""),
     (re.compile(r"\b(pid|tid|thread|Thread)([-_ =:]*)\d+\b"), r"\1\2N"),
 )
@@ -54,7 +51,7 @@ def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
 
     Args:
         paths: of files in a round's folder.
-        culprit: the rank that a finding names; its files go before those of its peers.
+        culprit: the rank that a finding names.
     """
 
     def weight(path: str) -> tuple[int, bool, int, str]:
@@ -70,7 +67,7 @@ def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
 
 
 def stack_rank(path: str) -> int | None:
-    """Return the rank whose stack listing a path names; None for any other file."""
+    """Return the rank of a stack listing; None for any other file."""
     found = _OF_RANK.fullmatch(PurePosixPath(path).name)
     return int(found["rank"]) if found and found["kind"] == "stacks" else None
 
@@ -78,14 +75,12 @@ def stack_rank(path: str) -> int | None:
 def where_it_stood(
     findings: Sequence[Finding], rank: int | None, outcome: OutcomeCode | None = None
 ) -> str | None:
-    """Return the file that says most of a hang: the culprit's stack, else who is in which call.
-
-    A round that follows another one may hold neither; that one's are of the same hang.
+    """Return the most telling file of a hang: the culprit's stack, else the first by relevance.
 
     Args:
         findings: of a run, in their order.
-        rank: the one that is to blame, where one is.
-        outcome: why the run ended, where that is known.
+        rank: the culprit, if known.
+        outcome: why the run ended, if known.
     """
     halt = halt_behind(findings, outcome)
     if halt is None or halt.detector not in _HANGS:
@@ -108,10 +103,10 @@ def is_told(path: str) -> bool:
 
 
 def tell_round(texts: Mapping[str, str], culprit: int | None = None) -> str:
-    """Return a round in words: what the collectives say, then the stacks, grouped; else nothing.
+    """Return a round in words: the collectives, the places, then the groups of stacks.
 
     Args:
-        texts: path of a file in the round → its text; other files are passed over.
+        texts: path of a file in the round → its text.
         culprit: the rank that a finding names.
     """
     return _told(texts, culprit, whole=True)
@@ -146,18 +141,18 @@ class StackGroup:
 
     ranks: tuple[int, ...]
     frames: tuple[str, ...]
-    """Innermost first; empty where no stack could be read."""
+    """Innermost first; empty if no stack could be read."""
     problem: str = ""
     """Why there are no frames."""
 
     def line(self) -> str:
-        """Return the group on one line: who, in which frame, called by whom."""
+        """Return the group on one line: ranks and innermost frames."""
         if not self.frames:
             return f"{ranks_text(self.ranks)}: {self.problem or _NO_FRAMES}"
         return f"{ranks_text(self.ranks)}: {' < '.join(self.frames[:3])}"
 
     def listing(self) -> str:
-        """Return the group with its frames, one on a line, cut when there are many."""
+        """Return the group with its frames, one on a line."""
         head = f"{ranks_text(self.ranks)}:"
         if not self.frames:
             return f"{head} {self.problem or _NO_FRAMES}"
@@ -185,7 +180,7 @@ def group_stacks(listings: Mapping[int, str], culprit: int | None = None) -> lis
 
 
 def main_frames(listing: str) -> tuple[str, ...]:
-    """Return the frames of a listing's first thread, without what differs by chance."""
+    """Return the frames of a listing's first thread, without addresses and ids."""
     frames: list[str] = []
     threads = 0
     for line in listing.splitlines():
@@ -205,6 +200,6 @@ def _plain(line: str) -> str:
 
 
 def _problem(listing: str) -> str:
-    """Return the first words of a listing without frames: why a reader found nothing."""
+    """Return the first words of a listing without frames."""
     first = next((line for line in listing.splitlines() if line.strip()), "")
     return _plain(first)[:200]

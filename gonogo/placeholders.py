@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 RUN_DIR = "run_dir"
 RESUME = "resume"
 AT_START = frozenset((RUN_DIR, RESUME))
-"""Names that are known only where a run is started: an order holds them as they were written."""
+"""Names that are filled where a run is started."""
 
 _NAME = r"[A-Za-z_][\w-]*(?:\.[\w-]+)*"
 _PLACEHOLDER = re.compile(rf"(?<![${{])(?:\{{\{{(?P<kept>{_NAME})\}}\}}|\{{(?P<name>{_NAME})\}})")
@@ -23,7 +23,7 @@ def names_in(text: str) -> Iterator[str]:
 
 
 def mentions(text: str, names: Iterable[str]) -> bool:
-    """Say whether a text holds one of these names in single or double braces."""
+    """Whether a text holds one of these names in single or double braces."""
     found = {row["name"] or row["kept"] for row in _PLACEHOLDER.finditer(text)}
     return not found.isdisjoint(names)
 
@@ -32,9 +32,9 @@ def fill(text: str, values: Mapping[str, str], *, later: Iterable[str] = ()) -> 
     """Return a text with its placeholders filled; one of an unknown name stays.
 
     Args:
-        text: the text as a plan holds it.
-        values: name → what stands for it.
-        later: names that another call fills; their double braces stay, too.
+        text: of a plan.
+        values: name → value.
+        later: names that another call fills.
     """
     waiting = frozenset(later)
 
@@ -48,10 +48,10 @@ def fill(text: str, values: Mapping[str, str], *, later: Iterable[str] = ()) -> 
 
 
 def fill_words(words: Iterable[str], values: Mapping[str, str]) -> list[str]:
-    """Return the words of a command with what is known where it is started.
+    """Return the words of a command with their placeholders filled.
 
     Without a checkpoint the words that only name it are left out: `--resume={resume}`,
-    `ckpt={resume}`, and `{resume}` together with the option before it (`--resume {resume}`).
+    `ckpt={resume}`, and `{resume}` together with the option before it.
     """
     found: list[str] = []
     for word in words:

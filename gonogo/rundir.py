@@ -338,7 +338,8 @@ def pruned_text(path: Path) -> str | None:
     what = "its checkpoints were" if found.get("what") == "checkpoints" else "it was"
     at, when = found.get("at"), ""
     with suppress(OverflowError, OSError, ValueError):
-        when = f" on {datetime.fromtimestamp(at, UTC):%Y-%m-%d}" if isinstance(at, float) else ""
+        if isinstance(at, int | float):
+            when = f" on {datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
     policy = found.get("policy")
     return f"{what} pruned{when} ({policy if isinstance(policy, str) else 'nobody says why'})"
 

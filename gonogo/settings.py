@@ -21,7 +21,7 @@ REACHED_FILE = "reached.json"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One environment name: who reads it, its default as written, its unit and its meaning."""
+    """One environment name."""
 
     env: str
     default: str | None
@@ -188,8 +188,7 @@ def read(environ: Mapping[str, str], process: str) -> dict[str, str | None]:
     """Return the rows that a process reads: environment name → value or default.
 
     Raises:
-        Rejected: the environment has a `GONOGO_*` name that the table lacks, or the file of a
-            secret cannot be read.
+        Rejected: an unknown `GONOGO_*` name, or the file of a secret cannot be read.
     """
     known = known_names()
     for name in environ:
@@ -201,14 +200,14 @@ def read(environ: Mapping[str, str], process: str) -> dict[str, str | None]:
 
 
 def known_names() -> frozenset[str]:
-    """Return every name that some process of ours reads."""
+    """Return every known name."""
     return frozenset(
         name for row in TABLE for name in (row.env, *([f"{row.env}_FILE"] if row.secret else []))
     )
 
 
 def _value(row: Setting, environ: Mapping[str, str]) -> str | None:
-    """Return what is set, or what the file holds that is named instead, or the default."""
+    """Return the value, or that of its file, or the default."""
     found = environ.get(row.env)
     file = environ.get(f"{row.env}_FILE") if row.secret else None
     if found or not file:
@@ -223,13 +222,13 @@ def home_of(values: Mapping[str, str | None]) -> Path:
     """Return GONOGO_HOME as an absolute path.
 
     Raises:
-        Rejected: nobody knows whose home `~` is, or no record can hold the path.
+        Rejected: `~` has no meaning, or the path is no text.
     """
     asked = Path(values["GONOGO_HOME"] or "~/.gonogo")
     try:
         home = asked.expanduser().absolute()
         str(home).encode()
-    except RuntimeError as error:  # a user without HOME and without an entry, as in a container
+    except RuntimeError as error:  # no HOME, as in a container
         raise Rejected(f"GONOGO_HOME: {asked}: nobody knows where that is") from error
     except UnicodeEncodeError as error:
         raise Rejected(

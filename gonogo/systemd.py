@@ -1,7 +1,6 @@
-"""What does systemd hear of a process? READY, STATUS, WATCHDOG and STOPPING (sd_notify(3)).
+"""Notify systemd of READY, STATUS, WATCHDOG and STOPPING (sd_notify(3)).
 
-Outside a unit of `Type=notify` nothing is said. Nobody waits for what is said, and a socket that
-takes nothing is weather: the process goes on.
+Outside a unit of `Type=notify` nothing is sent. A socket that refuses changes nothing.
 """
 
 import socket
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 NAMES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
-"""What a unit's main process is given in its environment; nothing that it starts should be."""
+"""Environment names of a unit's main process; its children must not inherit them."""
 
 
 @dataclass(slots=True)
@@ -19,11 +18,11 @@ class Notifier:
     address: str | None = None
     """None: there is no such unit."""
     watchdog_s: float | None = None
-    """After how long without a word the process is taken for hung; None: never."""
+    """Seconds of silence after which systemd restarts the process; None: never."""
     _next_at: float = field(default=float("-inf"), init=False, repr=False)
 
     def say(self, **words: str) -> None:
-        """Say `NAME=value`, each on a line of one message."""
+        """Send `NAME=value`, each on a line of one message."""
         if self.address is None:
             return
         message = "\n".join(f"{name}={value}" for name, value in words.items())
@@ -36,14 +35,14 @@ class Notifier:
             return
 
     def live(self, now: float) -> None:
-        """Say that the process works, as often as the watchdog needs; `now` is monotonic."""
+        """Send WATCHDOG as often as systemd needs it; `now` is monotonic."""
         if self.watchdog_s is not None and now >= self._next_at:
             self._next_at = now + self.watchdog_s / 4
             self.say(WATCHDOG="1")
 
 
 def load_notifier(environ: Mapping[str, str], pid: int) -> Notifier:
-    """Return the notifier of process `pid`; a watchdog that means another process is not ours."""
+    """Return the notifier of process `pid`."""
     micros = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID", str(pid)) == str(pid) and micros.isdecimal()
     return Notifier(

@@ -36,8 +36,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.part import save_refusal
-from gonogo.supervise.launch.node_launchers import told_node
-from gonogo.supervise.launch.place import NoPlace, Place
+from gonogo.supervise.launch.nodes import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end, load_keeping
 from gonogo.supervise.release import own_python

@@ -33,7 +33,7 @@ from gonogo.planning.source import (
     bundled_plan_names,
     parse_plan,
 )
-from gonogo.supervise.devices.listing import has_nodes
+from gonogo.supervise.devices.query import has_nodes
 from gonogo.supervise.given_up import load_refusals
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
 from gonogo.supervise.quarantine import load_quarantines

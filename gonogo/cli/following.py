@@ -15,7 +15,7 @@ from gonogo.contract.stack_places import classify, describe_places, parse_frames
 from gonogo.evidence_round import stack_rank
 from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir, read_tail
-from gonogo.supervise.launch.place import Place as Part
+from gonogo.supervise.launch.nodes import Place as Part
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 TELL_EVERY_S = 10.0

@@ -24,8 +24,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.launch.node_launchers import NODE_LAUNCHERS, read_node
-from gonogo.supervise.launch.place import NoPlace
+from gonogo.supervise.launch.nodes import NODE_LAUNCHERS, NoPlace, read_node
 from gonogo.supervise.locks import take_lock
 from gonogo.supervise.weather import Weather
 

@@ -34,7 +34,7 @@ from gonogo.ledger.verify import (
     verify_folder,
 )
 from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key, shown_key
-from gonogo.supervise.prune.directories import find_undecided
+from gonogo.supervise.prune import find_undecided
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Keys = Annotated[

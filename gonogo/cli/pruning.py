@@ -19,17 +19,17 @@ from gonogo.contract.api import ExperimentView
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.output import KeptRun, Pruned, PrunedRun
-from gonogo.supervise.prune.decide import (
+from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
     Course,
     Policy,
     RunFacts,
     decide,
+    load_facts,
     old_enough,
 )
-from gonogo.supervise.prune.directories import load_facts
-from gonogo.supervise.prune.directories import prune as prune_directory
+from gonogo.supervise.prune import prune as prune_directory
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 

@@ -24,7 +24,7 @@ from gonogo.planning.resolve import (
 )
 from gonogo.rundir import is_text
 from gonogo.supervise.launch.command import OBSERVE, check_patterns
-from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
 from gonogo.trainer.identity import digest_files
 
 LEAST_BATCH_S = 60.0

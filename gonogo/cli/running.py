@@ -54,9 +54,8 @@ from gonogo.files import is_there
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
 from gonogo.signing import own_signing_key
-from gonogo.supervise.devices.choice import has_devices
-from gonogo.supervise.devices.listing import list_host_devices
-from gonogo.supervise.devices.visible import visible_devices
+from gonogo.supervise.devices.choice import has_devices, visible_devices
+from gonogo.supervise.devices.query import list_host_devices
 from gonogo.supervise.end_request import reads_no_halt
 from gonogo.supervise.exit_record import last_error_line
 from gonogo.supervise.keeper.gone import tell_gone
@@ -65,7 +64,7 @@ from gonogo.supervise.keeper.meeting import MEET_LIMIT_S, find_port
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.late_look import look_late
 from gonogo.supervise.launch.command import OBSERVE
-from gonogo.supervise.launch.place import Place, rendezvous_ports
+from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.locks import (
     HOST_FOLDER,
     DeviceLocks,
@@ -75,7 +74,7 @@ from gonogo.supervise.locks import (
     open_host_folder,
 )
 from gonogo.supervise.lost import end_lost
-from gonogo.supervise.preflight.preflight import check_host
+from gonogo.supervise.preflight.host_checks import check_host
 from gonogo.supervise.processes import NODE_NAME
 from gonogo.supervise.quarantine import without_quarantined
 from gonogo.supervise.start import start_draining, start_keeper
@@ -474,7 +473,7 @@ def _devices_of(host: _Host, environ: Mapping[str, str]) -> tuple[str, ...] | No
     listing = list_host_devices()
     if listing.error is not None:
         return ()
-    seen = visible_devices([row.device() for row in listing.devices], environ)
+    seen = visible_devices(listing.devices, environ)
     fit = without_quarantined(host.home, [row.uuid for row in seen], time.time())
     return choose_together(host.locks.free(fit), len(host.place.ranks))
 

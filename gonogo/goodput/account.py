@@ -1,8 +1,7 @@
-"""How is the wall time of a run split? By its lifecycle, its rank's lines and what came after it.
+"""Split the wall time of a run into parts, by its lifecycle and the lines of a rank.
 
-Guarantees: the parts sum to the wall time and none is negative, whatever the clocks said. Where a
-host's clock and the service's do not fit (a rank that tells more time than there was), all of it is
-unknown. A step counts once: as lost in the attempt whose work was thrown away.
+The parts sum to the wall time and none is negative. If a rank reports more time than there was, all
+of it is unknown. A step counts as lost in the attempt whose work was thrown away.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,28 +12,28 @@ from gonogo.goodput.lines import STEP, Told
 
 Seconds = dict[Part, float]
 SLACK_S = 0.001
-"""What rounding of stamps may add up to."""
+"""Tolerance for rounded stamps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTimes:
-    """What the service knows of a run, Unix seconds."""
+    """Times of a run, Unix seconds."""
 
     opened_at: float
-    """When it was queued; not before the run ahead of it had ended."""
+    """When it was queued, or the run before it had ended."""
     placed_at: float | None
-    """When a worker claimed it, or its engine let it wait no longer; None: it is queued."""
+    """When a worker or its engine took it; None: it is queued."""
     ended_at: float | None
-    """None: it goes on."""
+    """None: it is running."""
     found_at: float | None = None
-    """When the first finding was made that halts."""
+    """Time of the first finding that halts."""
     again: bool = False
     """Whether it is a later attempt of its phase."""
     completed: bool = False
     unseen_end: bool = False
-    """Whether it ended where nobody saw it: it may have trained on after its last line."""
+    """Whether nobody saw its end: it may have trained on after its last line."""
     resumed_steps: tuple[int, ...] = ()
-    """Of each later attempt of its phase: after which step it went on; 0: it began anew."""
+    """Of each later attempt of its phase: the step after which it resumed; 0: from the start."""
 
 
 def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
@@ -42,8 +41,8 @@ def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
 
     Args:
         times: its lifecycle.
-        told: what one of its ranks said; None: nothing was heard.
-        now: Unix seconds; ends the account of a run that goes on.
+        told: account of one of its ranks; None: no lines.
+        now: Unix seconds; the end of a running run.
     """
     seconds = dict.fromkeys(Part, 0.0)
     end = now if times.ended_at is None else times.ended_at
@@ -71,7 +70,7 @@ def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
 
 
 def _steps(times: RunTimes, told: Told) -> Seconds:
-    """Split the time of the steps by what has become of their work."""
+    """Split the time of the steps by whether their work was kept."""
     kept_step = _kept_step(times, told)
     if kept_step is None:
         return {Part.PRODUCTIVE: told.step_s}
@@ -93,7 +92,7 @@ def _kept_step(times: RunTimes, told: Told) -> int | None:
 
 
 def _time_of(told: Told, step: int) -> tuple[float, float]:
-    """Return the least and the most that the steps up to one may have taken, in seconds."""
+    """Return the least and the most seconds that the steps up to one may have taken."""
     base = told.base_step or 0
     if step <= base:
         return 0.0, 0.0
@@ -106,7 +105,7 @@ def _time_of(told: Told, step: int) -> tuple[float, float]:
 
 
 def _tail(times: RunTimes, told: Told, start: Part, after_s: float) -> Seconds:
-    """Split what no line closed: the part that was open, and the time after the last line."""
+    """Split the part that no line closed, and the time after the last line."""
     all_s = told.pending_s + after_s
     prepares = told.part in (Part.START, Part.RESTART)
     if times.ended_at is None:
@@ -135,9 +134,8 @@ def account_experiment(
 
     Args:
         opened_at: when it was submitted, Unix seconds.
-        ended_at: when it was over; None: it goes on.
-        runs: (opened, ended or now, seconds by part) of each, none beginning before its forerunner
-            had ended, or ending before it began.
+        ended_at: None: it is running.
+        runs: (opened, ended or now, seconds by part) of each, in order and without overlap.
         now: Unix seconds.
     """
     seconds = dict.fromkeys(Part, 0.0)

@@ -1,12 +1,10 @@
-"""What a rank spent its time on, by the timeline of its lines. It can be stored and continued.
+"""Account for the time of one rank, by the timeline of its lines. It can be stored and continued.
 
-The timeline says where the rank is; each second since the line before belongs to that place. Time
-is the rank's monotonic clock. All seconds sum to the time from the first line to the last one. A
-step that was made before is repeated. Missing lines (`seq` jumps) leave unknown time. One rank
-stands for all: steps of a synchronous run end together.
+Each second since the line before belongs to the rank's place then, by its monotonic clock. All
+seconds sum to the time from the first line to the last. A step that was made before is repeated.
+Missing lines (`seq` jumps) leave unknown time. One rank stands for all.
 
-A checkpoint whose line comes steps later was written beside them. It takes the time of its section,
-and holds the steps up to the one that its path names.
+A checkpoint that was written beside later steps holds the steps up to the one in its path.
 """
 
 import re
@@ -20,14 +18,14 @@ from gonogo.timeline.rank import RankStream
 
 _STEP = re.compile(r"step_([0-9]{1,16})/?$")
 MAX_MARKS = 64
-"""Checkpoints that are remembered; a run resumes from one of the newest."""
+"""Newest checkpoints that are remembered."""
 STEP = Part.PRODUCTIVE
-"""The part of a step that is not over; its end, or the run's, decides what it was worth."""
+"""The part of a step that is not over."""
 _PAUSES: dict[str, Part] = {
     Section.EVAL.value: Part.EVALUATION,
     Section.CHECKPOINT.value: Part.CHECKPOINT,
 }
-"""Sections, and the messages of the same names, in which a rank does not train."""
+"""Sections and messages outside of training."""
 
 
 class Mark(BaseModel):
@@ -54,14 +52,14 @@ class Told(BaseModel):
     first_ts: float | None = None
     """Unix seconds of the first line; None: no line yet."""
     moved_ts: float = 0.0
-    """Unix seconds of the last line by which something began or ended."""
+    """Unix seconds of the last line that changed the part."""
     part: Part = Part.START
-    """What the rank does since then."""
+    """What the rank does now."""
     pending_s: float = 0.0
     """Seconds of it so far."""
     boots: int = 0
     base_step: int | None = None
-    """The step after which this run began; None: no step has ended."""
+    """The step before the first one; None: no step has ended."""
     step: int = 0
     """The last step that has ended."""
     first: End | None = None
@@ -70,7 +68,7 @@ class Told(BaseModel):
     step_s: float = 0.0
     """Seconds of steps, each step once."""
     seconds: dict[Part, float] = {}
-    """Seconds of everything else that is over."""
+    """Seconds of all other parts."""
     marks: list[Mark] = []
 
     @property
@@ -80,7 +78,7 @@ class Told(BaseModel):
 
 
 def tell(told: Told, beat: Heartbeat) -> None:
-    """Take one line of the rank, in the order in which lines were written."""
+    """Take the next line of the rank."""
     before = told.stream
     restarts, steps = beat.boot != before.boot, before.completed_steps
     if not restarts and beat.seq <= before.heard_seq:
@@ -109,7 +107,7 @@ def _pass_time(told: Told, beat: Heartbeat, *, restarts: bool) -> None:
         _close(told, beat.ts)
         _add(told, Part.RESTART, passed_s)
     elif beat.seq > told.stream.heard_seq + 1:
-        if told.part is STEP:  # it may have ended well among the lines that are missing
+        if told.part is STEP:  # its end may be missing
             told.part = Part.UNKNOWN
         _close(told, beat.ts)
         _add(told, Part.UNKNOWN, passed_s)
@@ -134,7 +132,7 @@ def _part_of(told: Told) -> Part:
 
 
 def _end_step(told: Told) -> None:
-    """Count a step that has ended: once, or as repeated."""
+    """Count a step that has ended, or as repeated."""
     stream = told.stream
     told.last = End(step=stream.completed, at_s=told.total_s)
     told.first = told.first or told.last
@@ -150,7 +148,7 @@ def _end_step(told: Told) -> None:
 
 
 def _take_pause(told: Told, beat: Heartbeat) -> None:
-    """Count the seconds (`dt`) that an evaluation or a checkpoint reports, if it has no section."""
+    """Count the seconds (`dt`) of an evaluation or a checkpoint without a section."""
     pause = _PAUSES[beat.msg]
     if pause is Part.CHECKPOINT and _keep_mark(told, beat) < told.step:
         return  # written beside later steps
@@ -174,7 +172,7 @@ def _keep_mark(told: Told, beat: Heartbeat) -> int:
 
 
 def _close(told: Told, ts: float) -> None:
-    """End the present part; a step that has not ended has to be made again."""
+    """End the present part; a step that has not ended is repeated later."""
     _add(told, Part.REPEATED if told.part is STEP else told.part, told.pending_s)
     told.pending_s, told.moved_ts = 0.0, ts
 

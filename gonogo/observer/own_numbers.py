@@ -6,7 +6,7 @@ from threading import Lock
 from typing import Any
 
 from gonogo.observer.scalars import Sum, read
-from gonogo.trainer.own_names import MOST_NAMES, fits
+from gonogo.trainer.encoding import MOST_NAMES, fits
 
 _DEEPEST = 8
 """Levels of nested dicts that are read."""

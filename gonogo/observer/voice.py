@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from gonogo.observer.own_numbers import OWN
 from gonogo.observer.scalars import Sum
+from gonogo.trainer.encoding import plain
 from gonogo.trainer.memory import memory_mb
-from gonogo.trainer.plain import plain
 from gonogo.trainer.run_dir import RunDir
 from gonogo.trainer.voice import Voice
 

@@ -3,7 +3,7 @@
 The kernel lets a lock go when its holder is gone, however it died, so nothing here can be stale.
 
 A device's lock is held by a keeper while a process of its run lives, and then until its memory is
-proven free (`gonogo.supervise.devices.drained`). Two homes on one host share the locks of GPUs in
+proven free (`gonogo.supervise.devices.after_run`). Two homes on one host share the locks of GPUs in
 the host's lock folder (`GONOGO_LOCKS`, default `/run/lock/gonogo`), `{uuid}.lock`, which every user
 may open; where that cannot be used they lie in the home, as those of CPU slots always do:
 `GONOGO_HOME/locks/cpu:0.lock` ·

@@ -17,7 +17,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.sampling import build_drain_command
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, take_lock
 from gonogo.supervise.release import own_module
 

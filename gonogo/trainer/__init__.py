@@ -1,4 +1,4 @@
-"""How does anyone's trainer say what it is doing? The heartbeat protocol as a small library.
+"""The heartbeat protocol as a small library, for any training script.
 
     import gonogo.trainer
 
@@ -15,8 +15,8 @@ written there; anywhere else the same calls do nothing and cost nothing. Needs t
 alone: of torch it uses what the script has imported itself. The adapters `gonogo.trainer.hf`,
 `gonogo.trainer.lightning` and `gonogo.trainer.accelerate` import the library that they are for.
 
-Guaranteed: a file system that refuses a line ends nothing; a forked child never writes; one
-process writes a rank's lines. Not covered: what a script does not say is not observed.
+A file system that refuses a line ends nothing. A forked child never writes. What a script does not
+report is not observed.
 """
 
 from gonogo.trainer.attach import attach

@@ -1,11 +1,9 @@
-"""How does a loop with Accelerate say what it is doing? Like any other; this finds rank and model.
+"""Attach a loop with Accelerate.
 
-    with attach(accelerator, model) as beat:
-        for batch in loader:
-            …
-            beat.step(loss=loss)
-
-Accelerate sets torch.distributed up, through which ranks agree on a halt.
+with attach(accelerator, model) as beat:
+    for batch in loader:
+        …
+        beat.step(loss=loss)
 """
 
 from collections.abc import Mapping
@@ -27,10 +25,10 @@ def attach(
     """Return the beat of this process.
 
     Args:
-        accelerator: says which rank this is, of how many.
-        model: as it came from `prepare`, or before; its parameters are counted.
+        accelerator: names rank and world size.
+        model: its parameters are counted.
         config: the whole configuration of the run, for its digest.
-        identity: what runs and cannot be counted, such as `dim` or `dataset`.
+        identity: what cannot be counted, such as `dim` or `dataset`.
 
     Raises:
         SystemExit: as `gonogo.trainer.attach` does.

@@ -1,4 +1,4 @@
-"""Whose lines does this process write? It finds its run and its rank, or that there is none."""
+"""Attach this process to its run as a rank, or find that there is no run."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -12,7 +12,7 @@ from gonogo.trainer.identity import count_environment, digest_config, digest_fil
 from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
-from gonogo.trainer.supervised import SupervisedBeat, Whose
+from gonogo.trainer.supervised import SupervisedBeat
 from gonogo.trainer.voice import Voice, end_observation, is_speaking
 
 
@@ -26,25 +26,25 @@ def attach(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Beat:
-    """Say that this process is a rank, and wait until it may begin.
+    """Attach this process as a rank, and wait until it may begin.
 
     Args:
-        run_dir: by default what GONOGO_RUN_DIR names; without either nothing is ever written.
-        model: torch module that runs; its parameters are counted. A script that builds it later
-            calls `beat.model(…)`, and begins there if the order checks its size or its device.
-        config: the whole configuration that the script runs with, for its digest.
-        identity: what else runs and cannot be counted, such as `dim`, `seq_len`, `dataset`.
-        agree: is given this rank's answer and returns whether any rank's is yes, the same on every
-            rank; by default through torch.distributed once the script has set it up.
-        rank: number of this rank; by default RANK, or torch.distributed's, or 0.
-        world_size: number of ranks; by default WORLD_SIZE, or torch.distributed's, or 1.
+        run_dir: default: GONOGO_RUN_DIR; without either nothing is written.
+        model: torch module; its parameters are counted. A script that builds it later calls
+            `beat.model(…)`, and waits there if the order checks its size or device.
+        config: the whole configuration of the script, for its digest.
+        identity: what cannot be counted, such as `dim`, `seq_len`, `dataset`.
+        agree: gets this rank's answer and returns whether any rank's is yes, the same on every
+            rank; default: through torch.distributed.
+        rank: number of this rank; default: RANK, torch.distributed's, or 0.
+        world_size: number of ranks; default: WORLD_SIZE, torch.distributed's, or 1.
 
     Returns:
-        a context manager: leaving it says `done`, or the error.
+        a context manager; leaving it writes `done` or the error.
 
     Raises:
-        SystemExit: 3, the run was halted before it began; 4, it was not let begin in two minutes.
-        ValueError: order.json cannot be read, for a minute where the disk refuses.
+        SystemExit: 3, halted before the start; 4, no `.GO` within two minutes.
+        ValueError: order.json cannot be read.
     """
     known = model is not None
     beat = open_beat(run_dir, config, identity, agree=agree, rank=rank, world_size=world_size)
@@ -64,7 +64,7 @@ def open_beat(
     rank: int | None = None,
     world_size: int | None = None,
 ) -> Beat:
-    """Return the beat of this process in section boot: what runs is still to be told."""
+    """Return the beat of this process in section boot, before anything is known of the model."""
     settings = load_settings()
     rank, world_size = _place(settings, rank, world_size)
     folder = settings.run_dir if run_dir is None else Path(run_dir)
@@ -73,10 +73,10 @@ def open_beat(
     run = load_run_dir(folder)
     end_observation(run, rank)
     if is_speaking(run, rank):
-        _say(f"this process is attached to {run.path} already; nothing is said twice")
+        _say(f"this process is attached to {run.path} already")
         return Beat(rank, world_size)
     if run.order.get("patterns"):
-        _mark(run, ATTACHED)  # whoever reads this program's output lets its heartbeat file go
+        _mark(run, ATTACHED)  # the reader of the output stops writing
     try:
         voice = Voice(run, rank)
     except Taken:
@@ -88,7 +88,7 @@ def open_beat(
         voice,
         rank=rank,
         world_size=world_size,
-        whose=Whose(run=settings.run or run.order.get("run"), attempt=attempt),
+        whose={"run": settings.run or run.order.get("run"), "attempt": attempt},
         identity={
             **count_environment(settings.nsa_env, world_size),
             **digest_config(config),
@@ -100,13 +100,13 @@ def open_beat(
 
 
 def _mark(run: RunDir, name: str) -> None:
-    """Leave a mark in the run directory for whoever reads there."""
+    """Leave a mark in the run directory."""
     with suppress(OSError):
         (run.path / name).touch()
 
 
 def _place(settings: Settings, rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Return rank and world size: as given, as torchrun says, as torch.distributed does, or one."""
+    """Return rank and world size: as given, of torchrun, of torch.distributed, or 0 and 1."""
     group = ranks.group()
     if rank is None:
         rank = settings.rank

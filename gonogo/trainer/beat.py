@@ -1,8 +1,4 @@
-"""What can a script say? The calls, and what they do outside gonogo: nothing.
-
-`attach` returns a `Beat` where no run directory is named, and the one that writes
-(`gonogo.trainer.supervised`) where one is, so a script is the same in both places.
-"""
+"""The calls of a script. Outside gonogo they do nothing; `gonogo.trainer.supervised` writes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -17,19 +13,19 @@ _T = TypeVar("_T")
 
 
 class Beat:
-    """One rank's side of the heartbeat protocol; this class itself writes nothing.
+    """One rank's heartbeats; this class writes nothing.
 
     Attributes:
         rank: number of this rank, 0 alone.
         world_size: number of ranks.
         run_dir: the run directory; None outside gonogo.
         order: order.json as data; empty outside gonogo.
-        steps: the last step that was ordered; None where nobody says.
-        resume_from: the checkpoint to start from; None for a run that starts afresh.
-        resume_step: the step to go on after, 0 for one that starts afresh:
-            `range(beat.resume_step, beat.steps)` is what is left.
-        finite: whether every loss and gradient norm told so far was finite. After `should_halt()`
-            has said yes it is the same on every rank: save no checkpoint when it is False.
+        steps: the last ordered step; None if unknown.
+        resume_from: the checkpoint to start from; None for a fresh start.
+        resume_step: the step to resume after, 0 for a fresh start. The remaining steps are
+            `range(beat.resume_step, beat.steps)`.
+        finite: whether every reported loss and gradient norm was finite. After `should_halt()`
+            returned True it is the same on every rank: if False, save no checkpoint.
     """
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
@@ -51,58 +47,53 @@ class Beat:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Say `done`, or `error` with what was raised, and let the file go.
+        """Write `done` or `error`, and close the file.
 
         Raises:
-            SystemExit: 3, where `should_halt()` had said yes: what follows is not to be run.
+            SystemExit: 3, if `should_halt()` had returned True.
         """
 
     def model(self, model: Any, **identity: Any) -> None:
-        """Tell what runs, counted on a torch module, and wait until it may begin.
+        """Report the model, and wait until the run may begin.
 
-        For scripts that attach before they build the model; else `attach(model=…)` does it.
+        For scripts that attach before they build the model; else use `attach(model=…)`.
 
         Args:
             model: anything with `parameters()`.
-            identity: fields of the boot line that cannot be counted, such as `dim` or `dataset`.
+            identity: what cannot be counted, such as `dim` or `dataset`.
         """
 
     def resumed(self, step: SupportsInt) -> None:
-        """Say that training goes on after a step; the order's by default.
-
-        For a script that has loaded a checkpoint of its own. It counts before the first step that
-        this process ends, and no more after it.
+        """Report that the script loaded a checkpoint of its own, before the first step ends.
 
         Args:
-            step: the last one that the checkpoint holds; a tensor will do.
+            step: the last step that the checkpoint holds; a tensor will do.
 
         Raises:
-            TypeError, ValueError: what is no number.
+            TypeError, ValueError: no number.
         """
 
     def step(
         self, loss: SupportsFloat | None, *, tokens: int | None = None, **numbers: Any
     ) -> None:
-        """Say that a step has ended; the next one begins now.
+        """End a step; the next one begins now.
 
         Args:
-            loss: of this step, the mean over ranks where the script has it; a tensor will do.
-            tokens: of this step, over all ranks: speed is measured by them.
-            numbers: what else a progress line may hold, such as `grad_norm`, `lr`, `loss_scale`,
-                `skipped`. Other numbers, such as `acc`, are metrics `user/acc`, of 64 names at
-                most. `grad_norm` is that of an update: left out where the optimizer did not step,
-                for 0 says that nothing moves.
+            loss: of this step, if possible the mean over ranks; a tensor will do.
+            tokens: of this step, over all ranks.
+            numbers: `grad_norm`, `lr`, `loss_scale`, `skipped`. Others, such as `acc`, become
+                metrics `user/acc`, at most 64 names. Leave `grad_norm` out if the optimizer did
+                not step: 0 means that nothing moves.
 
         Raises:
-            TypeError: a name that is the line's own, or what is no number.
+            TypeError: a name of the line's own, or no number.
         """
 
     def section(self, name: Section) -> AbstractContextManager[None]:
-        """Say what the rank does meanwhile.
+        """Name what the rank does meanwhile.
 
-        Each section has a deadline of its own, so name at least evaluations and checkpoints. The
-        time of those two is no step's; that of data, forward, backward and optimizer is told with
-        the step.
+        Each section has its own deadline, so name at least evaluations and checkpoints, whose time
+        belongs to no step. The time of the other sections is reported with the step.
 
         Raises:
             ValueError: no such section.
@@ -111,7 +102,7 @@ class Beat:
         return nullcontext()
 
     def enter(self, name: Section | None) -> None:
-        """Say what the rank does from now on, for loops that only call back; None: nothing named.
+        """Name what the rank does from now on, for loops with callbacks; None: no section.
 
         Raises:
             ValueError: no such section.
@@ -119,7 +110,7 @@ class Beat:
         check_section(name)
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Say that the rank waits for the others meanwhile: around a collective of the script."""
+        """Mark a collective of the script, in which the rank waits for others."""
         return nullcontext()
 
     def batches(self, loader: Iterable[_T]) -> Iterator[_T]:
@@ -127,11 +118,10 @@ class Beat:
         return iter(loader)
 
     def checkpoint(self, path: str | Path) -> None:
-        """Say that a checkpoint of the last step is whole.
+        """Report that a checkpoint of the last step is whole, when every rank has written its part.
 
-        A folder in the run directory's `checkpoints/` (`checkpoint_path()` names the right one)
-        gets a manifest by rank 0, with which the watcher verifies it. Call it inside of section
-        checkpoint, when every rank has written its part.
+        Rank 0 writes a manifest into a folder of the run directory's `checkpoints/`
+        (`checkpoint_path()`), by which the watcher verifies it. Call it inside section checkpoint.
         """
 
     def checkpoint_path(self) -> Path | None:
@@ -139,35 +129,33 @@ class Beat:
         return None
 
     def eval(self, val_loss: SupportsFloat, **numbers: Any) -> None:
-        """Say the validation loss after the last step; inside of section eval also what it took.
+        """Report the validation loss after the last step; inside section eval also its duration.
 
         Args:
             val_loss: of the whole evaluation; a tensor will do.
-            numbers: what else was measured: `accuracy=` is the metric `user/accuracy`.
+            numbers: further measurements: `accuracy=` becomes the metric `user/accuracy`.
 
         Raises:
-            TypeError: a name that is the line's own, or what is no number.
+            TypeError: a name of the line's own, or no number.
         """
 
     def should_save(self) -> bool:
         """Whether the order wants a checkpoint after this step; the same answer on every rank.
 
-        Outside gonogo the script saves as it likes: the answer is no. Every rank asks after the
-        same steps.
+        Every rank asks after the same steps. Outside gonogo the answer is no.
         """
         return False
 
     def should_halt(self) -> bool:
         """Whether the run must end after this step; the same answer on every rank.
 
-        Every rank asks after the same steps. Where it is yes: save a checkpoint if `finite`, then
-        leave the loop and the `with` block, which waits for the other ranks and ends the process
-        with code 3.
+        Every rank asks after the same steps. If True: save a checkpoint if `finite`, then leave the
+        loop and the `with` block, which waits for the other ranks and exits with code 3.
         """
         return False
 
 
 def check_section(name: str | None) -> None:
-    """Refuse a section that there is none of: a typo would have a deadline of its own."""
+    """Refuse an unknown section."""
     if name is not None and name not in SECTIONS:
         raise ValueError(f"no section {name!r}; there are {', '.join(sorted(SECTIONS))}")

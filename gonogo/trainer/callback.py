@@ -1,7 +1,7 @@
-"""What have loops in common that only call back? One rank's beat, and what it says to the loop.
+"""The beat of a loop with callbacks; the adapters share it.
 
-The adapters share it. It finds its rank early under torchrun, so that a slow start shows signs of
-life, and else when the loop says which rank it is.
+Under torchrun it attaches early, so that a slow start shows signs of life. Otherwise it attaches
+when the loop names its rank.
 """
 
 from collections.abc import Mapping
@@ -11,17 +11,17 @@ from typing import Any
 
 from gonogo.trainer.attach import open_beat
 from gonogo.trainer.beat import Beat
-from gonogo.trainer.run_dir import load_run_dir
+from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import load_settings
 from gonogo.trainer.supervised import LINE_NAMES, SupervisedBeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Next:
-    """What the loop is to do after a step; the same on every rank."""
+    """What the loop does after a step; the same on every rank."""
 
     halt: bool = False
-    """Save (`save` says whether that is worth it) and end with code 3."""
+    """Save if `save`, and end with code 3."""
     save: bool = False
     stop: bool = False
     """The last ordered step has ended."""
@@ -46,51 +46,46 @@ class CallbackBeat:
 
     @property
     def speaks(self) -> bool:
-        """Whether anything is written at all."""
+        """Whether anything is written."""
         return isinstance(self.beat, SupervisedBeat)
 
     @property
     def resume_from(self) -> Path | None:
-        """The checkpoint to start from, if the order names one; known before the loop begins."""
-        run_dir = load_settings().run_dir
-        return None if run_dir is None else load_run_dir(run_dir).resume_from
+        """The checkpoint to start from, if the order names one."""
+        return _run_dir().resume_from
 
     @property
     def resume_step(self) -> int:
-        """The step to go on after, 0 for one that starts afresh; known before the loop begins."""
-        run_dir = load_settings().run_dir
-        return 0 if run_dir is None else load_run_dir(run_dir).resumed_step
+        """The step to resume after, 0 for a fresh start."""
+        return _run_dir().resumed_step
 
     @property
     def steps(self) -> int | None:
-        """The last step that was ordered, if one was; known before the loop begins."""
-        run_dir = load_settings().run_dir
-        return None if run_dir is None else load_run_dir(run_dir).steps
+        """The last ordered step, if there is one."""
+        return _run_dir().steps
 
     @property
     def ended(self) -> int:
-        """The last step that has ended; 0 where nothing is written."""
+        """The last step that has ended; 0 if nothing is written."""
         return self.beat.ended if isinstance(self.beat, SupervisedBeat) else 0
 
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
     ) -> None:
-        """Say what runs and wait until it may; of a process's first training alone.
+        """Report what runs and wait until it may begin; only for a process's first training.
 
-        What it trains after that (the next stage, a fold) is its own: nothing says whose the
-        ordered steps would be. One that begins again before its end (after an exception that the
-        script or the loop itself has caught) has given up what it had: its steps count anew.
+        A training that begins again before its end (after an exception that was caught) counts its
+        steps anew.
 
         Args:
             model: torch module.
             rank: of this process, as the loop counts.
             world_size: number of ranks.
-            step: the step to go on after.
-            last_step: the loop's own last step, where it knows.
+            step: the step to resume after.
+            last_step: the loop's own last step, if known.
 
         Raises:
-            ValueError: the order names a checkpoint, and the loop begins elsewhere: whatever it
-                trains would not be what was ordered.
+            ValueError: the loop does not begin at the ordered checkpoint.
         """
         if self._is_over:
             return
@@ -113,8 +108,8 @@ class CallbackBeat:
         """End a step; a collective.
 
         Args:
-            loss: of this rank; None where the loop does not show it.
-            tokens: of this rank; None where they cannot be counted.
+            loss: of this rank; None: unknown.
+            tokens: of this rank; None: unknown.
             numbers: for the progress line.
         """
         beat = self.beat
@@ -140,7 +135,7 @@ class CallbackBeat:
 
         Args:
             loss: the validation loss.
-            numbers: name → what else the loop has for it; only numbers are reported.
+            numbers: further results; only numbers are reported.
         """
         own = {
             name: value
@@ -150,13 +145,13 @@ class CallbackBeat:
         self.beat.eval(loss, **own)
 
     def saved(self, path: str | Path) -> None:
-        """Say that a checkpoint is whole, once every rank has come here; a collective."""
+        """Report that a checkpoint is whole, once every rank is here; a collective."""
         if isinstance(self.beat, SupervisedBeat):
             self.beat.mean(0.0)
             self.beat.checkpoint(path)
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say `done`, or what ended it; from then on nothing is told, and nothing is ended.
+        """Write `done` or the error; nothing is written after that.
 
         Raises:
             SystemExit: 3, the run was halted.
@@ -166,13 +161,19 @@ class CallbackBeat:
 
 
 def largest_rate(*optimizers: Any) -> Any:
-    """Return the learning rate of optimizers; a part of one may have 0, or find its own (None)."""
+    """Return the largest learning rate of the optimizers; None if there is none."""
     rates = (group.get("lr") for each in optimizers for group in each.param_groups)
     return max((rate for rate in rates if rate is not None), default=None)
 
 
+def _run_dir() -> RunDir:
+    """Return the run directory; an empty one outside gonogo."""
+    path = load_settings().run_dir
+    return RunDir(path=Path()) if path is None else load_run_dir(path)
+
+
 def _elsewhere(beat: Beat, step: int) -> str:
-    """Say what the order's checkpoint is for, to a loop that begins after another step."""
+    """Return the error of a loop that does not begin at the ordered checkpoint."""
     if beat.resume_step == 0:
         return (
             f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop goes"

@@ -1,16 +1,13 @@
-"""How does a transformers.Trainer say what it is doing? By a callback.
+"""Heartbeats of a transformers.Trainer, by a callback.
 
     trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[GonogoCallback()])
 
-It changes nothing of the training but checkpoints and end: it saves when the order wants it, stops
-at the ordered number of steps, and on a halt saves and ends the process with code 3. Outside gonogo
-it does nothing.
+It saves when the order wants it and stops at the ordered number of steps. On a halt it saves and
+exits with code 3. Outside gonogo it does nothing.
 
-What is told: the loss of every step, taken where the model returns it (a Trainer that trains by
-another one than its model's, as by `label_smoothing_factor`, tells what it logs, NaN included: its
-log says to set `logging_steps=1`);
-the gradient norm where the Trainer logs; tokens where the batch has `input_ids`; sections data,
-forward, backward, optimizer, log, eval, checkpoint. Checkpoints are verified by the watcher where
+Reported are the loss that the model returns in every step, the gradient norm if the Trainer logs
+it, tokens if the batch has `input_ids`, and all sections. A Trainer with another loss than its
+model's (`label_smoothing_factor`) reports what it logs. The watcher verifies checkpoints if
 `output_dir` is the run directory's `checkpoints`.
 """
 
@@ -29,7 +26,7 @@ _OF_SPEED = frozenset(
         *("jit_compilation_time", "model_preparation_time"),
     )
 )
-"""What an evaluation reports that measures no model."""
+"""Results of an evaluation that do not measure the model."""
 _UNTOLD = (
     "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
     " compute_loss_func, a compute_loss of its own), which is known where it is logged alone: with"
@@ -51,14 +48,14 @@ class GonogoCallback(TrainerCallback):
         self._told = CallbackBeat(config, identity)
         self._step = _StepSoFar()
         self._computing = False
-        """Whether a forward pass now is one of the training's own."""
+        """Whether a forward pass now belongs to the training."""
         self._ending: dict[str, Any] | None = None
-        """Numbers of a step that has ended and waits for what the Trainer logs of it."""
+        """Numbers of a step that has ended and waits for the Trainer's log."""
         self._untold = False
-        """Whether a step ended whose loss nobody here knows."""
+        """Whether a step ended without a known loss."""
         self._hooks: list[Any] = []
         self._filters: bool | None = None
-        """Whether the Trainer leaves NaN out of the loss that it logs; None while it is let to."""
+        """The Trainer's own setting `logging_nan_inf_filter`, while it is switched off."""
 
     @property
     def resume_from(self) -> Path | None:
@@ -67,15 +64,12 @@ class GonogoCallback(TrainerCallback):
 
     @property
     def resume_step(self) -> int:
-        """The step to go on after; 0 for a run that starts afresh, or with `resume_from`'s weights.
-
-        It is known before the loop begins.
-        """
+        """The step to resume after; 0 for a fresh start, or with `resume_from`'s weights."""
         return self._told.resume_step
 
     @property
     def steps(self) -> int | None:
-        """The last step that is ordered, if one is; known before the loop begins."""
+        """The last ordered step, if there is one."""
         return self._told.steps
 
     def on_train_begin(
@@ -90,7 +84,7 @@ class GonogoCallback(TrainerCallback):
             step=state.global_step,
             last_step=state.max_steps,
         )
-        self._unhook()  # a Trainer that ran out of memory begins again, with smaller batches
+        self._unhook()  # it may begin again with smaller batches
         self._step, self._ending, self._computing = _StepSoFar(), None, False
         self._let_filter(args)
         if self._told.speaks:
@@ -103,7 +97,7 @@ class GonogoCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The batches of a step are there."""
+        """Begin to compute a step."""
         self._end_step(args, control, {})
         self._step, self._computing = _StepSoFar(), True
         self._let_filter(args)
@@ -114,7 +108,7 @@ class GonogoCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Gradients are there."""
+        """The optimizer is about to step."""
         self._computing = False
         self._let_filter(args)
         self._told.beat.enter("optimizer")
@@ -123,7 +117,7 @@ class GonogoCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """End the step, now or with what the Trainer is about to log of it."""
+        """End the step, now or with what the Trainer is about to log."""
         if not self._told.speaks:
             return control
         skipped = getattr(kwargs.get("optimizer"), "step_was_skipped", False)
@@ -136,13 +130,13 @@ class GonogoCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Take what the Trainer alone knows."""
+        """End the step with the Trainer's numbers."""
         return self._end_step(args, control, kwargs.get("logs") or {})
 
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Look what follows the epoch."""
+        """Enter the section after the epoch."""
         self._go_on(control)
 
     def on_prediction_step(
@@ -172,13 +166,13 @@ class GonogoCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Say how it ended; after a halt the process ends here, with code 3."""
+        """Write how it ended; after a halt exit with code 3."""
         self._unhook()
         self._end_step(args, control, {})
         self._told.end()
 
     def _let_filter(self, args: TrainingArguments) -> None:
-        """Give back what was taken for the training's own losses; evaluations are as asked."""
+        """Restore the Trainer's filter of NaN."""
         if self._filters is not None:
             self._filters, args.logging_nan_inf_filter = None, self._filters
 
@@ -204,7 +198,7 @@ class GonogoCallback(TrainerCallback):
     def _end_step(
         self, args: TrainingArguments, control: TrainerControl, logs: Mapping[str, Any]
     ) -> TrainerControl:
-        """End the step that waits to be ended, if there is one."""
+        """End the step that waits, if there is one."""
         if self._ending is None:
             return control
         numbers, self._ending = self._ending, None
@@ -222,7 +216,7 @@ class GonogoCallback(TrainerCallback):
         return control
 
     def _go_on(self, control: TrainerControl) -> None:
-        """Say what the Trainer does next; after its last step it may load its best checkpoint."""
+        """Enter the section that follows."""
         if control.should_evaluate:
             self._told.beat.enter("eval")
         elif control.should_save or control.should_training_stop:
@@ -232,17 +226,17 @@ class GonogoCallback(TrainerCallback):
 
 
 class _StepSoFar:
-    """What the forward passes of one step have shown."""
+    """What the forward passes of one step have reported."""
 
     def __init__(self) -> None:
         self.tokens: int | None = None
         self.lr: float | None = None
         self._trained: list[Any] = []
-        """Losses from which gradients were computed: a Trainer may make another of the outputs."""
+        """Losses from which gradients were computed."""
         self._are_shares = False
 
     def count(self, input_ids: Any) -> None:
-        """Count the tokens of a batch, where it has some."""
+        """Count the tokens of a batch."""
         if input_ids is not None:
             self.tokens = (self.tokens or 0) + int(input_ids.numel())
 
@@ -251,7 +245,7 @@ class _StepSoFar:
 
         Args:
             output: of the model, which was given labels.
-            of_all: whether it was divided by the items of the whole step, so that losses add up.
+            of_all: whether the losses of a step add up.
         """
         loss = output.get("loss") if isinstance(output, Mapping) else output[0]
         if loss is not None and loss.requires_grad:
@@ -260,7 +254,7 @@ class _StepSoFar:
             self._are_shares = of_all
 
     def loss(self, spread: int) -> float | None:
-        """Return the step's loss as the Trainer counts it; None where it is not the model's.
+        """Return the step's loss as the Trainer counts it; None if it is not the model's.
 
         Args:
             spread: number of ranks over which shares are counted.
@@ -272,7 +266,7 @@ class _StepSoFar:
 
 
 def _obey(follows: Next, control: TrainerControl) -> None:
-    """Make the Trainer do what the order and the supervisor want."""
+    """Make the Trainer follow the order."""
     if follows.halt:
         control.should_evaluate, control.should_save = False, follows.save
         control.should_training_stop = True
@@ -282,5 +276,5 @@ def _obey(follows: Next, control: TrainerControl) -> None:
 
 
 def _untraced(function: Any) -> Any:
-    """Return a hook that torch.compile runs as it is, outside of its graph."""
+    """Return a hook that torch.compile keeps out of its graph."""
     return sys.modules["torch"].compiler.disable(function)

@@ -1,7 +1,6 @@
-"""What runs? Counted on the live model, not copied from a configuration.
+"""The identity of what runs, counted on the live model, not copied from a configuration.
 
-Only what can be seen is told; what a plan checks besides (dims, data, dtype) the script says itself
-by `attach(identity=…)`. Fields are those of docs/reference/heartbeats.md.
+What cannot be counted (dims, data, dtype) the script reports with `attach(identity=…)`.
 """
 
 import hashlib
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.trainer.plain import digest
+from gonogo.trainer.encoding import digest
 
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 _FSDP_1 = "FullyShardedDataParallel"
@@ -23,9 +22,9 @@ _PARALLEL = {
 
 
 def count_model(model: Any) -> dict[str, Any]:
-    """Return what a torch module shows: `params`, `trainable`, `device`, `driver`, `backend`.
+    """Return `params`, `trainable`, `device`, `driver`, `backend` of a torch module.
 
-    Of a model that is sharded, all of it; where a release of torch hides that, neither number.
+    A sharded model is counted as a whole; if torch hides that, both counts are missing.
 
     Raises:
         AttributeError: no such module.
@@ -45,15 +44,12 @@ def count_model(model: Any) -> dict[str, Any]:
 
 
 def _size(parameter: Any) -> int:
-    """Return the elements of a parameter; ZeRO stage 3 leaves it empty, and its size beside it."""
+    """Return the elements of a parameter; ZeRO stage 3 keeps its size beside it."""
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
 def _whole_sizes(model: Any) -> dict[int, int] | None:
-    """Return id of a parameter of which FSDP version 1 shows one shard → elements of all shards.
-
-    None where that cannot be seen: each rank has another part, and none is what runs.
-    """
+    """Return id of a parameter that FSDP 1 has sharded → elements of all shards; None: unknown."""
     sizes: dict[int, int] = {}
     for module in getattr(model, "modules", list)():
         if _FSDP_1 not in (kind.__name__ for kind in type(module).__mro__):
@@ -72,28 +68,27 @@ def _whole_sizes(model: Any) -> dict[int, int] | None:
 
 
 def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, Any]:
-    """Return what is known without a model: world size, release of torch, `NSA_*` names."""
+    """Return world size, release of torch, and `NSA_*` names."""
     told: dict[str, Any] = {"world_size": world_size, "nsa_env": dict(nsa_env)}
     told |= count_torch()
     return told if world_size > 1 else {**told, "backend": "single"}
 
 
 def count_torch() -> dict[str, Any]:
-    """Return the release of torch, where the script has imported it by now."""
+    """Return the release of torch, if the script has imported it."""
     torch = sys.modules.get("torch")
     return {} if torch is None else {"torch": str(torch.__version__)}
 
 
 def digest_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the digest of the configuration that the script runs with, where it gives one."""
+    """Return the digest of the script's configuration, if it is given."""
     return {} if config is None else {"config_digest": digest(config)}
 
 
 def digest_files(order: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `git_sha` as the files say it that the order names for code identity, if it does.
+    """Return `git_sha` of the files that the order names for code identity, if all can be read.
 
-    It is `files-` and forty hex digits of the SHA-256 over names and contents in their order. A
-    file that cannot be read leaves it untold: what is not told is not equal to anything.
+    It is `files-` and forty hex digits of the SHA-256 over names and contents in their order.
     """
     names = order.get("files") or []
     if not names:
@@ -109,7 +104,7 @@ def digest_files(order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def model_device(model: Any) -> Any:
-    """Return where a module's first parameter lives; None where it has none."""
+    """Return the device of a module's first parameter; None without parameters."""
     first = next(iter(model.parameters()), None)
     return None if first is None else first.device
 

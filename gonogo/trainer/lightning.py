@@ -1,17 +1,13 @@
-"""How does a lightning.Trainer say what it is doing? By a callback.
+"""Heartbeats of a lightning.Trainer, by a callback.
 
     trainer = Trainer(max_steps=1000, callbacks=[GonogoCallback()])
 
-It changes nothing of the training but checkpoints and end: it saves when the order wants it (into
-the run directory, besides what ModelCheckpoint does), stops at the ordered number of steps, and on
-a halt saves and ends the process with code 3. Outside gonogo it does nothing.
+It saves into the run directory when the order wants it and stops at the ordered number of steps. On
+a halt it saves and exits with code 3. Outside gonogo it does nothing.
 
-A step is a batch after which an optimizer has stepped, however many have: Lightning's own count
-has each of them, and under an ordered number of steps its `max_steps` is raised by what it counts
-beyond. What is told: the mean loss of its batches as `training_step` returns it, or else the sum
-of what a batch gave to `manual_backward`; the loss scale in half precision; `val_loss` where it is
-logged, tokens where the batch has `input_ids` or `count_tokens` counts them, and sections data,
-forward, backward, optimizer, eval, checkpoint.
+A step is a batch after which an optimizer has stepped. Lightning counts each optimizer, so its
+`max_steps` is raised by the difference. Reported are the loss of `training_step` (or the sum of
+`manual_backward`), the loss scale, `val_loss` if it is logged, tokens, and all sections but log.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +21,7 @@ from gonogo.trainer.callback import CallbackBeat, largest_rate
 
 CHECKPOINT = "lightning.ckpt"
 _STEP = "gonogo_step"
-"""Key of a checkpoint: the step after which it was written."""
+"""Key of a checkpoint: its step."""
 
 
 class GonogoCallback(Callback):
@@ -34,8 +30,8 @@ class GonogoCallback(Callback):
     Args:
         config: the whole configuration of the run, for its digest.
         identity: what runs and cannot be counted, such as `dim` or `dataset`.
-        count_tokens: is given a batch and returns its tokens on this rank.
-        val_loss: name under which the module logs its validation loss.
+        count_tokens: returns the tokens of a batch on this rank.
+        val_loss: name of the module's validation loss.
     """
 
     def __init__(
@@ -58,7 +54,7 @@ class GonogoCallback(Callback):
         self._tokens: int | None = None
         self._claimed: set[str] = set()
         self._told_before: Any = None
-        """What the trainer held as the validation loss when an evaluation began."""
+        """The validation loss before an evaluation."""
 
     @property
     def resume_from(self) -> Path | None:
@@ -68,26 +64,23 @@ class GonogoCallback(Callback):
 
     @property
     def resume_step(self) -> int:
-        """The step to go on after; 0 for a run that starts afresh, or with `resume_from`'s weights.
-
-        It is known before the loop begins.
-        """
+        """The step to resume after; 0 for a fresh start, or with `resume_from`'s weights."""
         return self._told.resume_step
 
     @property
     def steps(self) -> int | None:
-        """The last step that is ordered, if one is; known before the loop begins."""
+        """The last ordered step, if there is one."""
         return self._told.steps
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Under an ordered number of steps, remember how far the script itself would go."""
+        """Remember the script's own `max_steps`."""
         if self._max_steps is None and trainer.max_steps > 0 and self._told.steps is not None:
             self._max_steps = trainer.max_steps
 
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on after the step that it was written after."""
+        """Resume after the step of the checkpoint."""
         self._restored = checkpoint.get(_STEP)
         if self._restored is not None:
             self._let_go_on(trainer, checkpoint["global_step"] - self._restored)
@@ -104,18 +97,18 @@ class GonogoCallback(Callback):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """A batch is there."""
+        """Begin to compute a batch."""
         self._claim(trainer)
         self._told.beat.enter("forward")
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
-        """The loss is there."""
+        """The backward pass begins."""
         if not pl_module.automatic_optimization:
             self._backed.append(loss.detach())
         self._told.beat.enter("backward")
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gradients are there."""
+        """The optimizer is about to step."""
         self._told.beat.enter("optimizer")
 
     def on_train_batch_end(
@@ -154,7 +147,7 @@ class GonogoCallback(Callback):
         self._told.beat.enter("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """An evaluation is over; where it logged no loss, the trainer holds that of one before."""
+        """Report an evaluation that logged a loss."""
         loss = trainer.callback_metrics.get(self._val_loss)
         if loss is not None and loss is not self._told_before and not trainer.sanity_checking:
             told = trainer.callback_metrics.items()
@@ -165,24 +158,24 @@ class GonogoCallback(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """A checkpoint is about to be written; it lasts until the next call."""
+        """A checkpoint is about to be written."""
         if self._told.speaks:
             checkpoint[_STEP] = self._told.ended
         self._told.beat.enter("checkpoint")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """What follows is the last checkpoint at most."""
+        """The last checkpoint may follow."""
         self._told.beat.enter("checkpoint")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say `done`."""
+        """Write `done`."""
         self._claim(trainer)
         self._told.end()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        """Say what ended it."""
+        """Write the error."""
         self._told.end(exception)
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -191,7 +184,7 @@ class GonogoCallback(Callback):
         self._begun, self._global_step = True, trainer.global_step
         self._claimed = _written(trainer)
         self._told.begin(
-            pl_module if trainer.model is None else trainer.model,  # its wrapper knows of shards
+            pl_module if trainer.model is None else trainer.model,  # the wrapper knows of shards
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             step=trainer.global_step if self._restored is None else self._restored,
@@ -199,15 +192,12 @@ class GonogoCallback(Callback):
         )
 
     def _let_go_on(self, trainer: Trainer, beyond: int) -> None:
-        """Let the ordered steps be reached where Lightning has counted more than we have.
-
-        Its `max_steps` ends the loop by the steps of each optimizer, ours are those of all.
-        """
+        """Raise Lightning's `max_steps`, which counts the steps of each optimizer."""
         if beyond > 0 and self._max_steps is not None:
             trainer.fit_loop.epoch_loop.max_steps = self._max_steps + beyond
 
     def _add(self, outputs: Any, batch: Any, parts: int) -> None:
-        """Take what a batch shows."""
+        """Add loss and tokens of a batch."""
         loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
         backed, self._backed = self._backed, []
         if loss is not None:
@@ -219,7 +209,7 @@ class GonogoCallback(Callback):
             self._tokens = (self._tokens or 0) + tokens
 
     def _save(self, trainer: Trainer) -> None:
-        """Save where the watcher looks, on every rank together."""
+        """Save into the run directory, on every rank together."""
         folder = self._told.save_path()
         if folder is not None:
             self._told.beat.enter("checkpoint")
@@ -227,25 +217,25 @@ class GonogoCallback(Callback):
             self._told.saved(folder)
 
     def _claim(self, trainer: Trainer) -> None:
-        """Tell the checkpoints that ModelCheckpoint has written since the last call."""
+        """Report the checkpoints of ModelCheckpoint since the last call."""
         for path in sorted(_written(trainer) - self._claimed):
             self._claimed.add(path)
             self._told.beat.checkpoint(path)
 
 
 def _parts(trainer: Trainer, module: LightningModule) -> int:
-    """Return by what the loss of a batch was divided: the batches that a step accumulates."""
+    """Return the divisor of a batch's loss: the batches that a step accumulates."""
     return int(trainer.accumulate_grad_batches) if module.automatic_optimization else 1
 
 
 def _scaled(trainer: Trainer) -> dict[str, float]:
-    """Return by what the loss is scaled, where it is: a scale that falls left the update out."""
+    """Return the loss scale, if there is one."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return {} if scaler is None else {"loss_scale": scaler.get_scale()}
 
 
 def _written(trainer: Trainer) -> set[str]:
-    """Return the checkpoints that the trainer's own callbacks name."""
+    """Return the checkpoints of the trainer's own callbacks."""
     found = set()
     for callback in trainer.checkpoint_callbacks:
         found |= {getattr(callback, name, "") for name in ("best_model_path", "last_model_path")}

@@ -1,41 +1,81 @@
-"""Where do lines go, and what if the disk refuses them? One file, appended to, by one process.
+"""The heartbeat file of one rank: one process appends lines to it.
 
-Guarantees: `append`, `show` and `close` never raise; lines stand in the file in the order given,
-whole; what the file system refuses (a full disk) is kept, up to KEPT_BYTES, and written before the
-next line, so that a disk that was full for a while costs nothing; who leaves waits LAST_S for it.
-Beyond that the oldest are lost: the gap in `seq` then tells it. A descriptor that the script has
-closed behind our back is opened anew. Not guaranteed: durability, nor that another host sees a line
-before `show`.
+`append`, `show` and `close` never raise, and lines are whole and in order. Lines that a full disk
+refuses are kept, up to KEPT_BYTES, and written before the next one; a program that leaves waits
+LAST_S for that. Older ones are lost, which shows as a gap in `seq`. There is no fsync before
+`show`.
+
+A script may close every descriptor, and reuse the number for a file of its own. So each write first
+checks that the number still stands for our file.
 """
 
+import errno
 import fcntl
 import os
 import time
 from pathlib import Path
 
-from gonogo.trainer.descriptor import Descriptor
-
 KEPT_BYTES = 2**20
 LAST_S = 10.0
-"""How long a program that is leaving waits for a disk to take its last lines."""
+"""How long a program waits for the disk when it leaves."""
 ATTACHED = ".attached"
-"""File of a run directory: the program speaks for itself, whoever read its output falls silent."""
+"""File of a run directory: the program writes heartbeats itself."""
 OBSERVED = ".observed"
-"""File of a run directory: the observer writes for the program, which looks for no `.HALT`."""
+"""File of a run directory: the observer writes them; the program does not look for `.HALT`."""
 OBSERVABLE = ".observable"
-"""File of a run directory: the program has made an optimizer, whose steps the observer sees."""
+"""File of a run directory: the program has an optimizer, so the observer can see its steps."""
 READ = ".read"
-"""File of a run directory while its program's output is read: the program looks for no `.HALT`."""
+"""File of a run directory: the output is read; the program does not look for `.HALT`."""
 SILENCED = ".silenced"
-"""File of a run directory: a process found the file of its rank taken, and says nothing there."""
+"""File of a run directory: a process found the file of its rank taken and writes nothing."""
 SHOW_EVERY_S = 1.0
-"""How often the watcher on another host is shown what was written."""
+"""How often lines are synced for a watcher on another host."""
 _LOCK_WAIT_S = 5.0
 _POLL_S = 0.05
 
 
 class Taken(Exception):
     """another process writes this rank's lines"""
+
+
+class Descriptor:
+    """A file that is open until it is closed, here or by the script.
+
+    Args:
+        path: of the file.
+        flags: of `os.open`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, path: Path, flags: int) -> None:
+        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
+        self._inode, self._closed = _inode(os.fstat(self.number)), False
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the number still stands for this file; a silent file system does not deny it."""
+        if self._closed:
+            return False
+        try:
+            return _inode(os.fstat(self.number)) == self._inode
+        except OSError as error:
+            return error.errno != errno.EBADF
+
+    def close(self) -> bool:
+        """Close the file, if it is ours still; return whether the file system reported an error."""
+        ours, self._closed = self.is_ours, True
+        try:
+            if ours:
+                os.close(self.number)
+        except OSError:
+            return True
+        return False
+
+
+def _inode(found: os.stat_result) -> tuple[int, int]:
+    return found.st_dev, found.st_ino
 
 
 class LineFile:
@@ -82,10 +122,7 @@ class LineFile:
         self._unwritten = self._unwritten[written:]
 
     def show(self) -> None:
-        """Let other hosts see what is written; it may take as long as a network file system takes.
-
-        Their clients keep what an open file was given for half a minute (NFS), unless it is synced.
-        """
+        """Sync what is written, so that other hosts see it; NFS keeps it for half a minute."""
         file = self._file
         if self._shown or file is None or not file.is_ours:
             return
@@ -96,7 +133,7 @@ class LineFile:
             self.failures += 1
 
     def finish(self) -> None:
-        """Have what still waits written, where the disk takes it in time; then let the file go."""
+        """Write what still waits, if the disk takes it in time; then close the file."""
         give_up = time.monotonic() + LAST_S
         while self._unwritten and time.monotonic() < give_up:
             time.sleep(_POLL_S)
@@ -104,7 +141,7 @@ class LineFile:
         self.close()
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             self.failures += file.close()
@@ -133,7 +170,7 @@ class LineFile:
 
 
 def _lock(fd: int, wait_s: float) -> None:
-    """Hold the file as long as this process has it open; without locks (some NFS) go on."""
+    """Lock the file while this process has it open; file systems without locks are accepted."""
     give_up = time.monotonic() + wait_s
     while True:
         try:
@@ -147,6 +184,6 @@ def _lock(fd: int, wait_s: float) -> None:
 
 
 def _ends_torn(fd: int) -> bool:
-    """Whether an earlier process left a line without its end."""
+    """Whether an earlier process left a torn line."""
     size = os.fstat(fd).st_size
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"

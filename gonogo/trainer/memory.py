@@ -1,11 +1,8 @@
-"""How much memory does this rank hold? In MB (2^20 bytes).
-
-Pages of mapped files (a data set read through `mmap`, libraries) are resident but not held: the
-kernel takes them back when it needs them, so they are not counted.
-"""
+"""The memory that this rank holds, in MB (2^20 bytes), without pages of mapped files."""
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _STATM = Path("/proc/self/statm")
@@ -15,12 +12,10 @@ _PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def memory_mb() -> dict[str, float]:
-    """Return `host_rss_mb`, and what torch holds of the GPU where the script uses one."""
+    """Return `host_rss_mb`, and torch's memory on the GPU if it is used."""
     told = {}
-    try:
+    with suppress(OSError, ValueError, IndexError):  # not on Linux
         told["host_rss_mb"] = round(held_mb(), 3)
-    except (OSError, ValueError, IndexError):
-        pass  # no Linux: not observed
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
     if cuda is not None and cuda.is_initialized():
@@ -30,10 +25,10 @@ def memory_mb() -> dict[str, float]:
 
 
 def held_mb(status: Path = _STATUS, statm: Path = _STATM) -> float:
-    """Return resident memory without mapped files; shared memory is held.
+    """Return resident memory without mapped files.
 
     Raises:
-        OSError, ValueError, IndexError: nothing that tells it is there.
+        OSError, ValueError, IndexError: the kernel does not report it.
     """
     rows = (row.split() for row in status.read_bytes().splitlines())
     kib = [int(row[1]) for row in rows if len(row) > 1 and row[0] in _HELD]

@@ -1,19 +1,18 @@
-"""Where is this rank: in which step, in which section, and for how long? Pure; the clock is given.
+"""The position of a rank: its step, its section, and since when. Pure; the clock is an argument.
 
-A step opens as soon as the one before it has ended, so that a hang is seen inside the step it
-hangs in. What a script does between two steps (evaluate, save) therefore falls into the step that
-is open; when it is over the step opens anew, so that its time is no step's.
+A step opens as soon as the one before it has ended. An evaluation or a checkpoint between two steps
+falls into the open step; after it the step opens anew, so that its time belongs to no step.
 """
 
 from dataclasses import dataclass, field
 
 SECTIONS = frozenset(("data", "forward", "backward", "optimizer", "log", "checkpoint", "eval"))
-"""What a script may say that it does; `boot` is the library's own."""
+"""Sections that a script may name; `boot` is the library's own."""
 COMPUTING = frozenset(("forward", "backward", "optimizer"))
 PARTS = COMPUTING | {"data"}
-"""Sections that a step is made of."""
+"""Sections that are part of a step."""
 PAUSES = frozenset(("checkpoint", "eval"))
-"""Sections that are no part of a step."""
+"""Sections outside of steps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,32 +29,32 @@ class Position:
     since: float = 0.0
     """When the section was entered."""
     announced: bool = True
-    """Whether a line has told the section, or none needs to."""
+    """Whether a line has reported the section, or none needs to."""
     untouched: bool = False
-    """Whether nothing of the open step was computed yet, as far as the script says."""
+    """Whether the open step has no computing section yet."""
     spent_s: dict[str, float] = field(default_factory=dict)
-    """Part of the open step → its seconds; parts that were named only."""
+    """Named section of the open step → its seconds."""
     waited_s: float = 0.0
     """Seconds of the open step spent waiting for other ranks."""
 
     @property
     def step(self) -> int:
-        """The step that the rank stands in; the last one where none is open."""
+        """The open step, else the last one."""
         return self.ended + self.is_open
 
     @property
     def fetched_s(self) -> float | None:
-        """Seconds that the open step has waited for data, where the script names that."""
+        """Seconds in section data of the open step, if the script names it."""
         return self.spent_s.get("data")
 
     def open_step(self, now: float) -> None:
-        """Begin the step after the last one, or begin it anew."""
+        """Begin the next step, or begin it anew."""
         self.is_open = self.untouched = True
         self.began = self.since = now
         self.spent_s, self.waited_s = {}, 0.0
 
     def enter(self, section: str | None, now: float) -> str | None:
-        """Move to a section; returns the message that is due: section, step_start, or none."""
+        """Move to a section; return the message that is due: section, step_start, or none."""
         left = self.section
         if section == left:
             return None
@@ -75,7 +74,7 @@ class Position:
         return "section" if told else None
 
     def end_step(self, now: float) -> float:
-        """End the open step; returns its seconds. The rank is in no section then."""
+        """End the open step; return its seconds. The rank is in no section then."""
         self._account(now)
         if self.section is not None:
             self.section, self.since, self.announced = None, now, True
@@ -84,7 +83,7 @@ class Position:
         return now - self.began
 
     def sections_s(self) -> dict[str, float] | None:
-        """Return seconds by part of the step that ended last; None where the script named none."""
+        """Return seconds by section of the last step; None if the script named none."""
         if not self.spent_s:
             return None
         return {**self.spent_s, "wait": self.waited_s}

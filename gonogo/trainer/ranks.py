@@ -1,7 +1,6 @@
-"""How do ranks agree? Through the torch.distributed that the script has set up, if it has.
+"""Agreement of ranks, through the torch.distributed that the script has set up.
 
-Torch is never imported here: it is the one in `sys.modules`, so a script without torch pays
-nothing. Every rank of the run must make the same calls in the same order.
+Torch is taken from `sys.modules`, never imported. All ranks make the same calls in one order.
 """
 
 import gc
@@ -11,7 +10,7 @@ from typing import Any
 
 
 def group() -> Any:
-    """Return `torch.distributed` where the script talks to other ranks through it, else None."""
+    """Return `torch.distributed` if the script uses it with other ranks, else None."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -19,17 +18,17 @@ def group() -> Any:
 
 
 def agree(flag: bool, device: Any = None) -> bool:
-    """Return whether any rank says so, the same on every rank; alone: the flag itself.
+    """Return whether any rank's flag is set, the same on every rank.
 
     Args:
-        flag: what this rank says.
-        device: where a small tensor can be reduced; by default what the backend needs.
+        flag: of this rank.
+        device: for the reduced tensor; default: what the backend needs.
     """
     return _reduce([float(flag)], device, "MAX")[0] > 0
 
 
 def mean(numbers: Sequence[float], device: Any = None) -> list[float]:
-    """Return the means over all ranks, the same on every rank; alone: the numbers themselves."""
+    """Return the means over all ranks, the same on every rank."""
     distributed = group()
     if distributed is None:
         return list(numbers)
@@ -38,17 +37,15 @@ def mean(numbers: Sequence[float], device: Any = None) -> list[float]:
 
 
 def let_go() -> None:
-    """Leave torch.distributed while Python still stands; for a rank that has nothing left to say.
+    """Leave a gloo group before Python ends.
 
-    Gloo's threads may hold the tensors of a collective for a moment after it has returned; where
-    that moment falls into Python's end, the process aborts (PyTorch issue 190489), and a run that
-    was complete ends with -6. Groups of other backends are left to the script: destroying them may
-    wait for a peer.
+    Gloo's threads may hold tensors of a collective at Python's end, and the process aborts (PyTorch
+    issue 190489). Groups of other backends may wait for a peer, and are left alone.
     """
     distributed = group()
     if distributed is not None and distributed.get_backend() == "gloo":
         distributed.destroy_process_group()
-        gc.collect()  # whoever still holds the group in a cycle, as DDP does
+        gc.collect()  # DDP holds the group in a cycle
 
 
 def _reduce(numbers: Sequence[float], device: Any, how: str) -> list[float]:
@@ -64,7 +61,7 @@ def _reduce(numbers: Sequence[float], device: Any, how: str) -> list[float]:
 
 
 def _place(torch: Any, distributed: Any, device: Any) -> Any:
-    """Return a device that the backend reduces on: the CPU where it can, else the model's."""
+    """Return a device that the backend reduces on: the CPU if possible."""
     if "nccl" not in distributed.get_backend() or "gloo" in distributed.get_backend():
         return "cpu"
     if device is not None and device.type == "cuda":

@@ -1,8 +1,9 @@
-"""What was ordered, may the run begin, must it end? Read where a supervisor leaves it."""
+"""The run directory as a rank reads it: the order, and whether the run may begin or must end."""
 
 import errno
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,19 @@ _POLL_S = 0.2
 _PASSES = frozenset({
     errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE,
 })  # fmt: skip
-"""Errors that say nothing of a file, but of the disk or the host just now."""
+"""Errors that may be over soon."""
+HALTED_CODE = 3
+NO_GO_CODE = 4
+GO_LIMIT_S = 120.0
+"""How long `.GO` is waited for once every rank has written a line."""
+RANKS_LIMIT_S = 2400.0
+"""How long the other ranks are waited for; the watcher has a shorter limit."""
+NOT_LET_BEGIN = "no .GO within"
+UNTOLD = "which this script does not tell"
+"""Texts by which the supervisor knows why a rank ended before its first step."""
+_GO_POLL_S = 0.05
+_MOST_S = 1.0
+"""Most that counts between two looks: a longer pause was a suspension, or a slow disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,17 +41,17 @@ class RunDir:
 
     @property
     def steps(self) -> int | None:
-        """How many steps were ordered; None where nobody says."""
+        """The last ordered step; None if unknown."""
         return _whole(self.order.get("steps"))
 
     @property
     def nodes(self) -> int:
-        """On how many hosts the run's ranks are."""
+        """Number of hosts."""
         return _whole(self.order.get("nodes")) or 1
 
     @property
     def alive_every_s(self) -> float:
-        """Silence after which a sign of life is due."""
+        """Silence after which `alive` is due."""
         return _positive((self.order.get("heartbeat") or {}).get("alive_every_s")) or ALIVE_EVERY_S
 
     @property
@@ -53,12 +66,12 @@ class RunDir:
 
     @property
     def resumed_step(self) -> int:
-        """The step to go on after; 0 for a run that starts afresh."""
+        """The step to resume after; 0 for a fresh start."""
         return int((self.order.get("resume_from") or {}).get("step") or 0)
 
     @property
     def resume_from(self) -> Path | None:
-        """The checkpoint to start from, if one was ordered; a relative path lies in here."""
+        """The ordered checkpoint; a relative path lies in the run directory."""
         path = (self.order.get("resume_from") or {}).get("path")
         return self.path / path if path else None
 
@@ -69,11 +82,11 @@ class RunDir:
         return [name for name, value in identity.items() if value is not None]
 
     def says(self, word: str) -> bool:
-        """Whether `.GO` or `.HALT` is there, whatever it is; a silent disk says no."""
+        """Whether `.GO` or `.HALT` exists; no if the disk does not answer."""
         return os.path.lexists(self.path / f".{word}")
 
     def all_have_spoken(self) -> bool:
-        """Whether every ordered rank has begun to write; a disk that does not answer says no."""
+        """Whether every ordered rank has begun to write; no if the disk does not answer."""
         ranks = range(_whole(self.order.get("world_size")) or 1)
         try:
             return all(self.heartbeat(rank).exists() for rank in ranks)
@@ -89,17 +102,16 @@ class RunDir:
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def shown(self, path: Path) -> str:
-        """Return a path as lines tell it: inside of the run directory without the directory."""
+        """Return a path as lines report it: relative inside of the run directory."""
         whole = path.absolute()
         return str(whole.relative_to(self.path) if whole.is_relative_to(self.path) else whole)
 
 
 def load_run_dir(path: Path) -> RunDir:
-    """Return a run directory with its order, as soon as the disk lets it be read.
+    """Return a run directory with its order, as soon as the disk allows.
 
     Raises:
-        ValueError: order.json is there and holds no JSON object, or has not been readable for
-            LIMIT_S.
+        ValueError: order.json holds no JSON object, or was unreadable for LIMIT_S.
     """
     path = path.absolute()
     try:
@@ -114,10 +126,10 @@ def load_run_dir(path: Path) -> RunDir:
 
 
 def _read_at_length(path: Path) -> bytes:
-    """Return a file's bytes; a disk that refuses says nothing of the run, which has not begun.
+    """Return a file's bytes; try again while the disk refuses.
 
     Raises:
-        OSError: it is no such error, or the disk has refused for LIMIT_S.
+        OSError: another error, or the disk has refused for LIMIT_S.
     """
     give_up = time.monotonic() + LIMIT_S
     while True:
@@ -135,3 +147,37 @@ def _positive(value: Any) -> float | None:
 
 def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
+
+
+def why_never(run_dir: RunDir, identity: Mapping[str, Any]) -> str | None:
+    """Return why there will be no `.GO`: the order checks what this rank does not report."""
+    untold = [name for name in run_dir.checked if identity.get(name) is None]
+    if not untold:
+        return None
+    return f"the order checks {', '.join(untold)}, {UNTOLD} (attach(identity={{…}}))"
+
+
+def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
+    """Wait until the run may begin; return the exit code if it may not.
+
+    Args:
+        run_dir: of the run.
+        identity: what this rank has reported.
+    """
+    why = why_never(run_dir, identity)
+    if why is not None:
+        print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)
+    looked, left_s, alone = time.monotonic(), RANKS_LIMIT_S, True
+    while not run_dir.says("GO"):
+        if run_dir.says("HALT") and not run_dir.says("GO"):
+            return HALTED_CODE
+        if alone and run_dir.all_have_spoken():
+            left_s, alone = GO_LIMIT_S, False
+        now = time.monotonic()
+        left_s, looked = left_s - min(now - looked, _MOST_S), now
+        if left_s < 0.0:
+            late = f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s"
+            print(late if why is None else f"{late}: {why}", file=sys.stderr)
+            return NO_GO_CODE
+        time.sleep(_GO_POLL_S)
+    return None

@@ -1,4 +1,4 @@
-"""What does the environment say about this rank? The trainer's process reads it here alone."""
+"""The environment of a rank; read only here."""
 
 import os
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The environment of one rank; None is what it does not say."""
+    """The environment of one rank; None: not set."""
 
     run_dir: Path | None
     run: str | None
@@ -16,7 +16,7 @@ class Settings:
     rank: int | None
     world_size: int | None
     nsa_env: dict[str, str]
-    """Every `NSA_*` name: a part of what runs, whoever reads it."""
+    """Every `NSA_*` name."""
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:

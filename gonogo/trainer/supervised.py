@@ -1,8 +1,7 @@
-"""What does a script's call mean under gonogo? Boot, wait, step, step, leave.
+"""The beat under gonogo: it writes lines and obeys the run directory.
 
-What is guaranteed of the lines is in `voice` and `line_file`. Here: nothing is trained before the
-watcher's `.GO` where there is an order; all ranks learn of a halt at the same step; `done` is said
-only by a script that came to its end, and a script that is ended by an exception says which.
+With an order, nothing is trained before the watcher's `.GO`. All ranks learn of a halt at the same
+step. `done` is written only by a script that came to its end, `error` by one that raised.
 """
 
 import atexit
@@ -14,19 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, SupportsFloat, SupportsInt, TypeVar
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
+from gonogo.trainer.checkpoints import Saving, save_manifest
+from gonogo.trainer.encoding import plain, sort_out
 from gonogo.trainer.identity import count_model, count_torch, model_device
-from gonogo.trainer.own_names import sort_out
-from gonogo.trainer.permission import HALTED_CODE, await_go
-from gonogo.trainer.plain import plain
 from gonogo.trainer.position import PAUSES
-from gonogo.trainer.saving import Saving
+from gonogo.trainer.run_dir import HALTED_CODE, await_go
 from gonogo.trainer.voice import Voice
 
 _TEXT_LIMIT = 2000
@@ -36,30 +33,14 @@ LINE_NAMES = frozenset(
     (
         *("v", "ts", "iso", "mono", "pid", "rank", "boot", "seq", "step", "msg", "section"),
         *("section_seq", "section_age_s", "collective_seq", "run", "attempt", "backend", "dt"),
-        *(
-            "dt_step_s",
-            "step_sections",
-            "steps",
-            "path",
-            "val_loss",
-            "type",
-            "text",
-            "write_failures",
-        ),
+        *("dt_step_s", "step_sections", "steps", "path", "val_loss", "type", "text"),
+        "write_failures",
     )
 )
 """Names of a line that a script cannot give."""
 
 _BY_MODEL = frozenset({"params", "device", "driver", "torch"})
-"""Of an identity, what a model shows; torch may be imported for it alone."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whose:
-    """For which launch this process was started."""
-
-    run: str | None
-    attempt: int | None
+"""Fields of an identity that need the model."""
 
 
 class SupervisedBeat(Beat):
@@ -70,8 +51,8 @@ class SupervisedBeat(Beat):
         rank: number of this rank.
         world_size: number of ranks.
         whose: run and attempt, for the boot line.
-        identity: what is known of what runs, without a model.
-        agree: makes one answer of the ranks' own, by default through torch.distributed.
+        identity: what is known without a model.
+        agree: as in `attach`.
     """
 
     def __init__(
@@ -80,7 +61,7 @@ class SupervisedBeat(Beat):
         *,
         rank: int,
         world_size: int,
-        whose: Whose,
+        whose: Mapping[str, Any],
         identity: Mapping[str, Any],
         agree: Callable[[bool], bool] | None,
     ) -> None:
@@ -89,7 +70,7 @@ class SupervisedBeat(Beat):
         self.run_dir, self.order, self.steps = run_dir.path, run_dir.order, run_dir.steps
         self.resume_from, self.resume_step = run_dir.resume_from, run_dir.resumed_step
         self.last_step = run_dir.steps
-        """The step after which none begins; the order's, or an earlier one that the loop knows."""
+        """The last step of the order or of the loop."""
         self._voice, self._run, self._whose = voice, run_dir, whose
         self._identity = dict(identity)
         self._agree, self._device = agree, None
@@ -110,7 +91,7 @@ class SupervisedBeat(Beat):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Say how it ended."""
+        """Write how it ended."""
         if not self._voice.is_ours:
             return
         left = isinstance(error, SystemExit) and error.code in (None, 0)
@@ -121,16 +102,16 @@ class SupervisedBeat(Beat):
             self._voice.say("done", step=self.ended)
         elif error is None and not self._is_alone():
             with self.waiting():
-                self._any(False)  # the first that exits ends the others: none is saving any more
+                self._any(False)  # wait until no rank is saving any more
             _ignore_sigterm()
         self._close()
         if error is None or left or halted:
-            atexit.register(ranks.let_go)  # at exit: the script may go on talking to its peers
+            atexit.register(ranks.let_go)  # at exit: the script may still need its peers
         if halted and error is None:
             raise SystemExit(HALTED_CODE)
 
     def model(self, model: Any, **identity: Any) -> None:
-        """Count a model, say what runs, and wait for `.GO`."""
+        """Count a model, write `boot`, and wait for `.GO`."""
         if not self._voice.is_ours:
             return
         self._device = model_device(model)
@@ -138,14 +119,13 @@ class SupervisedBeat(Beat):
         self.boot()
 
     def boot(self) -> None:
-        """Say what runs; the first time, wait until it may begin.
+        """Write `boot`; the first time, wait until the run may begin.
 
         Raises:
-            SystemExit: 3, halted before the first step; 4, there is no `.GO` within two minutes.
+            SystemExit: 3, halted before the first step; 4, no `.GO` within two minutes.
         """
         voice = self._voice
-        whose = {"run": self._whose.run, "attempt": self._whose.attempt}
-        voice.say("boot", step=self.ended, **whose, **self._identity)
+        voice.say("boot", step=self.ended, **self._whose, **self._identity)
         if self._booted:
             return
         self._booted = True
@@ -154,7 +134,7 @@ class SupervisedBeat(Beat):
         self._open()
 
     def _open(self) -> None:
-        """Begin the step after the last one, where there is one."""
+        """Begin the next step, unless the last one has ended."""
         self._voice.begin(opens=self.last_step is None or self.ended < self.last_step)
 
     @property
@@ -163,18 +143,18 @@ class SupervisedBeat(Beat):
         return self._voice.position.ended
 
     def is_elsewhere(self, step: int) -> bool:
-        """Whether steps have ended since the beginning, and the last of them is not this one."""
+        """Whether steps have ended, and the last of them is not this one."""
         return step != self.ended != self._began_after
 
     @property
     def awaits_model(self) -> bool:
-        """Whether the order checks what only a model can show."""
+        """Whether the order checks fields that need the model."""
         checked = _BY_MODEL.intersection(self._run.checked)
         return not checked <= {name for name, told in self._identity.items() if told is not None}
 
     def resumed(self, step: SupportsInt) -> None:
-        """Number the steps from here on; what has begun begins anew, there."""
-        step = int(step)  # a checkpoint may hold it as a tensor or a NumPy scalar
+        """Number the steps from here on; the open step begins anew."""
+        step = int(step)
         if not self._voice.is_ours or step == self.ended or self.ended != self._began_after:
             return
         self._began_after = step
@@ -193,14 +173,14 @@ class SupervisedBeat(Beat):
         self._begin()
         if taken := LINE_NAMES & numbers.keys():
             raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
-        told = plain({"loss": loss, **numbers})  # a tensor may wait for its device: not in the lock
+        told = plain({"loss": loss, **numbers})  # outside of the lock: a tensor may wait
         self._judge(told)
         told = sort_out(told, self._own_names)
         self._voice.end_step(told, None if tokens is None else int(tokens), self.last_step)
 
     @contextmanager
     def section(self, name: Section) -> Iterator[None]:
-        """Name what the rank does meanwhile; inside an evaluation or a checkpoint it is that."""
+        """Name what the rank does meanwhile; evaluations and checkpoints contain no section."""
         outer = self._voice.position.section
         check_section(name)
         stands: str = outer if outer is not None and outer in PAUSES else name
@@ -224,7 +204,7 @@ class SupervisedBeat(Beat):
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Count a collective and the time in it; where nothing else is named it is section log."""
+        """Count a collective and its time; outside of any section it is section log."""
         if not self._voice.is_ours:
             yield
             return
@@ -255,10 +235,10 @@ class SupervisedBeat(Beat):
             yield batch
 
     def checkpoint(self, path: str | Path) -> None:
-        """Seal a checkpoint, where that is ours to do, and say that it is whole.
+        """Write the manifest if it is ours to write, and report that the checkpoint is whole.
 
-        Sealing reads every file, which takes minutes of a large one: that is part of saving it,
-        wherever the rank stands. In a thread of its own it changes nothing of where that is.
+        The manifest needs every file to be read, which is part of section checkpoint. In a thread
+        of its own it does not change the section.
         """
         voice, folder = self._voice, Path(path)
         if not voice.is_ours:
@@ -267,7 +247,7 @@ class SupervisedBeat(Beat):
             if self._saving.owes_manifest(folder, rank=self.rank):
                 beside = threading.get_ident() != self._thread
                 with nullcontext() if beside else self.section("checkpoint"):
-                    self._saving.seal(folder, step=self.ended)
+                    save_manifest(folder, self.ended)
         except OSError as error:
             voice.say("error", **_told(error))
         else:
@@ -281,7 +261,7 @@ class SupervisedBeat(Beat):
         return self._run.checkpoint(self.ended)
 
     def eval(self, val_loss: SupportsFloat, **numbers: Any) -> None:
-        """Write the validation loss after the last step, and what else was measured."""
+        """Write the results of an evaluation."""
         if not self._voice.is_ours:
             return
         if taken := LINE_NAMES & numbers.keys():
@@ -292,20 +272,20 @@ class SupervisedBeat(Beat):
         voice.reopen_step()
 
     def _lasted(self, section: Section) -> dict[str, float]:
-        """Return `dt`, the seconds since a section was entered; nothing outside of it."""
+        """Return `dt`, the seconds since a section was entered; empty outside of it."""
         place = self._voice.position
         inside = place.section == section
         return {"dt": round(place.age_s(time.monotonic()), 6)} if inside else {}
 
     def should_save(self) -> bool:
-        """Ask the order's cadence; a collective where it counts seconds, by rank 0's clock."""
+        """Follow the order's cadence; a collective if it counts seconds, by rank 0's clock."""
         if not self._voice.is_ours:
             return False
         self._begin()
         return self._saving.due(self.ended, self._ask)
 
     def should_halt(self) -> bool:
-        """Ask whether `.HALT` is there; a collective."""
+        """Look for `.HALT`; a collective."""
         voice = self._voice
         if not voice.is_ours or self._halted:
             return self._halted
@@ -321,7 +301,7 @@ class SupervisedBeat(Beat):
         return told
 
     def _ask(self, question: Callable[[], bool]) -> bool:
-        """Return rank 0's answer, on every rank; each its own where they cannot talk."""
+        """Return rank 0's answer on every rank."""
         if self._is_alone():
             return question()
         answer = self.rank == 0 and question()
@@ -332,7 +312,7 @@ class SupervisedBeat(Beat):
         return self._agree is None and ranks.group() is None
 
     def mean(self, *numbers: float) -> list[float]:
-        """Return the means over ranks, as torch.distributed has them; a collective."""
+        """Return the means over ranks; a collective."""
         if ranks.group() is None:
             return list(numbers)
         with self.waiting():
@@ -342,12 +322,12 @@ class SupervisedBeat(Beat):
         return ranks.agree(flag, self._device) if self._agree is None else self._agree(flag)
 
     def _begin(self) -> None:
-        """Boot where that is still owed: a script that never told its model begins without."""
+        """Write `boot` if a script never reported its model."""
         if not self._booted:
             self.boot()
 
     def _judge(self, told: Mapping[str, Any]) -> None:
-        """Are the weights still good? fp16 may skip a step."""
+        """Note numbers that are not finite; fp16 may skip a step."""
         numbers = [told[name] for name in ("loss", "grad_norm") if told.get(name) is not None]
         if told.get("skipped") is not True and not all(map(_is_finite, numbers)):
             self.finite = False
@@ -367,7 +347,7 @@ class SupervisedBeat(Beat):
         self._voice.say("error", **_told(error))
 
     def _at_exit(self) -> None:
-        """Say what ended a script that never left its `with` block, as far as Python tells."""
+        """Write the error of a script that never left its `with` block."""
         if not self._voice.is_ours:
             return
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
@@ -381,10 +361,9 @@ class SupervisedBeat(Beat):
 
 
 def _let_children_be_ended() -> None:
-    """Where this process was started to ignore SIGTERM, what it forks shall not: nobody else can.
+    """If this process ignores SIGTERM, let its forked children be ended by it.
 
-    A scheduler that sends it to all the processes of a job ends no rank by it, which leaves when
-    `.HALT` says so; a worker of a data loader is ended by it as ever.
+    A scheduler sends SIGTERM to all processes of a job; a rank leaves by `.HALT` instead.
     """
     ignored = signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     if not ignored or threading.current_thread() is not threading.main_thread():
@@ -400,7 +379,7 @@ def _let_children_be_ended() -> None:
 
 
 def _ignore_sigterm() -> None:
-    """Let this process leave with its own code, though torchrun ends the peers of one that left."""
+    """Keep this process's exit code, although torchrun ends the peers of one that left."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 

@@ -1,8 +1,8 @@
-"""How do lines come about? One voice a rank: the script's, and a thread's where the script is mute.
+"""Write the lines of one rank: those of the script, and those of a thread in silence.
 
-Guarantees: lines are numbered 1, 2, 3, … in file order, under one lock; the thread speaks only in
-silence (`alive`), about a section that lasts, or when evidence was asked for; nothing here raises
-for what a disk, a look or a host without threads refuses. A forked child has no voice.
+Lines are numbered 1, 2, 3, … in file order, under one lock. The thread writes `alive`, reports a
+section that lasts, and answers requests for evidence. Nothing here raises because of a disk or a
+missing thread. A forked child never writes.
 """
 
 import os
@@ -15,13 +15,12 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from gonogo.trainer.collectives import Collectives
-from gonogo.trainer.line import build_line
+from gonogo.trainer.encoding import build_line
+from gonogo.trainer.evidence import Collectives, StackDumps
 from gonogo.trainer.line_file import OBSERVED, READ, SHOW_EVERY_S, LineFile
 from gonogo.trainer.memory import memory_mb
 from gonogo.trainer.position import PAUSES, Position
 from gonogo.trainer.run_dir import RunDir
-from gonogo.trainer.stacks import StackDumps
 
 ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.2
@@ -29,7 +28,7 @@ _JOIN_S = 5.0
 
 
 class Voice:
-    """Writes the lines of one rank and knows where it stands.
+    """Writes the lines of one rank and keeps its position.
 
     Args:
         run_dir: whose heartbeat file is written.
@@ -55,31 +54,31 @@ class Voice:
         self._collectives = Collectives(run_dir.path, rank)
         self._thread: threading.Thread | None = None
         self._starts = False
-        """Whether a thread is to speak that the host has not given yet."""
+        """Whether a thread is still to be started."""
         _voices.add(self)
 
     observes: ClassVar[bool] = False
-    """Whether the observer speaks, and not the script itself."""
+    """Whether the observer writes, and not the script itself."""
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process may speak: not after the end, and not as a forked child."""
+        """Whether this process may write: not after the end, and not as a forked child."""
         return not self._closing.is_set() and os.getpid() == self._pid
 
     def is_free(self, within_s: float) -> bool:
-        """Whether nobody writes, or is done within so many seconds."""
+        """Whether nobody writes, or finishes within so many seconds."""
         free = self._lock.acquire(timeout=within_s)
         if free:
             self._lock.release()
         return free
 
     def start(self) -> None:
-        """Let the thread speak in silence, as soon as the host gives one."""
+        """Start the thread, as soon as the host gives one."""
         self._starts = True
         self._start_thread()
 
     def close(self) -> None:
-        """Say no more."""
+        """Stop writing."""
         if not self.is_ours:
             return
         self._closing.set()
@@ -89,12 +88,12 @@ class Voice:
         self._file.finish()
 
     def forget(self) -> None:
-        """Let go of what a forked child has inherited."""
+        """Close what a forked child has inherited."""
         self._closing.set()
         self._file.close()
 
     def say(self, msg: str, *, step: int | None = None, **fields: Any) -> None:
-        """Write a line about a step, by default the one that the rank stands in."""
+        """Write a line about a step; default: the present one."""
         with self._lock:
             self._write(self._line(msg, fields, step))
 
@@ -117,12 +116,12 @@ class Voice:
                 self._write(self._line(due, {}))
 
     def go_on_after(self, step: int) -> None:
-        """Take a step for the last that has ended; none is open then."""
+        """Set the last step that has ended; none is open then."""
         with self._lock:
             self.position.ended, self.position.is_open = step, False
 
     def reopen_step(self) -> None:
-        """Begin the open step anew, where nothing of it was done before what has just ended."""
+        """Begin the open step anew, if nothing of it was computed yet."""
         with self._lock:
             place = self.position
             if place.is_open and place.untouched and place.section not in PAUSES:
@@ -130,12 +129,12 @@ class Voice:
                 self._write(self._line("step_start", {}))
 
     def end_step(self, numbers: Mapping[str, Any], tokens: int | None, last: int | None) -> None:
-        """Write that the open step has ended, and begin the next one unless this was the last.
+        """End the open step, and begin the next one unless this was the last.
 
         Args:
             numbers: of the progress line.
             tokens: of this step, over all ranks.
-            last: number of the last step; None where nobody says.
+            last: number of the last step; None if unknown.
         """
         with self._lock:
             now, place = time.monotonic(), self.position
@@ -167,7 +166,7 @@ class Voice:
         self._collective_seq += 1
 
     def count_wait(self, seconds: float) -> None:
-        """Count time of the open step that was spent waiting for other ranks."""
+        """Count seconds of the open step spent waiting for other ranks."""
         self.position.waited_s += seconds
 
     def _counted(self) -> dict[str, int]:
@@ -197,7 +196,7 @@ class Voice:
             self._start_thread()
 
     def _start_thread(self) -> None:
-        """Start the thread; where there is none to be had, it is tried with the next line."""
+        """Start the thread; if the host has none, again with the next line."""
         thread = threading.Thread(target=self._speak, name="gonogo", daemon=True)
         with suppress(RuntimeError):
             thread.start()
@@ -209,7 +208,7 @@ class Voice:
         while not self._closing.wait(pause_s):
             self._break_silence()
             if self.run_dir.nodes > 1 and time.monotonic() >= show_at:
-                self._file.show()  # not in the lock: the script need not wait for a network
+                self._file.show()  # outside of the lock: it may take long
                 show_at = time.monotonic() + SHOW_EVERY_S
             try:
                 self._answer()
@@ -245,7 +244,7 @@ def is_speaking(run_dir: RunDir, rank: int) -> bool:
 
 
 def end_observation(run_dir: RunDir, rank: int) -> None:
-    """Let the observer fall silent, because the script speaks for itself."""
+    """Stop the observer's lines, because the script writes itself."""
     for voice in _voices_of(run_dir, rank):
         if voice.observes:
             voice.close()

@@ -21,8 +21,9 @@ from gonogo.cli.settings import load_settings
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.devices.listing import DeviceListed, Listing
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.devices.device import Device
+from gonogo.supervise.devices.query import Listing
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding, launch_lock
 from gonogo.supervise.processes import find_process
 from tests.data import make_runs
@@ -815,7 +816,7 @@ def test_a_run_gets_the_devices_that_are_seen_and_free(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows = [DeviceListed(uuid=f"GPU-{n}", index=n, name="H100") for n in range(4)]
+    rows = [Device(uuid=f"GPU-{n}", index=n, name="H100") for n in range(4)]
     monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
     order = make_runs.order_of().model_copy(update={"profile": profile, "world_size": 2})
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
@@ -829,7 +830,7 @@ def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs at once chose the same GPU: the second was refused, beside others that were free."""
-    rows = [DeviceListed(uuid=f"GPU-{n}", index=n, name="H100") for n in range(2)]
+    rows = [Device(uuid=f"GPU-{n}", index=n, name="H100") for n in range(2)]
     order = make_runs.order_of().model_copy(update={"profile": "h100", "world_size": 1})
     settings = load_settings(
         {"GONOGO_HOME": str(tmp_path), "GONOGO_LOCKS": str(tmp_path / "locks")}

@@ -17,7 +17,7 @@ from gonogo.supervise.end_request import HALT_LIMIT_S
 from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES, TAIL_BYTES
 from gonogo.supervise.watcher.telling import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
-from gonogo.trainer.permission import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
+from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from gonogo.watch.registry import BASIC, REGISTRY
 from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S

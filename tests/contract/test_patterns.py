@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.patterns import FORMATS, GUESSED, PATTERNS, Example, fitting, guessed_patterns
 from gonogo.supervise.launch.command import check_patterns
-from gonogo.supervise.launch.log_lines import LINE_BYTES
+from gonogo.supervise.launch.output_lines import LINE_BYTES
 from gonogo.supervise.launch.printed_steps import PrintedSteps
 
 EXAMPLES = [(row.name, example) for row in FORMATS for example in row.examples]

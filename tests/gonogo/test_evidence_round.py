@@ -51,11 +51,6 @@ def test_collectives_and_stacks_are_what_is_told() -> None:
     assert [stack_rank(path) for path in [*told, *others]] == [None, 12, None, None, None, None]
 
 
-def test_without_a_culprit_ranks_are_in_order() -> None:
-    found = by_relevance(["a/stacks_rank10.txt", "a/stacks_rank2.txt", "a/collectives.txt"])
-    assert found == ["a/collectives.txt", "a/stacks_rank2.txt", "a/stacks_rank10.txt"]
-
-
 def test_a_round_is_told_in_words() -> None:
     stack = "MainThread (thread 1)\n    wait (a.py:1)\n    main (b.py:2)\n"
     texts = {
@@ -79,12 +74,6 @@ def test_a_round_is_told_in_words() -> None:
         "rank 1: sleep (a.py:1) < main (b.py:2)",
         "ranks 0, 2: wait (a.py:1) < main (b.py:2)",
     ]
-
-
-def test_a_round_without_stacks_tells_nothing() -> None:
-    assert tell_round({}) == ""
-    assert tell_round({"e/log_rank0.txt": "a log", "e/stacks_rank0.txt": ""}) == ""
-    assert summarise_round({}) == []
 
 
 def test_a_hang_whose_own_round_holds_no_stack_is_told_by_the_one_before() -> None:
@@ -120,12 +109,6 @@ def test_a_hang_is_told_by_the_culprits_stack_else_by_what_comes_first(
     halt = finding(Detector.STALL, step=9, evidence=[f"evidence/01_stall/{name}" for name in names])
     found = where_it_stood([halt], rank)
     assert found == (None if told is None else f"evidence/01_stall/{told}")
-
-
-def test_a_hang_is_not_told_by_what_was_found_after_it() -> None:
-    halt = finding(Detector.STALL, step=9, evidence=["evidence/01_stall/stacks_rank1.txt"])
-    later = finding(Detector.ALIVE_LOST, step=9, evidence=["evidence/02_lost/stacks_rank1.txt"])
-    assert where_it_stood([halt, later], 1) == "evidence/01_stall/stacks_rank1.txt"
 
 
 def test_a_hang_that_ended_what_a_leak_waited_to_end_is_told_by_its_own_round() -> None:

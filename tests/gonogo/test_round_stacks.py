@@ -4,7 +4,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.stack_places import ranks_text
 from gonogo.evidence_round import group_stacks, main_frames
 
 WAITING = ("wait (threading.py:320)", "all_reduce (distributed_c10d.py:2814)", "main (train.py:9)")
@@ -50,11 +49,6 @@ def test_what_differs_by_chance_tells_no_ranks_apart(one: str, other: str) -> No
     assert len(group_stacks({0: listing((one,)), 1: listing((other,), 9, "")})) == 1
 
 
-@pytest.mark.parametrize("other", ["wait (a.py:2)", "wait (b.py:1)", "pause (a.py:1)"])
-def test_another_line_file_or_function_does(other: str) -> None:
-    assert len(group_stacks({0: listing(("wait (a.py:1)",)), 1: listing((other,))})) == 2
-
-
 def test_a_stack_that_could_not_be_read_is_a_group_with_its_reason() -> None:
     groups = group_stacks({0: listing(WAITING), 1: "py-spy is not installed\n", 2: ""})
     assert [group.line() for group in groups[:2]] == [
@@ -65,24 +59,6 @@ def test_a_stack_that_could_not_be_read_is_a_group_with_its_reason() -> None:
     assert groups[1].listing() == groups[1].line()
     (long,) = group_stacks({1: "x" * 300})
     assert long.line() == f"rank 1: {'x' * 200}"
-
-
-def test_a_deep_stack_is_cut() -> None:
-    frames = tuple(f"f{n} (a.py:{n})" for n in range(40))
-    (group,) = group_stacks({0: listing(frames)})
-    rows = group.listing().splitlines()
-    assert (rows[0], len(rows), rows[-1]) == ("rank 0:", 18, "    …")
-    (group,) = group_stacks({0: listing(frames[:16])})
-    assert group.listing().splitlines() == ["rank 0:", *(f"    {row}" for row in frames[:16])]
-    assert group.line() == f"rank 0: {' < '.join(frames[:3])}"
-
-
-@pytest.mark.parametrize(
-    ("ranks", "text"),
-    [([1], "rank 1"), ([0, 1], "ranks 0-1"), ([5, 0, 2, 3], "ranks 0, 2-3, 5"), ([4, 4], "rank 4")],
-)
-def test_ranks_in_words(ranks: list[int], text: str) -> None:
-    assert ranks_text(ranks) == text
 
 
 _FRAMES = st.lists(st.sampled_from([*WAITING, *HANGING]), max_size=4).map(tuple)
@@ -99,14 +75,6 @@ def test_every_rank_is_in_the_one_group_of_its_frames(
         assert {stacks[rank] for rank in group.ranks} == {group.frames}
     if culprit in stacks:
         assert culprit in groups[0].ranks
-
-
-@given(st.text(), st.text())
-def test_any_text_is_grouped(one: str, other: str) -> None:
-    groups = group_stacks({0: one, 1: other})
-    assert sum(len(group.ranks) for group in groups) == 2
-    assert all(group.line() and group.listing() for group in groups)
-    assert (len(groups) == 1) or main_frames(one) != main_frames(other) or not main_frames(one)
 
 
 def test_a_row_of_blanks_holds_up_nobody_who_reads_a_stack() -> None:

@@ -35,11 +35,6 @@ def test_a_torn_last_line_waits_for_its_end(tmp_path: Path) -> None:
     assert load_lines(file, first.offset).lines == [b"three"]
 
 
-def test_a_missing_file_has_no_lines(tmp_path: Path) -> None:
-    assert load_lines(tmp_path / "none", 5).offset == 5
-    assert load_all_lines(tmp_path / "none") == []
-
-
 def test_a_line_that_never_ends_does_not_block_the_reader(tmp_path: Path) -> None:
     file = tmp_path / "lines"
     file.write_bytes(b"x" * (MAX_LINE_BYTES + 1))
@@ -65,12 +60,6 @@ def test_reading_in_pieces_gives_the_lines_of_the_whole(
         lines += part.lines
         offset = part.offset
     assert lines == load_all_lines(file)
-
-
-def test_lines_up_to_a_byte_are_those_that_a_tick_saw(tmp_path: Path) -> None:
-    file = tmp_path / "lines"
-    file.write_bytes(b"a\nb\nc\n")
-    assert load_all_lines(file, end=4) == [b"a", b"b"]
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a/../../x", "link/x"])
@@ -119,18 +108,6 @@ def test_complete_bytes_end_after_the_last_newline(
     assert complete_bytes(path) == data.rfind(b"\n") + 1
 
 
-def test_a_long_torn_line_is_read_over_block_by_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(rundir, "_TAIL_BYTES", 4)
-    path = tmp_path / "f"
-    path.write_bytes(b"one\ntwo\n" + b"x" * 1000)
-    assert complete_bytes(path) == 8
-    path.write_bytes(b"x" * 1000)
-    assert complete_bytes(path) == 0
-    assert complete_bytes(tmp_path / "missing") == 0
-
-
 def _grow(path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(files.MAX_RECORD_BYTES + 1)
@@ -154,18 +131,12 @@ def test_what_is_no_record_at_any_time_is_corrupt(
         load_record(tmp_path / "model.json", ExitRecord)
 
 
-def test_record_in_what_is_no_folder_is_corrupt(tmp_path: Path) -> None:
-    (tmp_path / "preflight").touch()
-    with pytest.raises(Corrupt, match=r"preflight\.json"):
-        load_record(tmp_path / "preflight" / "preflight.json", ExitRecord)
-
-
 @pytest.mark.parametrize(
     ("record", "text"),
     [
         ("{", "it was pruned (nobody says why)"),
         (
-            '{"what": "checkpoints", "at": 86400.0, "policy": "30 days"}',
+            '{"what": "checkpoints", "at": 86400, "policy": "30 days"}',
             "its checkpoints were pruned on 1970-01-02 (30 days)",
         ),
         (None, None),

@@ -40,7 +40,7 @@ from gonogo.judge.facts import record
 from gonogo.judge.facts.record import load_run
 from gonogo.rundir import PRUNED_NAME, file_seal, iter_lines, save_json
 from gonogo.supervise.exit_record import count_heartbeats
-from gonogo.supervise.prune.decide import What
+from gonogo.supervise.prune import What
 from gonogo.watch import refold, replay_watch, tick_digest, tick_line
 from tests.data.make_runs import (
     BOOT_MONO,

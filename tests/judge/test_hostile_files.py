@@ -14,8 +14,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import NotFound, Rejected
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts import record
-from gonogo.supervise.prune.decide import What
-from gonogo.supervise.prune.directories import prune
+from gonogo.supervise.prune import What, prune
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
 
 

@@ -72,41 +72,6 @@ def leaves_at_once() -> None:
     child.join()
 
 
-def frozen() -> None:
-    """A part of the trained model is in evaluation mode in every step."""
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    for batch in data():
-        net.train()
-        net[0].eval()  # type: ignore[index]
-        loss = loss_of(net, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tell(loss)
-
-
-def norm_is_nan() -> None:
-    """The norm of the gradients is NaN in the last step, and the optimizer steps."""
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-    for number, batch in enumerate(data(), start=1):
-        loss = loss_of(net, batch)
-        loss.backward()
-        if number == STEPS:
-            next(net.parameters()).grad.fill_(float("nan"))  # type: ignore[union-attr]
-        nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        tell(loss)
-
-
-def sgd_without_loader() -> None:
-    net = model()
-    optimizer = torch.optim.SGD(net.parameters(), lr=1e-2)
-    train(net, optimizer, list(data()))  # type: ignore[arg-type]
-
-
 def accumulates() -> None:
     """Two batches a step; their losses are halves of the mean."""
     net = model()
@@ -149,59 +114,6 @@ def folds() -> None:
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
         kept.append(optimizer)
         train(net, optimizer, data(4))
-
-
-def stages() -> None:
-    """Two optimizers made at the beginning, one trained after the other: 20 steps and 26."""
-    nets = [model(), model()]
-    own = [torch.optim.AdamW(net.parameters(), lr=1e-2) for net in nets]
-    for net, optimizer, steps in zip(nets, own, (20, 26), strict=True):
-        train(net, optimizer, data(steps))
-
-
-def subclass() -> None:
-    """An optimizer that calls its parent's step: torch reports each step twice."""
-
-    class Own(torch.optim.AdamW):
-        def step(self, closure: object = None) -> None:  # type: ignore[override]
-            super().step(closure)
-
-    net = model()
-    torch.optim.AdamW(net.parameters())
-    train(net, Own(net.parameters(), lr=1e-2), data())
-
-
-def closure() -> None:
-    """LBFGS calls its closure several times a step; the first loss counts."""
-    net = model()
-    optimizer = torch.optim.LBFGS(net.parameters(), lr=0.1, max_iter=3)
-    for batch in data():
-
-        def again(batch: list[torch.Tensor] = batch) -> torch.Tensor:
-            optimizer.zero_grad()
-            loss = loss_of(net, batch)
-            loss.backward()
-            return loss
-
-        optimizer.step(again)
-        print("told", flush=True)
-
-
-def in_backward() -> None:
-    """One optimizer for each parameter, stepped by a hook as soon as its gradient is there."""
-    net = model()
-    own = {row: torch.optim.SGD([row], lr=1e-2) for row in net.parameters()}
-
-    def stepped(row: torch.Tensor) -> None:
-        own[row].step()
-        own[row].zero_grad()
-
-    for row in net.parameters():
-        row.register_post_accumulate_grad_hook(stepped)
-    for batch in data():
-        loss = loss_of(net, batch)
-        loss.backward()
-        tell(loss)
 
 
 def scaler() -> None:
@@ -277,26 +189,6 @@ def compiled() -> None:
         optimizer.zero_grad()
         tell(loss)
     print("frames", counters.counters["frames"]["ok"], flush=True)
-
-
-def workers_step() -> None:
-    """A data set whose workers train something small of their own."""
-
-    class Own(torch.utils.data.Dataset):  # type: ignore[type-arg]
-        def __len__(self) -> int:
-            return STEPS
-
-        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-            small = nn.Linear(2, 1)
-            optimizer = torch.optim.SGD(small.parameters(), lr=0.1)
-            small(torch.ones(2)).sum().backward()
-            optimizer.step()
-            x = torch.full((32,), float(index))
-            return x, x.sum().reshape(1)
-
-    net = model()
-    loader: DataLoader = DataLoader(Own(), batch_size=1, num_workers=2)  # type: ignore[type-arg]
-    train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), loader)
 
 
 def logs() -> None:

@@ -18,7 +18,7 @@ import pytest
 from gonogo.observer import trackers
 from gonogo.observer.own_numbers import OwnNumbers, numbers_in
 from gonogo.observer.training import Training
-from gonogo.trainer.own_names import MOST_NAMES
+from gonogo.trainer.encoding import MOST_NAMES
 from tests.observer.test_programs import Observed
 from tests.trainer.runs import said
 

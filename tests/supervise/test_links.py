@@ -16,7 +16,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import open_log, start_child
 from gonogo.supervise.keeper.staff import Staff
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.weather import Reserve, Weather
 

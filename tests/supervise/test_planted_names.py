@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.evidence.collectives import REQUEST_NAME, ask_ranks
-from gonogo.supervise.evidence.of_rank import run_collector
+from gonogo.supervise.evidence.flight_records import REQUEST_NAME, ask_ranks
+from gonogo.supervise.evidence.rounds import run_collector
 from gonogo.supervise.exit_record import digest_of
 from gonogo.supervise.watcher import snapshots
 from gonogo.supervise.watcher.metrics_file import save_metrics

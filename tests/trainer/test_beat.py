@@ -49,21 +49,9 @@ def test_a_whole_training_says_nothing_anywhere(alone: Path) -> None:
     assert threading.active_count() == threads
 
 
-def test_an_error_goes_through_as_it_is(alone: Path) -> None:
-    with pytest.raises(KeyError), gonogo.trainer.attach():
-        raise KeyError("the script's own")
-
-
 def test_a_section_that_there_is_none_of_is_refused_everywhere(alone: Path) -> None:
     with pytest.raises(ValueError, match="no section 'sideward'; there are backward"):
         gonogo.trainer.attach().section("sideward")  # type: ignore[arg-type]
-
-
-def test_it_knows_its_rank_all_the_same(alone: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "3")
-    monkeypatch.setenv("WORLD_SIZE", "8")
-    beat = gonogo.trainer.attach()
-    assert (beat.rank, beat.world_size) == (3, 8)
 
 
 def test_a_call_costs_nothing(alone: Path) -> None:

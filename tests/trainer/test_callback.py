@@ -26,12 +26,6 @@ def test_the_checkpoint_is_known_before_the_loop_says_which_rank_it_is(run: Path
     assert (told.resume_step, told.steps) == (2, 4), "of four steps"
 
 
-def test_outside_gonogo_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("GONOGO_RUN_DIR", raising=False)
-    told = CallbackBeat(None, None)
-    assert (told.resume_from, told.resume_step, told.steps) == (None, 0, None)
-
-
 @pytest.mark.parametrize(
     ("ordered", "step", "said"),
     [(2, 0, "hand it callback.resume_from"), (0, 2, "load the weights into the model")],
@@ -96,11 +90,3 @@ def test_the_rate_of_an_optimizer_is_the_largest_of_its_parts(
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
     assert largest_rate(optimizer) == told
-
-
-def test_the_rate_of_several_optimizers_is_the_largest_of_all() -> None:
-    """The first may stand at 0 while another learns, as in stages."""
-    rates = (0.0, 0.1)
-    optimizers = [torch.optim.SGD([torch.zeros(1)], lr=rate) for rate in rates]
-    assert largest_rate(*optimizers) == 0.1
-    assert largest_rate() is None

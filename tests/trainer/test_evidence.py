@@ -14,7 +14,7 @@ import pytest
 
 import gonogo.trainer
 from gonogo.rundir import RunDir
-from gonogo.trainer.collectives import REQUEST, Collectives
+from gonogo.trainer.evidence import REQUEST
 from tests.servers import wait_until
 from tests.trainer.runs import (
     LAUNCH,
@@ -93,24 +93,6 @@ def test_a_script_that_handles_the_signal_itself_goes_on_doing_so(tmp_path: Path
         beat.step(loss=1.0)
     assert seen == [signal.SIGUSR1]
     assert not list(run.glob("*stackdump*"))
-
-
-def test_without_torch_nobody_answers_for_its_collectives(tmp_path: Path) -> None:
-    code = (
-        "import sys, pathlib; from gonogo.trainer.collectives import Collectives, REQUEST\n"
-        "run = pathlib.Path(sys.argv[1]); (run / 'evidence').mkdir()\n"
-        "asked = Collectives(run, 0); (run / 'evidence' / REQUEST).write_text('word'); asked.look()"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, env=environment(None))
-    assert [path.name for path in (tmp_path / "evidence").iterdir()] == [REQUEST]
-
-
-def test_a_request_from_before_is_not_answered(tmp_path: Path) -> None:
-    (tmp_path / "evidence").mkdir()
-    (tmp_path / "evidence" / REQUEST).write_text("old")
-    asked = Collectives(tmp_path, 0)
-    asked.look()
-    assert [path.name for path in (tmp_path / "evidence").iterdir()] == [REQUEST]
 
 
 @pytest.mark.long

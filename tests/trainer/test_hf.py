@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.judge.directory import judge_directory
-from gonogo.trainer.manifest import MANIFEST
+from gonogo.trainer.checkpoints import MANIFEST
 from tests.trainer.runs import lines_of, run_loop, said, steps_of, write_order
 
 STEPS = [1, 2, 3, 4, 5, 6]

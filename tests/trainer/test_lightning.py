@@ -150,7 +150,3 @@ def test_a_loss_scale_that_falls_is_said(tmp_path: Path) -> None:
     assert train(tmp_path, {"overflow": True}) == 0
     progress = said(lines_of(tmp_path), "progress")
     assert [line.loss_scale for line in progress] == [2.0 ** (16 - step) for step in STEPS]
-
-
-def test_who_scales_no_loss_says_none(finished: Path) -> None:
-    assert {line.loss_scale for line in said(lines_of(finished), "progress")} == {None}

@@ -104,25 +104,6 @@ def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
     assert file.failures >= 60
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EDQUOT])
-def test_a_file_system_that_refuses_at_close_ends_no_trainer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    """A network file system that came back says there what it lost meanwhile."""
-    file, close = LineFile(tmp_path / "h"), os.close
-    file.append(b"one\n")
-
-    def refuse(fd: int) -> None:
-        close(fd)
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "close", refuse)
-    file.close()
-    file.close()
-    assert file.failures == 1
-    assert (tmp_path / "h").read_bytes() == b"one\n"
-
-
 @pytest.mark.parametrize("reused", [False, True], ids=["gone", "another file has its number"])
 def test_a_descriptor_that_the_script_has_closed_is_opened_anew(
     tmp_path: Path, reused: bool
@@ -145,29 +126,6 @@ def test_a_descriptor_that_the_script_has_closed_is_opened_anew(
         assert os.write(other, b"the script's") == 12
         os.close(other)
         assert (tmp_path / "other").read_bytes() == b"the script's"
-
-
-def test_a_number_that_is_lost_while_it_is_opened_is_not_written_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another thread of the script closes all, and opens a file of its own, right then."""
-    opened, others = os.open, list[int]()
-
-    def lose(path: Path, flags: int, mode: int = 0o777) -> int:
-        number = opened(path, flags, mode)
-        if not others:
-            os.close(number)
-            others.append(opened(tmp_path / "other", os.O_RDWR | os.O_CREAT))
-            assert others == [number]
-        return number
-
-    monkeypatch.setattr(os, "open", lose)
-    file = LineFile(tmp_path / "h")
-    file.append(b"one\n")
-    file.close()
-    assert (tmp_path / "h").read_bytes() == b"one\n"
-    assert (tmp_path / "other").read_bytes() == b""
-    os.close(others[0])
 
 
 def _number(path: Path) -> int:
@@ -196,27 +154,6 @@ def test_closing_what_the_script_has_closed_closes_nothing_of_its_own(tmp_path: 
     os.close(other)
 
 
-def test_a_line_of_which_half_was_written_goes_on_in_the_file_that_is_opened_anew(
-    tmp_path: Path, disk: Disk
-) -> None:
-    file = LineFile(tmp_path / "h")
-    disk.room = 2
-    file.append(b"one\n")
-    disk.room = 10**9
-    os.close(_number(tmp_path / "h"))
-    file.append(b"two\n")
-    file.close()
-    assert (tmp_path / "h").read_bytes() == b"one\ntwo\n"
-
-
-def test_a_device_that_is_always_full_never_raises() -> None:
-    file = LineFile(Path("/dev/full"))
-    for _ in range(3):
-        file.append(b"line\n")
-    file.close()
-    assert file.failures == 3
-
-
 def test_a_folder_that_appears_later_gets_every_line(tmp_path: Path) -> None:
     file = LineFile(tmp_path / "later" / "h")
     file.append(b"one\n")
@@ -233,25 +170,6 @@ def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Pa
     file.append(b"ours\n")
     file.close()
     assert (tmp_path / "h").read_bytes().splitlines()[-1] == b"ours"
-
-
-def test_a_torn_line_is_ended_also_where_the_oldest_of_what_waits_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(line_file, "KEPT_BYTES", 10)
-    (tmp_path / "h").write_bytes(b"torn")
-    file, real = LineFile(tmp_path / "h"), os.write
-
-    def refuse(fd: int, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "write", refuse)
-    for number in range(5):
-        file.append(b"line %d\n" % number)
-    monkeypatch.setattr(os, "write", real)
-    file.append(b"last\n")
-    file.close()
-    assert (tmp_path / "h").read_bytes().splitlines() == [b"torn", b"line 4", b"last"]
 
 
 def test_a_file_that_another_process_writes_is_taken_until_that_has_ended(

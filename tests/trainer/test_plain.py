@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract import canonical
-from gonogo.trainer.plain import digest, plain
+from gonogo.trainer.encoding import digest, plain
 
 NAMES = st.text(st.characters(codec="utf-8"), max_size=8)
 VALUES = st.recursive(
@@ -58,25 +58,6 @@ class Scalar:
 def test_what_scripts_pass_becomes_plain(value: object, expected: object) -> None:
     assert plain(value) == expected
     json.dumps(plain(value), allow_nan=False).encode()
-
-
-class LongDouble:
-    """NumPy's `longdouble`: no number of Python's is as long, so its `item()` is one again."""
-
-    def __init__(self, value: float) -> None:
-        self.value = value
-
-    def item(self) -> LongDouble:
-        return self
-
-    def __float__(self) -> float:
-        return self.value
-
-
-def test_a_long_double_is_a_number_too() -> None:
-    """It ended a script at its first step, by a recursion without end."""
-    assert plain(LongDouble(2.5)) == 2.5
-    assert plain(LongDouble(math.inf)) == "Infinity"
 
 
 def test_what_is_no_number_is_refused_and_named() -> None:

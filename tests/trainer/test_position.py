@@ -22,13 +22,6 @@ def test_seconds_of_named_parts_add_up_over_one_step() -> None:
     assert place.sections_s() == {"data": 3.0, "forward": 6.0, "wait": 0.0}
 
 
-def test_a_step_without_named_parts_tells_none() -> None:
-    place = opened()
-    place.enter("log", 1.0)
-    place.end_step(2.0)
-    assert place.sections_s() is None
-
-
 def test_the_next_step_starts_its_account_anew() -> None:
     place = opened()
     place.enter("forward", 0.0)
@@ -62,27 +55,7 @@ def test_a_pause_within_a_step_does_not_open_it_anew() -> None:
     assert place.sections_s() == {"forward": 1.0, "backward": 1.0, "wait": 0.0}
 
 
-def test_one_pause_after_the_other_opens_the_step_once() -> None:
-    place = opened()
-    said = [place.enter(name, now) for name, now in (("eval", 1.0), ("checkpoint", 2.0), (None, 3))]
-    assert said == ["section", "section", "step_start"]
-
-
 def test_a_part_of_a_step_is_not_told_at_once() -> None:
     place = opened()
     assert place.enter("data", 1.0) is None
     assert not place.announced
-
-
-def test_outside_of_a_step_every_section_is_told() -> None:
-    place = opened()
-    place.end_step(1.0)
-    assert [place.enter(name, 2.0) for name in ("data", None)] == ["section", "section"]
-
-
-def test_the_same_section_again_is_no_change() -> None:
-    place = opened()
-    place.enter("eval", 1.0)
-    before = place.section_seq
-    assert place.enter("eval", 5.0) is None
-    assert (place.section_seq, place.age_s(5.0)) == (before, 4.0)

@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import errno
-import itertools
 import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, SupportsInt
+from typing import Any
 
-import numpy
 import pytest
-import torch
 
 import gonogo.trainer
-from gonogo.contract.heartbeat import Heartbeat, Identity, Msg
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
-from gonogo.judge import directory
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.trainer import line_file, permission, saving, supervised
-from gonogo.trainer.own_names import KNOWN, MOST_NAMES
+from gonogo.trainer import run_dir, supervised
+from gonogo.trainer.encoding import MOST_NAMES
 from tests.servers import wait_until
 from tests.trainer.runs import TALKATIVE, lines_of, run_of, said, steps_of, write_order
 
@@ -67,24 +60,6 @@ def train(beat: gonogo.trainer.Beat, steps: int = 4) -> None:
 
 
 # Lines
-
-
-@pytest.mark.parametrize("taken", [True, False])
-def test_of_a_process_whose_rank_another_one_has_the_verdict_says_that_nobody_saw_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch, taken: bool
-) -> None:
-    """All but one that `mpirun` starts without a RANK are such: they are GO, be their loss NaN."""
-    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 0.01)
-    other = line_file.LineFile(run / "heartbeat_rank0.jsonl")
-    if not taken:
-        other.close()
-    with gonogo.trainer.attach(run) as beat:
-        train(beat)
-    other.close()
-    assert bool(lines_of(run)) is not taken
-    told = [row for row in judge_directory(run)["not_observed"] if row.startswith("ranks: a f")]
-    assert len(told) == taken
-    assert directory.SILENCED == line_file.SILENCED
 
 
 def test_every_ordered_step_is_whole_and_none_is_opened_after_the_last(run: Path) -> None:
@@ -142,17 +117,6 @@ def test_a_step_is_open_as_soon_as_the_one_before_has_ended(run: Path) -> None:
         assert (last.msg, last.step) == ("step_start", 2)
 
 
-def test_where_nobody_says_how_many_steps_there_are_done_tells_the_last_that_ended(
-    tmp_path: Path,
-) -> None:
-    with gonogo.trainer.attach(tmp_path) as beat:
-        assert beat.steps is None
-        train(beat, 2)
-    lines = lines_of(tmp_path)
-    assert steps_of(lines, "step_start") == [1, 2, 3]
-    assert [line.step for line in lines if line.msg in ("step_end", "done")] == [1, 2, 2]
-
-
 def test_numbers_that_are_not_finite_are_named(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=math.nan, grad_norm=math.inf, lr=-math.inf, own={"x": [math.nan]})
@@ -181,24 +145,6 @@ def test_numbers_of_the_scripts_own_stand_apart_and_are_bounded(run: Path) -> No
     assert list(second.user) == [f"m{n}" for n in range(MOST_NAMES - 2)]
 
 
-def test_a_field_with_a_meaning_is_never_the_scripts_own() -> None:
-    assert set(supervised.LINE_NAMES | KNOWN) >= set(Heartbeat.model_fields) - set(
-        Identity.model_fields
-    )
-
-
-def test_a_skipped_step_says_nothing_about_the_weights(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0, grad_norm=math.inf, skipped=True)
-        assert beat.finite
-
-
-def test_a_loss_is_told_to_its_last_digit(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=2.0 / 3.0)
-    assert said(lines_of(run), "progress")[0].loss == 2.0 / 3.0
-
-
 def test_speed_and_time_are_measured_over_the_open_step(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         time.sleep(0.05)
@@ -221,14 +167,6 @@ def test_a_name_that_is_the_lines_own_is_refused_and_the_step_stays_open(
             beat.step(loss=1.0, **{name: 3})
         beat.step(loss=1.0)
     assert steps_of(lines_of(run), "step_end") == [1]
-
-
-def test_what_is_no_number_is_refused_before_anything_is_written(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        before = len(lines_of(run))
-        with pytest.raises(TypeError):
-            beat.step(loss=object())  # type: ignore[arg-type]
-        assert len(lines_of(run)) == before
 
 
 # Sections
@@ -256,13 +194,6 @@ def test_parts_of_a_step_are_told_with_it(run: Path) -> None:
     )
 
 
-def test_a_script_that_names_nothing_tells_no_parts(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        beat.should_halt()
-    assert all(end.step_sections is None for end in said(lines_of(run), "step_end"))
-
-
 def test_an_evaluation_is_told_at_its_edges_belongs_to_the_step_before_and_is_no_steps_time(
     run: Path,
 ) -> None:
@@ -286,18 +217,6 @@ def test_an_evaluation_is_told_at_its_edges_belongs_to_the_step_before_and_is_no
     assert ends[1].mono - max(row.mono for row in starts if row.step == 2) < 1.5
 
 
-def test_a_checkpoint_that_nobody_named_is_no_steps_time_either(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        time.sleep(1.5)
-        beat.checkpoint(run / "mine.pt")
-        beat.step(loss=1.0)
-    lines = lines_of(run)
-    (told,) = said(lines, "checkpoint")
-    assert (told.step, told.path, told.dt) == (1, "mine.pt", None)
-    assert (said(lines, "step_end")[1].dt_step_s or 9.0) < 1.5
-
-
 def test_a_section_that_lasts_is_told_by_the_thread(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat, beat.section("backward"):
         wait_until(
@@ -306,17 +225,6 @@ def test_a_section_that_lasts_is_told_by_the_thread(run: Path) -> None:
         )
     told = next(line for line in said(lines_of(run), "section") if line.section == "backward")
     assert (told.section_age_s or 0.0) >= 1.0
-
-
-def test_sections_within_each_other_lead_back(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        with beat.section("forward"):
-            with beat.section("eval"):
-                pass
-            line = lines_of(run)[-1]
-            assert (line.msg, line.section) == ("section", "forward")
-        beat.step(loss=1.0)
-        assert lines_of(run)[-1].section is None
 
 
 @pytest.mark.parametrize("pause", ["eval", "checkpoint"])
@@ -366,23 +274,6 @@ def test_the_thread_speaks_in_silence_and_only_then(tmp_path: Path) -> None:
         if later.msg == "alive":
             assert later.mono - earlier.mono >= 0.2
             assert (later.section_age_s or 0.0) >= 0.2
-
-
-def test_the_thread_speaks_while_the_script_waits_for_go(tmp_path: Path) -> None:
-    run = write_order(tmp_path / "run", go=False, heartbeat=TALKATIVE)
-
-    def let_go() -> None:
-        wait_until(lambda: said(lines_of(run), "alive"), what="a sign of life before .GO")
-        assert not said(lines_of(run), "step_start")
-        RunDir(run).go.touch()
-
-    thread = threading.Thread(target=let_go)
-    thread.start()
-    with gonogo.trainer.attach(run) as beat:
-        train(beat)
-    thread.join()
-    assert said(lines_of(run), "alive")[0].section == "boot"
-    assert steps_of(lines_of(run), "step_end") == [1, 2, 3, 4]
 
 
 def test_lines_are_numbered_without_gaps_when_threads_speak_at_once(run: Path) -> None:
@@ -454,26 +345,6 @@ def test_a_forked_child_writes_nothing_and_does_not_hold_the_file(run: Path) -> 
     assert all(line.loss != 9.0 for line in lines)
 
 
-def test_a_child_that_outlives_the_trainer_does_not_keep_the_next_one_silent(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 120.0)
-    beat = gonogo.trainer.attach(run)
-    pid = os.fork()
-    if pid == 0:
-        signal.pause()
-    try:
-        beat.__exit__(None, None, None)
-        began = time.monotonic()
-        with gonogo.trainer.attach(run) as again:
-            train(again)
-        assert time.monotonic() - began < 60.0, "it waited for the child's hold on the file"
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    assert len({line.boot for line in lines_of(run)}) == 2
-
-
 # Boot
 
 
@@ -496,12 +367,6 @@ def test_the_boot_line_says_what_runs_and_for_whom(
     assert json.loads(load_all_lines(RunDir(run).heartbeat(0))[0])["trainable"] == 14
 
 
-def test_without_the_environments_word_the_order_says_for_which_run_it_is(run: Path) -> None:
-    with gonogo.trainer.attach(run):
-        pass
-    assert (lines_of(run)[0].run, lines_of(run)[0].attempt) == (run_of(run), 1)
-
-
 def test_where_the_order_checks_parameters_boot_waits_for_the_model(tmp_path: Path) -> None:
     run = write_order(tmp_path / "run", identity={"params": 14})
     with gonogo.trainer.attach(run) as beat:
@@ -513,44 +378,6 @@ def test_where_the_order_checks_parameters_boot_waits_for_the_model(tmp_path: Pa
     (boot,) = said(lines_of(run), "boot")
     assert (boot.params, boot.dim) == (14, 64)
     assert steps_of(lines_of(run), "step_start") == [1, 2, 3, 4]
-
-
-def test_so_it_does_where_the_order_checks_the_device(tmp_path: Path) -> None:
-    """A phase before had told it with its model; told too early it was waited for in vain."""
-    run = write_order(tmp_path / "run", identity={"device": "cpu"})
-    with gonogo.trainer.attach(run) as beat:
-        assert not said(lines_of(run), "boot")
-        beat.model(Model(), device="cpu")
-        train(beat)
-    assert [boot.device for boot in said(lines_of(run), "boot")] == ["cpu"]
-    other = write_order(tmp_path / "other", identity={"device": "cpu"})
-    with gonogo.trainer.attach(other, identity={"device": "cpu"}) as beat:
-        assert [boot.device for boot in said(lines_of(other), "boot")] == ["cpu"]
-        train(beat)
-
-
-@pytest.mark.parametrize("checked", [{}, {"torch": torch.__version__}])
-def test_torch_that_is_imported_for_the_model_is_told_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, checked: dict[str, str]
-) -> None:
-    """It was told by none who attaches before the import: another release of it went unseen."""
-    run = write_order(tmp_path / "run", identity=checked)
-    with monkeypatch.context() as before:
-        before.delitem(sys.modules, "torch")
-        beat = gonogo.trainer.attach(run)
-    with beat:
-        beat.model(Model())
-        train(beat)
-    told = [boot.torch for boot in said(lines_of(run), "boot")]
-    assert told == ([torch.__version__] if checked else [None, torch.__version__])
-
-
-def test_a_model_that_is_told_later_is_counted_all_the_same(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.model(Model())
-        train(beat)
-    assert [boot.params for boot in said(lines_of(run), "boot")] == [None, 14]
-    assert judge_directory(run)["facts"]["identity"]["0"]["params"] == 14
 
 
 def test_a_resumed_run_goes_on_with_the_step_after(tmp_path: Path) -> None:
@@ -580,40 +407,10 @@ def test_a_script_that_loads_a_checkpoint_of_its_own_says_where_it_goes_on(
     assert [line.step for line in lines if line.msg in (Msg.BOOT, Msg.DONE)] == [0, 2, 4]
 
 
-@pytest.mark.parametrize("step", [2, 2.0, torch.tensor(2), numpy.int64(2)], ids=repr)
-def test_the_step_of_a_checkpoint_is_taken_as_it_was_saved(run: Path, step: SupportsInt) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.resumed(step)
-        train(beat, steps=2)
-    text = (run / "heartbeat_rank0.jsonl").read_text("utf-8")
-    rows = [json.loads(line) for line in text.splitlines()]
-    assert [str(row["step"]) for row in rows if row["msg"] == Msg.STEP_END] == ["3", "4"]
-
-
-def test_a_checkpoint_without_a_step_is_no_place_to_go_on_from(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        with pytest.raises(TypeError):
-            beat.resumed(None)  # type: ignore[arg-type]
-        train(beat, steps=4)
-    assert steps_of(lines_of(run), Msg.STEP_END) == [1, 2, 3, 4]
-
-
-@pytest.mark.parametrize(("step", "opened"), [(0, [1]), (4, [1])])
-def test_where_nothing_is_left_or_lost_no_step_begins_anew(
-    run: Path, step: int, opened: list[int]
-) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.resumed(step)
-    lines = lines_of(run)
-    assert steps_of(lines, Msg.STEP_START) == opened
-    assert lines[-1].msg == Msg.DONE
-    assert lines[-1].step == step
-
-
 def test_without_go_it_ends_with_4(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.2)
+    monkeypatch.setattr(run_dir, "GO_LIMIT_S", 0.2)
     run = write_order(tmp_path / "run", go=False)
     with pytest.raises(SystemExit) as ended:
         gonogo.trainer.attach(run)
@@ -622,46 +419,11 @@ def test_without_go_it_ends_with_4(
     assert not said(lines_of(run), "step_start")
 
 
-def test_while_a_job_is_suspended_nobody_could_let_it_begin(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its watcher is, too: it wakes no sooner, and gives `.GO` a moment later."""
-    run = write_order(tmp_path / "run", go=False)
-    went, looks = time.monotonic, itertools.count()
-    suspended_s = 0.0
-
-    def sleep(_: float) -> None:
-        nonlocal suspended_s
-        look = next(looks)
-        suspended_s += 10800.0 if look == 3 else 0.0
-        if look == 5:
-            RunDir(run).go.touch()
-
-    clock = SimpleNamespace(monotonic=lambda: went() + suspended_s, sleep=sleep)
-    monkeypatch.setattr(permission, "time", clock)
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-    assert said(lines_of(run), "step_end")
-
-
-def test_its_last_words_say_what_it_did_not_tell(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.2)
-    run = write_order(tmp_path / "run", go=False, identity={"dataset": "synthetic"})
-    with pytest.raises(SystemExit):
-        gonogo.trainer.attach(run)
-    first, last = capsys.readouterr().err.splitlines()
-    assert first.endswith("it will not be let begin")
-    assert "no .GO" in last
-    assert "dataset, which this script does not tell" in last
-
-
 def test_the_limit_begins_when_every_rank_has_spoken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A peer that imports for minutes costs nobody the run."""
-    monkeypatch.setattr(permission, "GO_LIMIT_S", 0.05)
+    monkeypatch.setattr(run_dir, "GO_LIMIT_S", 0.05)
     run = write_order(tmp_path / "run", go=False, world_size=2)
     peer = RunDir(run).heartbeat(1)
     late = threading.Timer(0.6, peer.touch)
@@ -691,51 +453,12 @@ def test_a_halt_before_go_ends_it_with_3(tmp_path: Path) -> None:
     assert [line.msg for line in lines_of(run)] == ["boot", "halt_seen"]
 
 
-def test_without_an_order_nobody_gives_go_and_none_is_waited_for(tmp_path: Path) -> None:
-    with gonogo.trainer.attach(tmp_path) as beat:
-        beat.step(loss=1.0)
-    boot = lines_of(tmp_path)[0]
-    assert (boot.run, boot.attempt) == (None, None)
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1]", "\xff"], ids=["empty", "torn", "list", "bytes"])
 def test_an_order_that_cannot_be_read_is_said_at_once(tmp_path: Path, text: str) -> None:
     (tmp_path / "order.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"order\.json"):
         gonogo.trainer.attach(tmp_path)
     assert not RunDir(tmp_path).heartbeat(0).exists()
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_an_order_that_a_disk_refuses_for_a_moment_is_waited_for(
-    run: Path, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    """The program ended there, before it had begun, with an error of its own."""
-    read, refusals = Path.read_bytes, iter(range(3))
-
-    def refuse(path: Path) -> bytes:
-        if path.name == "order.json" and next(refusals, None) is not None:
-            raise OSError(number, os.strerror(number), str(path))
-        return read(path)
-
-    monkeypatch.setattr(Path, "read_bytes", refuse)
-    with gonogo.trainer.attach(run) as beat:
-        assert beat.steps == 4
-    assert lines_of(run)[-1].msg == "done"
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"steps": "x"}, {"heartbeat": None}, {"heartbeat": {"alive_every_s": -1}}, {"identity": None}],
-    ids=["steps", "no heartbeat", "negative", "no identity"],
-)
-def test_what_an_order_does_not_say_is_unknown(run: Path, changes: dict[str, Any]) -> None:
-    order = json.loads((run / "order.json").read_text()) | changes
-    (run / "order.json").write_text(json.dumps(order))
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        assert beat.steps == (None if "steps" in changes else 4)
-    assert steps_of(lines_of(run), "step_end") == [1]
 
 
 def test_nothing_is_said_twice_by_one_process(
@@ -779,39 +502,6 @@ def test_a_checkpoint_in_the_run_directory_gets_a_manifest_that_holds(run: Path)
     assert told.dt is not None
 
 
-def test_what_it_takes_to_seal_one_is_part_of_saving_it(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """To read 150 GB takes minutes: told as no section, or as logging, that is a hang."""
-    took_s = 0.0
-
-    def seal(*_: object) -> None:
-        nonlocal took_s
-        began = time.monotonic()
-        wait_until(
-            lambda: any(line.section == "checkpoint" for line in lines_of(run)),
-            what="a line that tells that it is being saved",
-            limit_s=60.0,
-        )
-        took_s = time.monotonic() - began
-
-    monkeypatch.setattr(saving, "save_manifest", seal)
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        beat.enter("log")
-        folder = beat.checkpoint_path()
-        assert folder is not None
-        folder.mkdir(parents=True)
-        beat.checkpoint(folder)
-        beat.step(loss=1.0)
-    lines = lines_of(run)
-    (told,) = said(lines, "checkpoint")
-    assert (told.section, told.dt) == ("log", None)
-    one, two = said(lines, "step_end")
-    assert two.dt_step_s is not None
-    assert two.dt_step_s + took_s <= two.mono - one.mono + 0.01, "no part of the step"
-
-
 def test_one_that_is_sealed_beside_the_steps_moves_no_rank(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -821,7 +511,7 @@ def test_one_that_is_sealed_beside_the_steps_moves_no_rank(
         sealing.set()
         assert trained.wait(60.0)
 
-    monkeypatch.setattr(saving, "save_manifest", seal)
+    monkeypatch.setattr(supervised, "save_manifest", seal)
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=1.0)
         folder = beat.checkpoint_path()
@@ -840,21 +530,13 @@ def test_one_that_is_sealed_beside_the_steps_moves_no_rank(
     assert len(said(lines, "checkpoint")) == 1
 
 
-def test_only_rank_0_writes_the_manifest(run: Path) -> None:
-    with gonogo.trainer.attach(run, rank=1, world_size=2) as beat:
-        beat.step(loss=1.0)
-        folder = saved(beat)
-    assert not (folder / "manifest.json").exists()
-    assert said(lines_of(run, 1), "checkpoint")
-
-
 def test_a_manifest_that_the_disk_refuses_is_an_error_and_ends_nothing(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(saving, "save_manifest", refuse)
+    monkeypatch.setattr(supervised, "save_manifest", refuse)
     with gonogo.trainer.attach(run) as beat:
         beat.step(loss=1.0)
         saved(beat)
@@ -1035,30 +717,10 @@ def test_what_ends_a_script_is_said(run: Path, error: BaseException, kind: str, 
     assert not said(lines_of(run), "done")
 
 
-@pytest.mark.parametrize("code", [0, None])
-def test_a_script_that_leaves_with_0_is_done_as_far_as_it_came(run: Path, code: int | None) -> None:
-    with pytest.raises(SystemExit):
-        one_step_then(run, SystemExit(code))
-    last = lines_of(run)[-1]
-    assert (last.msg, last.step) == ("done", 1)
-
-
 def test_an_error_says_in_which_section_it_was_raised(run: Path) -> None:
     with pytest.raises(Broken), gonogo.trainer.attach(run) as beat, beat.section("checkpoint"):
         raise Broken("the disk is full")
     assert said(lines_of(run), "error")[0].section == "checkpoint"
-
-
-def test_an_error_that_was_handled_leaves_no_trace(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        with pytest.raises(Broken):
-            with beat.section("eval"):
-                raise Broken("once")
-        train(beat)
-    lines = lines_of(run)
-    assert lines[-1].msg == "done"
-    assert lines[-1].section is None
-    assert not said(lines, "error")
 
 
 def test_after_the_end_nothing_is_said(run: Path) -> None:

@@ -17,7 +17,7 @@ from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from gonogo.supervise.quarantine import load_quarantines

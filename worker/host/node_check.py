@@ -17,8 +17,8 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.records import CheckOutcome
 from gonogo.device_slots import is_slice
 from gonogo.environment_names import LISTED
-from gonogo.supervise.preflight.node import NodeLoad, judge_node
-from gonogo.supervise.preflight.peak import Result
+from gonogo.supervise.preflight.device_checks import Result
+from gonogo.supervise.preflight.node_load import NodeLoad, judge_node
 from gonogo.supervise.proven import load_proof, prove
 from worker.host.host_probe import ProbeStore, answer_of
 

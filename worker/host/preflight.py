@@ -17,11 +17,11 @@ from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of, is_slice
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.devices.choice import may_use_gpus
-from gonogo.supervise.devices.look import Look, look_at_devices
-from gonogo.supervise.preflight import checks
+from gonogo.supervise.devices.query import SeenDevices, query_devices
+from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.preflight.code import load_branch
-from gonogo.supervise.preflight.peak import judge_peaks
-from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
+from gonogo.supervise.preflight.device_checks import judge_peaks
+from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
 from worker.host.host_probe import Probe, ProbeStore
 from worker.host.node_check import NodeCheck
 from worker.host.sanity import Sanity
@@ -49,11 +49,11 @@ def run_preflight(
     place = run_dir.preflight_of(node)
     folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)
-    look = None if devices is None else look_at_devices(order, devices, script)
+    look = None if devices is None else query_devices(order, devices, script)
     smi = checks.load_nvidia_smi()
     if smi:
         (folder / "nvidia_smi.xml").write_bytes(smi)
-    fitness = None if devices is None else checks.judge_fitness(order, devices, look, smi)
+    fitness = None if devices is None else checks.judge_fitness(order, devices, look)
     unfit = {} if fitness is None else dict(fitness.unfit)
     ours = is_ours(order.entry, order.command)
     seen = not unfit and look is not None and not look.scripted
@@ -65,9 +65,9 @@ def run_preflight(
     peak, slow = _judge_peak(order, free, probe)
     unfit |= slow
     rows: dict[str, Callable[[], tuple[CheckOutcome, str]]] = {
-        "devices": lambda: checks.check_devices(order, devices, look, smi),
+        "devices": lambda: checks.check_devices(order, devices, look),
         "disk": lambda: checks.check_disk(order, run_dir.path),
-        "shm": lambda: checks.check_shm(),
+        "shm": checks.check_shm,
         "orphans": lambda: checks.check_orphans(order.run, run_dir.path.parent),
         "code": lambda: check_code(Path(order.cwd or store.root), folder, order.files),
         "environment": lambda: _check_environment(probe, folder),
@@ -162,7 +162,7 @@ def _peak_of(gpus: Sequence[str], probe: Probe) -> str | None:
 
 
 def _described(
-    devices: Sequence[str] | None, probe: Probe, look: Look | None
+    devices: Sequence[str] | None, probe: Probe, look: SeenDevices | None
 ) -> list[dict[str, object]]:
     """Return the devices, each with what the probe and the driver (or its script) say of it."""
     measured = {str(row.get("uuid") or row.get("device")): row for row in probe.devices}

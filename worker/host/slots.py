@@ -19,10 +19,10 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.device_slots import choose_together, gpus_of
-from gonogo.supervise.devices.listing import Listing, has_nodes, list_host_devices
-from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
+from gonogo.supervise.devices.choice import find_devices, visible_devices
+from gonogo.supervise.devices.device import Device, DeviceUnreadable
+from gonogo.supervise.devices.query import Listing, has_nodes, list_host_devices
 from gonogo.supervise.devices.scripted import load_script
-from gonogo.supervise.devices.visible import find_devices, visible_devices
 from gonogo.supervise.locks import DeviceLocks, open_host_folder
 from gonogo.supervise.quarantine import quarantine, without_quarantined
 
@@ -180,7 +180,7 @@ def _of_host(dev: Path, *, asked: bool) -> list[Device]:
     listing: Listing = list_host_devices()
     if listing.error is not None:
         raise Unavailable(f"the GPUs of this host cannot be listed: {listing.error}")
-    return [row.device() for row in listing.devices]
+    return listing.devices
 
 
 def _scripted(script: Path) -> list[Device]:

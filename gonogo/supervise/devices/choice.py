@@ -1,25 +1,35 @@
-"""Which devices does a run have: real ones, made-up ones, or none?
+"""Choose the devices of a run: real ones, scripted ones, or none. The ranks get them in order.
 
-A fault of devices brings its own script; `GONOGO_DEVICES_SCRIPT` stands for the host's devices
-where the plan allows faults, and nowhere else; a run that holds GPUs or slices, or whose profile
-owes it some, has the driver's; every other run has none. So has our workload on a profile without
-devices: it computes on the CPU, and a GPU that it holds is but its place, sick or busy or not. The
-ranks get their devices in order.
+| run | devices |
+|---|---|
+| with a fault of devices | those of the fault's own script |
+| whose plan allows faults, under `GONOGO_DEVICES_SCRIPT` | those of that script |
+| that holds GPUs or slices, or whose profile requires devices | the driver's |
+| of our workload on a profile without devices | none: it computes on the CPU |
+| any other | none |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.contract.device import DevicesScript
+from gonogo.contract.errors import Rejected
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of
-from gonogo.supervise.devices.made_up import build_fault_script
+from gonogo.supervise.devices.device import Device, DeviceCalls
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.protocol import Device, DeviceCalls
-from gonogo.supervise.devices.scripted import Scripted, load_script
+from gonogo.supervise.devices.scripted import (
+    BEFORE_THE_RUN,
+    Scripted,
+    build_fault_script,
+    load_script,
+)
+
+VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
+ORDER_NAME = "CUDA_DEVICE_ORDER"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +38,19 @@ class RunDevices:
 
     calls: DeviceCalls
     slots: tuple[str, ...] | None
-    """Which of the host's devices, by UUID, in the order of the ranks; None = all of them."""
+    """UUIDs in the order of the ranks; None = all devices of the host."""
     scripted: bool
     of_all_ranks: bool = False
-    """They stand for the devices of every rank, on whatever node; else they are this host's."""
+    """Whether they stand for every rank on whatever node; else they are this host's."""
 
     def by_rank(self, ranks: range) -> dict[int, Device]:
-        """Return rank → its device; a rank whose device is not there is left out.
+        """Return rank → its device; a rank whose device is missing is left out.
 
         Args:
             ranks: those of this host.
 
         Raises:
-            DeviceUnreadable: nobody says which devices there are.
+            DeviceUnreadable: nobody can list the devices.
         """
         devices = self.calls.devices()
         known = {device.uuid: device for device in devices}
@@ -55,16 +65,16 @@ def choose_devices_of(
     held: Sequence[str],
     *,
     script: Path | None,
-    elapsed_s: Callable[[], float],
-    step: Callable[[], int],
+    elapsed_s: Callable[[], float] = lambda: BEFORE_THE_RUN,
+    step: Callable[[], int] = lambda: 0,
 ) -> RunDevices | None:
     """Return the devices of a run; None when it has none.
 
     Args:
         order: the run's order.
         held: the slots that it holds, in the order of the ranks.
-        script: file of GONOGO_DEVICES_SCRIPT, where that is set.
-        elapsed_s: returns the seconds since the run began (`scripted.BEFORE_THE_RUN` before).
+        script: file of GONOGO_DEVICES_SCRIPT, if that is set.
+        elapsed_s: returns the seconds since the run began.
         step: returns the step that the run has reached.
 
     Raises:
@@ -89,11 +99,61 @@ def _fault_script(order: Order) -> DevicesScript | None:
 
 
 def has_devices(order: Order) -> bool:
-    """Say whether the run's profile owes it devices."""
+    """Whether the run's profile requires devices."""
     profile = hardware_profiles().get(order.profile)
     return profile is not None and profile.has_devices
 
 
 def may_use_gpus(order: Order) -> bool:
-    """Say whether a run may compute on a GPU that it holds: programs that are not ours may."""
+    """Whether a run may compute on a GPU that it holds; programs of users may."""
     return has_devices(order) or not is_ours(order.entry, order.command)
+
+
+def visible_devices(devices: Sequence[Device], environ: Mapping[str, str]) -> list[Device]:
+    """Return the devices that CUDA_VISIBLE_DEVICES names, in its order; all without it.
+
+    As in CUDA, nothing is visible from the first entry on that names no device. A number counts in
+    CUDA's order. That is the driver's order if CUDA_DEVICE_ORDER says so, or if all GPUs are alike.
+
+    Args:
+        devices: every device of the host, in the driver's order.
+        environ: of the worker, or of whoever starts the run.
+
+    Raises:
+        Rejected: numbers whose meaning is not known.
+    """
+    named = environ.get(VISIBLE_NAME)
+    if named is None:
+        return list(devices)
+    found: list[Device] = []
+    for name in (part.strip() for part in named.split(",")):
+        if name.isdecimal():
+            _check_order(devices, environ, named)
+        matching = find_devices(devices, name)
+        if not matching:
+            break
+        found += [device for device in matching if device not in found]
+    return found
+
+
+def find_devices(devices: Sequence[Device], name: str) -> list[Device]:
+    """Return the devices of a name: a UUID, the beginning of one, or a place in the driver's order.
+
+    A GPU that is cut into slices stands for all of them. A beginning of several GPUs names none.
+    """
+    if name.isdecimal():
+        return [device for device in devices if device.index == int(name)]
+    if not name.startswith(("GPU-", "MIG-")):
+        return []
+    exact = [device for device in devices if name in (device.uuid, device.parent)]
+    begun = [row for row in devices if row.uuid.startswith(name) or row.whole.startswith(name)]
+    return exact or (begun if len({device.whole for device in begun}) == 1 else [])
+
+
+def _check_order(devices: Sequence[Device], environ: Mapping[str, str], named: str) -> None:
+    if environ.get(ORDER_NAME) == "PCI_BUS_ID" or len({device.name for device in devices}) < 2:
+        return
+    raise Rejected(
+        f"{VISIBLE_NAME}={named}: this host has GPUs of several kinds, which CUDA numbers otherwise"
+        f" than the driver; say UUIDs (nvidia-smi -L), or {ORDER_NAME}=PCI_BUS_ID"
+    )

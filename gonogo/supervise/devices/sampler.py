@@ -1,17 +1,13 @@
-"""What do a run's devices say while it lives? One line a device and sample in devices.jsonl.
+"""Sample the devices of a running run: one line a device and sample in devices.jsonl.
 
-`python -m gonogo.supervise.devices.sampler RUNDIR [--node K] [--held GPU-… …]`, a child of the
-keeper and of nobody else: it may hang, die or be stopped without any harm to the run, and is
-started again. It ends with its keeper. A line is written every `EVERY_S` (more often where the
-plan's rules average over less than 20 s) and whenever a device reports something new: an Xid, an
-error, another reason for throttling (for scripted devices: any new reading).
+`python -m gonogo.supervise.devices.sampler RUNDIR [--node K] [--held GPU-… …]` is a child of the
+keeper and ends with it. It may hang or die without harm to the run; the keeper starts it again.
+A line is written every `EVERY_S`, or more often if the plan's rules average over less than 20 s. A
+new Xid, error or reason for throttling is written at once (for scripted devices: any new reading).
 
-Guarantees: a line is one write; what could not be written (a full disk) is counted, and its Xids
-are told again with the next line; every line has a later `mono` than those before it. Each round
-touches `.sampler`, so that the keeper sees one that hangs. Not guaranteed: durability (no fsync).
-
-Of a run on several nodes each has a sampler, and node 0's takes over what the others write
-(`relay`), also while a call of its own driver hangs: a thread does, where the host has one to give.
+A line is one write, without fsync. Lines that a full disk refuses are counted, and their Xids are
+repeated in the next line. Each round touches `.sampler`, so the keeper sees a sampler that hangs.
+On several nodes each has a sampler, and node 0's copies the lines of the others (`samples`).
 
 Exit codes: 0 the run has no devices · 2 bad order or settings.
 """
@@ -23,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from gonogo.contract.canonical import wire_line
@@ -32,11 +29,11 @@ from gonogo.contract.order import Order
 from gonogo.files import append_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
-from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
-from gonogo.supervise.devices.relay import Relay, build_relay
+from gonogo.supervise.devices.device import Device, DeviceUnreadable
+from gonogo.supervise.devices.samples import OtherNodes, open_other_nodes
 from gonogo.supervise.devices.scripted import reached_step
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.launch.place import NoPlace, Place
+from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.settings import load_devices_script
 from gonogo.supervise.threads import start_thread
@@ -44,7 +41,7 @@ from gonogo.supervise.threads import start_thread
 EVERY_S = 5.0
 LEAST_S = 0.25
 LINES_A_RULE = 4
-"""Lines that a rule of the watchdog gets of each device at least, in the time it looks at."""
+"""Least number of lines a device within the shortest time over which a rule averages."""
 POLL_S = 1.0
 POLL_SCRIPTED_S = 0.1
 ALIVE_NAME = ".sampler"
@@ -59,8 +56,8 @@ class Sampler:
     Args:
         run_dir: where devices.jsonl is written.
         devices: the run's devices.
-        place: whose ranks they are.
-        relay: what the other nodes say, on node 0 of several.
+        place: the node.
+        others: samples of the other nodes, on node 0.
         every_s: longest time between two lines of a device.
         clock: returns monotonic seconds.
         wall: returns Unix seconds.
@@ -71,7 +68,7 @@ class Sampler:
         run_dir: RunDir,
         devices: RunDevices,
         place: Place,
-        relay: Relay,
+        others: OtherNodes,
         *,
         every_s: float = EVERY_S,
         clock: Callable[[], float] = time.monotonic,
@@ -79,15 +76,15 @@ class Sampler:
     ) -> None:
         self._path = run_dir.path / place.own("devices.jsonl")
         self._alive = run_dir.path / place.own(ALIVE_NAME)
-        self._devices, self._place, self._relay = devices, place, relay
+        self._devices, self._place, self._others = devices, place, others
         self._every_s, self._clock, self._wall = every_s, clock, wall
         self._found: dict[int, Device] | None = None
         self._last: dict[str, tuple[float, DeviceReadings]] = {}
-        self._owed: dict[str, list[int]] = {}
+        self._unwritten_xids: dict[str, list[int]] = {}
         self._writing = threading.Lock()
-        """Of whoever stamps lines and writes them: each has a later `mono` than those before."""
+        """Held while a line is stamped and written, so that `mono` grows from line to line."""
         self.unwritten = 0
-        """Lines that the disk did not take."""
+        """Lines that the disk refused."""
 
     def poll(self) -> int:
         """Ask every device once and write what is due; returns the lines written."""
@@ -101,27 +98,27 @@ class Sampler:
                 ):
                     written += 1
                     self._last[device.uuid] = (now, readings)
-                    self._owed.pop(device.uuid, None)
-        written += self.take_over()
-        self._tell_alive()
+                    self._unwritten_xids.pop(device.uuid, None)
+        written += self.copy_others()
+        with suppress(OSError):
+            self._alive.touch()
         return written
 
-    def take_over(self) -> int:
-        """Write what the other nodes' samplers have told since; returns the lines written."""
-        written = 0
+    def copy_others(self) -> int:
+        """Copy the new lines of the other nodes' samplers; returns the lines written."""
+        written, waiting = 0, self._others.waiting
         with self._writing:
-            self._relay.look()
-            while self._relay.waiting and self._put(self._stamped(self._relay.waiting[0])):
-                self._relay.waiting.pop(0)
+            self._others.look()
+            while waiting:
+                clocks = {"mono": self._clock(), "own_mono": waiting[0].mono}
+                if not self._put(waiting[0].model_copy(update=clocks)):
+                    break
+                waiting.pop(0)
                 written += 1
         return written
 
-    def _stamped(self, sample: DeviceSample) -> DeviceSample:
-        """Return another node's sample with the clock of its receipt beside its own."""
-        return sample.model_copy(update={"mono": self._clock(), "own_mono": sample.mono})
-
     def _ranks(self) -> dict[int, Device]:
-        """Return rank → device; asked again until somebody says which there are."""
+        """Return rank → device; asked again until the driver answers."""
         if not self._found:
             try:
                 self._found = self._devices.by_rank(self._place.ranks)
@@ -132,14 +129,13 @@ class Sampler:
         return self._found
 
     def _read(self, device: Device) -> DeviceReadings:
-        """Return a device's readings, with the Xids that no line has told yet."""
-        readings = read_device(self._devices.calls, device)
-        owed = self._owed.get(device.uuid)
-        if owed or readings.xids:
-            told = [*(owed or ()), *(readings.xids or ())]
-            self._owed[device.uuid] = told
-            return readings.model_copy(update={"xids": told})
-        return readings
+        """Return a device's readings, with the Xids that are in no line yet."""
+        readings = self._devices.calls.read(device)
+        xids = [*self._unwritten_xids.get(device.uuid, ()), *(readings.xids or ())]
+        if not xids:
+            return readings
+        self._unwritten_xids[device.uuid] = xids
+        return readings.model_copy(update={"xids": xids})
 
     def _is_due(self, uuid: str, readings: DeviceReadings, now: float) -> bool:
         if uuid not in self._last or readings.xids:
@@ -163,10 +159,10 @@ class Sampler:
         return self._put(sample)
 
     def _put(self, sample: DeviceSample) -> bool:
-        """Write a line; False where the disk does not take it."""
+        """Write a line; False if the disk refuses it."""
         document = sample.wire()
         if sample.own_mono is None:
-            del document["own_mono"]  # only a line that was taken over has it
+            del document["own_mono"]  # only in lines of other nodes
         try:
             with append_plain(self._path) as stream:
                 _write_whole(stream.fileno(), wire_line(document))
@@ -177,21 +173,12 @@ class Sampler:
             return False
         return True
 
-    def _tell_alive(self) -> None:
-        """Touch a file that needs no room once it is there."""
-        try:
-            self._alive.touch()
-        except OSError as error:
-            _log.debug("%s: %s", self._alive.name, error)
-
 
 def _write_whole(descriptor: int, line: bytes) -> None:
-    """Append a line in one write; of one that a full disk cut short nothing stays.
-
-    What a sampler that was killed left of a line gets a line of its own, which is no sample.
+    """Append a line in one write, or nothing of it. The torn end of a killed sampler is closed.
 
     Raises:
-        OSError: the disk did not take it.
+        OSError: the disk refuses it.
     """
     end = os.lseek(descriptor, 0, os.SEEK_END)
     if end and os.pread(descriptor, 1, end - 1) != b"\n":
@@ -202,7 +189,7 @@ def _write_whole(descriptor: int, line: bytes) -> None:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Sample until the keeper dies; see the module's text for the exit codes."""
+    """Sample until the keeper dies."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.sampler")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--node", type=int, default=0, metavar="K")
@@ -238,28 +225,26 @@ def main(argv: Sequence[str]) -> int:
     if devices is None:
         return 0
     every_s = cadence_s(order)
-    relay = build_relay(run_dir, order, place)
-    sampler = Sampler(run_dir, devices, place, relay, every_s=every_s)
+    others = open_other_nodes(run_dir, order, place)
+    sampler = Sampler(run_dir, devices, place, others, every_s=every_s)
     poll_s = POLL_SCRIPTED_S if devices.scripted else min(POLL_S, every_s)
-    if relay.nodes:
-        start_taking_over(sampler, poll_s)
+    if others.nodes:
+        start_copying(sampler, poll_s)
     while True:
         sampler.poll()
         time.sleep(poll_s)
 
 
-def start_taking_over(sampler: Sampler, every_s: float) -> None:
-    """Take over what other nodes tell beside the rounds; without a thread, in them alone."""
+def start_copying(sampler: Sampler, every_s: float) -> None:
+    """Copy the lines of other nodes in a thread, too: a call of the driver here may hang."""
 
-    def go_on() -> None:
+    def work() -> None:
         while True:
-            sampler.take_over()
+            sampler.copy_others()
             time.sleep(every_s)
 
-    try:
-        start_thread(go_on, "relay")
-    except OSError as error:
-        _log.warning("%s", error, extra={"action": "no_thread"})
+    with suppress(OSError):  # without a thread, only between the rounds
+        start_thread(work, "other nodes")
 
 
 def cadence_s(order: Order) -> float:
@@ -270,7 +255,7 @@ def cadence_s(order: Order) -> float:
 
 
 def _since_start(run_dir: RunDir) -> Callable[[], float]:
-    """Return a clock of seconds since the keeper started, the same for every sampler of a run."""
+    """Return a clock of seconds since the keeper started."""
     keeper = load_json(run_dir.path / "keeper.json") or {}
     began = keeper.get("started_at")
     since = float(began) if isinstance(began, int | float) else time.time()

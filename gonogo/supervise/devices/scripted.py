@@ -1,40 +1,43 @@
-"""What do devices say that are made up? A script (GONOGO_DEVICES_SCRIPT) read as if they were real.
+"""Devices that a script describes: GONOGO_DEVICES_SCRIPT, or the faults `xid` and `imbalance`.
 
-A sample holds from its moment (`at_s` after the start of the run, or `at_step`) until that of the
-next one of its device; one without a moment holds from the beginning, before the run, so that the
-preflight sees it. A field that a sample lacks is unknown while it holds. Before its
-first sample a device is idle to the preflight and unknown to the run. Xids are told once.
+A sample holds from its moment (`at_s` after the start of the run, or `at_step`) until the next one
+of its device. One without a moment holds before the run, too, so the preflight sees it. Before its
+first sample a device is idle for the preflight and unknown for the run. Xids are reported once.
 """
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from pydantic import ValidationError
 
-from gonogo.contract.device import DevicesScript, ScriptedSample
+from gonogo.contract.device import DeviceReadings, DevicesScript, ScriptedDevice, ScriptedSample
+from gonogo.contract.fault import values_of
 from gonogo.rundir import RunDir, read_tail
-from gonogo.supervise.devices.protocol import Device, DeviceUnreadable
+from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadable
 from gonogo.timeline.lines import read_line
 
 TAIL_BYTES = 16_384
 """Of each heartbeat file, for the step that a run has reached."""
-
 BEFORE_THE_RUN = float("-inf")
-"""`elapsed_s` of a look that is made before the run began."""
-
-_IDLE = ScriptedSample(
-    uuid="",
-    util=0.0,
-    mem_used_mb=0.0,
+"""`elapsed_s` before the run has begun."""
+_HEALTHY = DeviceReadings(
+    util=96.0,
+    mem_used_mb=20_000.0,
+    sm_clock_mhz=1410.0,
+    power_w=280.0,
+    temp_c=58.0,
     throttle=[],
     ecc_uncorrected=0,
     remap_pending=False,
     nvlink_errors=0,
     xids=[],
 )
-_UNKNOWN = ScriptedSample(uuid="")
-_T = TypeVar("_T")
+_IDLE = _HEALTHY.model_copy(
+    update={
+        **{"util": 0.0, "mem_used_mb": 0.0},
+        **dict.fromkeys(("sm_clock_mhz", "power_w", "temp_c")),
+    }
+)
 
 
 def load_script(path: Path) -> DevicesScript:
@@ -53,13 +56,42 @@ def load_script(path: Path) -> DevicesScript:
         raise DeviceUnreadable(f"GONOGO_DEVICES_SCRIPT: {where}: {first['msg']}") from error
 
 
-class Scripted:
-    """The device calls of a script.
+def build_fault_script(spec: str, world_size: int) -> DevicesScript | None:
+    """Return the script of a fault of devices; None for every other fault.
+
+    Every rank has a healthy device. From its step on, the fault's rank has one that shows it.
 
     Args:
-        script: what the devices say.
+        spec: the order's SPEC, such as `xid:code=79,rank=1,step=12`.
+        world_size: number of ranks, each with a device of its own.
+    """
+    kind, values = values_of(spec)
+    shown: dict[str, object]
+    if kind == "xid":
+        step, shown = int(values["step"]), {"xids": [int(values["code"])]}
+    elif kind == "imbalance":
+        step, shown = int(values["from"]), {"util": float(values["util"])}
+    else:
+        return None
+    uuids = [f"GPU-scripted-{rank}" for rank in range(world_size)]
+    healthy = _HEALTHY.model_dump()
+    fault = {**healthy, **shown, "uuid": f"GPU-scripted-{values['rank']}", "at_step": step}
+    return DevicesScript(
+        devices=[ScriptedDevice(uuid=uuid, index=rank) for rank, uuid in enumerate(uuids)],
+        samples=[
+            *(ScriptedSample(uuid=uuid, at_s=0.0, **healthy) for uuid in uuids),
+            ScriptedSample.model_validate(fault),
+        ],
+    )
+
+
+class Scripted:
+    """The devices of a script.
+
+    Args:
+        script: what the devices report.
         elapsed_s: returns the seconds since the run began; `BEFORE_THE_RUN` before that.
-        step: returns the step that the run has reached; asked only where the script names steps.
+        step: returns the step that the run has reached; asked only if the script names steps.
     """
 
     def __init__(
@@ -69,7 +101,7 @@ class Scripted:
         self._by_step = any(row.at_step is not None for row in script.samples)
         self._waiting = sorted(script.samples, key=_moment)
         self._begun: dict[str, ScriptedSample] = {}
-        self._untold: dict[str, list[int]] = {}
+        self._new_xids: dict[str, list[int]] = {}
         self.silent = 0
 
     def devices(self) -> list[Device]:
@@ -80,93 +112,29 @@ class Scripted:
             for row in rows
         ]
 
-    def driver(self) -> str:
+    def driver(self) -> str | None:
         """Return what stands for a driver's version."""
         return "scripted"
 
-    def util(self, device: Device) -> float:
-        """Return the scripted utilisation, in percent."""
-        return _known(self._now(device).util, "util")
-
-    def memory_mb(self, device: Device) -> tuple[float, float]:
-        """Return memory in use and in all, in MB."""
-        row = self._now(device)
-        total_mb = device.mem_total_mb if row.mem_total_mb is None else row.mem_total_mb
-        return _known(row.mem_used_mb, "mem_used_mb"), _known(total_mb, "mem_total_mb")
-
-    def sm_clock_mhz(self, device: Device) -> float:
-        """Return the scripted clock, in MHz."""
-        return _known(self._now(device).sm_clock_mhz, "sm_clock_mhz")
-
-    def power_w(self, device: Device) -> float:
-        """Return the scripted power, in W."""
-        return _known(self._now(device).power_w, "power_w")
-
-    def temp_c(self, device: Device) -> float:
-        """Return the scripted temperature, in °C."""
-        return _known(self._now(device).temp_c, "temp_c")
-
-    def throttle(self, device: Device) -> list[str]:
-        """Return the scripted reasons why the clock is held down."""
-        return _known(self._now(device).throttle, "throttle")
-
-    def ecc_uncorrected(self, device: Device) -> int:
-        """Return the scripted uncorrectable errors."""
-        return _known(self._now(device).ecc_uncorrected, "ecc_uncorrected")
-
-    def remap_pending(self, device: Device) -> bool:
-        """Say whether the script lets a row wait to be remapped."""
-        return _known(self._now(device).remap_pending, "remap_pending")
-
-    def remap_failed(self, device: Device) -> bool:
-        """Say no: a script has no word for it."""
-        return False
-
-    def ecc_on(self, device: Device) -> bool:
-        """Say yes."""
-        return True
-
-    def has_mps(self, device: Device) -> bool:
-        """Say no."""
-        return False
-
-    def nvlink_errors(self, device: Device) -> int:
-        """Return the scripted link errors."""
-        return _known(self._now(device).nvlink_errors, "nvlink_errors")
-
-    def xids(self, device: Device) -> list[int]:
-        """Return the Xids of the samples that began to hold since the last call."""
-        row = self._now(device)
-        untold = self._untold.pop(device.uuid, [])
-        return untold or _known(None if row.xids is None else [], "xids")
-
-    def processes(self, device: Device) -> list[int]:
-        """Return nothing: no process can compute on a scripted device."""
-        return []
-
-    def _now(self, device: Device) -> ScriptedSample:
-        """Return the sample that holds now."""
+    def read(self, device: Device) -> DeviceReadings:
+        """Return the readings of the sample that holds now."""
         elapsed_s = self._elapsed_s()
         before_the_run = elapsed_s == BEFORE_THE_RUN
         step = self._step() if self._by_step and not before_the_run else -1
-        begun = [row for row in self._waiting if _has_begun(row, elapsed_s, step)]
-        if begun:
-            self._waiting = [row for row in self._waiting if row not in begun]
-        for row in begun:
+        for row in [row for row in self._waiting if _has_begun(row, elapsed_s, step)]:
+            self._waiting.remove(row)
             self._begun[row.uuid] = row
-            self._untold.setdefault(row.uuid, []).extend(row.xids or ())
-        return self._begun.get(device.uuid, _IDLE if before_the_run else _UNKNOWN)
+            self._new_xids.setdefault(row.uuid, []).extend(row.xids or ())
+        held = self._begun.get(device.uuid)
+        found = held or (_IDLE if before_the_run else DeviceReadings())
+        xids = self._new_xids.pop(device.uuid, []) or (None if found.xids is None else [])
+        readings = {name: getattr(found, name) for name in DeviceReadings.model_fields}
+        total_mb = device.mem_total_mb if found.mem_total_mb is None else found.mem_total_mb
+        return DeviceReadings(**{**readings, "xids": xids, "mem_total_mb": total_mb})
 
-
-def _known(value: _T | None, name: str) -> _T:
-    """Return a value that is there.
-
-    Raises:
-        DeviceUnreadable: it is not.
-    """
-    if value is None:
-        raise DeviceUnreadable(f"the script does not say {name}")
-    return value
+    def health(self, device: Device) -> DeviceHealth:
+        """Return a healthy device: a script cannot say otherwise."""
+        return DeviceHealth(processes=[], remap_failed=False, ecc_on=True)
 
 
 def _moment(row: ScriptedSample) -> tuple[float, int]:
@@ -178,7 +146,7 @@ def _moment(row: ScriptedSample) -> tuple[float, int]:
 
 
 def _has_begun(row: ScriptedSample, elapsed_s: float, step: int) -> bool:
-    """Say whether a sample's moment has come; with two moments, both."""
+    """Whether a sample's moment has come; with two moments, both."""
     timely = row.at_s is None or row.at_s <= elapsed_s
     return timely and (row.at_step is None or row.at_step <= step)
 

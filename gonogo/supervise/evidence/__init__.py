@@ -1,1 +1,1 @@
-"""What is kept of a run that looks sick? Rounds of stacks, collectives, logs and process state."""
+"""Rounds of evidence about a run that looks sick: stacks, collectives, logs and process state."""

@@ -1,127 +1,202 @@
-"""Which collectives do the ranks stand in? Asked of the trainers themselves, beside the watching.
+"""Find the collective in which a run stands, from the dumps of torch's flight recorder. Pure.
 
-A word in `evidence/.dump_collectives` makes each rank write what it has entered
-(`collectives_rank{N}.json`, docs/reference/heartbeats.md). Programs with NCCL need no trainer
-for this: one byte in the pipe `.nccl_dump_rank_{N}.pipe` makes torch write `nccl_trace_rank_{N}`.
-A rank that does not answer within LIMIT_S, because it is stopped, holds its GIL or never learnt to,
-is an outcome. Nothing here blocks a tick.
+The result names the first collective that some ranks of its group have entered and others have not,
+and whether the calls agree. A rank is alone in its collective (`only`) if every other rank stands
+in another one: a collective too many, or one that the others skipped. A rank that stands in none is
+`behind` if every other rank would continue once it came.
 """
 
-import os
-import threading
-import time
-from collections.abc import Collection
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
-from gonogo.contract.collectives import Dump, Standing, parse_dump
-from gonogo.files import create_plain, read_plain
-from gonogo.supervise.evidence.flight_record import MAX_BYTES, read_record
-from gonogo.supervise.evidence.standing import analyse
-from gonogo.supervise.keeper.kill import poke
-
-REQUEST_NAME = ".dump_collectives"
-LIMIT_S = 3.0
-MAX_DUMP_BYTES = 2**20
-_POLL_S = 0.05
+from gonogo.contract.collectives import Dump, Entry, Standing
+from gonogo.contract.stack_places import ranks_text
+from gonogo.supervise.evidence.nccl_collectives import (
+    analyse_enqueued,
+    call_text,
+    differs,
+    runs_ahead,
+)
 
 
-def ask_ranks(folder: Path, word: str) -> None:
-    """Ask every rank for a dump, which will bear `word`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Call:
+    """One collective of one group."""
 
-    Raises:
-        OSError: the disk refuses.
-    """
-    draft = folder / f"{REQUEST_NAME}.part"
-    with create_plain(draft) as stream:
-        stream.write(word.encode())
-    draft.replace(folder / REQUEST_NAME)
-    for pipe in find_pipes(folder.parent):
-        poke(pipe)
+    group: str
+    seq: int
+    entered: Mapping[int, Entry]
+    missing: tuple[int, ...]
+    last: Mapping[int, int]
+    """Rank → its last collective of the group; 0: none in its dump."""
 
-
-def find_pipes(run_dir: Path) -> list[Path]:
-    """Return the pipes at which ranks with NCCL wait to be asked for their flight record."""
-    return sorted(run_dir.glob(".nccl_dump_rank_*"))
+    @property
+    def began_ns(self) -> int:
+        """When the first rank entered it."""
+        return min(entry.time_created_ns for entry in self.entered.values())
 
 
-class Answers:
-    """The answers to one request, as they come in; one thread a rank, and one that analyses.
+def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
+    """Return where the run stands; None if no dump has entries.
 
     Args:
-        folder: where ranks write.
-        word: what the request says.
-        ranks: who was asked.
+        dumps: rank → its dump.
         world_size: ranks of the run.
-        asked_mono: the watcher's clock when it asked.
     """
+    if runs_ahead(dumps):
+        return analyse_enqueued(dumps, world_size)
+    heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.entries}
+    if not heard:
+        return None
+    unanswered = [rank for rank in range(world_size) if rank not in heard]
+    disagreement = _disagreement(heard)
+    standing = list(_standing(heard))
+    alone = None if unanswered else _alone(heard, standing)
+    if disagreement is not None:
+        return disagreement.model_copy(update={"unanswered": unanswered})
+    if not standing:
+        text = f"every collective that was entered has ended; {_heard_text(heard, unanswered)}"
+        return Standing(unanswered=unanswered, text=text)
+    call = alone or _decisive(standing)
+    only = next(iter(call.entered)) if alone else None
+    return Standing(
+        seq=call.seq,
+        group=call.group,
+        op=_op(call),
+        entered=sorted(call.entered),
+        missing=list(call.missing),
+        only=only,
+        behind=[] if unanswered else _behind(heard, standing),
+        unanswered=unanswered,
+        text=_sentence(call, only, unanswered),
+    )
 
-    def __init__(
-        self, folder: Path, word: str, ranks: Collection[int], world_size: int, asked_mono: float
-    ) -> None:
-        self._folder, self._word, self._world_size = folder, word, world_size
-        self._asked_mono, self._asked_at = asked_mono, time.time()
-        self._deadline = time.monotonic() + LIMIT_S
-        self._open = set(ranks)
-        self._dumps: dict[int, Dump] = {}
-        self._changed = threading.Condition()
 
-    def collect(self, rank: int) -> str:
-        """Return a rank's dump as it wrote it.
+def _by_group(heard: Mapping[int, Dump]) -> dict[str, dict[int, dict[int, Entry]]]:
+    """Return group → rank → seq → entry, without point-to-point messages."""
+    found: dict[str, dict[int, dict[int, Entry]]] = {}
+    for rank, dump in heard.items():
+        for entry in dump.entries:
+            if not entry.is_p2p:
+                ranks = found.setdefault(entry.group, {})
+                ranks.setdefault(rank, {})[entry.collective_seq_id] = entry
+    return found
 
-        Raises:
-            TimeoutError: it did not answer.
-        """
-        raw: str | None = None
-        try:
-            while (raw := self._read(rank)) is None:
-                if time.monotonic() >= self._deadline:
-                    raise TimeoutError(f"rank {rank} did not answer within {LIMIT_S:g} s")
-                time.sleep(_POLL_S)
-        finally:
-            with self._changed:
-                self._open.discard(rank)
-                self._changed.notify_all()
-        return raw
 
-    def analyse(self) -> Standing | None:
-        """Return what all answers say, once they are there or their time is up."""
-        with self._changed:
-            left_s = max(0.0, self._deadline - time.monotonic()) + _POLL_S
-            self._changed.wait_for(lambda: not self._open, left_s)
-            found = analyse(self._dumps, self._world_size)
-        return found and found.model_copy(update={"asked_mono": self._asked_mono})
+def _members(heard: Mapping[int, Dump], group: str) -> list[int]:
+    """Return the ranks of a group that answered; all of them if the group is unknown."""
+    said = {rank for dump in heard.values() for rank in dump.groups.get(group, ())}
+    return [rank for rank in heard if not said or rank in said]
 
-    def _read(self, rank: int) -> str | None:
-        """Return the answer to this request, None while there is none."""
-        return self._read_answer(rank) or self._read_torch(rank)
 
-    def _read_answer(self, rank: int) -> str | None:
-        """Return what the trainer of a rank wrote for this request."""
-        try:
-            with read_plain(self._folder / f"collectives_rank{rank}.json") as stream:
-                raw = stream.read(MAX_DUMP_BYTES)
-        except OSError:
-            return None
-        dump = parse_dump(raw)
-        if dump is None or dump.request != self._word or dump.rank != rank:
-            return None
-        with self._changed:
-            self._dumps[rank] = dump
-        return raw.decode("utf-8", "replace")
+def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
+    """Yield the first pending collective of every group."""
+    for group, ranks in sorted(_by_group(heard).items()):
+        members = _members(heard, group)
+        last = {rank: max(ranks.get(rank, {}), default=0) for rank in members}
+        pending = [seq for of in ranks.values() for seq, entry in of.items() if entry.stands]
+        if not pending or not last:
+            continue
+        seq = min(min(last.values()) + 1, min(pending))
+        if not any(seq in ranks.get(rank, {}) for rank in members):
+            seq = min(pending)  # the recorder has dropped older calls
+        entered = {r: ranks[r][seq] for r in members if seq in ranks.get(r, {})}
+        if entered:
+            missing = tuple(rank for rank in members if last[rank] < seq)
+            yield _Call(group=group, seq=seq, entered=entered, missing=missing, last=last)
 
-    def _read_torch(self, rank: int) -> str | None:
-        """Return what torch wrote for a rank since the request, in the form of an answer."""
-        try:
-            with read_plain(self._folder.parent / f"nccl_trace_rank_{rank}") as stream:
-                written_at = os.fstat(stream.fileno()).st_mtime
-                raw = b"" if written_at < self._asked_at else stream.read(MAX_BYTES + 1)
-        except OSError:
-            return None
-        dump = (
-            read_record(raw, rank, written_at) if raw else None
-        )  # None: it is still being written
-        if dump is None or dump.rank != rank:
-            return None
-        with self._changed:
-            self._dumps[rank] = dump
-        return dump.model_copy(update={"request": self._word}).model_dump_json()
+
+def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
+    """Return the collective of the rank that stands alone while every other stands elsewhere.
+
+    Of several the one in the least used group counts, then the oldest.
+    """
+    if len(heard) < 2 or not all(dump.stands for dump in heard.values()):
+        return None
+    lonely = [call for call in standing if len(call.entered) == 1 and call.missing]
+    return min(lonely, key=lambda call: (call.seq, call.began_ns), default=None)
+
+
+def _behind(heard: Mapping[int, Dump], standing: Sequence[_Call]) -> list[int]:
+    """Return the ranks that stand in none and for which all others wait; empty if that is open.
+
+    Each of them has ended the collective before the one that waits for it. If they came, every rank
+    would continue. They are fewer than half of the ranks, or a single one.
+    """
+    waited = {rank for call in standing for rank in call.missing}
+    behind = sorted(rank for rank in waited if not heard[rank].waits)
+    if not behind or (len(behind) > 1 and 2 * len(behind) >= len(heard)):
+        return []
+    if not all(_is_clear(call, heard, behind) for call in standing):
+        return []
+    return behind if _all_would_go_on(behind, standing) >= heard.keys() else []
+
+
+def _is_clear(call: _Call, heard: Mapping[int, Dump], behind: Collection[int]) -> bool:
+    """Whether a collective stands, and waits for ranks whose dumps are not cut."""
+    late = [rank for rank in call.missing if rank in behind]
+    stands = all(entry.stands for entry in call.entered.values())
+    whole = all(call.last[rank] == call.seq - 1 for rank in late)
+    belong = all(call.last[rank] or rank in heard[rank].groups.get(call.group, ()) for rank in late)
+    return bool(call.missing) and stands and whole and belong
+
+
+def _all_would_go_on(came: Collection[int], standing: Sequence[_Call]) -> set[int]:
+    """Return the ranks that stand nowhere once `came` have entered what waits for them."""
+    free, waiting = set(came), list(standing)
+    while ends := [call for call in waiting if free.issuperset(call.missing)]:
+        waiting = [call for call in waiting if call not in ends]
+        held = {rank for call in waiting for rank in call.entered}
+        free |= {rank for call in ends for rank in call.entered} - held
+    return free
+
+
+def _decisive(standing: list[_Call]) -> _Call:
+    """Return the oldest collective from which ranks are missing, else the oldest."""
+    return min(standing, key=lambda call: (not call.missing, call.began_ns, call.group))
+
+
+def _disagreement(heard: Mapping[int, Dump]) -> Standing | None:
+    """Return the first pending collective whose callers disagree."""
+    for group, ranks in sorted(_by_group(heard).items()):
+        for seq in sorted({seq for of in ranks.values() for seq in of}):
+            calls = {rank: of[seq] for rank, of in sorted(ranks.items()) if seq in of}
+            ended = not any(entry.stands for entry in calls.values())
+            what = None if ended else differs(calls, ranks, seq)
+            if what is None:
+                continue
+            told = ", ".join(f"rank {rank}: {call_text(entry)}" for rank, entry in calls.items())
+            missing = [rank for rank in _members(heard, group) if rank not in calls]
+            text = f"collective {seq} of group {group} is not the same on every rank ({what}): "
+            return Standing(
+                seq=seq,
+                group=group,
+                op=next(iter(calls.values())).op,
+                entered=list(calls),
+                missing=missing,
+                disagree=what,
+                text=text + told,
+            )
+    return None
+
+
+def _op(call: _Call) -> str:
+    return next(iter(call.entered.values())).op
+
+
+def _sentence(call: _Call, only: int | None, unanswered: list[int]) -> str:
+    shape = call_text(next(iter(call.entered.values())))
+    name = f"collective {call.seq} of group {call.group} ({shape})"
+    if only is not None:
+        text = f"rank {only} alone entered {name}; {ranks_text(call.missing)} did not"
+        text += ": one too many there, or skipped by the others"
+    elif call.missing:
+        text = f"{ranks_text(call.entered)} entered {name}; {ranks_text(call.missing)} did not"
+    else:
+        text = f"{ranks_text(call.entered)} entered {name}, and it has not ended"
+    return text + (f"; no answer from {ranks_text(unanswered)}" if unanswered else "")
+
+
+def _heard_text(heard: Mapping[int, Dump], unanswered: list[int]) -> str:
+    text = f"{ranks_text(heard)} answered"
+    return text + (f", {ranks_text(unanswered)} did not" if unanswered else "")

@@ -1,10 +1,9 @@
-"""Where does a rank stand? Its stacks by py-spy, and what of them detectors use.
+"""Read the stacks of a rank with py-spy.
 
-Python frames take 10–50 ms; native ones 0.1–2 s on an idle host and 5–7 s on a loaded one, of which
-the process stands still for half: so they are for runs that stand already. A stopped process
-cannot be paused and is read as it stands. py-spy missing, hanging or refused is an outcome, not an
-error. A process that is being read takes no signal, so whoever ends a run stops its readers first
-(`Readers.stop`; tried: a reader that is killed leaves its process running, 40 times of 40).
+Python frames take 10–50 ms. Native ones take 0.1–7 s, and the process stands still for half of it,
+so they are for runs that stand already. If py-spy is missing, hangs or is refused, the text says
+so. A process that is being read takes no signal: who ends a run stops its readings first
+(`Readers.stop`).
 """
 
 import hashlib
@@ -35,19 +34,19 @@ _COMPILING = re.compile(
     r"torch/_dynamo/convert_frame|torch/_inductor/(?:async_compile|graph|scheduler)\.py"
     r"|triton/compiler/|jax/_src/compiler"
 )
-"""Code that runs while a model is compiled, and never otherwise."""
+"""Code that runs only while a model is compiled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stacks:
-    """One reading: text for people, a probe for detectors (None when there was nothing to read)."""
+    """One reading: text for people, a probe for detectors (None without frames)."""
 
     text: str
     probe: StackProbe | None
 
 
 class Readers:
-    """The readings that run at this moment; safe to use from several threads."""
+    """The readings that run now; safe to use from several threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -55,10 +54,7 @@ class Readers:
         self._stopped = False
 
     def run(self, command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
-        """Run a command to its end, or to that of its time.
-
-        coreutils' `timeout` bounds it even when this process is killed meanwhile; it leads a
-        process group, so that both can be ended at once.
+        """Run a command in a process group of its own, bounded by coreutils' `timeout`.
 
         Raises:
             subprocess.TimeoutExpired: `timeout` itself did not end.
@@ -114,11 +110,11 @@ def read_stacks(
         pid: the rank's process.
         rank: its rank.
         round_number: number of the evidence round.
-        stopped: whether the process was stopped when it was last looked at; it may be by now.
-        native: whether native frames are worth the time that the process stands still.
+        stopped: whether the process was stopped at the last look.
+        native: whether native frames are wanted.
         program: path of py-spy; None when it is missing.
-        readers: where the readings are listed while they run.
-        limit_s: seconds for each of at most two readings, the first of which gets three fifths.
+        readers: those that run.
+        limit_s: seconds for all attempts.
     """
     if program is None:
         return Stacks(text="py-spy is not installed\n", probe=None)
@@ -150,9 +146,8 @@ def build_probe(
 ) -> StackProbe | None:
     """Return what detectors use of a reading: where the main thread stands.
 
-    The digest is of Python frames alone, so that readings of both kinds compare. That a thread
-    does not wait in a collective can only be told from native frames. A thread that loads, saves,
-    sends or compiles may be idle for minutes where it was, and does not stand: no digest.
+    The digest covers Python frames only, so that readings of both kinds compare. A thread that
+    loads, saves, sends or compiles may stay in one place for minutes: it has no digest.
     """
     main = [thread for thread in threads if thread.get("os_thread_id") == pid]
     main = main or [thread for thread in threads if thread.get("thread_name") == "MainThread"]
@@ -190,12 +185,12 @@ def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
 
 
 def _is_python(frame: dict[str, Any]) -> bool:
-    """Say whether a frame is of Python code: a native one names its library, and may its source."""
+    """Whether a frame is of Python code; a native frame names its library."""
     return not frame.get("module") and ".so" not in str(frame.get("filename", ""))
 
 
 def _innermost(frames: Sequence[dict[str, Any]]) -> str:
-    """Return the innermost frame that has a name, not only an address."""
+    """Return the innermost frame that has a name."""
     names = [str(frame.get("name")) for frame in frames]
     return next((name for name in names if not name.startswith("0x")), names[0])
 
@@ -210,7 +205,7 @@ def _frame(frame: dict[str, Any]) -> Frame:
 
 
 def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:
-    """Say whether the innermost frames, up to the first of Python code, wait in a collective."""
+    """Whether the innermost frames, up to the first of Python code, wait in a collective."""
     for frame in frames:
         if _WAITING.search(f"{frame.get('name')} {frame.get('short_filename')}"):
             return True

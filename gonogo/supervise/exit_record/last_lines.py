@@ -19,7 +19,7 @@ from gonogo.log_errors import (
 )
 from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
-from gonogo.trainer.permission import NOT_LET_BEGIN, UNTOLD
+from gonogo.trainer.run_dir import NOT_LET_BEGIN, UNTOLD
 
 _TAIL_BYTES = 65_536
 _SIGNS_BYTES = 16_384

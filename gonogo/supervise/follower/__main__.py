@@ -16,7 +16,7 @@ from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.follower.follower import Follower
-from gonogo.supervise.launch.place import NoPlace, Place
+from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.watcher.signs import Signs
 

@@ -23,9 +23,9 @@ from gonogo.contract.order import Order
 from gonogo.files import append_plain, create_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
-from gonogo.supervise.evidence.of_node import NodeEvidence
+from gonogo.supervise.evidence.rounds import NodeEvidence
 from gonogo.supervise.host.memory import HostMemoryProbe
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import alive_path, exit_path, watch_path
 from gonogo.supervise.watcher.looking import INTERVAL_S
 from gonogo.supervise.watcher.observing import Observations

@@ -1,1 +1,1 @@
-"""What does the host have left for a run? Disk, checkpoints, memory, and the measured peak."""
+"""What a host has left for a run: disk, memory, processors; and its checkpoints."""

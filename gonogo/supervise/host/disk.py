@@ -1,11 +1,9 @@
-"""How much room and how many inodes are left where the run writes? Does it take a small write?
+"""Measure room and inodes where the run writes, and try a small write.
 
-Told every `REPEAT_S`, and at once when it changed by more than `CHANGE_RATIO`, so that a disk that
-fills up between two checkpoints is seen before the next one. Whether lines can be written no figure
-tells (a quota, a read-only remount), so a file is tried: while it is refused, and for a minute
-after it, silence of the ranks says nothing of them. Whether a checkpoint is being written its
-folder tells: a rank that writes beside its steps says nothing. Drafts have names with a dot; what
-has neither such a name nor a manifest is one of a trainer that writes in place.
+Reported every `REPEAT_S`, and at once after a change by more than `CHANGE_RATIO`. A quota or a
+read-only remount shows only in a write: while one is refused, and for a minute after it, silence of
+the ranks says nothing about them. A checkpoint is being written while its draft grows: a folder
+`.*.draft`, or the newest folder without a manifest.
 """
 
 import os
@@ -23,15 +21,15 @@ from gonogo.supervise.weather import takes_a_write
 REPEAT_S = 5.0
 CHANGE_RATIO = 0.05
 REFUSED_FOR_S = 60.0
-"""Lines that could not be written may still be on their way for so long."""
+"""Lines that were refused may arrive this much later."""
 GREW_WITHIN_S = 60.0
-"""A draft in which nothing was written for so long was left behind, or waits for a disk."""
+"""A draft that has not grown for so long was left behind, or waits for a disk."""
 MOST_FILES = 512
-"""Files of a draft that are looked at, at most: of ranks that write at once any tells it."""
+"""Files of a draft that are looked at, at most."""
 TRIED_NAME = ".room"
 MB = 2**20
 UNCOUNTED_MB = 2.0**43
-"""Room of a file system that counts none: as long as a file may be."""
+"""Room of a file system that counts none, as many stores behind FUSE."""
 
 
 class Disk:
@@ -52,16 +50,14 @@ class Disk:
         self._told: DiskSeen | None = None
         self._told_at = float("-inf")
         self._grew: tuple[float, float] | None = None
-        """When a draft was written to last, by the file system's clock, and when that was seen."""
+        """Last write to a draft, by the file system's clock, and when it was seen."""
         self._looked = False
-        self._whole: set[str] = set()
-        """Checkpoints that have their manifest."""
 
     def look(self, now: float) -> dict[str, Any] | None:
-        """Return the room, when there is something to tell.
+        """Return the room, when there is something to report.
 
         Raises:
-            OSError: the file system does not answer; counted, and told with the next answer.
+            OSError: the file system does not answer; this is counted.
         """
         try:
             found = os.statvfs(self._path)
@@ -85,7 +81,7 @@ class Disk:
         return seen.wire()
 
     def resume(self, payload: Any) -> None:
-        """Nothing to take up: the room is what it is now."""
+        """There is nothing to resume."""
 
     def _has_changed(self, seen: DiskSeen) -> bool:
         told = self._told
@@ -99,17 +95,17 @@ class Disk:
         return any(abs(now - before) > CHANGE_RATIO * before for now, before in figures)
 
     def _of_checkpoints(self) -> os.statvfs_result | None:
-        """Return what the file system of checkpoints says; None where it is the run directory's."""
+        """Return the file system of checkpoints; None if it is the run directory's."""
         folder = self._path / "checkpoints"
         try:
             if folder.stat().st_dev == self._path.stat().st_dev:
                 return None
             return os.statvfs(folder)
-        except OSError:  # nothing is saved yet, or it is away: who writes there is told so
+        except OSError:
             return None
 
     def _is_refused(self, now: float) -> bool:
-        """Try a small write, when it is time; say whether one was refused not long ago."""
+        """Try a small write, when it is time; return whether one was refused recently."""
         if now >= self._try_at:
             self._try_at = now + REPEAT_S
             if not takes_a_write(self._path / TRIED_NAME):
@@ -117,10 +113,7 @@ class Disk:
         return now - self._refused_at < REFUSED_FOR_S
 
     def _is_saving(self, now: float) -> bool:
-        """Say whether a checkpoint's draft is there in which something was written just now.
-
-        What was written since the look before was, whatever the clock of a file server says.
-        """
+        """Whether a draft has grown recently; clocks of file servers are not trusted."""
         latest = 0.0
         for folder in self._drafts():
             files = chain(folder.glob("*"), folder.glob("*/*"))
@@ -136,27 +129,21 @@ class Disk:
         return now - self._grew[1] < GREW_WITHIN_S
 
     def _drafts(self) -> Iterator[Path]:
-        """Yield the folders of drafts, and the newest one that has no manifest yet."""
-        folder, begun = self._path / "checkpoints", []
+        """Yield the drafts, and the newest folder if it has no manifest yet."""
+        folder = self._path / "checkpoints"
         yield from folder.glob(".*.draft")
         try:
             names = os.listdir(folder)
         except OSError:
             return
-        self._whole.intersection_update(names)
-        for name in names:
-            if name in self._whole or name.startswith("."):
-                continue
-            if (folder / name / MANIFEST).exists():
-                self._whole.add(name)
-            else:
-                begun.append(folder / name)
-        if begun:
-            yield max(begun, key=_written_at)
+        folders = [folder / name for name in names if not name.startswith(".")]
+        newest = max(folders, key=_written_at, default=None)
+        if newest is not None and not (newest / MANIFEST).exists():
+            yield newest
 
 
 def _written_at(path: Path) -> float:
-    """Return when something was written there, in Unix seconds; 0.0 where nobody says."""
+    """Return the time of the last write in Unix seconds; 0.0 if unknown."""
     with suppress(OSError):
         return path.stat().st_mtime
     return 0.0
@@ -167,18 +154,12 @@ def _signs(seen: DiskSeen) -> tuple[bool, ...]:
 
 
 def _room(found: os.statvfs_result) -> float:
-    """Return the megabytes that may be written, which the reserve of root is not among.
-
-    Many a store behind FUSE counts nothing: no blocks at all, of which none is free.
-    """
+    """Return the megabytes that may be written."""
     if not found.f_blocks:
         return UNCOUNTED_MB
     return round(found.f_bavail * found.f_frsize / MB, 3)
 
 
 def _free_files(found: os.statvfs_result) -> int | None:
-    """Return how many more files there is room for; None where that is not counted or not bounded.
-
-    Btrfs counts none of any; CephFS says -1, which is 2^64 - 1 here.
-    """
+    """Return how many more files fit; None if not counted (Btrfs) or not bounded (CephFS)."""
     return found.f_favail if found.f_files and found.f_favail < 2**53 else None

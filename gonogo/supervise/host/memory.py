@@ -1,13 +1,10 @@
-"""How much memory is used, and how much may be? The control group's figures, or the host's.
+"""Measure the memory that is used and its limit: the control group's, or the host's.
 
-Of all limits that hold for this process (its control group, that group's parents, the host) the one
-with the least room is told. Cached pages of files count as free, since the kernel takes them back:
-a run that reads much data fills the rest of the memory with them and lacks nothing. So do the
-kernel's caches of names and inodes, which a data set of millions of small files fills (version 1 of
-control groups does not tell them), what ZFS caches beyond its least, and a rank's pages of mapped
-files (a data set), which are resident and not held. Memory that ranks share (tensors in /dev/shm)
-is resident in each of them: together they are told no more of it than there is. Both versions of
-control groups are read. Not counted to a rank: its children.
+Of the limits of this process (its control group and those above, versions 1 and 2, and the host)
+the one with the least room is reported. Memory that the kernel takes back counts as free: cached
+pages of files and caches of names and inodes. A rank holds its resident memory without mapped
+files. Memory that ranks share (tensors in /dev/shm) is counted once over all of them. Not covered:
+the children of a rank; the cache of ZFS, which counts as used.
 """
 
 from collections.abc import Iterator
@@ -22,9 +19,7 @@ from gonogo.supervise.rank_record import RankRecords
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
 _CACHED = ("inactive_file", "active_file", "slab_reclaimable")
-"""Pages of files, and the kernel's caches of names and inodes, in a control group's words."""
-_ZFS = "spl/kstat/zfs/arcstats"
-"""What ZFS tells of its cache, which `MemAvailable` takes for memory in use."""
+"""Names in memory.stat of what the kernel takes back."""
 _OWN, _SHARED = "RssAnon:", "RssShmem:"
 
 
@@ -49,9 +44,9 @@ class HostMemoryProbe:
     """The source `host_memory`.
 
     Args:
-        run_dir: where the rank wrappers write down their processes.
+        run_dir: where the rank wrappers record their processes.
         ranks: those whose processes are on this host.
-        proc, cgroups: where the kernel tells.
+        proc, cgroups: file systems of the kernel.
     """
 
     kind = "host_memory"
@@ -76,7 +71,7 @@ class HostMemoryProbe:
             OSError: /proc/meminfo cannot be read.
         """
         host = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
-        levels = [_host_level(host, self._zfs_bytes()), *self._group_levels()]
+        levels = [_host_level(host), *self._group_levels()]
         tightest = min(levels, key=lambda level: level.limit - level.used)
         held = {rank: row for rank in self._ranks if (row := self._held(rank)) is not None}
         shared = sum(row.shared for row in held.values())
@@ -91,20 +86,10 @@ class HostMemoryProbe:
         ).wire()
 
     def resume(self, payload: Any) -> None:
-        """Nothing to take up: memory is what it is now."""
-
-    def _zfs_bytes(self) -> int:
-        """Return how much of its cache ZFS gives back; none where there is no ZFS."""
-        try:
-            text = (self._proc / _ZFS).read_text(encoding="ascii")
-        except (OSError, ValueError):
-            return 0
-        rows = (line.split() for line in text.splitlines())
-        told = {row[0]: int(row[2]) for row in rows if len(row) == 3 and row[2].isdecimal()}
-        return max(0, told.get("size", 0) - told.get("c_min", 0))
+        """There is nothing to resume."""
 
     def _group_levels(self) -> Iterator[Level]:
-        """Return the limits of this process's control group and of those above it."""
+        """Yield the limits of this process's control group and of those above it."""
         try:
             lines = (self._proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
         except OSError:
@@ -119,10 +104,7 @@ class HostMemoryProbe:
                 yield from _levels(self._cgroups / "memory", path, *names, prefix="total_")
 
     def _held(self, rank: int) -> Held | None:
-        """Return the memory that a rank's process holds; None when it does not run.
-
-        That is its resident memory without mapped files, where the kernel tells them apart.
-        """
+        """Return the memory that a rank's process holds; None when it does not run."""
         try:
             record = self._records.of(rank)
             if record is None or not record.ref.is_alive():
@@ -136,14 +118,13 @@ class HostMemoryProbe:
         return Held(own=told["VmRSS:"]) if "VmRSS:" in told else None
 
 
-def _host_level(found: dict[str, int], zfs_bytes: int) -> Level:
+def _host_level(found: dict[str, int]) -> Level:
     total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
-    free += zfs_bytes
     return Level(used=max(0, total - free), limit=total)
 
 
 def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[Level]:
-    """Return what a group and its parents say; a folder that is not there says nothing.
+    """Yield the limits of a group and its parents.
 
     In a container the path may be the host's, which is not mounted: then the root is the group.
     """

@@ -1,11 +1,9 @@
-"""The source `host_cpu`: do other processes take the processors from the ranks, and which?
+"""Find other processes that take the processors from the ranks (the source `host_cpu`).
 
-A quiet host is looked at cheaply (`/proc/pressure/cpu`, `/proc/PID/schedstat`) and reports nothing.
-All processes are read only while tasks wait for a processor. The run's own processes are the
-keeper's descendants, for the keeper is a subreaper.
+A quiet host is looked at cheaply and reports nothing. All processes are read only while tasks wait
+for a processor. The run's own processes are the keeper's descendants.
 
-Not covered: runs on several nodes; processes that ended between two looks are counted in the sum
-and not named; a quota of a control group looks like a busy host only if others use its processors.
+Not covered: runs on several nodes; names of processes that ended between two looks.
 """
 
 import os
@@ -55,7 +53,7 @@ class HostCpuProbe:
         run_dir: where the rank wrappers record their processes.
         ranks: those whose processes are on this host.
         root: the process of which the run's are descendants; default: the watcher's parent.
-        proc: where the kernel tells.
+        proc: the kernel's file system.
     """
 
     kind = "host_cpu"
@@ -99,7 +97,7 @@ class HostCpuProbe:
         ).wire()
 
     def resume(self, payload: Any) -> None:
-        """Nothing to take up: only differences between two looks count."""
+        """There is nothing to resume."""
 
     def _whole(self, usage: Usage) -> Usage:
         """Return the usage with that of every process."""
@@ -159,7 +157,7 @@ class HostCpuProbe:
         return found
 
     def _busy_ticks(self) -> int | None:
-        """Return the ticks of all processors that were used, by whomever."""
+        """Return the used ticks of all processors."""
         words = _text(self._proc / "stat").split("\n", 1)[0].split()
         if len(words) < 8:
             return None
@@ -190,7 +188,7 @@ def _share(seconds: float, over_s: float) -> float:
 
 
 def _process(path: Path) -> Process | None:
-    """Return what /proc/PID/stat says; None for a process that is gone."""
+    """Return the content of /proc/PID/stat; None for a process that is gone."""
     text = _text(path)
     head, _, rest = text.rpartition(")")
     fields = rest.split()
@@ -217,7 +215,7 @@ def _descends(pid: int, root: int, processes: Mapping[int, Process]) -> bool:
 
 
 def _text(path: Path) -> str:
-    """Return what a file of the kernel says; empty where it is not there."""
+    """Return the content of a file of the kernel; empty if it is missing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -29,7 +29,7 @@ is taken away, `preempted`, unless `.HALT` or `.kill` already says why), a secon
 `keeper.json` tells who lives: `{v, run, pid, start_ticks, boot_id, version, git_sha, locks,
 started_at, agent, watcher, sampler}`, the last three as `{pid, start_ticks, at, ended: null |
 {code, signal, at}}`. After `exit.json` the locks are free (those of GPUs when their memory is
-proven free, by `gonogo.supervise.devices.drained`, which inherits them) and the keeper only waits,
+proven free, by `gonogo.supervise.devices.after_run`, which inherits them); the keeper only waits,
 at most LAST_WORDS_S, for the watcher to ship the rest. What outlives SIGKILL for a minute is told
 as `left` in both files; its devices stay held, and it is swept on, until it is gone or the keeper
 is stopped.
@@ -54,8 +54,7 @@ from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.keeper.meeting import MEET_LIMIT_S
 from gonogo.supervise.keeper.part import save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
-from gonogo.supervise.launch.node_launchers import told_node
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end
 from gonogo.supervise.processes import become_subreaper

@@ -38,7 +38,7 @@ from gonogo.supervise.keeper.nodes import Nodes
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.part import save_part
 from gonogo.supervise.keeper.refusals import Refusals
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import load_end, proof_of_loss
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks

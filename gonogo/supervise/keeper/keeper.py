@@ -31,7 +31,7 @@ from gonogo.supervise.keeper.staff import Staff
 from gonogo.supervise.keeper.stops import Stops
 from gonogo.supervise.keeper.watching import AWAY_S
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
 from gonogo.supervise.release import load_release
 from gonogo.supervise.weather import (

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import ProcessRef, boot_id
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import create_json, load_json, save_json
-from gonogo.supervise.launch.place import Place, rendezvous_ports
+from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.node_record import (
     MET_NAME,
     Keeping,

@@ -29,7 +29,7 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.exit_record import Ended, ended_of, seal_file, seal_lines
 from gonogo.supervise.exit_record.binding import AGAIN_S
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import (
     SILENT_S,
     exit_path,

@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.exit_record import Ended, build_refusal
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import exit_path
 from gonogo.supervise.processes import boot_id
 

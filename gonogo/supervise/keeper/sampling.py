@@ -61,7 +61,7 @@ def build_drain_command(
     """
     locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
     own = [str(run_dir), "--node", str(node), "--home", str(home)]
-    return [*own_module("gonogo.supervise.devices.drained"), *own, *locks]
+    return [*own_module("gonogo.supervise.devices.after_run"), *own, *locks]
 
 
 class Sampling:

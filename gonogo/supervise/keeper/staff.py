@@ -18,7 +18,7 @@ from gonogo.supervise.keeper.sampling import (
     is_wanted,
 )
 from gonogo.supervise.keeper.watching import SILENT_S, Watching
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.ordered import put_back
 from gonogo.supervise.processes import TOKEN_NAME
 from gonogo.supervise.release import own_module

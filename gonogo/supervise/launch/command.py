@@ -1,15 +1,14 @@
-"""How are the ranks of an order started: which program, which environment? Standard library only.
+"""The command line and the environment of an order's ranks. Standard library only.
 
-A launcher (`launcher`) starts them, each behind the rank wrapper: torchrun, or where torch is not
-installed the wrapper of the only rank by itself. Only allow-listed entry points start, with
-allow-listed names in their environment; the keeper's own settings (keys, URLs) never reach a rank.
+Each rank runs behind the rank wrapper (`rank`). Only allowed programs start, with allowed names in
+their environment. The keeper's own settings (keys, URLs) never reach a rank.
 """
 
 import os
 import re
 import shutil
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -18,16 +17,15 @@ from typing import Any
 from gonogo.device_slots import gpus_of
 from gonogo.environment_names import NO_SECRET, is_listed, may_hold_secret, referred
 from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
-from gonogo.supervise.launch.launcher import choose_launcher
-from gonogo.supervise.launch.place import NoPlace, Place
-from gonogo.supervise.launch.recorder import recorder_names
+from gonogo.supervise.launch.launchers import build_launcher
+from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
 from gonogo.supervise.release import own_python
 
 ENTRIES = frozenset({"nsa.train"})
+"""Modules that an order may start; `--allow` of the keeper adds more on this host."""
 GROUPS = frozenset(("step", "loss", "lr", "grad_norm", "tokens", "toks_per_s", "rank"))
 """Named groups of a pattern."""
-"""Modules that an order may start; `--allow` of the keeper adds more on this host."""
 ANY = "any"
 
 _PASSED_ON = (
@@ -37,11 +35,17 @@ _PASSED_ON = (
 )  # fmt: skip
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NO_GPU = ("", "-1")
-"""What people say for a program that is to compute on the CPU."""
+"""Values for a program that computes on the CPU."""
 _BEYOND_OUR_DEADLINES_S = 7200
 OBSERVE = "GONOGO_OBSERVE"
 """Name of the environment: `0` switches the observer off."""
 _OBSERVER = Path(__file__).resolve().parents[2] / "observer" / "site"
+RECORDED_CALLS = "2000"
+"""Collectives that torch's flight recorder keeps of each rank."""
+_RENAMED_IN = (2, 9)
+"""Release of torch that renamed the recorder's variable, and warns about the older name."""
+_PACKAGES = ("python3*/site-packages", "python3*/dist-packages")
+_TORCH = re.compile(r"torch-(\d+)\.(\d+)")
 
 
 class LaunchRefused(ValueError):
@@ -50,12 +54,12 @@ class LaunchRefused(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowed:
-    """What this host lets an order start and set, besides what every host does."""
+    """What this host lets an order start and set, besides what every host allows."""
 
     programs: frozenset[str] = ENTRIES
     """Modules, scripts and programs, or `any`; a path allows what it leads to."""
     names: frozenset[str] = frozenset()
-    """Names of the environment, or `any`: then the host's own environment is passed on, too."""
+    """Names of the environment, or `any`; `any` also passes on the host's own environment."""
 
     def starts(self, program: str, cwd: Path) -> bool:
         """Say whether a program may be started.
@@ -92,20 +96,18 @@ def build_command(
 ) -> list[str]:
     """Return the command line of the agent: torchrun, or the wrapper of the only program.
 
-    On one node the rendezvous takes a free port of the loopback interface and ranks share its
-    store, so runs beside each other cannot meet on a port. A command is started once a node, as it
-    is written, behind one wrapper. What is this host's own is imported from its own path, whatever
-    lies in the plan's folder. Called by the keeper: wrappers start nothing under another.
+    A command is started once on each node, as it is written, behind one wrapper. Must be called by
+    the keeper, whose pid the wrappers check.
 
     Args:
         order: the order as data.
         run_dir: the run's directory.
         allowed: what this host lets an order start.
-        place: which part of the order is started here; None: all of it.
+        place: this node; None: the only one.
 
     Raises:
-        LaunchRefused: the program or the folder is not allowed or not there, or the launcher
-            cannot start such ranks here.
+        LaunchRefused: the program or the folder is not allowed or missing, or this host cannot
+            start such ranks.
     """
     allowed = allowed or Allowed()
     cwd = Path(order.get("cwd") or Path.cwd())
@@ -124,7 +126,7 @@ def build_command(
     command = _words(order, "command", run_dir)
     if command:
         _check_program(command[0], cwd, allowed, "command")
-        # Not before a module: torchrun, which starts that, takes `--node` for one of its own.
+        # Never before a module: torchrun would take `--node` for an option of its own.
         node = ["--node", str(here.node)] if here.node else []
         rank = [*wrapper, *node, "--", *command]
     else:
@@ -134,13 +136,13 @@ def build_command(
         args = _words(order, "args", run_dir)
         rank = [*wrapper, "--", python, *program, "--order", str(run_dir / "order.json"), *args]
     try:
-        return choose_launcher(order).build(order, here, run_dir, rank)
+        return build_launcher(order, here, run_dir, rank)
     except NoPlace as error:
         raise LaunchRefused(str(error)) from error
 
 
 def _words(order: Mapping[str, Any], field: str, run_dir: Path) -> list[str]:
-    """Return the words of an order, with what is known where it is started."""
+    """Return the words of an order, with the placeholders that are filled at the start."""
     words = [str(word) for word in order.get(field) or ()]
     return fill_words(words, _known(order, run_dir)) if _is_filled(order, field) else words
 
@@ -150,13 +152,13 @@ def _is_filled(order: Mapping[str, Any], field: str) -> bool:
 
 
 def _known(order: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
-    """Return what `{run_dir}` and `{resume}` stand for; the latter is empty without one."""
+    """Return the values of `{run_dir}` and `{resume}`; the latter is empty without a checkpoint."""
     point = (order.get("resume_from") or {}).get("path")
     return {RUN_DIR: str(run_dir), RESUME: str(run_dir / point) if point else ""}
 
 
 def _isolation(module: str) -> list[str]:
-    """Return what keeps a plan's folder from standing in for a module that this host has itself."""
+    """Return `-P` for a module of this host, so that the plan's folder cannot replace it."""
     name = module.partition(".")[0]
     paths = sys.path if sys.flags.safe_path else sys.path[1:]  # without the folder we stand in
     own = any(
@@ -187,18 +189,18 @@ def build_environment(
     Args:
         order: the order as data.
         run_dir: where the flight recorder dumps.
-        environ: the keeper's own environment, of which a few names are passed on.
+        environ: the keeper's own environment; a few names are passed on.
         devices: the slots that the run holds, in the order of the ranks.
         allowed: names that an order may set, besides what every host allows.
-        place: which part of the order is started here; None: all of it.
+        place: this node; None: the only one.
 
     Raises:
-        LaunchRefused: the order sets a name that is not allowed, or to a secret that is not here,
-            or names GPUs itself where it holds some.
+        LaunchRefused: the order sets a name that is not allowed, needs a secret that is missing,
+            or names GPUs although it holds some.
     """
     allowed = allowed or Allowed()
     if ANY in allowed.names:
-        chosen = {name: text for name, text in environ.items() if not _is_ours(name)}
+        chosen = {name: text for name, text in environ.items() if not name.startswith("GONOGO_")}
     else:
         chosen = {name: environ[name] for name in _PASSED_ON if name in environ}
     gpus = gpus_of(devices)
@@ -210,7 +212,7 @@ def build_environment(
             **_observer_path(order, chosen),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            **recorder_names(order, chosen.get("PATH")),
+            **_recorder_names(order, chosen.get("PATH") or os.defpath),
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(run_dir / "nccl_trace_rank_"),
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(run_dir / ".nccl_dump_rank_"),
@@ -236,7 +238,7 @@ def build_environment(
 
 
 def _observer_path(order: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the PYTHONPATH with which a command is observed from within (`gonogo.observer`)."""
+    """Return the PYTHONPATH that loads `gonogo.observer` into a command."""
     if not order.get("command") or dict(order.get("env") or {}).get(OBSERVE) == "0":
         return {}
     path = [str(_OBSERVER), *filter(None, [chosen.get("PYTHONPATH")])]
@@ -244,7 +246,7 @@ def _observer_path(order: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[
 
 
 def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
-    """Return a value, or the secret of this host's home that it stands for."""
+    """Return a value, or the secret of this host's home that it refers to."""
     try:
         secret = referred(value)
     except ValueError as error:
@@ -263,13 +265,42 @@ def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
         ) from error
 
 
-def _is_ours(name: str) -> bool:
-    """Say whether a name is the keeper's own: keys and addresses never reach a rank."""
-    return name.startswith("GONOGO_") or name == TOKEN_NAME
+def _recorder_names(order: Mapping[str, Any], path: str) -> dict[str, str]:
+    """Return the names that switch torch's flight recorder on.
+
+    The older name is left out only if every torch that is found is newer.
+    """
+    found = list(_torch_versions(order, path))
+    names = {"TORCH_FR_BUFFER_SIZE": RECORDED_CALLS}
+    if not found or min(found) < _RENAMED_IN:
+        names["TORCH_NCCL_TRACE_BUFFER_SIZE"] = RECORDED_CALLS
+    return names
+
+
+def _torch_versions(order: Mapping[str, Any], path: str) -> Iterator[tuple[int, int]]:
+    """Yield the versions of torch beside a command, else beside the `python` that it may start."""
+    command = order.get("command")
+    first = str(command[0]) if command else own_python()
+    if "/" in first:
+        first = str(Path(order.get("cwd") or ".") / first)
+    for program in (first, "python", "python3"):
+        place = shutil.which(program, path=path)
+        root = None if place is None else Path(place).absolute().parent.parent
+        folders = [] if root is None else [*root.glob("lib"), *root.glob("local/lib")]
+        names = (
+            torch.name
+            for folder in folders
+            for packages in _PACKAGES
+            for torch in folder.glob(f"{packages}/torch-*.dist-info")
+        )
+        found = [(int(row[1]), int(row[2])) for name in names if (row := _TORCH.match(name))]
+        if found:
+            yield from found
+            return
 
 
 def check_patterns(patterns: Sequence[str]) -> str | None:
-    """Return what is wrong with the first pattern that cannot be used; None when all can."""
+    """Return what is wrong with the first unusable pattern; None if all can be used."""
     for text in patterns:
         try:
             groups = re.compile(text).groupindex.keys()

@@ -1,12 +1,13 @@
-"""Write the heartbeats of a program that does not know gonogo, by the lines that it prints.
+"""Write the heartbeats of a program that does not know gonogo, from the lines that it prints.
 
-The reader follows the log that the program writes. Each new step becomes `progress` in the
-heartbeat file of its rank, and `alive` follows while the program lives and is not stopped. `done`
-follows if the program left with 0 and `printed_steps` knows that the last step was its last.
-Nothing stands between the program and its log: a slow or dead reader holds nobody up. A program
-that sends its own heartbeats is left alone from then on. Lines that arrive together are spaced
-evenly, because nobody knows when each was printed. The first lines of a program that the observer
-can see are left for the end: an evaluation before the first step is no step. Standard library only.
+The reader follows the program's log; it never holds the program up. Each new step becomes
+`progress` in the heartbeat file of its rank. `alive` follows while the program lives and is not
+stopped, and `done` if it left with 0 and `printed_steps` knows that the last step was its last.
+
+Lines that arrive together are spaced evenly. A program that writes heartbeats itself is left alone.
+The first lines of a program that the observer can see are read at the end, because an evaluation
+before the first step is no step. Not covered: a log that is renamed or removed while it is written.
+Standard library only.
 """
 
 import math
@@ -14,21 +15,24 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.supervise.launch.log_lines import LINE_BYTES, LogLines
+from gonogo.files import next_data, read_plain
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
 from gonogo.supervise.processes import SHELLS, load_program, load_stat
 from gonogo.trainer import line_file
-from gonogo.trainer.line import build_line
+from gonogo.trainer.encoding import build_line
 from gonogo.trainer.line_file import LineFile
 
+LINE_BYTES = 8192
+"""Longer lines are cut."""
+_READ_BYTES = 2**18
 _POLL_S = 0.1
 _STANDING = re.compile(rb"\d/\d+ \[\d+:\d[^\]]{0,400}\]$")
-"""A bar of tqdm, which ends its line when it moves on."""
+"""A progress bar of tqdm, which ends its line at its next state."""
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -40,7 +44,7 @@ class OutputLines:
         order: the order as data.
         log: the file that the program writes.
         pid: of the program.
-        rank: whose steps a line tells that names no rank.
+        rank: of lines that name no rank.
         begin: bytes that the log had before it.
     """
 
@@ -71,10 +75,10 @@ class OutputLines:
         self._by_shell = os.path.basename((order.get("command") or ("",))[0]) in SHELLS
 
     def read(self, within_s: float = math.inf) -> bool:
-        """Write what is new, and who has been silent for long.
+        """Write what is new, and `alive` of silent ranks.
 
         Args:
-            within_s: how long it may take; a program may print faster than anybody reads.
+            within_s: how long it may take.
 
         Returns:
             Whether all of the log was read.
@@ -119,7 +123,7 @@ class OutputLines:
     def close(self, code: int, *, asked: bool) -> None:
         """Write the rest, and `done` of each rank that left by itself at a known end.
 
-        A shell that left with 0 does not prove that its program did.
+        A shell's exit code 0 does not prove that of its program.
 
         Args:
             code: exit code, or minus the signal.
@@ -137,7 +141,7 @@ class OutputLines:
             rank.file.finish()
 
     def _read_the_rest(self) -> bool:
-        """Read what is left, as soon as the disk gives it; False if it does not in time."""
+        """Read what is left; return False if the disk refuses for too long."""
         give_up = time.monotonic() + line_file.LAST_S
         while True:
             with suppress(OSError):
@@ -149,7 +153,7 @@ class OutputLines:
             time.sleep(_POLL_S)
 
     def _yield(self) -> None:
-        """Fall silent: the program sends its own heartbeats, or the observer sends them."""
+        """Stop writing: the program or the observer writes the heartbeats."""
         for rank in self._ranks.values():
             rank.file.finish()
         self._ranks, self._yields = {}, True
@@ -162,7 +166,7 @@ class OutputLines:
             (self._folder / line_file.READ).unlink()
 
     def _resume(self) -> None:
-        """Read again, because the observer has failed: each rank begins anew in its file."""
+        """Write again after the observer has failed; each rank begins a new boot."""
         self._yields = False
         for file in sorted(self._folder.glob("heartbeat_rank*.jsonl")):
             self._open(int(file.stem.removeprefix("heartbeat_rank")), again=True)
@@ -179,7 +183,7 @@ class OutputLines:
             rank.note(shown)
 
     def _open(self, number: int, *, again: bool = False) -> "_Rank | None":
-        """Begin to write for a rank. One that writes itself ends the reading of all."""
+        """Begin to write for a rank; a rank that writes itself ends the reading of all."""
         file = self._folder / f"heartbeat_rank{number}.jsonl"
         try:
             free = again or not file.exists()
@@ -213,7 +217,7 @@ class _Rank:
         self._next: dict[str, Any] = {}  # what belongs to the next step
 
     def boot(self, *, at: float, since: float) -> None:
-        """Write that a process began `at`; the steps that follow came after `since`."""
+        """Write `boot` with the time `at`; the steps that follow came after `since`."""
         self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
         self._write("boot", 0, self._told, at=at)
         self.written_at = since
@@ -235,7 +239,7 @@ class _Rank:
         self._noted.append((self.step, self._last))
 
     def flush(self) -> None:
-        """Write what was noted, at equal distances since the last line."""
+        """Write what was noted, spaced evenly since the last line."""
         noted, self._noted, began = self._noted, [], self.written_at
         apart_s = (time.monotonic() - began) / len(noted) if noted else 0.0
         for number, (step, fields) in enumerate(noted, start=1):
@@ -259,3 +263,40 @@ class _Rank:
             ago_s=time.monotonic() - at,
         )
         self.file.append(line)
+
+
+class LogLines:
+    """The lines of a log.
+
+    Args:
+        path: of the log.
+        begin: bytes at its start that are not read.
+    """
+
+    def __init__(self, path: Path, begin: int) -> None:
+        self._path, self._offset = path, begin
+        self.rest = b""  # the last line, which has no end yet
+        self._whole: list[bytes] = []  # lines not yet yielded, the last one first
+        self.is_refused = False  # whether the disk refused the last read
+
+    def lines(self) -> Iterator[bytes]:
+        """Yield the new lines; a progress bar ends its lines with carriage returns."""
+        while self._whole or (chunk := self._more()):
+            if not self._whole:
+                *whole, rest = (self.rest + chunk).replace(b"\r", b"\n").split(b"\n")
+                self.rest = rest[:LINE_BYTES]
+                self._whole = [line for line in reversed(whole) if line]
+                continue
+            yield self._whole.pop()
+
+    def _more(self) -> bytes:
+        try:
+            with read_plain(self._path) as stream:  # the keeper punches holes
+                self._offset = stream.seek(next_data(stream.fileno(), self._offset))
+                chunk = stream.read(_READ_BYTES)
+        except OSError as error:
+            self.is_refused = not isinstance(error, FileNotFoundError)
+            return b""
+        self.is_refused = False
+        self._offset += len(chunk)
+        return chunk

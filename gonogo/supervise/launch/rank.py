@@ -1,13 +1,13 @@
-"""What stands between torchrun and one rank? This wrapper, so that any script is covered.
+"""The wrapper between the launcher and one rank. Standard library only.
 
-`python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …` starts the program
-with its output in `rank{N}.log`, dies with torchrun's agent and takes the program along, passes
-SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on, and writes `exit_rank{N}.json` before it ends as the
-program ended. Where the host has none to give for START_LIMIT_S the run ends as the host's failure,
-not the program's. `.rank{N}.json` names the program's process while it runs, or, where the program
-is a launcher, the processes that it starts (`launched`). Where the order has patterns, what the
-program's output tells of its steps goes into its heartbeat file (`output_lines`). Standard library
-only.
+`python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …`
+
+- starts the program with its output in `rank{N}.log`; a host that cannot start it for START_LIMIT_S
+  fails the preflight;
+- passes SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on, dies with its parent and takes the program along;
+- names the program's process in `.rank{N}.json`, or the ranks below a launcher (`launched_ranks`);
+- writes heartbeats from the program's output if the order has patterns (`output_lines`);
+- writes `exit_rank{N}.json` and ends as the program ended.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, lost_a_peer
-from gonogo.supervise.launch.launched import Launched
+from gonogo.supervise.launch.launched_ranks import Launched
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.launch.output_lines import OutputLines
-from gonogo.supervise.launch.place import Place
 from gonogo.supervise.processes import (
     ProcessRef,
     allow_tracing,
@@ -47,21 +47,20 @@ _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
 _LOOK_S = 0.2
-"""How long one look may read: what prints faster than that holds up no signal and no end."""
+"""Longest time of reading output between two looks for signals."""
 _STAMPED_WITHIN_S = 0.25
-"""How long the end of a program may wait for its last lines: half of what a watcher waits for it
-(`process_death.settle_s`)."""
+"""How long the exit record waits for the last lines: half of `process_death.settle_s`."""
 _UNFIT = 1
-"""Left with where nothing could be started."""
+"""Exit code if nothing could be started."""
 LAST_WORDS_S = 10.0
-"""How long a disk has to take how the program ended."""
+"""How long a disk may refuse the exit record."""
 _STAMP_BYTES = 2**14
-"""Room held for how the program ended: on a full disk nobody else below torchrun can tell it."""
+"""Room held on the disk for the exit record."""
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
 
 
 def main(argv: list[str]) -> int:
-    """Run one rank; returns its exit code (death by a signal is repeated)."""
+    """Run one rank; return its exit code. A death by a signal is repeated."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.launch.rank")
     parser.add_argument("--dir", type=Path, required=True)
     parser.add_argument("--keeper", type=int, metavar="PID")
@@ -70,7 +69,7 @@ def main(argv: list[str]) -> int:
     asked = parser.parse_args(argv)
     order = _weather.at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
-    # A command stands for the first of the ranks that it starts itself, all of them on this node.
+    # A command has the number of the first rank on this node.
     here = Place.of(order, asked.node).ranks if order.get("command") else None
     rank = int(told) if here is None else here.start
     die_with_parent()
@@ -78,8 +77,8 @@ def main(argv: list[str]) -> int:
         return 1  # the agent was gone before the line above
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _WAITED)
-    # Who starts us blocks SIGTERM where a scheduler sends it to all. What speaks to us leaves when
-    # it is asked to; another's program may know of that signal alone.
+    # The keeper blocks SIGTERM if a scheduler sends it to all processes. Our workload leaves by
+    # `.HALT`; a user program may know only the signal.
     shielded = signal.SIGTERM in before and not order.get("command")
     reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", _STAMP_BYTES)
     _weather.tried("the reserve", reserve.hold, None)
@@ -109,7 +108,7 @@ def main(argv: list[str]) -> int:
     ended = Ended(code=code, signal=number, at=time.time())
     close = partial(looking.close, status, asked=was_asked)
     if is_all := looking.read(_STAMPED_WITHIN_S):
-        close()  # before its end is told: who looks then finds all lines
+        close()  # before the exit record: its readers expect all lines
     launched = looking.launched
     if rank not in _save_ends(launched):
         stamp = replace(
@@ -126,10 +125,10 @@ def main(argv: list[str]) -> int:
 
 
 def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
-    """Write how the program ended, and that the disk refused it at first, if it did.
+    """Write the exit record; one that the disk refused at first says so.
 
     Raises:
-        OSError: it has not been taken for LAST_WORDS_S.
+        OSError: it was refused for LAST_WORDS_S.
     """
     try:
         reserve.write(partial(save_json, path, stamp.document()))
@@ -141,7 +140,7 @@ def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
 
 
 def _size_of(path: Path) -> int:
-    """Return the bytes of a file; none where it is not there."""
+    """Return the bytes of a file; 0 if it is missing."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -149,10 +148,10 @@ def _size_of(path: Path) -> int:
 
 
 def _ask_for_another_host(folder: Path, error: OSError) -> None:
-    """Have the run ended as one that its host was not fit for: it is tried again, elsewhere.
+    """Ask the keeper to end the run as `preflight_failed`, so that another host gets it.
 
     Raises:
-        OSError: no disk takes the request.
+        OSError: the disk refuses.
     """
     request = EndRequest(
         reason="preflight_failed",
@@ -166,10 +165,9 @@ def _ask_for_another_host(folder: Path, error: OSError) -> None:
 
 
 def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:
-    """Say whether the agent is gone: it stands between us and the keeper, or is the keeper.
+    """Whether torchrun, or the keeper above us, is gone.
 
-    Which pid a new parent has says nothing: the keeper adopts the ranks of a dead torchrun, and in
-    a pod it is process 1 itself.
+    The keeper adopts the ranks of a dead torchrun, so the parent of the parent counts.
     """
     parent = os.getppid()
     told = "TORCHELASTIC_RUN_ID" in os.environ  # noqa: TID251 - torchrun's word, as above
@@ -180,7 +178,7 @@ def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:
 
 
 def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen[bytes]:
-    """Start the program; called from the main thread, whose end would end the program."""
+    """Start the program; the end of this thread would end it."""
     parent = os.getpid()
 
     def prepare() -> None:
@@ -190,7 +188,7 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
         be_killed_first()
         allow_tracing()
         term = signal.SIG_IGN if shielded else signal.SIG_DFL
-        signal.signal(signal.SIGTERM, term)  # whoever started us may ignore it
+        signal.signal(signal.SIGTERM, term)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _WAITED)
 
     stream = append_plain(log)
@@ -200,24 +198,23 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,
-            process_group=0,  # one that ends its own group (`kill -9 0`) leaves us to tell of it
+            process_group=0,  # `kill -9 0` in the program spares the wrapper
             preexec_fn=prepare,  # safe: this process has one thread
         )
     finally:
-        with suppress(OSError):  # a network's, that tells of others' writes: the program has begun
+        with suppress(OSError):  # network file systems report errors here
             stream.close()
 
 
 class Looking:
-    """Who looks at the program while it runs: at its output, and for the ranks of a launcher.
+    """Looks at the output of a running program, and for the ranks of a launcher.
 
-    What the host refuses is asked for again, for as long as the program runs. Whatever else fails
-    is let go: this process must outlive the program, which nobody else takes along.
+    What the host refuses is tried again. Any other failure ends only the looking, not the wrapper.
 
     Args:
         folder: the run directory.
         order: the order as data.
-        rank: whose output it is.
+        rank: of the output.
         pid: of the program.
         here: the ranks of this node; None: all.
         begin: bytes that the log had before it.
@@ -235,7 +232,7 @@ class Looking:
     ) -> None:
         self._reader: OutputLines | None = None
         self.launched: Launched | None = None
-        """The ranks of a launcher; None where it starts none, and where nobody could look."""
+        """The ranks of a launcher; None without one."""
         log = folder / f"rank{rank}.log"
         self._read_by = partial(OutputLines, folder, order, log, pid, rank=rank, begin=begin)
         self._look_by = partial(Launched, folder, order, pid, here)
@@ -244,7 +241,7 @@ class Looking:
 
     @property
     def is_idle(self) -> bool:
-        """Whether there is nothing to look at."""
+        """Whether there is nothing to do."""
         return not self._reads and not self._looks
 
     def look(self) -> None:
@@ -254,7 +251,7 @@ class Looking:
             self._looks, self.launched = False, None
 
     def read(self, within_s: float) -> bool:
-        """Read for so long at most; say whether that was all there is to read."""
+        """Read for at most so long; return whether everything was read."""
         self._is_all = True
         read = partial(self._read, within_s)
         if self._reads and not _goes_on(read, "its output", "is read"):
@@ -285,10 +282,10 @@ class Looking:
 
 
 def _goes_on(look: Callable[[], None], what: str, done: str) -> bool:
-    """Look; say whether to look again: not after a failure that is none of the host's."""
+    """Look; return whether to look again: not after a failure other than the host's."""
     try:
         _weather.tried(what, look, None)
-    except Exception as error:  # noqa: BLE001 - whatever a program does or prints ends no run
+    except Exception as error:  # noqa: BLE001 - the wrapper must outlive the program
         print(f"gonogo: {what} {done} no more: {error!r}", file=sys.stderr)
         return False
     return True
@@ -297,11 +294,10 @@ def _goes_on(look: Callable[[], None], what: str, done: str) -> bool:
 def _wait(
     child: subprocess.Popen[bytes], looking: Looking, record: Callable[[], bool]
 ) -> tuple[int, bool]:
-    """Pass signals on until the program has ended.
+    """Pass signals on until the program has ended; record its process when the disk takes it.
 
-    Returns its code, or minus its signal, and whether it was told to end.
-
-    Which process it is is written as soon as the disk takes it: the program never waits for that.
+    Returns:
+        its code, or minus its signal, and whether it was asked to end.
     """
     asked = False
     recorded = _weather.tried("which process it is", record, False)
@@ -316,25 +312,25 @@ def _wait(
 
 
 def _save_ends(launched: Launched | None) -> frozenset[int]:
-    """Write how a launcher's ranks ended; return the ranks whose end is not the program's own."""
+    """Write how a launcher's ranks ended; return those ranks."""
     try:
         return frozenset() if launched is None else launched.save_ends()
-    except Exception as error:  # noqa: BLE001 - the program's own end is to be told
+    except Exception as error:  # noqa: BLE001 - the command's own end follows
         print(f"gonogo: how its ranks ended cannot be written: {error!r}", file=sys.stderr)
         return frozenset()
 
 
 def _missed(folder: Path, order: dict[str, Any], rank: int, ended: Ended) -> bool:
-    """Say whether a rank's own words are that another was gone; no, where they cannot be read."""
+    """Whether a rank's log says that it lost a peer."""
     try:
         return lost_a_peer(folder, order, rank, ended)
-    except Exception as error:  # noqa: BLE001 - whatever a program prints, its end is to be told
+    except Exception as error:  # noqa: BLE001 - its end is recorded all the same
         print(f"gonogo: its last words cannot be read: {error!r}", file=sys.stderr)
         return False
 
 
 def _die_by(number: int) -> None:
-    """End as the program ended, so that torchrun's own record names the signal."""
+    """End by the signal that ended the program, for torchrun's record."""
     if number != signal.SIGKILL:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})

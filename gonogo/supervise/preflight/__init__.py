@@ -1,1 +1,1 @@
-"""Is a host fit for a run? What is checked before the launch, with and without a service."""
+"""Preflight: is this host fit for a run?"""

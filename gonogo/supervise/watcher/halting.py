@@ -22,12 +22,12 @@ from gonogo.contract.outcome import Detector
 from gonogo.evidence_round import by_relevance
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import KILL_NAME, ask_halt, ask_kill, is_asked, load_request
-from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS,
     MAX_ROUNDS_BEFORE_HALTS,
     MAX_ROUNDS_OF_SUSPICION,
     Evidence,
+    Target,
 )
 from gonogo.supervise.watcher.leaving import Leaving
 from gonogo.supervise.watcher.pace import Pace

@@ -15,7 +15,7 @@ from gonogo.contract.tick import FileSeal, Tick, WatchStart
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.exit_record import seal_file
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.watcher.journal import Memory
 from gonogo.supervise.watcher.nodes import NodesProber
 from gonogo.supervise.watcher.observing import build_observations

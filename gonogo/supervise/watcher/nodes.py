@@ -26,7 +26,7 @@ from gonogo.contract.tick import (
     StackProbe,
 )
 from gonogo.rundir import Lines, RunDir, load_lines
-from gonogo.supervise.evidence.of_rank import Target
+from gonogo.supervise.evidence.rounds import Target
 from gonogo.supervise.node_record import (
     SILENT_S,
     exit_path,

@@ -17,11 +17,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.devices.lines import DeviceLines
+from gonogo.supervise.devices.samples import DeviceLines
 from gonogo.supervise.host.checkpoints import Checkpoints
 from gonogo.supervise.host.disk import Disk
+from gonogo.supervise.host.measured_peak import MeasuredPeak
 from gonogo.supervise.host.memory import HostMemoryProbe
-from gonogo.supervise.host.peak import MeasuredPeak
 from gonogo.supervise.host.processors import HostCpuProbe
 
 _log = logging.getLogger(__name__)

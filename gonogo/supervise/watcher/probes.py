@@ -14,9 +14,9 @@ from typing import Any
 from gonogo.contract.tick import AgentProbe, NodeProbe, ProcessState, RankProbe, StackProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.evidence.of_rank import Target
+from gonogo.supervise.evidence.rounds import Target
 from gonogo.supervise.exit_record import HALTED_CODE
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import TOKEN_NAME, ProcessRef, load_environ
 from gonogo.supervise.rank_record import RankRecords
 

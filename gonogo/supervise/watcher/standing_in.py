@@ -16,7 +16,7 @@ from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.keeper.kill import Killer
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.marked import environs_of
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from gonogo.supervise.watcher.waking import AWAY_S, Waking, state_of

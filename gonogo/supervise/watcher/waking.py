@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from gonogo.supervise.keeper.living import living_keeper
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import ProcessRef
 
 AWAY_S = 5.0

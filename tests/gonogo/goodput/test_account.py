@@ -72,10 +72,6 @@ def test_a_run_that_goes_on_is_unknown_since_its_last_line() -> None:
     assert spent(going, in_a_step)["productive"] == 100.0
 
 
-def test_an_end_that_nobody_saw_leaves_unknown_time() -> None:
-    assert spent(replace(TIMES, unseen_end=True))["unknown"] == 65.0
-
-
 def test_a_run_that_said_nothing_was_preparing_until_it_was_halted() -> None:
     assert spent(TIMES, None) == {"queue": 10.0, "start": 190.0}
     assert spent(replace(TIMES, found_at=1100.0), None)["halt"] == 100.0

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.goodput.lines import MAX_MARKS, Told, tell
+from gonogo.goodput.lines import Told, tell
 
 WALL = 1_700_000_000.0
 
@@ -79,19 +79,6 @@ def test_a_checkpoint_written_beside_later_steps_takes_its_section_and_keeps_its
     assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
 
 
-def test_a_path_of_more_digits_than_any_step_names_none() -> None:
-    """Python makes no number of thousands of digits, and one run's line is not all runs' end."""
-    rank = Rank().steps(1, 2)
-    rank.say("checkpoint", 2, 1.0, path=f"checkpoints/step_{'9' * 5000}", dt=1.0)
-    assert [mark.step for mark in rank.told.marks] == [2]
-
-
-def test_a_pause_without_a_duration_lasts_as_long_as_its_section() -> None:
-    rank = Rank().say("boot").steps(1, 1).say("section", 1, after=2.0, section="eval")
-    rank.say("eval", 1, after=5.0).steps(2, 2)
-    assert rank.spent() == {"start": 1.0, "between_steps": 3.0, "evaluation": 5.0}
-
-
 def test_a_step_that_was_done_before_is_repeated_and_a_new_process_is_a_restart() -> None:
     rank = Rank().say("boot").steps(1, 3).say("step_start", 4, 1.0).say("alive", 4, 5.0)
     rank.boot_again(after=20.0).steps(2, 4)
@@ -120,14 +107,6 @@ def test_time_after_the_halt_was_seen_and_after_the_last_step_belongs_to_the_end
     rank.say("done", 1, 2.0)
     assert rank.spent() == {"start": 1.0, "checkpoint": 3.0}
     assert (rank.told.part, rank.told.pending_s) == (Part.HALT, 3.0)
-
-
-def test_only_the_newest_checkpoints_are_remembered() -> None:
-    rank = Rank().say("boot")
-    for step in range(1, MAX_MARKS + 5):
-        rank.steps(step, step).say("checkpoint", step, 1.0, dt=1.0)
-    assert len(rank.told.marks) == MAX_MARKS
-    assert rank.told.marks[-1].step == MAX_MARKS + 4
 
 
 MESSAGES = ("boot", "step_start", "step_end", "progress", "checkpoint", "eval", "section", "alive",

@@ -31,7 +31,7 @@ from gonogo.planning import reference
 from gonogo.planning.ordering import build_command_order
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
-from gonogo.supervise.preflight.preflight import WITHOUT_SERVICE
+from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
 from gonogo.watch.registry import detector_names
 from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, judged, record_of

@@ -39,7 +39,6 @@ GPU = {
     "used_mb": 3072,
     "total_mb": 140 * 1024,
     "pids": [42, 7],
-    "mps": [],
     "throttle": 0x4 | 0x40,
     "ecc": 2,
     "ecc_on": 1,
@@ -227,6 +226,3 @@ class FakeNvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self._row(handle)["pids"]]
-
-    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: str) -> list[Any]:
-        return [SimpleNamespace(pid=pid) for pid in self._row(handle)["mps"]]

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS
-from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
-from gonogo.supervise.devices.look import look_at_devices
-from gonogo.supervise.devices.made_up import build_fault_script
+from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, visible_devices
+from gonogo.supervise.devices.device import Device
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.protocol import DeviceUnreadable
-from gonogo.supervise.devices.scripted import Scripted
+from gonogo.supervise.devices.query import query_devices
+from gonogo.supervise.devices.scripted import Scripted, build_fault_script
 from gonogo.supervise.keeper.sampling import is_wanted
 from tests.supervise.orders import make_order
 
@@ -35,19 +35,13 @@ def script(tmp_path: Path) -> Path:
 
 
 def chosen(held: tuple[str, ...], path: Path | None, **order: Any) -> RunDevices | None:
-    return choose_devices_of(
-        make_order(**order), held, script=path, elapsed_s=lambda: 0.0, step=lambda: 0
-    )
+    return choose_devices_of(make_order(**order), held, script=path, elapsed_s=lambda: 0.0)
 
 
 def uuids(devices: RunDevices | None, world_size: int) -> dict[int, str] | None:
     if devices is None:
         return None
     return {rank: device.uuid for rank, device in devices.by_rank(range(world_size)).items()}
-
-
-def test_a_run_without_gpus_has_no_devices() -> None:
-    assert chosen(("cpu:0",), None) is None
 
 
 def test_a_run_on_gpus_has_the_drivers() -> None:
@@ -59,7 +53,7 @@ def test_a_run_on_gpus_has_the_drivers() -> None:
 
 def test_a_gpu_is_but_the_place_of_a_run_of_ours_on_the_cpu() -> None:
     assert chosen(("GPU-0",), None, entry=OURS) is None
-    assert look_at_devices(make_order(entry=OURS), ("GPU-0",), None) is None
+    assert query_devices(make_order(entry=OURS), ("GPU-0",), None) is None
     assert chosen(("GPU-0",), None, entry=OURS, profile="h200") is not None
     foreign = [{"entry": "train.py"}, {"entry": None, "command": ["python", "train.py"]}]
     for program in foreign:
@@ -82,11 +76,6 @@ def test_ranks_get_the_devices_of_their_slots_in_order(script: Path) -> None:
     found = chosen(held, script, profile="h200", allow_faults=True)
     assert uuids(found, 2) == {0: "GPU-2", 1: "GPU-0"}
     assert uuids(chosen(("cpu:0",), script, allow_faults=True), 2) == {0: "GPU-0", 1: "GPU-1"}
-
-
-def test_a_rank_whose_device_is_not_there_has_none(script: Path) -> None:
-    found = chosen(("GPU-0", "GPU-7"), script, profile="h200", allow_faults=True)
-    assert uuids(found, 2) == {0: "GPU-0"}
 
 
 @pytest.mark.parametrize("profile", ["cpu", "h200"])
@@ -113,27 +102,12 @@ def test_each_node_samples_the_devices_of_its_own_ranks(script: Path) -> None:
     }
 
 
-def test_a_script_that_cannot_be_read_is_unreadable_not_absent(tmp_path: Path) -> None:
-    with pytest.raises(DeviceUnreadable):
-        chosen(("GPU-0",), tmp_path / "missing", profile="h200", allow_faults=True)
-
-
 def test_the_preflight_sees_what_was_there_before_the_run(script: Path) -> None:
     order = make_order(profile="h200", world_size=3, allow_faults=True)
-    look = look_at_devices(order, ("GPU-0", "GPU-1", "GPU-2"), script)
+    look = query_devices(order, ("GPU-0", "GPU-1", "GPU-2"), script)
     assert look is not None
     assert [row.mem_used_mb for row in look.devices] == [0.0, 9000.0, 0.0]
     assert (look.scripted, look.driver) == (True, "scripted")
-
-
-def test_a_look_without_a_driver_is_an_error_not_a_crash() -> None:
-    look = look_at_devices(make_order(profile="h200"), ("GPU-99",), None)
-    assert look is not None
-    assert look.error is not None or look.devices == []
-
-
-def test_a_run_without_devices_is_not_looked_at() -> None:
-    assert look_at_devices(make_order(), ("cpu:0",), None) is None
 
 
 @pytest.mark.parametrize(
@@ -168,3 +142,39 @@ def test_every_fault_with_a_script_is_known_to_the_keeper() -> None:
     of_devices = [kind for kind in KINDS if build_fault_script(kind, 8) is not None]
     assert [kind for kind in KINDS if is_wanted({"fault": kind}, (), {})] == of_devices
     assert sorted(of_devices) == ["imbalance", "xid"]
+
+
+HOST = [Device(uuid=f"GPU-{mark}", index=n, name="H100") for n, mark in enumerate(("aa1", "ab2"))]
+HOST += [
+    Device(uuid=f"MIG-{mark}", index=2, name="H100 MIG", parent="GPU-c3") for mark in ("x1", "y2")
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (None, ["GPU-aa1", "GPU-ab2", "MIG-x1", "MIG-y2"]),
+        ("", []),
+        ("-1", []),
+        ("GPU-ab2,GPU-aa1", ["GPU-ab2", "GPU-aa1"]),
+        ("GPU-ab", ["GPU-ab2"]),
+        ("GPU-a", []),  # of two
+        ("GPU-c3", ["MIG-x1", "MIG-y2"]),
+        ("MIG-y2", ["MIG-y2"]),
+        ("GPU-aa1, GPU-zz, GPU-ab2", ["GPU-aa1"]),  # nothing from the unknown one on
+        ("GPU-aa1,GPU-aa1", ["GPU-aa1"]),
+        ("NoDevFiles", []),
+    ],
+)
+def test_what_cuda_would_show_is_what_the_worker_has(said: str | None, expected: list[str]) -> None:
+    environ = {} if said is None else {"CUDA_VISIBLE_DEVICES": said}
+    assert [device.uuid for device in visible_devices(HOST, environ)] == expected
+
+
+def test_numbers_count_only_where_their_order_is_known() -> None:
+    alike = HOST[:2]
+    assert visible_devices(alike, {"CUDA_VISIBLE_DEVICES": "1"}) == [alike[1]]
+    with pytest.raises(Rejected, match="say UUIDs"):
+        visible_devices(HOST, {"CUDA_VISIBLE_DEVICES": "1"})
+    ordered = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible_devices(HOST, ordered) == [HOST[1]]

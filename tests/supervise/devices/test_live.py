@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -75,16 +74,6 @@ def test_imbalance_is_a_warning_and_the_run_goes_on(new_run: NewRun) -> None:
     run.assert_replays()
 
 
-def test_a_script_where_the_plan_allows_none_is_not_honoured(
-    new_run: NewRun, tmp_path: Path
-) -> None:
-    environ = script(tmp_path, {"uuid": "GPU-1", "at_s": 0, "xids": [79]})
-    run = new_run(environ=environ, detectors=QUIET, steps=10)
-    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-    assert not run.dir.devices.exists()
-    assert recorded(run) == []
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGSTOP]
@@ -120,15 +109,3 @@ def test_a_killed_watcher_goes_on_and_no_sample_is_recorded_twice_or_lost(
     assert set(seen) <= set(written)
     assert len(written) - len(seen) <= 4  # the last ones come after the last look
     run.assert_replays()
-
-
-@pytest.mark.long
-def test_a_script_that_is_no_script_is_no_harm_to_a_run_without_devices(
-    new_run: NewRun, tmp_path: Path
-) -> None:
-    file = tmp_path / "script.json"
-    file.write_text("{")
-    environ = {"GONOGO_DEVICES_SCRIPT": os.fspath(file)}
-    run = new_run(environ=environ, allow_faults=True, detectors=QUIET, steps=40)
-    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-    assert run.findings() == []

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,13 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.relay import Relay
 from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
+from gonogo.supervise.devices.samples import OtherNodes
 from gonogo.supervise.devices.scripted import reached_step
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.sampling import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, Sampling
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import ProcessRef
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
@@ -44,7 +43,7 @@ class Bench:
             self.run,
             devices,
             place,
-            Relay(taken=self.run.devices, nodes=[]),
+            OtherNodes(nodes=[]),
             clock=self.clock,
             wall=lambda: 1e9 + self.now,
         )
@@ -94,15 +93,6 @@ def test_an_xid_is_written_at_once_and_once(tmp_path: Path) -> None:
     assert [(line.rank, line.xids) for line in bench.lines() if line.xids] == [(1, [79])]
 
 
-def test_a_reading_that_merely_moves_waits_but_an_error_count_does_not(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.poll()
-    bench.nvml.nvmlDeviceGetTemperature = lambda *_: 80  # type: ignore[method-assign]
-    assert bench.poll(1.0) == 0
-    bench.nvml.nvmlDeviceGetTotalEccErrors = lambda *_: 3  # type: ignore[method-assign]
-    assert bench.poll(1.0) == 2
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -129,14 +119,7 @@ def test_a_scripted_reading_that_moves_is_written_at_once(tmp_path: Path) -> Non
     assert bench.poll(0.1) == 2
 
 
-def test_the_clock_of_a_new_xid_does_not_make_the_next_sample_a_change(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, scripted=True)
-    bench.poll()
-    bench.nvml.xids["GPU-0"].append(13)
-    assert [bench.poll(0.1), bench.poll(0.1), bench.poll(0.1)] == [1, 0, 0]
-
-
-@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_refuses_is_weather_and_no_xid_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
@@ -174,22 +157,6 @@ def test_of_a_line_that_a_full_disk_cut_short_nothing_stays(
     assert len(bench.lines()) == 4
 
 
-def test_what_a_killed_sampler_left_of_a_line_spoils_no_other(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.run.devices.write_bytes(b'{"v":1,"ts":1,"mo')
-    bench.nvml.xids["GPU-0"].append(79)
-    bench.poll()
-    lines = load_all_lines(bench.run.devices)
-    assert [DeviceSample.model_validate_json(line).rank for line in lines[1:]] == [0, 1]
-
-
-def test_a_folder_in_place_of_the_file_is_weather(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.run.devices.mkdir()
-    assert bench.poll() == 0
-    assert bench.sampler.unwritten == 2
-
-
 def test_a_driver_that_comes_back_is_sampled(tmp_path: Path) -> None:
     bench = Bench(tmp_path, failing={"nvmlDeviceGetCount"})
     assert [bench.poll(1.0), bench.poll(1.0)] == [0, 0]
@@ -213,12 +180,6 @@ def test_a_rule_that_looks_at_less_time_gets_lines_more_often(
     assert cadence_s(make_order(watch=watch)) == expected
 
 
-def test_each_round_says_that_the_sampler_lives(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, failing={"nvmlDeviceGetCount"})
-    bench.poll()
-    assert (tmp_path / ".sampler").exists()
-
-
 def line(step: int, rank: int = 0) -> bytes:
     beat = Heartbeat(
         ts=1.0, mono=1.0, pid=1, rank=rank, boot="b", seq=step, step=step, msg="step_end"
@@ -239,15 +200,6 @@ def test_the_step_is_read_from_the_last_lines(tmp_path: Path, data: bytes, expec
     run = RunDir(tmp_path)
     run.heartbeat(0).write_bytes(data)
     assert reached_step(run) == expected
-
-
-def test_the_furthest_rank_tells_the_step_and_a_folder_tells_none(tmp_path: Path) -> None:
-    run = RunDir(tmp_path)
-    run.heartbeat(0).write_bytes(line(3))
-    run.heartbeat(1).write_bytes(line(5, 1))
-    run.heartbeat(2).mkdir()
-    assert reached_step(run) == 5
-    assert reached_step(RunDir(tmp_path / "missing")) == 0
 
 
 class Nursery:
@@ -304,15 +256,6 @@ def test_a_sampler_with_nothing_to_do_is_not_started_again(tmp_path: Path) -> No
     assert tended(sampling, 1.0, 100.0) == []
 
 
-def test_another_processes_end_is_none_of_its_business(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    sampling.tend(0.0)
-    sampling.note(4711, CRASHED, 1.0)
-    assert tended(sampling, 1.0, 30.0) == []
-    assert sampling.pids() == {1001}
-
-
 def test_a_sampler_that_makes_no_round_is_ended_and_not_doubled(tmp_path: Path) -> None:
     nursery = Nursery()
     sampling = Sampling(tmp_path, nursery.start)
@@ -334,15 +277,6 @@ def test_a_sampler_that_makes_its_rounds_is_left_alone(tmp_path: Path) -> None:
     assert nursery.sent == []
 
 
-def test_a_sampler_that_cannot_be_started_is_weather(tmp_path: Path) -> None:
-    nursery = Nursery()
-    nursery.fails = True
-    sampling = Sampling(tmp_path, nursery.start)
-    assert tended(sampling, 0.0, 10.0) == []
-    nursery.fails = False
-    assert len(tended(sampling, 10.0, 100.0)) == 1
-
-
 def test_when_the_run_is_over_the_sampler_is_ended_and_stays_so(tmp_path: Path) -> None:
     nursery = Nursery()
     sampling = Sampling(tmp_path, nursery.start)
@@ -351,10 +285,3 @@ def test_when_the_run_is_over_the_sampler_is_ended_and_stays_so(tmp_path: Path) 
     assert nursery.sent == [1001]
     sampling.note(1001, Ended(code=None, signal=9, at=0.0), 1.0)
     assert tended(sampling, 1.0, 300.0) == []
-
-
-def test_without_devices_nothing_is_started(tmp_path: Path) -> None:
-    start: Callable[[], Any] | None = None
-    sampling = Sampling(tmp_path, start)
-    assert tended(sampling, 0.0, 300.0) == []
-    sampling.stop()

@@ -11,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.device import DeviceReadings, DevicesScript
-from gonogo.supervise.devices.made_up import build_fault_script
-from gonogo.supervise.devices.protocol import Device, DeviceUnreadable, read_device
-from gonogo.supervise.devices.scripted import BEFORE_THE_RUN, Scripted, load_script
+from gonogo.supervise.devices.device import Device, DeviceUnreadable
+from gonogo.supervise.devices.scripted import (
+    BEFORE_THE_RUN,
+    Scripted,
+    build_fault_script,
+    load_script,
+)
 
 
 class Clock:
@@ -43,7 +47,7 @@ def test_a_sample_holds_until_the_next_of_its_device() -> None:
     said = []
     for elapsed_s, step in [(0.0, 0), (4.9, 1), (5.0, 2), (6.0, 6), (6.1, 7), (60.0, 9)]:
         clock.elapsed_s, clock.step = elapsed_s, step
-        said.append(calls.util(device))
+        said.append(calls.read(device).util)
     assert said == [10.0, 10.0, 20.0, 20.0, 30.0, 30.0]
 
 
@@ -53,10 +57,9 @@ def test_a_field_that_a_sample_lacks_is_unknown_while_it_holds() -> None:
         {"at_s": 0, "util": 10.0, "temp_c": 50.0}, {"at_s": 1, "util": 11.0}, clock=clock
     )
     clock.elapsed_s = 0.5
-    assert calls.temp_c(device) == 50.0
+    assert calls.read(device).temp_c == 50.0
     clock.elapsed_s = 1.5
-    with pytest.raises(DeviceUnreadable):
-        calls.temp_c(device)
+    assert calls.read(device).temp_c is None
 
 
 def test_the_xids_of_every_sample_are_told_once_even_of_one_that_was_passed_over() -> None:
@@ -65,30 +68,23 @@ def test_the_xids_of_every_sample_are_told_once_even_of_one_that_was_passed_over
         {"at_s": 0, "xids": []}, {"at_s": 1, "xids": [79]}, {"at_s": 2, "xids": [43]}, clock=clock
     )
     clock.elapsed_s = 0.0
-    assert calls.xids(device) == []
+    assert calls.read(device).xids == []
     clock.elapsed_s = 9.0
-    assert [calls.xids(device), calls.xids(device)] == [[79, 43], []]
-
-
-def test_another_devices_sample_says_nothing_of_this_one() -> None:
-    clock = Clock()
-    calls, device = scripted({"uuid": "GPU-b", "at_s": 0, "util": 1.0, "xids": [79]}, clock=clock)
-    clock.elapsed_s = 1.0
-    assert read_device(calls, device) == DeviceReadings(mem_total_mb=81_920.0)
+    assert [calls.read(device).xids, calls.read(device).xids] == [[79, 43], []]
 
 
 def test_before_the_run_a_device_is_idle_unless_a_sample_without_a_moment_says_otherwise() -> None:
     calls, device = scripted({"at_s": 0, "util": 90.0, "mem_used_mb": 5e4}, clock=Clock())
-    assert calls.memory_mb(device) == (0.0, 81_920.0)
+    assert calls.read(device).mem_used_mb == 0.0
     calls, device = scripted({"mem_used_mb": 900.0}, clock=Clock())
-    assert calls.memory_mb(device) == (900.0, 81_920.0)
+    assert calls.read(device).mem_used_mb == 900.0
 
 
 def test_in_the_run_a_device_without_a_sample_is_unknown() -> None:
     clock = Clock()
     calls, device = scripted({"at_step": 5, "util": 90.0}, clock=clock)
     clock.elapsed_s = 1.0
-    assert read_device(calls, device) == DeviceReadings(mem_total_mb=81_920.0)
+    assert calls.read(device) == DeviceReadings(mem_total_mb=81_920.0)
 
 
 @pytest.mark.parametrize(
@@ -126,9 +122,10 @@ def test_the_fault_xid_shows_on_its_rank_from_its_step_and_all_else_is_healthy(
     told: dict[int, list[tuple[int, list[int]]]] = {}
     for clock.step in range(step + 3):
         for number, device in enumerate(calls.devices()):
-            if found := calls.xids(device):
-                told.setdefault(number, []).append((clock.step, found))
-            assert calls.util(device) == 96.0
+            found = calls.read(device)
+            if found.xids:
+                told.setdefault(number, []).append((clock.step, found.xids))
+            assert found.util == 96.0
     assert told == {rank: [(step, [code])]}
 
 
@@ -139,11 +136,6 @@ def test_the_fault_imbalance_lowers_one_ranks_utilisation_from_its_step() -> Non
     clock.elapsed_s = 0.0
     calls = Scripted(script, lambda: clock.elapsed_s, lambda: clock.step)
     clock.step = 9
-    assert [calls.util(device) for device in calls.devices()] == [96.0, 96.0]
+    assert [calls.read(row).util for row in calls.devices()] == [96.0, 96.0]
     clock.step = 10
-    assert [calls.util(device) for device in calls.devices()] == [96.0, 30.0]
-
-
-@pytest.mark.parametrize("spec", ["hang:rank=1,step=12", "nan:step=3", "wrong-config", ""])
-def test_other_faults_have_no_devices(spec: str) -> None:
-    assert build_fault_script(spec, 2) is None
+    assert [calls.read(row).util for row in calls.devices()] == [96.0, 30.0]

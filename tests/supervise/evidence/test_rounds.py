@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.of_rank import Target
-from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round
+from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round, Target
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import save_beyond
 from tests.supervise.runs import no_threads
@@ -54,17 +53,6 @@ def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Pat
     assert "State:" in (tmp_path / process).read_text()
 
 
-def test_the_launcher_of_each_node_has_its_last_words_kept(tmp_path: Path) -> None:
-    """The one that failed may be another node's than the watcher's."""
-    run_dir = RunDir(tmp_path)
-    run_dir.torchrun_log.write_text("node 0\n")
-    (tmp_path / "torchrun_node1.log").write_text("node 1\n")
-    found = finished(Evidence(run_dir).start_round("process_death", {}, 0.0))
-    texts = {Path(path).name: (tmp_path / path).read_text() for path in found.paths}
-    assert texts["torchrun_log.txt"].strip() == "node 0"
-    assert texts["torchrun_log_node1.txt"].strip() == "node 1"
-
-
 @pytest.mark.parametrize("own", ["2026-11-23_profile", "2026_profile", "99_mine", "1a_b", "3_x"])
 def test_a_trainers_own_folder_is_no_round(tmp_path: Path, own: str) -> None:
     (tmp_path / "evidence" / own).mkdir(parents=True)
@@ -74,23 +62,13 @@ def test_a_trainers_own_folder_is_no_round(tmp_path: Path, own: str) -> None:
         assert found.number == number
 
 
-def test_process_that_is_gone_is_recorded_and_blocks_nothing(tmp_path: Path) -> None:
-    gone = 2**22 - 1
-    evidence = Evidence(RunDir(tmp_path))
-    finished(evidence.start_round("stall", {0: Target(rank=0, pid=gone)}, 0.0))
-    folder = tmp_path / "evidence" / "01_stall"
-    assert (folder / "stacks_rank0.txt").read_text()
-    assert "No such file" in (folder / "proc_rank0.txt").read_text()
-    assert evidence.take_probes() == []
-
-
 def test_collector_that_fails_leaves_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no luck")
 
-    monkeypatch.setattr("gonogo.supervise.evidence.of_rank.read_stacks", fail)
+    monkeypatch.setattr("gonogo.supervise.evidence.rounds.read_stacks", fail)
     evidence = Evidence(RunDir(tmp_path))
     finished(evidence.start_round("stall", {0: Target(rank=0, pid=os.getpid())}, 0.0))
     text = (tmp_path / "evidence" / "01_stall" / "stacks_rank0.txt").read_text()

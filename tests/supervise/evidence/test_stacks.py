@@ -58,13 +58,6 @@ def test_running_process_shows_where_it_stands(sleeper: subprocess.Popen[bytes])
     assert 0.0 < found.probe.cpu_s == load_cpu_s(sleeper.pid)
 
 
-def test_two_readings_of_a_standing_process_are_identical(
-    sleeper: subprocess.Popen[bytes],
-) -> None:
-    first, second = (read(sleeper.pid, find_py_spy()).probe for _ in range(2))
-    assert first.digest == second.digest
-
-
 @pytest.mark.parametrize("known", [True, False])
 def test_stopped_process_is_read_as_it_stands(
     sleeper: subprocess.Popen[bytes], known: bool
@@ -76,12 +69,6 @@ def test_stopped_process_is_read_as_it_stands(
     stat = load_stat(sleeper.pid)
     assert stat is not None
     assert stat.state == "T"
-
-
-def test_missing_py_spy_is_said_and_nothing_is_known() -> None:
-    found = read(1, None)
-    assert found.probe is None
-    assert "not installed" in found.text
 
 
 def test_hanging_py_spy_is_cut_off(tmp_path: Path) -> None:
@@ -140,17 +127,6 @@ def in_source(name: str, file: str) -> dict[str, Any]:
     return {**frame(name, file), "module": "/lib/libtorch_cpu.so", "line": 943}
 
 
-def test_a_native_frame_that_tells_its_source_is_no_python_frame() -> None:
-    frames = [frame("backward", "graph.py"), frame("<module>", "train.py")]
-    inner = [frame("futex", "libc.so.6"), in_source("wait", "condition.cc")]
-    both = [
-        build_probe([{"os_thread_id": 7, "frames": row}], pid=7, rank=0, round_number=1, native=n)
-        for n, row in ((False, frames), (True, [*inner, in_source("recv", "gloo.cc"), *frames]))
-    ]
-    assert [probe and probe.waiting for probe in both] == [None, True]
-    assert len({probe and probe.digest for probe in both}) == 1
-
-
 def test_python_frames_alone_cannot_tell_that_a_thread_does_not_wait() -> None:
     threads = [{"os_thread_id": 7, "frames": [frame("backward", "graph.py")]}]
     probe = build_probe(threads, pid=7, rank=0, round_number=1, native=False)
@@ -183,10 +159,3 @@ def test_who_has_a_model_compiled_does_not_stand() -> None:
         for frames in (running, compiling)
     ]
     assert [probe is not None and probe.digest is not None for probe in probes] == [True, False]
-
-
-def test_address_without_a_name_is_no_frame_worth_showing() -> None:
-    threads = [{"os_thread_id": 7, "frames": [frame("0x7f00"), frame("epoll_wait")]}]
-    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=True)
-    assert probe is not None
-    assert probe.frame == "epoll_wait"

@@ -12,8 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from gonogo.contract.observation import disk_in
-from gonogo.contract.tick import Tick
 from gonogo.supervise.host.disk import (
     GREW_WITHIN_S,
     REFUSED_FOR_S,
@@ -21,7 +19,6 @@ from gonogo.supervise.host.disk import (
     UNCOUNTED_MB,
     Disk,
 )
-from gonogo.supervise.watcher.observing import Observations
 
 
 @pytest.fixture
@@ -117,24 +114,6 @@ def test_one_that_is_written_in_place_is_being_written_until_it_has_its_manifest
     assert (disk.look(900.0) or {})["saving"] is False
 
 
-@pytest.mark.parametrize("ahead_s", [-300.0, 300.0])
-def test_a_file_servers_clock_hides_no_checkpoint_that_is_being_written(
-    tmp_path: Path, ahead_s: float
-) -> None:
-    disk = Disk(tmp_path)
-    draft = tmp_path / "checkpoints" / ".step_000020.draft"
-    assert (disk.look(0.0) or {})["saving"] is False
-    draft.mkdir(parents=True)
-    for n in range(1, 4):
-        (draft / "model.pt").write_bytes(b"x" * n)
-        there = time.time() + ahead_s
-        for path in (draft / "model.pt", draft):
-            os.utime(path, (there, there))
-        assert (disk.look(n * GREW_WITHIN_S) or {})["saving"] is True
-    # One that was there before anybody looked was left behind.
-    assert (Disk(tmp_path).look(0.0) or {})["saving"] is False
-
-
 def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:
     disk = Disk(small)
     assert disk.look(0.0) is not None
@@ -179,15 +158,6 @@ def test_a_file_system_that_nobody_may_write_to_is_told(small: Path, tmp_path: P
         subprocess.run(["mount", "-o", "remount,rw", str(small)], check=True)
 
 
-def test_a_full_disk_has_no_room(small: Path) -> None:
-    with pytest.raises(OSError, match="No space left"):
-        (small / "all").write_bytes(b"x" * 3_000_000)
-    seen = Disk(small).look(0.0)
-    assert seen is not None
-    assert seen["free_mb"] == 0.0
-    assert Disk(small).look(0.0) == seen
-
-
 def test_a_refused_write_is_told_at_once_and_for_a_minute_after_it(small: Path) -> None:
     disk = Disk(small)
     assert (disk.look(0.0) or {})["refused"] is False
@@ -198,20 +168,3 @@ def test_a_refused_write_is_told_at_once_and_for_a_minute_after_it(small: Path) 
     assert (disk.look(3 * REPEAT_S) or {})["refused"] is True
     assert (disk.look(REPEAT_S + REFUSED_FOR_S) or {})["refused"] is False
     assert list(small.iterdir()) == []
-
-
-def test_a_folder_that_vanished_is_counted_and_told_with_the_next_answer(tmp_path: Path) -> None:
-    place = tmp_path / "run"
-    observations = Observations([Disk(place)])
-    assert observations.take(0.0) == {}
-    assert observations.take(1.0) == {}
-    place.mkdir()
-    seen = observations.take(2.0)["disk"]
-    assert seen["errors"] == 2
-    assert observations.failures == {"disk": 2}
-
-
-def test_what_it_tells_is_what_detectors_read(tmp_path: Path) -> None:
-    seen = disk_in(Tick(n=0, mono=0, ts=0, observations={"disk": Disk(tmp_path).look(0.0)}))
-    assert seen is not None
-    assert 0 < seen.free_mb < seen.total_mb

@@ -71,35 +71,6 @@ def test_without_control_groups_the_host_says(kernel: Kernel) -> None:
     assert gb(kernel.look()) == (4.0, 64.0)
 
 
-ARC = """13 1 0x01 147 39984 5000000000 9000000000
-name                            type data
-hits                            4    123456
-c_min                           4    2147483648
-size                            4    {size}
-memory_all_bytes                4    68719476736
-"""
-
-
-@pytest.mark.parametrize(
-    ("text", "used_gb"),
-    [
-        (ARC.format(size=26 * GB), 37.0),
-        (ARC.format(size=GB), 61.0),
-        ("size 4 many\nc_min 4\n", 61.0),
-        ("größe 4 1", 61.0),
-    ],
-    ids=["full", "least", "torn", "not ASCII"],
-)
-def test_what_zfs_caches_beyond_its_least_counts_as_free(
-    tmp_path: Path, text: str, used_gb: float
-) -> None:
-    kernel = Kernel(tmp_path, available_gb=3)
-    folder = kernel.proc / "spl" / "kstat" / "zfs"
-    folder.mkdir(parents=True)
-    (folder / "arcstats").write_text(text)
-    assert gb(kernel.look()) == (used_gb, 64.0)
-
-
 def test_a_group_of_version_2_counts_without_cached_files(kernel: Kernel) -> None:
     kernel.says("0::/run/x")
     kernel.group("run/x", v2(10 * GB, 9.0, cached_gb=6.0))
@@ -113,12 +84,6 @@ def test_caches_of_names_and_inodes_count_as_free(kernel: Kernel) -> None:
     group["memory.stat"] |= {"slab_reclaimable": 16 * GB, "slab_unreclaimable": GB}
     kernel.group("run/x", group)
     assert gb(kernel.look()) == (45.0, 64.0)
-
-
-def test_a_group_without_a_limit_says_nothing(kernel: Kernel) -> None:
-    kernel.says("0::/run/x")
-    kernel.group("run/x", v2("max", 9.0))
-    assert gb(kernel.look()) == (4.0, 64.0)
 
 
 def test_the_tightest_limit_above_counts(kernel: Kernel) -> None:
@@ -141,29 +106,6 @@ def test_a_group_of_version_1(kernel: Kernel) -> None:
     kernel.group("memory/job/7", files)
     kernel.group("memory/job", {**files, "memory.limit_in_bytes": 2**63 - 4096})
     assert gb(kernel.look()) == (3.0, 12.0)
-
-
-@pytest.mark.parametrize("line", ["", "::", "8:memory", "x", "0::/../../etc", "0::/\x00"])
-def test_a_line_that_is_none_says_nothing(kernel: Kernel, line: str) -> None:
-    kernel.says(line)
-    assert gb(kernel.look()) == (4.0, 64.0)
-
-
-@pytest.mark.parametrize("name", ["memory.max", "memory.current", "memory.stat"])
-def test_a_file_that_is_missing_or_empty_says_nothing(kernel: Kernel, name: str) -> None:
-    kernel.says("0::/run")
-    kernel.group("run", v2(GB, 0.5))
-    if name != "memory.stat":
-        (kernel.cgroups / "run" / name).write_text("")
-        assert gb(kernel.look()) == (4.0, 64.0)
-    (kernel.cgroups / "run" / name).unlink()
-    assert gb(kernel.look()) == (4.0, 64.0)
-
-
-def test_no_meminfo_is_an_error_of_the_probe(kernel: Kernel) -> None:
-    (kernel.proc / "meminfo").unlink()
-    with pytest.raises(FileNotFoundError):
-        kernel.look()
 
 
 def test_ranks_that_run_are_told_with_the_memory_that_they_hold(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from gonogo.supervise.keeper.ending import DEAF_LIMIT_S, Ending, _presumed
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.keeper.refusals import Refusals
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import exit_path
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, save_rank_record

@@ -21,7 +21,7 @@ from gonogo.supervise.keeper.meeting import (
     own_address,
 )
 from gonogo.supervise.keeper.part import save_part, save_refusal
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import MET_NAME, meet_path
 
 ORDER = {"run": "run_x", "token": 5, "world_size": 2, "nodes": 2}

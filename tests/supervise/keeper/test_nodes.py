@@ -11,7 +11,7 @@ from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.exit_record import Ended, build_exit
 from gonogo.supervise.keeper.kill import UNKILLABLE_S
 from gonogo.supervise.keeper.nodes import ANSWER_S, SETTLE_S, Nodes
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import SILENT_S, alive_path, exit_path, gone_path
 from tests.supervise.orders import make_order
 

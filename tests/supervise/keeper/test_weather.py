@@ -27,7 +27,7 @@ from gonogo.supervise import durable
 from gonogo.supervise.keeper import keeper
 from gonogo.supervise.keeper.keeper import Keeper
 from gonogo.supervise.launch.command import Allowed
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
 from tests.supervise.runs import (
     ROOT,

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import itertools
 import os
-import random
 import re
 import signal
 import subprocess
@@ -21,7 +19,6 @@ from hypothesis import strategies as st
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.supervise.launch.log_lines import LINE_BYTES
 from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, LineFile
 
@@ -97,24 +94,6 @@ def test_the_last_lines_are_read_when_the_disk_gives_them_again(
     assert program.told()[-1].msg == "done"
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_lines_may_come_in_any_pieces(seed: int, tmp_path: Path) -> None:
-    dice, program = random.Random(seed), Program(tmp_path, STEP)
-    raw = b"".join(
-        b"step %d loss %d.5" % (n, n) + dice.choice([b"\n", b"\r", b"\r\n"]) for n in range(1, 30)
-    )
-    at = 0
-    while at < len(raw):
-        end = at + dice.randrange(1, 40)
-        program.write(raw[at:end])
-        at = end
-    program.reader.close(0, asked=False)
-    assert program.steps() == [(n, n + 0.5) for n in range(1, 30)]
-    lines = program.told()
-    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
-    assert (lines[-1].msg, lines[-1].step) == ("done", 29)
-
-
 @pytest.mark.parametrize(("nodes", "shown"), [(1, 0), (2, 1)])
 def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
     nodes: int, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -144,26 +123,6 @@ def test_what_is_printed_faster_than_it_is_read_is_told_as_it_is_read(tmp_path: 
     assert program.write("step 7 loss 1\n").steps()[-1] == (6, 1.0), "it speaks for itself"
 
 
-def test_a_last_line_without_an_end_counts(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP).write("step 1 loss 1\nstep 2 loss 2")
-    program.reader.close(0, asked=False)
-    assert program.steps() == [(1, 1.0), (2, 2.0)]
-
-
-def test_a_hole_is_passed_over_and_a_pipe_not_waited_for(tmp_path: Path) -> None:
-    """A hole of a terabyte held the wrapper for hours, and a pipe for ever."""
-    program = Program(tmp_path, STEP, steps=3)
-    program.write("step 1 loss 2.5\n")
-    os.truncate(program.log, 2**40)
-    program.write("\nstep 2 loss 2.4\n")
-    os.truncate(program.log, 2**41)
-    program.write("")
-    assert [step for step, _ in program.steps()] == [1, 2]
-    program.log.unlink()
-    os.mkfifo(program.log)
-    program.reader.read()
-
-
 def test_numbers_and_colours(tmp_path: Path) -> None:
     pattern = (
         STEP
@@ -181,19 +140,6 @@ def test_ranks_have_files_of_their_own(tmp_path: Path) -> None:
         "[0] step 1 loss 1\n[1] step 1 loss 2\n[0] step 2 loss 3\n[99999] step 1 loss 1\n"
     )
     assert (program.steps(0), program.steps(1)) == ([(1, 1.0), (2, 3.0)], [(1, 2.0)])
-
-
-def test_a_program_that_speaks_for_itself_is_left_alone(tmp_path: Path) -> None:
-    (tmp_path / "heartbeat_rank0.jsonl").write_text("")
-    program = Program(tmp_path, STEP).write("step 1 loss 1\n")
-    program.reader.close(0, asked=False)
-    assert (tmp_path / "heartbeat_rank0.jsonl").read_text() == ""
-
-
-def test_the_file_is_held_while_it_is_written(tmp_path: Path) -> None:
-    Program(tmp_path, STEP).write("step 1 loss 1\n")
-    with (tmp_path / "heartbeat_rank0.jsonl").open() as other, pytest.raises(BlockingIOError):
-        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_silence_is_broken_once_it_has_spoken_and_not_before(tmp_path: Path) -> None:
@@ -232,13 +178,6 @@ def test_who_fails_or_was_asked_to_leave_is_not_done(
     assert "done" not in [line.msg for line in program.told()]
 
 
-def test_a_log_that_vanishes_is_no_harm(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP)
-    program.log.unlink()
-    program.reader.read()
-    program.reader.close(0, asked=False)
-
-
 def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
     time.sleep(0.2)
@@ -255,17 +194,6 @@ def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: 
     for block in (apart[:19], apart[20:]):
         assert min(block) == pytest.approx(max(block), abs=0.02)
         assert sum(block) > 0.15
-
-
-def test_its_first_step_may_have_taken_since_the_program_began(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
-    time.sleep(0.3)
-    program.write("step 1 loss 1\n")
-    time.sleep(0.1)
-    boot, *steps = program.write("step 2 loss 1\nstep 3 loss 1\n").told()
-    assert (boot.msg, [line.step for line in steps]) == ("boot", [1, 2, 3])
-    assert steps[0].mono - boot.mono >= 0.3
-    assert steps[1].mono - steps[0].mono < 0.3
 
 
 def test_a_program_that_speaks_for_itself_later_is_left_alone_from_then_on(tmp_path: Path) -> None:
@@ -393,35 +321,6 @@ def test_a_shell_that_left_with_0_does_not_prove_that_its_program_did(
     program.write("".join(f"step {n} loss 2.5\n" for n in range(1, made + 1)))
     program.reader.close(0, asked=False)
     assert [line.step for line in program.told() if line.msg == "done"] == ends
-
-
-@pytest.mark.parametrize("becomes", [False, True])
-def test_a_shell_that_becomes_the_program_is_none(becomes: bool, tmp_path: Path) -> None:
-    word = "exec " if becomes else ""
-    shell = subprocess.Popen(["bash", "-c", f"{word}sleep 60; true"], start_new_session=True)
-    try:
-        program = guessing(tmp_path, 2, command=["bash", "-c", "x"], pid=shell.pid)
-        give_up = time.monotonic() + 30
-        wanted = "sleep" if becomes else "bash"
-        while time.monotonic() < give_up:
-            if os.readlink(f"/proc/{shell.pid}/exe").endswith(wanted):
-                break
-            time.sleep(0.02)
-        program.write("step 1 loss 2.5\nstep 2 loss 2.5\n")
-        program.reader.close(0, asked=False)
-        assert ("done" in [line.msg for line in program.told()]) is becomes
-    finally:
-        os.killpg(shell.pid, 9)
-        shell.wait()
-
-
-def test_a_line_without_an_end_takes_no_memory_and_hides_none_that_follow(tmp_path: Path) -> None:
-    program = guessing(tmp_path, 2)
-    for _ in range(40):
-        program.write(b"loss x step y " * 2**16)
-    assert len(program.reader._log.rest) == LINE_BYTES
-    program.write("\nstep 1 loss 2.5\nstep 2 loss 2.5\n").reader.close(0, asked=False)
-    assert [step for step, _ in program.steps()] == [1, 2]
 
 
 def test_lines_before_the_first_step_of_an_observable_program_are_no_steps(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -237,15 +236,6 @@ def test_of_two_lines_a_step_the_more_exact_one_begins_the_count_anew() -> None:
     assert reading.doubt is None
 
 
-def test_a_remark_of_a_more_exact_shape_does_not_take_over() -> None:
-    lines = [f"it {n} loss 2.5" for n in range(1, 31)]
-    for at in (25, 15, 8):
-        lines.insert(at, f"saved step {at}, loss 9.5")
-    reading = Reading(30).read(lines)
-    assert reading.steps == list(range(1, 31))
-    assert reading.is_whole(30)
-
-
 @pytest.mark.parametrize("name", [None, "tqdm"])
 def test_the_bar_of_the_ordered_total_is_the_run_and_no_other(name: str | None) -> None:
     """As the Trainer of transformers shows them: its evaluations' bars have no name."""
@@ -331,16 +321,6 @@ def test_one_number_an_epoch_is_movement_and_of_several_ranks_it_is_one_step(
         reading.read([f"step 100/100 loss {3 - epoch / 10}"])
         reading.now += wait_s
     assert len(reading.steps) == 1 + moved
-
-
-@pytest.mark.parametrize("text", ["step 5 loss 2.5", bar(5, 30, ", loss=2.5")])
-def test_what_a_program_that_hangs_shows_again_is_no_movement(text: str) -> None:
-    reading = Reading(30).read([text.replace("5", "4", 1), text])
-    for _ in range(9):
-        reading.now += TOGETHER_S
-        reading.read([text])
-    assert reading.steps[-1] == 5
-    assert reading.steps.count(5) == 1
 
 
 def test_several_ranks_that_print_the_same_steps_are_one_count() -> None:
@@ -479,7 +459,3 @@ def test_of_any_mixture_of_lines_steps_only_grow(lines: list[str]) -> None:
             last = 0 if shown.anew else last
             assert shown.step is None or shown.step > last
             last = shown.step or last
-
-
-def test_a_pattern_of_a_name_reads_what_its_name_says() -> None:
-    assert all(re.compile(pattern).groupindex for pattern in PATTERNS.values())

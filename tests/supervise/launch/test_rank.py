@@ -14,14 +14,10 @@ from typing import IO, Any
 
 import pytest
 
-from gonogo.supervise import weather
-from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import KILL_NAME, load_request
-from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
-from gonogo.supervise.weather import Reserve
 from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 
@@ -93,37 +89,6 @@ def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
     assert stamp(tmp_path)["code"] == 0
 
 
-def test_a_program_is_not_ended_where_nobody_can_look_at_it_as_it_begins(tmp_path: Path) -> None:
-    """A host whose table of files is full: the program has begun, and we would take it along."""
-    flag, said = tmp_path / "weather", tmp_path / "said"
-    flag.write_text(str(errno.ENFILE))
-    environ = {
-        "TEST_WEATHER": str(flag),
-        "TEST_SKY": "/proc/",
-        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
-    }
-    program = "import time; print('hello'); time.sleep(2)"
-    with said.open("wb") as stream:
-        wrapper = start(tmp_path, program, environ=environ, stderr=stream)
-    wait_until(lambda: "which process it is" in said.read_text(), "that nobody can look")
-    assert load_rank_record(tmp_path, 1) is None
-    flag.unlink()
-    found = wait_until(lambda: load_rank_record(tmp_path, 1), "its record")
-    assert found.ref.start_ticks > 0
-    assert wrapper.wait(timeout=120) == 0
-    assert (tmp_path / "rank1.log").read_text() == "hello\n"
-
-
-def test_a_program_whose_log_is_refused_at_close_is_started_once(tmp_path: Path) -> None:
-    environ = {
-        "TEST_LATE": str(tmp_path / "rank1.log"),
-        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
-    }
-    wrapper = start(tmp_path, "print('hello'); import time; time.sleep(1.5)", environ=environ)
-    assert wrapper.wait(timeout=120) == 0
-    assert (tmp_path / "rank1.log").read_text() == "hello\n"
-
-
 def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path) -> None:
     """Below torchrun nobody else sees it: it was told as killed by signal 9."""
     flag = tmp_path / "weather"
@@ -141,12 +106,6 @@ def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path
         flag.unlink()
         assert wrapper.wait(timeout=120) == 7
     assert stamp(tmp_path)["code"] == 7
-
-
-def test_a_program_that_is_not_there_is_not_waited_for(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "gonogo.supervise.launch.rank", "--dir", str(tmp_path)]
-    done = subprocess.run([*command, "--", "/no/such"], cwd=ROOT, timeout=20, check=False)
-    assert done.returncode == 1
 
 
 def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
@@ -181,15 +140,6 @@ sys.exit(rank.main(sys.argv[2:]))
 PTRACER, ANYBODY = "0x59616d61", 2**64 - 1  # linux/prctl.h
 
 
-def test_a_program_lets_its_stacks_be_read_by_who_did_not_start_it(tmp_path: Path) -> None:
-    """As its watcher is, which Yama's scope 1 would refuse."""
-    calls = tmp_path / "calls"
-    command = [sys.executable, "-c", NOTING, str(calls), "--dir", str(tmp_path), "--"]
-    environ = {**os.environ, "RANK": "0"}
-    subprocess.run([*command, "/bin/true"], cwd=ROOT, env=environ, timeout=120, check=True)
-    assert f"{PTRACER} {ANYBODY}" in calls.read_text().splitlines()
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
 def test_signal_is_passed_on(tmp_path: Path, number: signal.Signals) -> None:
     program = (
@@ -219,15 +169,6 @@ def test_term_of_a_scheduler_ends_no_program_that_leaves_when_asked(
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert wrapper.wait(timeout=60) == 0
     assert read(tmp_path / "rank0.log").strip() == str(command is None)
-
-
-def test_signal_that_comes_before_the_program_is_not_lost(tmp_path: Path) -> None:
-    for _ in range(5):
-        wrapper = start(tmp_path, "import time; time.sleep(600)")
-        wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
-        wrapper.send_signal(signal.SIGTERM)
-        assert wrapper.wait(timeout=120) == -signal.SIGTERM
-        (tmp_path / ".rank1.json").unlink()
 
 
 def test_program_dies_with_a_killed_wrapper(tmp_path: Path) -> None:
@@ -342,19 +283,6 @@ def test_a_look_that_the_host_refuses_is_tried_for_as_long_as_the_program_runs(
     assert looking.launched is not None
 
 
-def test_what_is_printed_before_anybody_can_look_is_read(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text("before\n")
-    order = {"run": "run_x", "world_size": 1, "patterns": [r"step (?P<step>\d+)"]}
-    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=log.stat().st_size)
-    with log.open("a") as stream:
-        stream.writelines(f"step {number}\n" for number in range(1, 4))
-    looking.look()
-    looking.close(0, asked=False)
-    lines = (tmp_path / "heartbeat_rank0.jsonl").read_text().splitlines()
-    assert [json.loads(row)["step"] for row in lines if '"progress"' in row] == [1, 2, 3]
-
-
 def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -> None:
     """The program has not begun: that it failed (`nonzero_exit`) would be said of it for good."""
     flag = tmp_path / "scarce"
@@ -367,14 +295,6 @@ def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -
     assert request is not None
     assert (request.reason, request.ended_by) == ("preflight_failed", "infra")
     assert not (tmp_path / "exit_rank0.json").exists()
-
-
-def test_a_command_is_rank_0_whatever_rank_its_starter_was(tmp_path: Path) -> None:
-    order = {"run": "run_x", "command": ["x"], "world_size": 1}
-    (tmp_path / "order.json").write_text(json.dumps(order))
-    assert start(tmp_path, "print('hello')", rank=3).wait(timeout=120) == 0
-    assert stamp(tmp_path, 0)["code"] == 0
-    assert (tmp_path / "rank0.log").read_text() == "hello\n"
 
 
 LAUNCHER = """
@@ -418,22 +338,3 @@ def test_a_rank_that_missed_another_says_so(
 ) -> None:
     start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=120)
     assert stamp(tmp_path).get("lost_peer") is missed
-
-
-@pytest.mark.parametrize("refusals", [0, 2])
-def test_a_stamp_that_the_disk_refused_at_first_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusals: int
-) -> None:
-    """Then it may have taken none of the program's last lines, either."""
-    left = [OSError(errno.EROFS, "read-only")] * refusals
-
-    def save(path: Path, document: Mapping[str, Any]) -> None:
-        if left:
-            raise left.pop()
-        save_json(path, document)
-
-    monkeypatch.setattr(rank, "save_json", save)
-    monkeypatch.setattr(weather, "_AGAIN_S", 0.0)
-    ended = Ended(code=0, signal=None, at=1.0)
-    rank._tell_end(tmp_path / "exit_rank1.json", ended, Reserve(tmp_path))
-    assert stamp(tmp_path).get("disk_refused", False) is bool(refusals)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.plan import Plan
-from gonogo.environment_names import LISTED, is_listed, referred
+from gonogo.environment_names import is_listed
 from gonogo.planning.checks import problems_in
 from gonogo.planning.source import bundled_plan, parse_plan
 from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_environment
@@ -34,10 +34,6 @@ def test_no_listed_name_writes_a_file_or_loads_code(name: str) -> None:
 @pytest.mark.parametrize("name", ["NCCL_DEBUG", "NCCL_IB_HCA", "TORCH_NCCL_BLOCKING_WAIT"])
 def test_what_people_set_is_listed(name: str) -> None:
     assert build_environment({**ORDER, "env": {name: "1"}}, RUN_DIR, {}, [])[name] == "1"
-
-
-def test_nothing_listed_has_a_file_or_a_plugin_in_its_name() -> None:
-    assert not [name for name in LISTED if "FILE" in name or "PLUGIN" in name or "PATH" in name]
 
 
 def test_a_secret_is_read_on_the_host_that_runs_it(tmp_path: Path) -> None:
@@ -94,9 +90,3 @@ def test_a_plan_holds_no_secret_in_clear(name: str, value: str, refused: bool) -
     paths = [row.path for row in problems_in(plan, {}, None)]
     assert (f"workload.env.{name}" in paths) is refused
     assert value not in str([row.message for row in problems_in(plan, {}, None)]) or len(value) < 5
-
-
-def test_a_reference_is_a_reference() -> None:
-    assert referred("secret:a") == "a"
-    assert referred("a") is None
-    assert referred("") is None

@@ -15,7 +15,7 @@ from gonogo.contract.node import NodeLine
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.follower import follower
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import alive_path, exit_path
 from gonogo.supervise.processes import boot_id, load_stat
 from gonogo.supervise.watcher.signs import Signs

@@ -14,7 +14,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
 from gonogo.supervise.rank_record import load_rank_record

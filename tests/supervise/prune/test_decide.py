@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.prune.decide import (
+from gonogo.supervise.prune import (
     DAY_S,
     NOBODY_SAYS,
     Course,

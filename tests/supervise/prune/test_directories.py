@@ -14,8 +14,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import PRUNED_NAME, RunDir, pruned_text, save_json
 from gonogo.supervise.given_up import give_up, note_refusal
 from gonogo.supervise.locks import holding, keeper_lock
-from gonogo.supervise.prune.decide import RunFacts, What
-from gonogo.supervise.prune.directories import load_facts, prune
+from gonogo.supervise.prune import RunFacts, What, load_facts, prune
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 
 NOW = 1_800_000_000.0
@@ -75,13 +74,6 @@ def test_a_run_that_no_service_knows_is_its_own_experiment(tmp_path: Path) -> No
     assert only(tmp_path).known, "what says nothing is a service's"
 
 
-def test_one_run_s_nonsense_keeps_no_other_from_being_pruned(tmp_path: Path) -> None:
-    """A trainer writes to its run's directory: brackets without end were a traceback."""
-    run_dir = ended_run(tmp_path)
-    (run_dir.path / ".shipped").write_text("[" * 200_000)
-    assert only(tmp_path).known
-
-
 def test_a_run_that_was_given_up_is_a_services_whatever_its_reason_says(tmp_path: Path) -> None:
     order = make_order()
     run_dir = ended_run(tmp_path, order)
@@ -124,14 +116,6 @@ def test_a_pruned_directory_says_so_and_is_never_judged(tmp_path: Path) -> None:
         judge_directory(run_dir.path)
     found = only(tmp_path)
     assert (found.pruned, found.bytes, found.shipped) == (What.ALL, 0, True)
-
-
-def test_what_is_left_of_one_that_was_cut_short_is_not_judged_either(tmp_path: Path) -> None:
-    run_dir = ended_run(tmp_path)
-    (run_dir.path / PRUNED_NAME).write_text("{torn")
-    with pytest.raises(NotFound, match="it was pruned"):
-        judge_directory(run_dir.path)
-    assert only(tmp_path).pruned is What.ALL
 
 
 def test_without_its_checkpoints_a_run_is_judged_as_before_and_says_what_went(

@@ -12,13 +12,13 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
-from gonogo.supervise.evidence.of_rank import Target
 from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS,
     MAX_ROUNDS_BEFORE_HALTS,
     MAX_ROUNDS_OF_SUSPICION,
     Evidence,
     Round,
+    Target,
 )
 from gonogo.supervise.watcher.halting import (
     EVIDENCE_WAIT_S,

@@ -14,7 +14,7 @@ import pytest
 
 from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
 from gonogo.rundir import RunDir
-from gonogo.supervise.launch.place import Place
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import load_stat
 from gonogo.supervise.watcher.probes import REPEAT_S, Prober, nsa_names
 from tests.supervise.runs import wait_until

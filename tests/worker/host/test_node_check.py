@@ -12,7 +12,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
 from gonogo.rundir import save_json
 from gonogo.supervise import proven
-from gonogo.supervise.devices.drained import shaken
+from gonogo.supervise.devices.after_run import suspects
 from gonogo.supervise.proven import HOLDS_S, disprove, load_proof, prove
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker.host.host_probe import ProbeStore
@@ -145,10 +145,10 @@ def test_a_run_that_failed_makes_the_check_due(
     tmp_path: Path, reason: OutcomeCode, actor: Actor, due: bool
 ) -> None:
     run_dir = make_run_dir(tmp_path, make_order())
-    assert set(shaken(run_dir, GPUS)) == set(GPUS), "it left no exit.json"
+    assert set(suspects(run_dir, GPUS)) == set(GPUS), "it left no exit.json"
     ended = completed().model_copy(update={"reason": reason, "ended_by": actor})
     save_json(run_dir.exit, ended.wire())
-    assert set(shaken(run_dir, GPUS)) == (set(GPUS) if due else set())
+    assert set(suspects(run_dir, GPUS)) == (set(GPUS) if due else set())
 
 
 def test_a_device_that_told_an_xid_is_checked_again(tmp_path: Path) -> None:
@@ -160,4 +160,4 @@ def test_a_device_that_told_an_xid_is_checked_again(tmp_path: Path) -> None:
         {"ts": 1.0, "mono": 1.0, "uuid": "GPU-9", "xids": [79]},
     ]
     run_dir.devices.write_text("".join(json.dumps(line) + "\n" for line in lines) + "torn")
-    assert set(shaken(run_dir, GPUS)) == {"GPU-1"}
+    assert set(suspects(run_dir, GPUS)) == {"GPU-1"}

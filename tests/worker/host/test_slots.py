@@ -11,14 +11,15 @@ import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.device_slots import most_ranks
-from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.devices.device import Device
+from gonogo.supervise.devices.query import Listing
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_folder
 from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
 from worker.host.slots import PLACES, Slots, choose_devices, find_places, find_slots
 
-ROWS = [DeviceListed(uuid=f"GPU-{mark}", index=n, name="H200") for n, mark in enumerate("abc")]
+ROWS = [Device(uuid=f"GPU-{mark}", index=n, name="H200") for n, mark in enumerate("abc")]
 
 
 @pytest.fixture

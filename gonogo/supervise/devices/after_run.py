@@ -1,0 +1,251 @@
+"""Prove that the devices of an ended run are free, or quarantine them.
+
+`python -m gonogo.supervise.devices.after_run RUNDIR --home DIR --held UUID=FD … [--limit-s S]` is
+started by the keeper when `exit.json` is written. The descriptors hold the locks of the devices.
+
+| device | what happens |
+|---|---|
+| nothing computes on it, less than 512 MB in use | its lock is released |
+| still in use after 50 s | quarantined, then released |
+| of a rank that ended the run as `hardware` | quarantined until a reboot or a person's release |
+| of a run that failed, or with an Xid | checked again before its next run (`proven`) |
+| only held by a run on the CPU, or scripted | released at once |
+
+A driver that hangs is given up. Not covered: a disk that takes no record of a quarantine for two
+minutes; then the device is released. Exit code: 0.
+"""
+
+import argparse
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gonogo.contract.errors import Corrupt, GonogoError
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.files import is_there
+from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
+from gonogo.supervise.devices.device import DeviceCalls, DeviceUnreadable
+from gonogo.supervise.devices.samples import parse_sample
+from gonogo.supervise.proven import disprove
+from gonogo.supervise.quarantine import quarantine
+from gonogo.supervise.settings import load_devices_script
+from gonogo.supervise.weather import Weather
+
+LIMIT_S = 50.0
+RECORD_LIMIT_S = 120.0
+"""How long a disk may refuse the record of a device."""
+BUSY_MB = 512.0
+"""A driver keeps less for itself."""
+_HARMLESS_CODES = frozenset({OutcomeCode.PREEMPTED})
+_HARMLESS_CLASSES = frozenset({OutcomeClass.SUCCESS, OutcomeClass.OPERATOR})
+"""Ends that say nothing against a device."""
+_POLL_S = 0.5
+_HANGS_S = 5.0
+
+_log = logging.getLogger("gonogo.supervise.devices.after_run")
+_weather = Weather(_log)
+
+
+class Draining:
+    """Waits until devices are free.
+
+    Args:
+        calls: the driver.
+        free: called with each device that is proven free.
+        clock: returns monotonic seconds.
+        sleep: waits.
+    """
+
+    def __init__(
+        self,
+        calls: DeviceCalls,
+        free: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._calls, self._free = calls, free
+        self._clock, self._sleep = clock, sleep
+        self.left: dict[str, str] = {}
+        """Device → why it is not proven free yet."""
+
+    def wait(self, devices: Sequence[str], limit_s: float = LIMIT_S) -> None:
+        """Look until every device is free or the time is up."""
+        self.left = dict.fromkeys(devices, "its driver does not answer")
+        give_up = self._clock() + limit_s
+        while True:
+            for device in list(self.left):
+                use = self._use_of(device)
+                if use is None:
+                    del self.left[device]
+                    self._free(device)
+                else:
+                    self.left[device] = use
+            if not self.left or self._clock() >= give_up:
+                return
+            self._sleep(_POLL_S)
+
+    def _use_of(self, uuid: str) -> str | None:
+        """Return what is still on a device; None when it is free."""
+        try:
+            device = next((row for row in self._calls.devices() if row.uuid == uuid), None)
+        except DeviceUnreadable as error:
+            return f"it cannot be read: {error}"
+        if device is None:
+            return "it is not in the driver's list any more"
+        pids = self._calls.health(device).processes
+        used_mb = self._calls.read(device).mem_used_mb
+        if pids is None or used_mb is None:
+            return "it cannot be read: the driver does not say what is on it"
+        if pids:
+            return f"processes {pids} compute on it"
+        if not used_mb < BUSY_MB:
+            return f"{used_mb:.0f} MB of its memory are in use"
+        return None
+
+
+def faulty_ranks(run_dir: RunDir) -> set[int | None]:
+    """Return the ranks whose device ended the run; None among them stands for all.
+
+    Raises:
+        OSError: the disk refuses.
+    """
+    try:
+        record = load_record(run_dir.exit, ExitRecord)
+        if record is None or record.reason is not OutcomeCode.HARDWARE:
+            return set()
+        lines = load_all_lines(run_dir.findings)
+    except GonogoError:
+        return set()
+    found = [row for line in lines if (row := _finding(line)) is not None]
+    return {
+        row.rank
+        for row in found
+        if row.detector == Detector.HARDWARE and row.severity is Severity.HALT
+    }
+
+
+def suspects(run_dir: RunDir, devices: Sequence[str]) -> dict[str, str]:
+    """Return device → why it is to be checked under load before its next run.
+
+    Args:
+        run_dir: of the run that ended.
+        devices: those that it had.
+    """
+    try:
+        record = load_record(run_dir.exit, ExitRecord)
+        lines = load_all_lines(run_dir.devices)
+    except (OSError, GonogoError) as error:
+        return dict.fromkeys(devices, f"{run_dir.path.name}: {error}")
+    if record is None:
+        return dict.fromkeys(devices, f"{run_dir.path.name} left no exit.json")
+    if record.reason not in _HARMLESS_CODES and CLASS_OF[record.reason] not in _HARMLESS_CLASSES:
+        return dict.fromkeys(devices, f"{run_dir.path.name} ended as {record.reason}")
+    samples = filter(None, (parse_sample(line) for line in lines if b"xids" in line))
+    return {
+        row.uuid: f"it told Xid {row.xids}" for row in samples if row.xids and row.uuid in devices
+    }
+
+
+def _finding(line: bytes) -> Finding | None:
+    try:
+        return Finding.model_validate_json(line)
+    except ValidationError:
+        return None
+
+
+def _held(text: str) -> tuple[str, int]:
+    """Return device and descriptor of `UUID=FD`."""
+    name, _, descriptor = text.rpartition("=")
+    return name, int(descriptor)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Release every device, free or quarantined."""
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.after_run")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node", type=int, default=0, metavar="K")
+    parser.add_argument("--home", type=Path, required=True)
+    parser.add_argument("--held", type=_held, action="append", default=[], metavar="UUID=FD")
+    parser.add_argument("--limit-s", type=float, default=LIMIT_S)
+    asked = parser.parse_args(argv)
+    logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    held: dict[str, int] = dict(asked.held)
+    run_dir, limit_s, home = RunDir(asked.run_dir.absolute()), float(asked.limit_s), asked.home
+    try:
+        order = _weather.at_length("the order", partial(load_record, run_dir.order, Order), limit_s)
+        if order is not None and not may_use_gpus(order):
+            return 0
+        faulty = _await_end(run_dir, asked.node, limit_s)
+    except (OSError, Corrupt) as error:
+        for device in held:
+            _quarantine(
+                home, device, f"it is not known if it is free after {run_dir.path.name}: {error}"
+            )
+        return 0
+    for device, why in suspects(run_dir, tuple(held)).items():
+        _record(device, partial(disprove, home, device, why))
+    devices = None if order is None else _devices_of(order, tuple(held))
+    if devices is None or devices.scripted:
+        return 0
+    first = 0 if order is None else asked.node * order.ranks_per_node
+    for device in [name for rank, name in enumerate(held, first) if {rank, None} & faulty]:
+        text = f"{run_dir.path.name} ended as hardware (see its findings)"
+        _quarantine(home, device, text, until_reboot=True)
+    draining = Draining(devices.calls, lambda device: os.close(held[device]))
+    thread = threading.Thread(target=draining.wait, args=(tuple(held), limit_s), daemon=True)
+    thread.start()
+    thread.join(limit_s + _HANGS_S)
+    for device, use in dict(draining.left).items():
+        _quarantine(home, device, f"not free {limit_s:g} s after {run_dir.path.name}: {use}")
+    sys.stderr.flush()
+    os._exit(0)  # a thread inside a dead driver cannot be waited for
+
+
+def _await_end(run_dir: RunDir, node: int, limit_s: float) -> set[int | None]:
+    """Return the faulty ranks once the run's end is recorded; only node 0 records it.
+
+    Raises:
+        OSError: the disk refuses still.
+    """
+    give_up = time.monotonic() + (limit_s if node else 0.0)
+    ended = partial(is_there, run_dir.exit)
+    while time.monotonic() < give_up and not _weather.at_length("exit.json", ended, limit_s):
+        time.sleep(_POLL_S)
+    return _weather.at_length("the findings", partial(faulty_ranks, run_dir), limit_s)
+
+
+def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool = False) -> None:
+    work = partial(quarantine, home, device, reason, until_reboot=until_reboot, now=time.time())
+    _record(device, work)
+
+
+def _record(device: str, work: Callable[[], object]) -> None:
+    """Write a record of a device, as soon as the disk takes it."""
+    try:
+        _weather.at_length(f"the record of {device}", work, RECORD_LIMIT_S)
+    except OSError as error:
+        _log.error("no record of %s: %s", device, error, extra={"action": "device_unrecorded"})
+
+
+def _devices_of(order: Order, held: Sequence[str]) -> RunDevices | None:
+    """Return the devices of the run, which has ended."""
+    try:
+        return choose_devices_of(order, held, script=load_devices_script())
+    except (GonogoError, DeviceUnreadable) as error:
+        _log.error("%s", error, extra={"action": "no_devices"})
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

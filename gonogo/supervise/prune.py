@@ -1,0 +1,355 @@
+"""Choose run directories to prune, and prune them.
+
+The unit of age is the experiment: a decision is derived again from the directories of its runs. A
+run that is not known to be over stays. `pruned.json` is durable before anything is removed, and a
+pruned directory is not judged again. Nothing outside of the directory is touched, links are not
+followed, and the run's keeper lock is held meanwhile.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from math import inf, isfinite
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.order import Order
+from gonogo.contract.records import ExitRecord
+from gonogo.files import read_small
+from gonogo.rundir import (
+    NO_SERVICE,
+    PRUNED_NAME,
+    SHIPPED_NAME,
+    RunDir,
+    load_pruned,
+    load_record,
+    save_json,
+)
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.locks import holding, keeper_lock
+
+DAY_S = 86_400.0
+_STAYS = frozenset({PRUNED_NAME, SHIPPED_NAME, ".keeper.lock"})
+
+
+class What(StrEnum):
+    """How much of a directory goes."""
+
+    ALL = "all"
+    CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFacts:
+    """Facts about one run directory."""
+
+    run: str
+    experiment: str
+    """The run itself, if no service knows it."""
+    ended_at: float | None = None
+    """Unix seconds in exit.json; None if it cannot be read."""
+    bytes: int = 0
+    checkpoint_bytes: int = 0
+    living: bool = False
+    shipped: bool = False
+    known: bool = True
+    """Whether a service knows it (`gonogo run` needs none)."""
+    decided: bool = False
+    """Whether this home holds a decision about it."""
+    left: bool = False
+    """Whether its processes outlived SIGKILL."""
+    quarantined: bool = False
+    """Whether a quarantine of a device names it."""
+    begins_from: str | None = None
+    """The run whose checkpoint it begins with."""
+    pruned: What | None = None
+    """What was pruned before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What is kept."""
+
+    keep_days: float = 30.0
+    """Experiments that ended within so many days stay."""
+    keep: int = 0
+    """So many of the newest experiments stay."""
+    checkpoints_only: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """What the service knows about experiments."""
+
+    finished: Mapping[str, bool]
+    """Experiment → whether it is over; missing: unknown."""
+    begun_from: Collection[str] = ()
+    """Experiments whose checkpoints an unfinished one resumes from."""
+
+
+NOBODY_SAYS = Course(finished={})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What happens to one run directory."""
+
+    run: str
+    experiment: str
+    what: What | None
+    """None: it stays."""
+    bytes: int = 0
+    why: str = ""
+    """Why it stays."""
+
+
+def old_enough(facts: Sequence[RunFacts], policy: Policy, now: float) -> list[RunFacts]:
+    """Return the runs that nothing in the home keeps, before the service is asked.
+
+    Args:
+        facts: of every run directory of the home.
+        policy: what is to be kept.
+        now: Unix seconds.
+    """
+    kept = _kept(facts, policy, now)
+    return [row for row in facts if not _held_here(row, policy, kept)]
+
+
+def decide(facts: Sequence[RunFacts], policy: Policy, course: Course, now: float) -> list[Choice]:
+    """Return what happens to every run directory, in the order of the facts.
+
+    Args:
+        facts: of every run directory of the home.
+        policy: what is to be kept.
+        course: of the experiments of `old_enough`.
+        now: Unix seconds.
+    """
+    kept = _kept(facts, policy, now)
+    whys = {row.run: _held_here(row, policy, kept) or _held_by_course(row, course) for row in facts}
+    while True:
+        needed = {row.begins_from for row in facts if whys[row.run] and not _is_gone(row)}
+        more = [row for row in facts if not whys[row.run] and row.run in needed]
+        if not more:
+            return [_choice(row, policy, whys[row.run]) for row in facts]
+        whys |= {row.run: "another run begins with its checkpoint" for row in more}
+
+
+def _choice(row: RunFacts, policy: Policy, why: str) -> Choice:
+    stays = Choice(run=row.run, experiment=row.experiment, what=None, why=why)
+    if why:
+        return stays
+    size = row.checkpoint_bytes if policy.checkpoints_only else row.bytes
+    if policy.checkpoints_only and not size:
+        return replace(stays, why="it has no checkpoints")
+    what = What.CHECKPOINTS if policy.checkpoints_only else What.ALL
+    return replace(stays, what=what, bytes=size)
+
+
+def _is_gone(row: RunFacts) -> bool:
+    return row.pruned is What.ALL
+
+
+def _kept(facts: Sequence[RunFacts], policy: Policy, now: float) -> dict[str, str]:
+    """Return the experiments that the policy keeps, and why."""
+    ends: dict[str, float] = {}
+    for row in facts:
+        if not _is_gone(row):
+            known = row.ended_at is not None and isfinite(row.ended_at)
+            ended = row.ended_at if known and row.ended_at is not None else inf
+            ends[row.experiment] = max(ended, ends.get(row.experiment, ended))
+    recent = f"its experiment ended within {policy.keep_days:g} days"
+    found = {name: recent for name, at in ends.items() if not now - at >= policy.keep_days * DAY_S}
+    newest = sorted(ends, key=lambda name: ends[name], reverse=True)[: policy.keep]
+    return found | dict.fromkeys(newest, f"its experiment is among the newest {policy.keep}")
+
+
+def _held_here(row: RunFacts, policy: Policy, kept: Mapping[str, str]) -> str:
+    """Return why a run stays, by its own home; empty: it may go."""
+    if row.living:
+        return "its keeper lives"
+    if _is_gone(row):  # perhaps cut short
+        return "" if row.bytes and not policy.checkpoints_only else "it was pruned before"
+    if row.ended_at is None:
+        return "it has no exit.json that can be read"
+    if row.left:
+        return "processes of it outlived SIGKILL (exit.json: left)"
+    if row.quarantined:
+        return "a quarantine names it"
+    if not row.shipped:
+        return "it is not shipped"
+    return kept.get(row.experiment, "")
+
+
+def _held_by_course(row: RunFacts, course: Course) -> str:
+    """Return why a run stays, by its experiment; empty: it may go."""
+    if _is_gone(row):
+        return ""
+    if not row.known:
+        return "" if row.decided else "it is not decided"
+    finished = course.finished.get(row.experiment)
+    if finished is None:
+        return "no service says that its experiment is over"
+    if not finished:
+        return "its experiment is not over"
+    if row.experiment in course.begun_from:
+        return "an experiment that is not over goes on from its experiment"
+    return ""
+
+
+def load_facts(home: Path) -> list[RunFacts]:
+    """Return the facts about every run directory of a home, oldest id first."""
+    quarantines = [_text(path) for path in (home / "quarantine").glob("*.json")]
+    decided = _decided(home / "decisions")
+    return [_facts_of(path, quarantines, decided) for path in _run_dirs(home)]
+
+
+def find_undecided(home: Path) -> list[str]:
+    """Return the ended runs of a home that neither a service nor a decision knows."""
+    ended = [path for path in _run_dirs(home) if not _known(path) and RunDir(path).exit.exists()]
+    decided = _decided(home / "decisions") if ended else ()
+    return [path.name for path in ended if path.name not in decided]
+
+
+def prune(path: Path, what: What, *, policy: str, now: float) -> bool:
+    """Remove a run directory, or its checkpoints; return False if its keeper lives.
+
+    Args:
+        path: the run directory; a folder with `pruned.json` stays.
+        what: how much is removed.
+        policy: the reason, for people.
+        now: Unix seconds.
+
+    Raises:
+        OSError: something could not be removed; `pruned.json` is written all the same.
+    """
+    with holding(keeper_lock(path)) as free:
+        if not free or living_keeper(path) is not None:
+            return False
+        before = load_pruned(path)
+        if before is None or before.get("what") != What.ALL:
+            record = {"v": 1, "what": what, "at": now, "policy": policy}
+            save_json(path / PRUNED_NAME, record)
+        if what is What.CHECKPOINTS:
+            _remove(RunDir(path).checkpoints)
+            return True
+        for entry in list(path.iterdir()):
+            if entry.name not in _STAYS:
+                _remove(entry)
+    return True
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]) -> RunFacts:
+    run_dir, run = RunDir(path), path.name
+    order, ended = _order(run_dir), _exit(run_dir)
+    pruned = load_pruned(path)
+    known = _known(path)
+    return RunFacts(
+        run=run,
+        experiment=order.experiment if known and order is not None else run,
+        ended_at=None if ended is None or order is None else ended.ended_at,
+        bytes=_size(path),
+        checkpoint_bytes=_size(run_dir.checkpoints),
+        living=living_keeper(path) is not None,
+        shipped=(path / SHIPPED_NAME).is_file(),
+        known=known,
+        decided=run in decided,
+        left=ended is not None and bool(ended.left),
+        quarantined=any(run in text for text in quarantines),
+        begins_from=None if order is None else _begins_from(order),
+        pruned=None if pruned is None else _what(pruned.get("what")),
+    )
+
+
+def _run_dirs(home: Path) -> list[Path]:
+    try:
+        paths = sorted((home / "runs").iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [
+        path
+        for path in paths
+        if is_id(path.name, Kind.RUN) and path.is_dir() and not path.is_symlink()
+    ]
+
+
+def _known(path: Path) -> bool:
+    """Whether a service knows a run."""
+    shipped = path / SHIPPED_NAME
+    return bool(_load_json(shipped)) or NO_SERVICE not in _text(shipped)
+
+
+def _what(said: object) -> What:
+    return What.CHECKPOINTS if said == What.CHECKPOINTS else What.ALL
+
+
+def _order(run_dir: RunDir) -> Order | None:
+    try:
+        return load_record(run_dir.order, Order)
+    except (OSError, Corrupt):
+        return None
+
+
+def _exit(run_dir: RunDir) -> ExitRecord | None:
+    try:
+        return load_record(run_dir.exit, ExitRecord)
+    except (OSError, Corrupt):
+        return None
+
+
+def _begins_from(order: Order) -> str | None:
+    """Return the run whose checkpoint an order begins with."""
+    if order.resume_from is None:
+        return None
+    parts = Path(order.resume_from.path).parts
+    return next((part for part in reversed(parts) if is_id(part, Kind.RUN)), None)
+
+
+def _decided(decisions: Path) -> set[str]:
+    """Return the runs with a decision in this home."""
+    found = (_load_json(path) for path in decisions.glob("dec_*.json"))
+    return {row["run"] for row in found if isinstance(row.get("run"), str)}
+
+
+def _size(path: Path) -> int:
+    """Return what a folder's files take on the disk, without those that stay."""
+    return sum(_sizes(path))
+
+
+def _sizes(path: Path) -> Iterator[int]:
+    for folder, _, names in os.walk(path):
+        for name in names:
+            if name in _STAYS and Path(folder) == path:
+                continue
+            try:
+                found = (Path(folder) / name).lstat()
+            except OSError:
+                continue
+            yield min(found.st_size, found.st_blocks * 512) if found.st_blocks else found.st_size
+
+
+def _load_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if it cannot be read."""
+    try:
+        found = json.loads(read_small(path))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_small(path).decode(errors="replace")
+    except OSError:
+        return ""

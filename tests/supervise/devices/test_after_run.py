@@ -1,0 +1,219 @@
+"""Is a device given on only when it is free, and kept away with a reason when it is not?"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.workload import OURS
+from gonogo.rundir import save_json
+from gonogo.supervise.devices import after_run
+from gonogo.supervise.devices.after_run import Draining, faulty_ranks
+from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
+from gonogo.supervise.proven import load_proof, prove
+from gonogo.supervise.quarantine import load_quarantines
+from gonogo.supervise.start import start_draining
+from tests.supervise.devices.fake_nvml import FakeNvml, healthy
+from tests.supervise.orders import completed, make_order, make_run_dir
+from tests.supervise.runs import ROOT, NewRun, wait_until
+
+DRIVER = Path(__file__).parent / "driver"
+SHIM = Path(__file__).parents[1] / "weather"
+
+
+def waited(changes: list[dict[str, Any]], **first: Any) -> tuple[list[str], dict[str, str]]:
+    """What became of GPU-0 when its driver says other things from look to look."""
+    fake = FakeNvml(gpus=[healthy("GPU-0", **first)])
+    now, freed = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+        if changes:
+            fake.gpus[0].update(changes.pop(0))
+
+    calls = Nvml(load=lambda: fake)
+    draining = Draining(calls, freed.append, clock=lambda: now[0], sleep=sleep)
+    draining.wait(("GPU-0",), limit_s=5.0)
+    return freed, draining.left
+
+
+def test_a_device_is_free_when_nothing_computes_and_little_memory_is_held() -> None:
+    assert waited([]) == (["GPU-0"], {})
+    assert waited([{"used_mb": 700}, {"used_mb": 100}], used_mb=9000) == (["GPU-0"], {})
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"used_mb": 900}, "900 MB"),
+        ({"pids": [77]}, "[77]"),
+        ({"used_mb": None}, "cannot be read"),
+        ({"lost": True}, "lost"),
+    ],
+)
+def test_what_is_not_free_in_time_says_why(held: dict[str, Any], said: str) -> None:
+    freed, left = waited([], **held)
+    assert freed == []
+    assert said in left["GPU-0"]
+
+
+def test_the_rank_whose_device_failed_is_known(tmp_path: Path) -> None:
+    run_dir = make_run_dir(tmp_path, make_order())
+    found = {"detector": "hardware", "severity": "halt", "rank": 1, "at": 1.0, "key": "k"}
+    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
+    save_json(run_dir.exit, completed().wire())
+    assert faulty_ranks(run_dir) == set()
+    ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
+    save_json(run_dir.exit, completed().model_copy(update=ended).wire())
+    assert faulty_ranks(run_dir) == {1}
+    run_dir.findings.write_text("torn")
+    assert faulty_ranks(run_dir) == set()
+
+
+@pytest.fixture
+def driver(tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """The file that says what the GPUs are, and the environment of who asks the scripted driver."""
+    path = tmp_path / "gpus.json"
+    folders = os.pathsep.join((str(DRIVER), str(ROOT)))
+    return path, {"SCRIPTED_NVML": str(path), "PYTHONPATH": folders}
+
+
+def test_a_device_that_stays_held_is_quarantined_and_let_go(
+    tmp_path: Path, driver: tuple[Path, dict[str, str]]
+) -> None:
+    script, environ = driver
+    script.write_text(json.dumps([healthy("GPU-0", used_mb=900), healthy("GPU-1")]))
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=2))
+    save_json(run_dir.exit, completed().wire())
+    locks = DeviceLocks(home=tmp_path)
+    held = {name: take_lock(locks.path(name)) for name in ("GPU-0", "GPU-1")}
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "gonogo.supervise.devices.after_run", str(run_dir.path)),
+            *("--home", str(tmp_path), "--limit-s", "0.6"),
+            *(part for name, number in held.items() for part in ("--held", f"{name}={number}")),
+        ],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], **environ},
+        pass_fds=[number for number in held.values() if number is not None],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = load_quarantines(tmp_path, time.time()).values()
+    assert row.device == "GPU-0"
+    assert "900 MB of its memory are in use" in row.reason
+
+
+@pytest.mark.parametrize(("node", "faulty"), [(0, set()), (1, {3})])
+def test_another_node_waits_until_the_first_has_told_how_the_run_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, faulty: set[int]
+) -> None:
+    """Node 0's own devices are looked at once it has."""
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=4, nodes=2))
+    found = {"detector": "hardware", "severity": "halt", "rank": 3, "at": 1.0, "key": "k"}
+    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
+    ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
+    record = completed().model_copy(update=ended).wire()
+    monkeypatch.setattr(after_run.time, "sleep", lambda _: save_json(run_dir.exit, record))
+    assert after_run._await_end(run_dir, node, 60.0) == faulty
+
+
+@pytest.mark.parametrize("now", ["a stale handle", "torn"])
+def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str
+) -> None:
+    """It would be the next run's, with what is left on it."""
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
+    if now == "torn":
+        run_dir.order.write_text('{"v": 1, "exper')
+    else:
+
+        def refuse(*_: object) -> None:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        monkeypatch.setattr(after_run, "load_record", refuse)
+    held = take_lock(DeviceLocks(home=tmp_path).path("GPU-0"))
+    assert held is not None
+    told = ["--home", str(tmp_path), "--limit-s", "0.6", "--held", f"GPU-0={held}"]
+    assert after_run.main([str(run_dir.path), *told]) == 0
+    os.close(held)
+    (row,) = load_quarantines(tmp_path, time.time()).values()
+    assert "it is not known" in row.reason
+
+
+def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
+    tmp_path: Path, driver: tuple[Path, dict[str, str]]
+) -> None:
+    script, environ = driver
+    script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
+    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=1))
+    locks = DeviceLocks(home=tmp_path)
+    asked = {"home": tmp_path, "locks": locks, "environ": {"PATH": os.environ["PATH"], **environ}}
+    save_json(run_dir.path / "keeper.json", {"locks": ["cpu:0"]})
+    assert start_draining(run_dir.path, **asked) is None
+    save_json(run_dir.path / "keeper.json", {"locks": ["GPU-0"]})
+    prove(tmp_path, ["GPU-0"], "pass", "700 TFLOP/s", now=time.time())
+    looking = start_draining(run_dir.path, **asked)
+    assert looking is not None
+    assert is_locked(locks.path("GPU-0"))
+    script.write_text(json.dumps([healthy("GPU-0")]))
+    assert looking.wait(60) == 0
+    assert not is_locked(locks.path("GPU-0"))
+    assert load_quarantines(tmp_path, time.time()) == {}
+    assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up anew"
+
+
+def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
+    new_run: NewRun, tmp_path: Path, driver: tuple[Path, dict[str, str]]
+) -> None:
+    script, environ = driver
+    script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
+    home, shared = tmp_path / "home", open_host_folder(tmp_path / "host")
+    lock = DeviceLocks(home=home, shared=shared).path("GPU-0")
+    other = DeviceLocks(home=tmp_path / "other", shared=shared)
+    assert other.free(("GPU-0",)) == ("GPU-0",)
+    options = ("--home", str(home), "--lock", str(lock))
+    run = new_run(*options, environ=environ, world_size=1, steps=3)
+    run.wait_for_step(1)
+    assert other.free(("GPU-0",)) == (), "another home of this host sees it taken"
+    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+    assert run.keeper is not None
+    assert run.keeper.wait(60) == 0
+    assert other.free(("GPU-0",)) == (), "its memory is held"
+    script.write_text(json.dumps([healthy("GPU-0")]))
+    wait_until(lambda: other.free(("GPU-0",)), "the device")
+    assert load_quarantines(home, time.time()) == {}
+
+
+def test_a_gpu_that_was_but_the_place_of_a_run_on_the_cpu_is_free_at_once(
+    tmp_path: Path, driver: tuple[Path, dict[str, str]]
+) -> None:
+    """A desktop's screen uses it, and the run failed: neither speaks against the other."""
+    script, environ = driver
+    script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
+    run_dir = make_run_dir(tmp_path, make_order(entry=OURS))
+    failed = {"reason": OutcomeCode.NONZERO_EXIT, "ended_by": Actor.TRAINER}
+    save_json(run_dir.exit, completed().model_copy(update=failed).wire())
+    save_json(run_dir.path / "keeper.json", {"locks": ["GPU-0"]})
+    prove(tmp_path, ["GPU-0"], "pass", "700 TFLOP/s", now=time.time())
+    locks = DeviceLocks(home=tmp_path)
+    looking = start_draining(
+        run_dir.path, home=tmp_path, locks=locks, environ={"PATH": os.environ["PATH"], **environ}
+    )
+    assert looking is not None
+    assert looking.wait(60) == 0
+    assert not is_locked(locks.path("GPU-0"))
+    assert load_quarantines(tmp_path, time.time()) == {}
+    assert load_proof(tmp_path, ["GPU-0"], time.time()) is not None

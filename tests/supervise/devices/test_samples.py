@@ -1,0 +1,193 @@
+"""Samples reach the watcher once, and those of other nodes reach node 0's devices.jsonl."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.device import DeviceSample
+from gonogo.contract.tick import LinesSeen, ProcessState, RankProbe, Tick
+from gonogo.rundir import RunDir, iter_lines, load_all_lines
+from gonogo.supervise.devices.choice import RunDevices
+from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.devices.sampler import Sampler, start_copying
+from gonogo.supervise.devices.samples import DeviceLines, open_other_nodes
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.threads import start_thread
+from tests.supervise.devices.fake_nvml import FakeNvml
+from tests.supervise.orders import make_order
+from tests.supervise.runs import wait_until
+
+
+def line(mono: float, **more: Any) -> bytes:
+    row = {"v": 1, "ts": 1000.0 + mono, "mono": mono, "uuid": "GPU-a", "index": 0, "util": 90.0}
+    return json.dumps({**row, **more}).encode() + b"\n"
+
+
+def clocks(payload: list[dict[str, Any]] | None) -> list[float]:
+    return [row["mono"] for row in payload or []]
+
+
+def test_what_came_while_the_watcher_was_away_makes_ticks_that_are_read_as_whole(
+    tmp_path: Path,
+) -> None:
+    """A tick in two pieces is no tick, and a run of which one cannot be read is inconclusive."""
+    run, ranks = RunDir(tmp_path), range(256)
+    run.devices.write_bytes(b"".join(line(0.001 * number) for number in range(9_000)))
+    source = DeviceLines(run)
+    told = 0
+    while payload := source.look(0.0):
+        told += len(payload)
+        seen = {str(rank): LinesSeen(boot="b" * 32, seq=10**6, digest="d" * 64) for rank in ranks}
+        tick = Tick(
+            n=9, mono=1.0, ts=1.0, observations={"devices": payload},
+            upto={str(rank): 10**9 for rank in ranks}, lines=seen,
+            ranks=[RankProbe(rank=rank, pid=10**6, state=ProcessState.ALIVE) for rank in ranks],
+        )  # fmt: skip
+        raw = wire_line(tick.model_dump(mode="json", exclude_defaults=True))
+        run.watch.write_bytes(raw)
+        assert list(iter_lines(run.watch)) == [raw]
+    assert told == 9_000
+
+
+def test_each_sample_is_seen_once_and_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    source = DeviceLines(run)
+    whole = line(3.0)
+    run.devices.write_bytes(line(1.0) + line(2.0) + whole[:20])
+    assert clocks(source.look(0.0)) == [1.0, 2.0]
+    assert source.look(1.0) is None
+    with run.devices.open("ab") as stream:
+        stream.write(whole[20:])
+    assert clocks(source.look(2.0)) == [3.0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        b"nonsense\n",
+        b"\n",
+        b"{}\n",
+        b"[1]\n",
+        b'{"v":1,"ts":1,"mono":NaN,"uuid":"GPU-a"}\n',
+        b'{"v":1,"ts":1,"mono":"soon","uuid":"GPU-a"}\n',
+        b'{"v":1,"ts":1,"mono":2,"uuid":"GPU-a","xids":"79"}\n',
+        b"\xff\xfe\n",
+        b"x" * 300_000 + b"\n",
+    ],
+)
+def test_a_line_that_is_no_sample_is_counted_and_hides_no_other(tmp_path: Path, odd: bytes) -> None:
+    run = RunDir(tmp_path)
+    run.devices.write_bytes(line(1.0) + odd + line(2.0))
+    source = DeviceLines(run)
+    seen = [mono for _ in range(4) for mono in clocks(source.look(0.0))]
+    assert seen == [1.0, 2.0]
+    assert source.unreadable >= 1
+
+
+@settings(max_examples=60, deadline=None)
+@given(count=st.integers(0, 200), seen=st.integers(0, 200), text=st.integers(0, 60))
+def test_a_new_watcher_goes_on_exactly_after_the_last_recorded_sample(
+    tmp_path_factory: pytest.TempPathFactory, count: int, seen: int, text: int
+) -> None:
+    run = RunDir(tmp_path_factory.mktemp("run"))
+    rows = [line(float(n), uuid="GPU-" + "x" * (n * text % 97)) for n in range(count)]
+    run.devices.write_bytes(b"".join(rows))
+    source = DeviceLines(run)
+    source.resume([{"mono": float(seen - 1)}] if seen else [])
+    found = [mono for now in range(count + 1) for mono in clocks(source.look(float(now)))]
+    assert found == [float(n) for n in range(min(seen, count), count)]
+
+
+ORDER = make_order(world_size=2, nodes=2)
+HEAD = Place.of(ORDER.document(), 0)
+
+
+def say(path: Path, *rows: DeviceSample) -> None:
+    with (path / "devices_node1.jsonl").open("a") as stream:
+        for row in rows:
+            stream.write(row.model_dump_json() + "\n")
+
+
+def sampler_of_head(path: Path, load: Any = FakeNvml) -> Sampler:
+    devices = RunDevices(calls=Nvml(load=load), slots=("GPU-0",), scripted=False)
+    run = RunDir(path)
+    return Sampler(run, devices, HEAD, open_other_nodes(run, ORDER, HEAD))
+
+
+def samples(path: Path) -> list[DeviceSample]:
+    rows = load_all_lines(RunDir(path).devices)
+    return [DeviceSample.model_validate_json(row) for row in rows]
+
+
+def sample(at: float, rank: int = 1, **more: object) -> DeviceSample:
+    row = {"ts": at, "mono": 9e6 + at, "uuid": f"GPU-far-{rank}", "rank": rank, **more}
+    return DeviceSample.model_validate(row)
+
+
+def test_samples_of_another_node_get_the_clock_of_node_0(tmp_path: Path) -> None:
+    head = sampler_of_head(tmp_path)
+    say(tmp_path, sample(1.0, xids=[79]), sample(2.0, util=40.0))
+    assert head.poll() == 3
+    own, first, second = samples(tmp_path)
+    assert [(row.rank, row.xids, row.util) for row in (first, second)] == [
+        (1, [79], None),
+        (1, None, 40),
+    ]
+    assert [(row.ts, row.own_mono) for row in (first, second)] == [(1.0, 9e6 + 1), (2.0, 9e6 + 2)]
+    assert own.own_mono is None
+    assert own.mono < first.mono < second.mono
+
+
+def test_samples_are_copied_while_the_driver_of_node_0_hangs(tmp_path: Path) -> None:
+    may_return, run = threading.Event(), RunDir(tmp_path)
+
+    class Hanging(FakeNvml):
+        def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+            may_return.wait(60.0)
+            return super().nvmlDeviceGetUtilizationRates(handle)
+
+    head = sampler_of_head(tmp_path, Hanging)
+    asking = start_thread(head.poll, "asking")
+    say(tmp_path, sample(1.0, xids=[79]))
+    start_copying(head, 60.0)
+    wait_until(lambda: run.devices.exists() and samples(tmp_path), "the other node's line")
+    may_return.set()
+    asking.join(60.0)
+    found = [(row.rank, row.xids) for row in samples(tmp_path)]
+    assert found == [(1, [79]), (0, [])]
+
+
+def test_ranks_of_another_node_and_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
+    head = sampler_of_head(tmp_path)
+    say(tmp_path, sample(1.0, rank=0), sample(1.0, rank=7), sample(1.0))
+    with (tmp_path / "devices_node1.jsonl").open("a") as stream:
+        stream.write('{"torn": \n')
+    head.poll()
+    assert [row.rank for row in samples(tmp_path)] == [0, 1]
+
+
+def test_a_new_sampler_copies_nothing_twice_and_loses_nothing(tmp_path: Path) -> None:
+    say(tmp_path, sample(1.0), sample(2.0))
+    sampler_of_head(tmp_path).poll()
+    say(tmp_path, sample(3.0))
+    sampler_of_head(tmp_path).poll()
+    assert [row.ts for row in samples(tmp_path) if row.rank == 1] == [1.0, 2.0, 3.0]
+
+
+def test_only_node_0_copies(tmp_path: Path) -> None:
+    second = Place.of(ORDER.document(), 1)
+    none = open_other_nodes(RunDir(tmp_path), ORDER, second)
+    devices = RunDevices(calls=Nvml(load=FakeNvml), slots=("GPU-1",), scripted=False)
+    Sampler(RunDir(tmp_path), devices, second, none).poll()
+    own = load_all_lines(tmp_path / "devices_node1.jsonl")
+    assert [DeviceSample.model_validate_json(row).rank for row in own] == [1]
+    assert not RunDir(tmp_path).devices.exists()
+    assert (tmp_path / ".sampler_node1").exists()
