@@ -1,7 +1,7 @@
 """Names of device slots, and which of them a run takes. Standard library only.
 
-A slot is held by one run at a time: a GPU (`GPU-…`) or a MIG slice (`MIG-…`) by the UUID of the
-driver, or `cpu:N` on a host of CPUs.
+One run at a time holds a slot: a GPU (`GPU-…`), a MIG slice (`MIG-…`), or `cpu:N` on a host
+without GPUs. GPUs and slices have the UUID of the driver.
 """
 
 from collections.abc import Iterable

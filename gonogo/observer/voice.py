@@ -94,7 +94,7 @@ class BatchedVoice(Voice):
 
         Args:
             numbers: of the progress line, such as `loss`, `lr`, `grad_norm`, `skipped`.
-            last: number of the last step; None where nobody says.
+            last: number of the last step; None if unknown.
 
         Returns:
             How many of the next steps need only be counted.

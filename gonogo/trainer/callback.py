@@ -27,7 +27,26 @@ class Next:
     """The last ordered step has ended."""
 
 
-class CallbackBeat:
+class Ordered:
+    """What the order says about the start and the end, known before the loop begins."""
+
+    @property
+    def resume_from(self) -> Path | None:
+        """The checkpoint to start from, if the order names one."""
+        return _run_dir().resume_from
+
+    @property
+    def resume_step(self) -> int:
+        """The step to resume after; 0 for a fresh start, or with `resume_from`'s weights."""
+        return _run_dir().resumed_step
+
+    @property
+    def steps(self) -> int | None:
+        """The last ordered step, if there is one."""
+        return _run_dir().steps
+
+
+class CallbackBeat(Ordered):
     """One rank's heartbeats from callbacks.
 
     Args:
@@ -48,21 +67,6 @@ class CallbackBeat:
     def speaks(self) -> bool:
         """Whether anything is written."""
         return isinstance(self.beat, SupervisedBeat)
-
-    @property
-    def resume_from(self) -> Path | None:
-        """The checkpoint to start from, if the order names one."""
-        return _run_dir().resume_from
-
-    @property
-    def resume_step(self) -> int:
-        """The step to resume after, 0 for a fresh start."""
-        return _run_dir().resumed_step
-
-    @property
-    def steps(self) -> int | None:
-        """The last ordered step, if there is one."""
-        return _run_dir().steps
 
     @property
     def ended(self) -> int:

@@ -18,7 +18,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from gonogo.trainer.callback import CallbackBeat, Next, largest_rate
+from gonogo.trainer.callback import CallbackBeat, Next, Ordered, largest_rate
 
 _OF_SPEED = frozenset(
     (
@@ -34,7 +34,7 @@ _UNTOLD = (
 )
 
 
-class GonogoCallback(TrainerCallback):
+class GonogoCallback(Ordered, TrainerCallback):
     """Heartbeats of a transformers.Trainer.
 
     Args:
@@ -56,21 +56,6 @@ class GonogoCallback(TrainerCallback):
         self._hooks: list[Any] = []
         self._filters: bool | None = None
         """The Trainer's own setting `logging_nan_inf_filter`, while it is switched off."""
-
-    @property
-    def resume_from(self) -> Path | None:
-        """The checkpoint that the order names, for `train(resume_from_checkpoint=…)`."""
-        return self._told.resume_from
-
-    @property
-    def resume_step(self) -> int:
-        """The step to resume after; 0 for a fresh start, or with `resume_from`'s weights."""
-        return self._told.resume_step
-
-    @property
-    def steps(self) -> int | None:
-        """The last ordered step, if there is one."""
-        return self._told.steps
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -17,14 +17,14 @@ from typing import Any
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
-from gonogo.trainer.callback import CallbackBeat, largest_rate
+from gonogo.trainer.callback import CallbackBeat, Ordered, largest_rate
 
 CHECKPOINT = "lightning.ckpt"
 _STEP = "gonogo_step"
 """Key of a checkpoint: its step."""
 
 
-class GonogoCallback(Callback):
+class GonogoCallback(Ordered, Callback):
     """Heartbeats of a lightning.Trainer.
 
     Args:
@@ -59,18 +59,8 @@ class GonogoCallback(Callback):
     @property
     def resume_from(self) -> Path | None:
         """The checkpoint that the order names, for `fit(ckpt_path=…)`."""
-        folder = self._told.resume_from
+        folder = super().resume_from
         return None if folder is None else folder / CHECKPOINT
-
-    @property
-    def resume_step(self) -> int:
-        """The step to resume after; 0 for a fresh start, or with `resume_from`'s weights."""
-        return self._told.resume_step
-
-    @property
-    def steps(self) -> int | None:
-        """The last ordered step, if there is one."""
-        return self._told.steps
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the script's own `max_steps`."""

@@ -171,8 +171,7 @@ class SupervisedBeat(Beat):
         if not self._voice.is_ours:
             return
         self._begin()
-        if taken := LINE_NAMES & numbers.keys():
-            raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
+        _check_names(numbers)
         told = plain({"loss": loss, **numbers})  # outside of the lock: a tensor may wait
         self._judge(told)
         told = sort_out(told, self._own_names)
@@ -264,8 +263,7 @@ class SupervisedBeat(Beat):
         """Write the results of an evaluation."""
         if not self._voice.is_ours:
             return
-        if taken := LINE_NAMES & numbers.keys():
-            raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
+        _check_names(numbers)
         voice = self._voice
         told = sort_out(plain({"val_loss": val_loss, **numbers}), self._own_names)
         voice.say("eval", step=self.ended, **told, **self._lasted("eval"))
@@ -382,6 +380,11 @@ def _ignore_sigterm() -> None:
     """Keep this process's exit code, although torchrun ends the peers of one that left."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def _check_names(numbers: Mapping[str, Any]) -> None:
+    if taken := LINE_NAMES & numbers.keys():
+        raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
 
 
 def _told(error: BaseException) -> dict[str, Any]:

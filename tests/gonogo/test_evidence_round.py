@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.outcome import Detector
 from gonogo.evidence_round import (
     by_relevance,
     is_told,
@@ -109,11 +109,3 @@ def test_a_hang_is_told_by_the_culprits_stack_else_by_what_comes_first(
     halt = finding(Detector.STALL, step=9, evidence=[f"evidence/01_stall/{name}" for name in names])
     found = where_it_stood([halt], rank)
     assert found == (None if told is None else f"evidence/01_stall/{told}")
-
-
-def test_a_hang_that_ended_what_a_leak_waited_to_end_is_told_by_its_own_round() -> None:
-    leak = finding(Detector.MEMORY_LEAK, act=Act.AT_CHECKPOINT, evidence=["evidence/01_leak/proc"])
-    stack = "evidence/02_stall/stacks_rank1.txt"
-    hung = finding(Detector.STALL, step=9, evidence=[stack])
-    assert where_it_stood([leak, hung], 1, OutcomeCode.STALLED) == stack
-    assert where_it_stood([leak, hung], 1, OutcomeCode.RESOURCE_LIMIT) is None

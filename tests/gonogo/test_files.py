@@ -71,15 +71,6 @@ def test_file_and_name_are_synced(folder: Path, monkeypatch: pytest.MonkeyPatch)
     assert synced == [("file", False), ("folder", True)]
 
 
-def test_a_disk_that_refuses_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(spare: Path, path: Path) -> NoReturn:
-        raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
-
-    monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(OSError, match="Input/output"):
-        placed(tmp_path, "a")
-
-
 @pytest.mark.parametrize("before", [None, 0o644, 0o666])
 def test_no_other_user_may_open_a_private_file(before: int | None, tmp_path: Path) -> None:
     path = tmp_path / "up.lock"

@@ -137,14 +137,6 @@ def test_where_nobody_says_whose_the_words_are_those_of_the_rank_that_failed_fir
     assert last_error(text).splitlines()[-1] == last
 
 
-def test_threads_that_a_dying_interpreter_shows_are_no_last_words() -> None:
-    error = "  what():  sizes differ. Is there a distributed collective mismatch in your code?"
-    frames = "".join(f'  File "a.py", line {row} in f\n' for row in range(20))
-    dump = f"Thread 0x7f (most recent call first):\n{frames}\nExtension modules: numpy (total: 1)"
-    said = last_error(f"step 6 begins\n{error}\nFatal Python error: Aborted\n\n{dump}\n")
-    assert said.splitlines()[-2:] == [error, "Fatal Python error: Aborted"]
-
-
 def test_a_line_that_speaks_of_steps_without_end_takes_no_time() -> None:
     """It is read in the service, by the thread that writes; a step far before its loss is one."""
     assert own_lines("step 1 ")

@@ -4,7 +4,6 @@ Each trains six steps of a model of 2 177 parameters unless its docstring says o
 the loss of each step as it sees it.
 """
 
-import multiprocessing
 import os
 import sys
 import time
@@ -63,13 +62,6 @@ def short_steps() -> None:
         tell(loss)
         if number == 250:
             torch.save(net.state_dict(), os.environ["SAVES_TO"])
-
-
-def leaves_at_once() -> None:
-    """A forked child trains, and ends by `os._exit`, as all forked children do."""
-    child = multiprocessing.get_context("fork").Process(target=plain)
-    child.start()
-    child.join()
 
 
 def accumulates() -> None:

@@ -65,13 +65,6 @@ def test_the_sitecustomize_of_the_user_still_runs(tmp_path: Path) -> None:
     assert said.split() == ["theirs", str(theirs / "sitecustomize.py")]
 
 
-def test_a_search_for_torch_before_its_import_changes_nothing(tmp_path: Path) -> None:
-    run = write_order(tmp_path)
-    search = "import importlib.util as u; assert u.find_spec('torch').loader.get_source('torch');"
-    python(run, search + TRAINS)
-    assert lines_of(run)[-1].msg == "done"
-
-
 def test_without_a_run_nothing_is_armed(tmp_path: Path) -> None:
     environ = {**environment(None), "PYTHONPATH": str(SITE)}
     code = "import sys; print([row for row in sys.meta_path if 'Finder' in repr(row)])"

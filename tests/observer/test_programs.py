@@ -79,12 +79,6 @@ def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, na
     assert {row.lr for row in said(lines, "progress")} == {1e-2}
 
 
-def test_a_forked_child_that_trains_reports_its_end(tmp_path: Path) -> None:
-    lines = Observed(tmp_path, "leaves_at_once").lines()
-    assert steps_of(lines, "step_end") == STEPS
-    assert lines[-1].msg == "done"
-
-
 def test_most_of_many_short_steps_are_only_counted(tmp_path: Path) -> None:
     """Each is ended by a line, of the last of several."""
     found = Observed(tmp_path, "short_steps", steps=300)
@@ -187,12 +181,6 @@ def test_ranks_that_no_launcher_names_are_seen(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAMS), "spawns"]
     subprocess.run(command, env=environ, check=True, timeout=240, capture_output=True)
     assert [steps_of(lines_of(run, rank), "step_end") for rank in (0, 1)] == [STEPS, STEPS]
-
-
-def test_a_rank_beyond_the_ordered_ones_is_recorded_and_shows_that(tmp_path: Path) -> None:
-    found = Observed(tmp_path, "plain", RANK="1")
-    assert (found.code, lines_of(found.run)) == (0, [])
-    assert steps_of(found.lines(1), "step_end") == STEPS
 
 
 def test_accelerate_is_seen(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ and shapes; TensorBoard's own writer is used where it is installed.
 from __future__ import annotations
 
 import math
-import threading
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -167,15 +166,6 @@ def test_an_error_of_the_tracker_is_the_programs(heard: Any) -> None:
     with pytest.raises(TypeError):
         heard.run.log()
     assert not heard.training.is_over
-
-
-def test_another_thread_moves_no_section(heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Rank, "may_log", False)
-    thread = threading.Thread(target=heard.run.log, args=({"acc": 2},))
-    thread.start()
-    thread.join()
-    assert heard.rank.rows == []
-    assert heard.own.take() == [(4, {"acc": 2.0})]
 
 
 def test_an_error_of_ours_ends_the_observation_alone(heard: Any) -> None:

@@ -93,23 +93,6 @@ def test_a_later_optimizer_follows_after_three_steps_which_count(observed: Train
     assert losses(observed) == [1.0] * 5 + [0.0, 1.0, 2.0, 3.0]
 
 
-def test_a_later_stage_may_have_several_optimizers(observed: Training) -> None:
-    first = Optimizer(observed)
-    step(observed, first, times=5)
-    one, other = Optimizer(observed, size=5), Optimizer(observed, size=5)
-    for _ in range(6):
-        step(observed, one)
-        step(observed, other, loss=2.0)
-    assert len(losses(observed)) == 11
-
-
-def test_stages_of_optimizers_that_were_made_at_the_beginning_count(observed: Training) -> None:
-    stages = [Optimizer(observed) for _ in range(3)]
-    for optimizer in stages:
-        step(observed, optimizer, times=20)
-    assert losses(observed) == [1.0] * 60
-
-
 @pytest.mark.parametrize("critics", [1, 2])
 def test_alternating_optimizers_make_one_step_together(observed: Training, critics: int) -> None:
     critic, actor = Optimizer(observed, size=4), Optimizer(observed)
@@ -117,15 +100,6 @@ def test_alternating_optimizers_make_one_step_together(observed: Training, criti
         step(observed, critic, times=critics)
         step(observed, actor)
     assert losses(observed) == [1.0 + critics] * 30
-
-
-def test_a_larger_optimizer_that_never_steps_loses_no_step(observed: Training) -> None:
-    idle, used = Optimizer(observed, size=99), Optimizer(observed)
-    step(observed, used, times=7)
-    rank: Any = observed.rank
-    assert rank.losses == [1.0] * 7
-    assert rank.booted == [99, 10]
-    assert idle.state == {}
 
 
 def test_two_optimizers_of_one_backward_pass_make_one_step(observed: Training) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir
 from tests.trainer.runs import exit_codes, lines_of, run_loop, said, steps_of, write_order
 
@@ -34,16 +33,6 @@ def test_both_ranks_leave_after_the_same_step(halted: RunDir, rank: int) -> None
 def test_the_checkpoint_of_that_step_is_whole(halted: RunDir) -> None:
     folder = halted.checkpoints / "step_000003"
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model.pt"]
-
-
-def test_ranks_say_what_they_are(halted: RunDir) -> None:
-    facts = judge_directory(halted.path)["facts"]
-    told = [facts["identity"][str(rank)] for rank in (0, 1)]
-    assert told[0] == told[1]
-    assert (told[0]["params"], told[0]["world_size"], told[0]["device"]) == (9, 2, "cpu")
-    assert {
-        line.backend for rank in (0, 1) for line in said(lines_of(halted.path, rank), "boot")
-    } == {"DDP"}
 
 
 def test_waiting_for_the_other_rank_is_counted(halted: RunDir) -> None:

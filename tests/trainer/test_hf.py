@@ -50,11 +50,6 @@ def test_losses_and_norms_are_those_that_the_trainer_logs(pair: Path, rank: int)
     assert [line.lr for line in progress] == [row["learning_rate"] for row in log]
 
 
-def test_tokens_are_those_of_all_ranks(pair: Path) -> None:
-    per_step = 2 * 2 * 2 * 16  # ranks, batches a step, sequences a batch, tokens a sequence
-    assert {line.tokens for line in said(lines_of(pair), "step_end")} == {per_step}
-
-
 def test_a_judge_sees_steps_losses_and_sections(pair: Path) -> None:
     facts = judge_directory(pair)["facts"]
     for rank in ("0", "1"):
@@ -106,18 +101,6 @@ def test_other_ways_to_train_tell_the_same(tmp_path: Path, args: dict[str, objec
 
 
 @pytest.mark.long
-def test_a_trainer_that_begins_again_with_smaller_batches_tells_each_once(tmp_path: Path) -> None:
-    args = {"auto_find_batch_size": True, "save_strategy": "no"}
-    assert train(tmp_path, {"oom_at": 1, "args": args}) == 0
-    lines = lines_of(tmp_path)
-    log = [row for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
-    told = [line.loss for line in said(lines, "progress")]
-    assert told == pytest.approx([row["loss"] for row in log], rel=1e-5)
-    assert {line.tokens for line in said(lines, "step_end")} == {32}  # of one sequence a batch
-    assert (len(told), lines[-1].msg) == (6, "done")
-
-
-@pytest.mark.long
 def test_a_loss_that_the_trainer_filters_is_told(tmp_path: Path) -> None:
     args = {"label_smoothing_factor": 0.1, "save_strategy": "no", "eval_strategy": "steps"}
     assert train(tmp_path, {"nan_at": 3, "args": args}) == 0
@@ -137,22 +120,6 @@ def test_a_loss_that_is_not_trained_by_is_not_told(every: int, tmp_path: Path) -
     told = [line.loss for line in said(lines_of(tmp_path), "progress")]
     log = [row["loss"] for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
     assert told == (pytest.approx(log, rel=1e-5) if every == 1 else [None] * 6)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("told", [False, True])
-def test_steps_of_one_that_begins_again_later_count_anew(tmp_path: Path, told: bool) -> None:
-    args = {"auto_find_batch_size": True, "save_strategy": "no"}
-    assert train(tmp_path, {"oom_at": 4, "told": told, "args": args}) == 0
-    lines = lines_of(tmp_path)
-    anew = [line for line in lines if line.boot == lines[-1].boot]
-    log = [row for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
-    assert [line.loss for line in said(anew, "progress")] == pytest.approx(
-        [row["loss"] for row in log], rel=1e-5
-    )
-    assert steps_of(anew, "step_end") == STEPS, "all that were ordered"
-    assert steps_of(lines, "step_end") == [1, 2, 3, *STEPS]
-    assert [line.step for line in said(lines, "done")] == [3, 6]
 
 
 @pytest.mark.long

@@ -68,12 +68,6 @@ def test_evaluations_are_said_and_the_sanity_check_is_none(finished: Path) -> No
     assert lines[2].section == "eval", "the sanity check, before the first step"
 
 
-def test_an_evaluation_that_logs_no_loss_tells_none_of_an_earlier_one(tmp_path: Path) -> None:
-    assert train(tmp_path / "run", {"log_until": 4}) == 0
-    told = said(lines_of(tmp_path / "run"), "eval")
-    assert [line.step for line in told] == [2]
-
-
 def test_its_own_checkpoints_are_said(finished: Path) -> None:
     told = said(lines_of(finished), "checkpoint")
     assert [line.step for line in told] == [3, 6]
@@ -100,11 +94,6 @@ def halted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run_loop("lightning", folder, json.dumps({"halt_at": 3}), ranks=2)
     assert exit_codes(done.stderr) == {3}, done.stderr
     return folder
-
-
-def test_losses_of_two_ranks_are_averaged(halted: Path) -> None:
-    told = [[line.loss for line in said(lines_of(halted, rank), "progress")] for rank in (0, 1)]
-    assert told[0] == told[1]
 
 
 def test_it_saves_as_the_order_says_and_stops_at_its_last_step(tmp_path: Path) -> None:

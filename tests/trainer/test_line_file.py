@@ -143,27 +143,6 @@ def _target(row: Path) -> str:
         return ""  # that of the listing itself
 
 
-def test_closing_what_the_script_has_closed_closes_nothing_of_its_own(tmp_path: Path) -> None:
-    file = LineFile(tmp_path / "h")
-    number = _number(tmp_path / "h")
-    os.close(number)
-    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
-    assert other == number
-    file.close()
-    assert os.write(other, b"alive") == 5
-    os.close(other)
-
-
-def test_a_folder_that_appears_later_gets_every_line(tmp_path: Path) -> None:
-    file = LineFile(tmp_path / "later" / "h")
-    file.append(b"one\n")
-    assert file.failures == 2
-    (tmp_path / "later").mkdir()
-    file.append(b"two\n")
-    file.close()
-    assert (tmp_path / "later" / "h").read_bytes() == b"one\ntwo\n"
-
-
 def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Path) -> None:
     (tmp_path / "h").write_bytes(b'{"v": 1}\n{"v": 1, "ts"')
     file = LineFile(tmp_path / "h")

@@ -20,7 +20,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.records import Manifest
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.trainer import run_dir, supervised
+from gonogo.trainer import run_dir
 from gonogo.trainer.encoding import MOST_NAMES
 from tests.servers import wait_until
 from tests.trainer.runs import TALKATIVE, lines_of, run_of, said, steps_of, write_order
@@ -75,58 +75,12 @@ def test_every_ordered_step_is_whole_and_none_is_opened_after_the_last(run: Path
     assert all(earlier.mono <= later.mono for earlier, later in pairwise(lines))
 
 
-def test_a_host_without_a_thread_ends_no_program_that_attaches(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A pod's limit, `ulimit -u`: the program ended with our traceback, and was NO_GO."""
-    start = threading.Thread.start
-
-    def refuse(_: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    def speaks() -> bool:
-        return any(thread.name == "gonogo" for thread in threading.enumerate())
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        assert not speaks()
-        monkeypatch.setattr(threading.Thread, "start", start)
-        train(beat, 3)
-        assert speaks()
-    assert steps_of(lines_of(run), Msg.STEP_END) == [1, 2, 3, 4]
-    assert not speaks()
-
-
-def test_the_judge_sees_the_steps_and_their_losses(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        for number in range(1, 5):
-            with beat.section("forward"):
-                beat.step(loss=1.0 / number, tokens=100)
-    facts = judge_directory(run)["facts"]
-    rank = facts["ranks"]["0"]
-    assert (rank["last_step"], rank["done_step"], rank["gaps"], rank["tokens"]) == (4, 4, 0, [100])
-    assert rank["missing"]["count"] == rank["without_loss"]["count"] == 0
-
-
 def test_a_step_is_open_as_soon_as_the_one_before_has_ended(run: Path) -> None:
     with gonogo.trainer.attach(run) as beat:
         assert lines_of(run)[-1].msg == "step_start"
         beat.step(loss=1.0)
         last = lines_of(run)[-1]
         assert (last.msg, last.step) == ("step_start", 2)
-
-
-def test_numbers_that_are_not_finite_are_named(run: Path) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=math.nan, grad_norm=math.inf, lr=-math.inf, own={"x": [math.nan]})
-        assert not beat.finite
-    raw = json.loads(load_all_lines(RunDir(run).heartbeat(0))[2])
-    assert (raw["loss"], raw["grad_norm"], raw["lr"]) == ("NaN", "Infinity", "-Infinity")
-    assert raw["own"] == {"x": ["NaN"]}
-    (progress,) = said(lines_of(run), "progress")
-    assert progress.loss is not None
-    assert math.isnan(progress.loss)
 
 
 def test_numbers_of_the_scripts_own_stand_apart_and_are_bounded(run: Path) -> None:
@@ -225,21 +179,6 @@ def test_a_section_that_lasts_is_told_by_the_thread(run: Path) -> None:
         )
     told = next(line for line in said(lines_of(run), "section") if line.section == "backward")
     assert (told.section_age_s or 0.0) >= 1.0
-
-
-@pytest.mark.parametrize("pause", ["eval", "checkpoint"])
-def test_parts_of_a_step_within_a_pause_are_the_pause(run: Path, pause: Any) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        with beat.section(pause):
-            told = len(lines_of(run))
-            with beat.section("forward"):
-                beat.eval(2.0)
-            for _ in beat.batches([1, 2]):
-                pass
-            (line,) = lines_of(run)[told:]
-            assert (line.msg, line.section) == ("eval", pause)
-    assert all(end.step_sections is None for end in said(lines_of(run), "step_end"))
 
 
 def test_a_loader_that_fails_says_why(run: Path) -> None:
@@ -419,22 +358,6 @@ def test_without_go_it_ends_with_4(
     assert not said(lines_of(run), "step_start")
 
 
-def test_the_limit_begins_when_every_rank_has_spoken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A peer that imports for minutes costs nobody the run."""
-    monkeypatch.setattr(run_dir, "GO_LIMIT_S", 0.05)
-    run = write_order(tmp_path / "run", go=False, world_size=2)
-    peer = RunDir(run).heartbeat(1)
-    late = threading.Timer(0.6, peer.touch)
-    late.start()
-    with pytest.raises(SystemExit) as ended:
-        gonogo.trainer.attach(run)
-    assert peer.exists(), "it gave up before its peer had come"
-    late.join()
-    assert ended.value.code == 4
-
-
 def test_what_the_order_checks_and_the_script_does_not_tell_is_said_in_its_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -451,26 +374,6 @@ def test_a_halt_before_go_ends_it_with_3(tmp_path: Path) -> None:
         gonogo.trainer.attach(run)
     assert ended.value.code == 3
     assert [line.msg for line in lines_of(run)] == ["boot", "halt_seen"]
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "\xff"], ids=["empty", "torn", "list", "bytes"])
-def test_an_order_that_cannot_be_read_is_said_at_once(tmp_path: Path, text: str) -> None:
-    (tmp_path / "order.json").write_bytes(text.encode("latin-1"))
-    with pytest.raises(ValueError, match=r"order\.json"):
-        gonogo.trainer.attach(tmp_path)
-    assert not RunDir(tmp_path).heartbeat(0).exists()
-
-
-def test_nothing_is_said_twice_by_one_process(
-    run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with gonogo.trainer.attach(run) as beat:
-        with gonogo.trainer.attach(run) as other:
-            other.step(loss=9.0)
-        train(beat)
-    assert "attached" in capsys.readouterr().err
-    assert steps_of(lines_of(run), "step_end") == [1, 2, 3, 4]
-    assert len(said(lines_of(run), "done")) == 1
 
 
 # Checkpoints
@@ -500,53 +403,6 @@ def test_a_checkpoint_in_the_run_directory_gets_a_manifest_that_holds(run: Path)
     (told,) = said(lines_of(run), "checkpoint")
     assert (told.path, told.step, told.section) == ("checkpoints/step_000002", 2, "checkpoint")
     assert told.dt is not None
-
-
-def test_one_that_is_sealed_beside_the_steps_moves_no_rank(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sealing, trained = threading.Event(), threading.Event()
-
-    def seal(*_: object) -> None:
-        sealing.set()
-        assert trained.wait(60.0)
-
-    monkeypatch.setattr(supervised, "save_manifest", seal)
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        folder = beat.checkpoint_path()
-        assert folder is not None
-        folder.mkdir(parents=True)
-        thread = threading.Thread(target=beat.checkpoint, args=(folder,))
-        with beat.section("forward"):
-            thread.start()
-            assert sealing.wait(60.0)
-            train(beat, 3)
-            trained.set()
-            thread.join()
-            train(beat, 2)
-    lines = lines_of(run)
-    assert {line.section for line in lines} == {"boot", None, "forward"}
-    assert len(said(lines, "checkpoint")) == 1
-
-
-def test_a_manifest_that_the_disk_refuses_is_an_error_and_ends_nothing(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(supervised, "save_manifest", refuse)
-    with gonogo.trainer.attach(run) as beat:
-        beat.step(loss=1.0)
-        saved(beat)
-        train(beat, 3)
-    lines = lines_of(run)
-    (told,) = said(lines, "error")
-    assert (told.type, told.section) == ("OSError", "checkpoint")
-    assert told.text == "[Errno 28] No space left on device"
-    assert not said(lines, "checkpoint")
-    assert lines[-1].msg == "done"
 
 
 @pytest.mark.parametrize(

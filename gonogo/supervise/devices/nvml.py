@@ -9,6 +9,7 @@ whole GPU. Not covered: several drivers; MPS, whose server looks like another us
 
 import importlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 from gonogo.contract.device import DeviceReadings
@@ -76,71 +77,56 @@ class Nvml:
 
     def read(self, device: Device) -> DeviceReadings:
         """Return the readings of one device."""
-        memory = _known(lambda: self._ask("nvmlDeviceGetMemoryInfo", device))
+        memory = _known(lambda: self._ask("nvmlDeviceGetMemoryInfo", device.uuid))
+        usage = _known(lambda: self._ask("nvmlDeviceGetUtilizationRates", device.uuid))
+        power_mw = self._number("nvmlDeviceGetPowerUsage", device)
+        counter = ("NVML_MEMORY_ERROR_TYPE_UNCORRECTED", "NVML_VOLATILE_ECC")
+        errors = self._number("nvmlDeviceGetTotalEccErrors", device, *counter)
         return DeviceReadings(
-            util=_known(lambda: float(self._ask("nvmlDeviceGetUtilizationRates", device).gpu)),
+            util=None if usage is None else float(usage.gpu),
             mem_used_mb=None if memory is None else memory.used / MB,
             mem_total_mb=device.mem_total_mb if memory is None else memory.total / MB,
-            sm_clock_mhz=_known(
-                lambda: float(self._of_gpu("nvmlDeviceGetClockInfo", device, "NVML_CLOCK_SM"))
-            ),
-            power_w=_known(lambda: float(self._of_gpu("nvmlDeviceGetPowerUsage", device)) / 1000),
-            temp_c=_known(
-                lambda: float(
-                    self._of_gpu("nvmlDeviceGetTemperature", device, "NVML_TEMPERATURE_GPU")
-                )
-            ),
+            sm_clock_mhz=self._number("nvmlDeviceGetClockInfo", device, "NVML_CLOCK_SM"),
+            power_w=None if power_mw is None else power_mw / 1000,
+            temp_c=self._number("nvmlDeviceGetTemperature", device, "NVML_TEMPERATURE_GPU"),
             throttle=_known(lambda: self._throttle(device)),
-            ecc_uncorrected=_known(
-                lambda: int(
-                    self._of_gpu(
-                        "nvmlDeviceGetTotalEccErrors",
-                        device,
-                        "NVML_MEMORY_ERROR_TYPE_UNCORRECTED",
-                        "NVML_VOLATILE_ECC",
-                    )
-                )
-            ),
+            ecc_uncorrected=None if errors is None else int(errors),
             remap_pending=_known(lambda: any(self._remapped(device))),
             nvlink_errors=_known(lambda: self._link_errors(device)),
             xids=_known(lambda: self._xids(device)),
         )
 
+    def _number(self, name: str, device: Device, *constants: str) -> float | None:
+        """Return a number about the GPU that a device is, or is a slice of."""
+        return _known(lambda: float(self._ask(name, device.whole, *constants)))
+
     def health(self, device: Device) -> DeviceHealth:
         """Return what is on a device, and whether its memory is sound."""
-        rows = _known(lambda: self._ask("nvmlDeviceGetComputeRunningProcesses", device))
+        rows = _known(lambda: self._ask("nvmlDeviceGetComputeRunningProcesses", device.uuid))
         return DeviceHealth(
             processes=None if rows is None else sorted({int(row.pid) for row in rows}),
             remap_failed=_known(lambda: self._remapped(device)[1]),
-            ecc_on=_known(lambda: bool(self._of_gpu("nvmlDeviceGetEccMode", device)[0])),
+            ecc_on=_known(lambda: bool(self._ask("nvmlDeviceGetEccMode", device.whole)[0])),
         )
 
     def _throttle(self, device: Device) -> list[str]:
-        bits = int(self._of_gpu("nvmlDeviceGetCurrentClocksThrottleReasons", device))
+        bits = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", device.whole))
         return [name for bit, name in REASONS.items() if bits & bit]
 
     def _remapped(self, device: Device) -> tuple[bool, bool]:
         """Return whether a row waits to be remapped, and whether one could not be."""
-        *_, pending, failed = self._of_gpu("nvmlDeviceGetRemappedRows", device)
+        *_, pending, failed = self._ask("nvmlDeviceGetRemappedRows", device.whole)
         return bool(pending), bool(failed)
 
     def _link_errors(self, device: Device) -> int:
         """Return replays, recoveries and checksum errors of all links together."""
         found: list[int] = []
+        counters = [f"NVML_NVLINK_ERROR_DL_{name}" for name in _LINK_ERRORS]
         for link in range(self._named("NVML_NVLINK_MAX_LINKS")):
             try:
-                if self._of_gpu("nvmlDeviceGetNvLinkState", device, link):
-                    found += [
-                        int(
-                            self._of_gpu(
-                                "nvmlDeviceGetNvLinkErrorCounter",
-                                device,
-                                link,
-                                f"NVML_NVLINK_ERROR_DL_{name}",
-                            )
-                        )
-                        for name in _LINK_ERRORS
-                    ]
+                if self._ask("nvmlDeviceGetNvLinkState", device.whole, link):
+                    ask = partial(self._ask, "nvmlDeviceGetNvLinkErrorCounter", device.whole, link)
+                    found += [int(ask(counter)) for counter in counters]
             except DeviceUnreadable:
                 break  # there are no more links
         if not found:
@@ -204,7 +190,7 @@ class Nvml:
         """Return the GPU instance of a slice; None for a whole GPU, or where nobody says."""
         if device.parent is None:
             return None
-        return _known(lambda: int(self._ask("nvmlDeviceGetGpuInstanceId", device)))
+        return _known(lambda: int(self._ask("nvmlDeviceGetGpuInstanceId", device.uuid)))
 
     def _next_event(self, events: Any) -> Any | None:
         """Return the next event without waiting, or None."""
@@ -215,15 +201,8 @@ class Nvml:
         except self._named("NVMLError") as error:
             raise DeviceUnreadable(str(error)) from error
 
-    def _ask(self, name: str, device: Device, *more: Any) -> Any:
-        """Ask about a device; names of constants among the arguments are looked up."""
-        return self._ask_by_uuid(name, device.uuid, *more)
-
-    def _of_gpu(self, name: str, device: Device, *more: Any) -> Any:
-        """Ask about the GPU that a device is, or is a slice of."""
-        return self._ask_by_uuid(name, device.whole, *more)
-
-    def _ask_by_uuid(self, name: str, uuid: str, *more: Any) -> Any:
+    def _ask(self, name: str, uuid: str, *more: Any) -> Any:
+        """Ask about a device; texts among the arguments are names of constants."""
         arguments = [self._named(row) if isinstance(row, str) else row for row in more]
         return self._call(name, self._call("nvmlDeviceGetHandleByUUID", uuid), *arguments)
 

@@ -15,11 +15,16 @@ The rules, in this order:
 
 No rule applies while a rank of the run still works, by the times in the dumps.
 
-Not covered: a kernel that never ends between two collectives, unless the recorder has start times
-(TORCH_NCCL_ENABLE_TIMING=1); a link that breaks in the middle of a collective, which looks like the
-device of one rank; coalesced messages, whose peers the recorder does not name; a rank that waits on
-the host for another rank (a store, a file); two faults at once. The method follows what is public
-about nvidia-resiliency-ext (attribution/trace_analyzer) and torch.distributed.flight_recorder.
+Not covered:
+
+- a kernel that never ends between two collectives, without start times in the recorder
+  (TORCH_NCCL_ENABLE_TIMING=1);
+- a link that breaks in the middle of a collective, which looks like the device of one rank;
+- coalesced messages, whose peers the recorder does not name;
+- a rank that waits on the host for another one (a store, a file); two faults at once.
+
+The method follows nvidia-resiliency-ext (attribution/trace_analyzer) and
+torch.distributed.flight_recorder.
 """
 
 import json
@@ -239,9 +244,9 @@ def _alone(calls: Mapping[int, Entry], what: str) -> int | None:
 def _unfinished(groups: Sequence[_Group]) -> Standing | None:
     """Return the ranks whose device has not ended what that of a peer has ended.
 
-    A device that dies in the middle of a collective may keep peers in it as well, so a single
-    collective proves something only if one rank alone is still in it. Two collectives always do:
-    no peer can end the second one before all have taken part in the first one.
+    A device that dies in a collective may keep peers in it, too. So a single collective is proof
+    only if one rank alone is still in it. Two collectives always are: no peer can end the second
+    one before all have taken part in the first one.
     """
     found: dict[int, _Group] = {}
     for group in groups:

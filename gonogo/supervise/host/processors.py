@@ -9,7 +9,7 @@ Not covered: runs on several nodes; names of processes that ended between two lo
 import os
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -105,13 +105,7 @@ class HostCpuProbe:
         for entry in os.scandir(self._proc):
             if entry.name.isdecimal() and (found := _process(Path(entry.path) / "stat")):
                 processes[int(entry.name)] = found
-        return Usage(
-            at=usage.at,
-            pressure_us=usage.pressure_us,
-            waited_ns=usage.waited_ns,
-            busy_ticks=self._busy_ticks(),
-            processes=processes,
-        )
+        return replace(usage, busy_ticks=self._busy_ticks(), processes=processes)
 
     def _others(
         self, before: Usage, usage: Usage, over_s: float

@@ -1,1 +1,1 @@
-"""What is started for an order, and what stands around each rank? Standard library only."""
+"""Start the ranks of an order, wrap each of them, and read what their programs print."""

@@ -246,18 +246,13 @@ class NodeTold:
     """The same on all nodes of a launch; empty if unknown."""
 
 
-def find_launcher(environ: Mapping[str, str]) -> NodeLauncher | None:
-    """Return the launcher that started this process: the innermost, so the first row that fits."""
-    return next((row for row in NODE_LAUNCHERS if row.node in environ), None)
-
-
 def read_node(environ: Mapping[str, str]) -> NodeTold | None:
     """Return which node this is, from its launcher; None without a known launcher.
 
     Raises:
         NoPlace: a number cannot be read, or there are several processes on a node.
     """
-    row = find_launcher(environ)
+    row = next((row for row in NODE_LAUNCHERS if row.node in environ), None)
     if row is None:
         return None
     if row.local is not None and environ.get(row.local, "0") != "0":
@@ -285,15 +280,13 @@ def told_node(order: Mapping[str, Any], environ: Mapping[str, str]) -> int:
     nodes = count_nodes(order)
     if nodes == 1:
         return 0
-    row = find_launcher(environ)
-    count = None if row is None else _first(environ, row.counts)
-    if count is not None and _alike(count) != str(nodes):
-        raise NoPlace(f"the order has {nodes} nodes, and it was started on {count}")
-    node = None if row is None else environ[row.node]
-    if node is None or _NUMBER.fullmatch(node) is None:
+    told = read_node(environ)
+    if told is None:
         names = ", ".join(row.node for row in NODE_LAUNCHERS)
         raise NoPlace(f"nobody says which of {nodes} nodes this is (--node, {names})")
-    return int(node)
+    if told.nodes not in (None, nodes):
+        raise NoPlace(f"the order has {nodes} nodes, and it was started on {told.nodes}")
+    return told.node
 
 
 def first_host(listed: str) -> str | None:

@@ -94,7 +94,7 @@ class Count:
         Args:
             number: as printed.
             total: the number behind it (`8/80`).
-            told: what only a step computes anew (its loss); None where the line has none.
+            told: a value that only a new step changes (its loss); None: the line has none.
             now: seconds on a steady clock.
             bar: whether it is the number of steps that are done, 0 at first.
         """
@@ -166,7 +166,7 @@ class PrintedSteps:
 
     Args:
         patterns: the formats, the most exact first.
-        steps: the last ordered step; None where nobody says.
+        steps: the last ordered step; None if unknown.
         guessed: whether nobody chose the patterns.
         rank: whose steps a line shows that names no rank.
     """

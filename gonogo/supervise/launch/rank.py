@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json, save_json
@@ -57,6 +57,7 @@ LAST_WORDS_S = 10.0
 _STAMP_BYTES = 2**14
 """Room held on the disk for the exit record."""
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
+_T, _R = TypeVar("_T"), TypeVar("_R")
 
 
 def main(argv: list[str]) -> int:
@@ -102,18 +103,27 @@ def main(argv: list[str]) -> int:
         save_rank_record(asked.dir, rank, RankRecord(ref=ref, wrapper=os.getpid()), time.time())
         return True
 
-    looking = Looking(asked.dir, order, rank, child.pid, here=here, begin=begin)
-    status, was_asked = _wait(child, looking, record)
+    reads, seeks = bool(order.get("patterns")), bool(order.get("command"))
+    read_by = partial(OutputLines, asked.dir, order, log, child.pid, rank=rank, begin=begin)
+    reader = Guarded("reading its output", read_by if reads else None)
+    find_by = partial(Launched, asked.dir, order, child.pid, here)
+    finder = Guarded("looking for its ranks", find_by if seeks else None)
+    every_s = _READ_EVERY_S if reads or seeks else 1.0
+    status, was_asked = _wait(child, reader, finder, record, every_s=every_s)
     code, number = (status, None) if status >= 0 else (None, -status)
     ended = Ended(code=code, signal=number, at=time.time())
-    close = partial(looking.close, status, asked=was_asked)
-    if is_all := looking.read(_STAMPED_WITHIN_S):
+
+    def close() -> None:
+        reader.do(lambda lines: lines.close(status, asked=was_asked), None)
+
+    if is_all := reader.do(lambda lines: lines.read(_STAMPED_WITHIN_S), True):
         close()  # before the exit record: its readers expect all lines
-    launched = looking.launched
-    if rank not in _save_ends(launched):
-        stamp = replace(
-            ended, lost_peer=launched is None and _missed(asked.dir, order, rank, ended)
-        )
+    has_ranks = finder.made is not None
+    known = finder.do(Launched.save_ends, frozenset[int]()) if has_ranks else ()
+    if rank not in known:
+        missed = Guarded("reading its last words", lambda: ended)
+        lost = not has_ranks and missed.do(partial(lost_a_peer, asked.dir, order, rank), False)
+        stamp = replace(ended, lost_peer=lost)
         tell = partial(_tell_end, asked.dir / f"exit_rank{rank}.json", stamp, reserve)
         _weather.tried("how it ended", tell, None)
     if not is_all:
@@ -206,93 +216,41 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
             stream.close()
 
 
-class Looking:
-    """Looks at the output of a running program, and for the ranks of a launcher.
-
-    What the host refuses is tried again. Any other failure ends only the looking, not the wrapper.
+class Guarded(Generic[_T]):
+    """A task beside the program: what the host refuses is tried again, another failure ends it.
 
     Args:
-        folder: the run directory.
-        order: the order as data.
-        rank: of the output.
-        pid: of the program.
-        here: the ranks of this node; None: all.
-        begin: bytes that the log had before it.
+        what: name of the task.
+        make: builds what does it; None: there is no such task.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        order: dict[str, Any],
-        rank: int,
-        pid: int,
-        *,
-        here: range | None = None,
-        begin: int,
-    ) -> None:
-        self._reader: OutputLines | None = None
-        self.launched: Launched | None = None
-        """The ranks of a launcher; None without one."""
-        log = folder / f"rank{rank}.log"
-        self._read_by = partial(OutputLines, folder, order, log, pid, rank=rank, begin=begin)
-        self._look_by = partial(Launched, folder, order, pid, here)
-        self._reads, self._looks = bool(order.get("patterns")), bool(order.get("command"))
-        self._is_all = True
+    def __init__(self, what: str, make: Callable[[], _T] | None) -> None:
+        self._what, self._make = what, make
+        self.made: _T | None = None
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is nothing to do."""
-        return not self._reads and not self._looks
+    def do(self, work: Callable[[_T], _R], otherwise: _R) -> _R:
+        """Return what `work` returns, or `otherwise`."""
+        if self._make is None:
+            return otherwise
+        try:
+            return _weather.tried(self._what, partial(self._do, work, self._make), otherwise)
+        except Exception as error:  # noqa: BLE001 - the wrapper must outlive the program
+            print(f"gonogo: {self._what} ended: {error!r}", file=sys.stderr)
+            self._make = self.made = None
+            return otherwise
 
-    def look(self) -> None:
-        """Look once."""
-        self.read(_LOOK_S)
-        if self._looks and not _goes_on(self._seek, "its ranks", "are looked for"):
-            self._looks, self.launched = False, None
-
-    def read(self, within_s: float) -> bool:
-        """Read for at most so long; return whether everything was read."""
-        self._is_all = True
-        read = partial(self._read, within_s)
-        if self._reads and not _goes_on(read, "its output", "is read"):
-            self._reads, self._reader = False, None
-        return self._is_all
-
-    def close(self, status: int, *, asked: bool) -> None:
-        """Read what is left.
-
-        Args:
-            status: how the program ended.
-            asked: whether it was told to end.
-        """
-        if self._reads:
-            _goes_on(partial(self._close, status, asked=asked), "its output", "is read")
-
-    def _read(self, within_s: float) -> None:
-        self._reader = self._reader or self._read_by()
-        self._is_all = self._reader.read(within_s)
-
-    def _close(self, status: int, *, asked: bool) -> None:
-        self._reader = self._reader or self._read_by()
-        self._reader.close(status, asked=asked)
-
-    def _seek(self) -> None:
-        self.launched = self.launched or self._look_by()
-        self.launched.look(time.monotonic())
-
-
-def _goes_on(look: Callable[[], None], what: str, done: str) -> bool:
-    """Look; return whether to look again: not after a failure other than the host's."""
-    try:
-        _weather.tried(what, look, None)
-    except Exception as error:  # noqa: BLE001 - the wrapper must outlive the program
-        print(f"gonogo: {what} {done} no more: {error!r}", file=sys.stderr)
-        return False
-    return True
+    def _do(self, work: Callable[[_T], _R], make: Callable[[], _T]) -> _R:
+        self.made = self.made or make()
+        return work(self.made)
 
 
 def _wait(
-    child: subprocess.Popen[bytes], looking: Looking, record: Callable[[], bool]
+    child: subprocess.Popen[bytes],
+    reader: Guarded[OutputLines],
+    finder: Guarded[Launched],
+    record: Callable[[], bool],
+    *,
+    every_s: float,
 ) -> tuple[int, bool]:
     """Pass signals on until the program has ended; record its process when the disk takes it.
 
@@ -303,30 +261,13 @@ def _wait(
     recorded = _weather.tried("which process it is", record, False)
     while (status := child.poll()) is None:
         recorded = recorded or _weather.tried("which process it is", record, False)
-        found = signal.sigtimedwait(_WAITED, 1.0 if looking.is_idle else _READ_EVERY_S)
+        found = signal.sigtimedwait(_WAITED, every_s)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo not in _CALLS
             child.send_signal(found.si_signo)
-        looking.look()
+        reader.do(lambda lines: lines.read(_LOOK_S), True)
+        finder.do(lambda ranks: ranks.look(time.monotonic()), None)
     return status, asked
-
-
-def _save_ends(launched: Launched | None) -> frozenset[int]:
-    """Write how a launcher's ranks ended; return those ranks."""
-    try:
-        return frozenset() if launched is None else launched.save_ends()
-    except Exception as error:  # noqa: BLE001 - the command's own end follows
-        print(f"gonogo: how its ranks ended cannot be written: {error!r}", file=sys.stderr)
-        return frozenset()
-
-
-def _missed(folder: Path, order: dict[str, Any], rank: int, ended: Ended) -> bool:
-    """Whether a rank's log says that it lost a peer."""
-    try:
-        return lost_a_peer(folder, order, rank, ended)
-    except Exception as error:  # noqa: BLE001 - its end is recorded all the same
-        print(f"gonogo: its last words cannot be read: {error!r}", file=sys.stderr)
-        return False
 
 
 def _die_by(number: int) -> None:

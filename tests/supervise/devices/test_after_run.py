@@ -116,20 +116,6 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
     assert "900 MB of its memory are in use" in row.reason
 
 
-@pytest.mark.parametrize(("node", "faulty"), [(0, set()), (1, {3})])
-def test_another_node_waits_until_the_first_has_told_how_the_run_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, faulty: set[int]
-) -> None:
-    """Node 0's own devices are looked at once it has."""
-    run_dir = make_run_dir(tmp_path, make_order(profile="h200", world_size=4, nodes=2))
-    found = {"detector": "hardware", "severity": "halt", "rank": 3, "at": 1.0, "key": "k"}
-    run_dir.findings.write_text(json.dumps({**found, "text": "Xid 79"}) + "\n")
-    ended = {"reason": OutcomeCode.HARDWARE, "ended_by": Actor.WATCHDOG}
-    record = completed().model_copy(update=ended).wire()
-    monkeypatch.setattr(after_run.time, "sleep", lambda _: save_json(run_dir.exit, record))
-    assert after_run._await_end(run_dir, node, 60.0) == faulty
-
-
 @pytest.mark.parametrize("now", ["a stale handle", "torn"])
 def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: str

@@ -275,13 +275,3 @@ def test_a_sampler_that_makes_its_rounds_is_left_alone(tmp_path: Path) -> None:
         os.utime(alive, (second, second))
         sampling.tend(float(second))
     assert nursery.sent == []
-
-
-def test_when_the_run_is_over_the_sampler_is_ended_and_stays_so(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    sampling.tend(0.0)
-    sampling.stop()
-    assert nursery.sent == [1001]
-    sampling.note(1001, Ended(code=None, signal=9, at=0.0), 1.0)
-    assert tended(sampling, 1.0, 300.0) == []

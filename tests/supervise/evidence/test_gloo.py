@@ -101,30 +101,12 @@ def test_a_rank_outside_of_a_group_is_not_missing_from_it() -> None:
     assert (found.only, found.group, found.missing) == (0, "5", [1])
 
 
-def test_a_collective_that_ranks_are_missing_from_is_told_before_an_older_one_that_all_are_in() -> (
-    None
-):
-    both, one = _entry(1, time_created_ns=1), _entry(1, group="1", time_created_ns=9)
-    found = _found(_dumps([both, one], [both]), world_size=3)
-    assert (found.group, found.only, found.entered, found.missing) == ("1", None, [0], [1])
-    both = _entry(1, group="1", time_created_ns=1)
-    found = _found(_dumps([_entry(1, time_created_ns=9), both], [both]), world_size=3)
-    assert (found.group, found.entered, found.missing) == ("0", [0], [1])
-
-
 def test_of_two_that_stand_alone_the_one_in_the_group_that_was_used_the_least_strayed() -> None:
     found = _found(_dumps([_entry(5)], [_entry(1, group="1")]))
     assert (found.only, found.group) == (1, "1")
     young, old = _entry(5, time_created_ns=9), _entry(5, group="1", time_created_ns=1)
     assert _found(_dumps([young], [old])).only == 1
     assert _found(_dumps([old], [young])).only == 0
-
-
-@pytest.mark.parametrize(
-    "raw", [b"", b"[]", b"failed: no", b'{"rank": -1}', b'{"rank": 0, "entries": 3}', b"\xff{}"]
-)
-def test_what_is_no_dump_is_none(raw: bytes) -> None:
-    assert parse_dump(raw) is None
 
 
 _ENTRIES = st.lists(
@@ -227,17 +209,6 @@ def test_who_waits_for_one_that_waits_is_not_behind() -> None:
     tensors: list[tuple[str, list[int], list[int]]] = [("t0", [0, 1], []), ("t1", [2, 3], [2])]
     data = ("d0", [0, 2], [0]), ("d1", [1, 3], [1])
     assert _found(_grid(*tensors, *data, world=4)).behind == [3]
-
-
-def test_the_first_collective_of_a_group_counts_where_its_ranks_are_told() -> None:
-    dumps = {
-        rank: Dump(rank=rank, groups={"7": [0, 1]}, entries=[_entry(1, retired=True)])
-        for rank in (0, 1)
-    }
-    dumps[0] = dumps[0].model_copy(update={"entries": [*dumps[0].entries, _entry(1, group="7")]})
-    assert _found(dumps).behind == [1]
-    untold = {rank: dump.model_copy(update={"groups": {}}) for rank, dump in dumps.items()}
-    assert (_found(untold).missing, _found(untold).behind) == ([1], [])
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[:6])

@@ -165,13 +165,6 @@ def test_a_device_that_ended_less_than_its_peers_is_named_though_it_enqueued_as_
     assert _found(one).unfinished == []  # of two ranks, a single collective proves nothing
 
 
-def test_a_broadcast_that_ended_at_its_sender_accuses_nobody() -> None:
-    root = [_ended(seq, op="broadcast") for seq in range(1, 6)]
-    other = [_entry(seq, op="broadcast") for seq in range(1, 6)]
-    found = _found(_dumps({"0": [0, 1]}, {0: root, 1: other}))
-    assert _named(found) == set()
-
-
 @pytest.mark.parametrize(
     ("more", "what"),
     [
@@ -241,12 +234,3 @@ def test_the_silent_rank_is_listed_only_where_every_chain_ends_there() -> None:
     assert (found.silent, found.behind) == ([], [4])
     rows[4] = []  # nobody knows whether rank 4 waits
     assert _found(_dumps(groups, rows), world=5).silent == []
-
-
-def test_a_rank_without_pending_calls_is_named_where_two_of_its_group_wait() -> None:
-    """A dump of active calls alone does not say what an idle rank has ended."""
-    pending = [_entry(9)]
-    three = _dumps({"0": [0, 1, 2]}, {0: pending, 1: pending, 2: []})
-    assert _found(three).behind == [2]
-    two = _dumps({"0": [0, 1]}, {0: pending, 1: []})
-    assert _found(two).behind == []

@@ -179,23 +179,6 @@ def test_each_is_verified_once(run_dir: RunDir) -> None:
     assert [source.look(0.0) for _ in range(3)] == [None] * 3
 
 
-def test_a_defect_of_what_looks_is_told_as_one_and_the_next_is_looked_at(
-    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(run_dir: RunDir, folder: Path, **more: Any) -> CheckpointSeen:
-        if folder.name.endswith("20"):
-            raise TypeError("no")
-        return verify(run_dir, folder, **more)
-
-    monkeypatch.setattr("gonogo.supervise.host.checkpoints.verify", broken)
-    source = Checkpoints(run_dir, bytes_per_s=FAST)
-    save(run_dir, 20)
-    save(run_dir, 40)
-    defect, whole = sorted(look_until(source, 2), key=lambda row: row.path)
-    assert (defect.verified, defect.gone, defect.text) == (False, True, "TypeError: no")
-    assert (whole.step, whole.verified) == (40, True)
-
-
 def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir: RunDir) -> None:
     save(run_dir, 20, name=".step_000020.draft")
     (run_dir.checkpoints / "notes.txt").write_text("x")
@@ -286,16 +269,6 @@ def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: Ru
                 source.look(1.0)
         assert source.owes()
     wait_until(lambda: source.look(2.0), what="a checkpoint")
-
-
-@pytest.mark.long
-def test_one_that_takes_long_to_read_is_told_when_that_begins(run_dir: RunDir) -> None:
-    folder = save(run_dir, 20)
-    told: list[CheckpointSeen] = []
-    seen = verify(run_dir, folder, bytes_per_s=250_000.0, report=told.append)
-    path = "checkpoints/step_000020"
-    assert told == [CheckpointSeen(path=path, verified=False, reads_bytes=5_000_002)]
-    assert (seen.verified, seen.reads_bytes) == (True, 0)
 
 
 def test_a_new_watcher_reads_what_comes_before_what_was_there(run_dir: RunDir) -> None:

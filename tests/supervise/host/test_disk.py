@@ -47,22 +47,6 @@ def test_room_is_what_the_file_system_says(small: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("files", "left", "told"),
-    [(0, 0, None), (812, 2**64 - 1, None), (812, 2**53 - 1, 2**53 - 1), (40, 0, 0)],
-    ids=["counts none", "has no bound", "many", "has none left"],
-)
-def test_inodes_are_told_where_a_file_system_has_so_many(
-    files: int, left: int, told: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A watcher must live with what CephFS says (-1) and with what btrfs does not."""
-    real = os.statvfs(tmp_path)
-    fields = ("f_bavail", "f_blocks", "f_frsize", "f_flag")
-    seen = SimpleNamespace(f_files=files, f_favail=left, **{n: getattr(real, n) for n in fields})
-    monkeypatch.setattr(os, "statvfs", lambda path: seen)
-    assert (Disk(tmp_path).look(0.0) or {})["free_files"] == told
-
-
 def test_a_file_system_that_counts_no_room_is_not_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,10 +17,8 @@ import pytest
 
 from gonogo.supervise.launch.launched_ranks import Launched
 from gonogo.supervise.processes import (
-    ProcessRef,
     find_descendants,
     find_process,
-    load_exit_status,
     load_stat,
 )
 from gonogo.supervise.rank_record import load_beyond, load_rank_record, recorded_ranks
@@ -111,26 +109,6 @@ def test_how_each_rank_ended_is_seen_though_it_is_no_child(tmp_path: Path, launc
     assert not (tmp_path / "exit_rank0.json").exists(), "it lives"
 
 
-def test_an_end_that_comes_with_the_launcher_s_own_is_waited_for(
-    tmp_path: Path, launch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that takes note of it may be behind; what nobody saw would be made up."""
-
-    def late(ref: ProcessRef) -> int | None:
-        time.sleep(0.5)
-        return load_exit_status(ref)
-
-    monkeypatch.setattr("gonogo.supervise.launch.launched_ranks.load_exit_status", late)
-    launcher = launch(sys.executable, "-c", LAUNCHER, SLEEPER, "0:0", "1:1")
-    launched = Launched(tmp_path, {"world_size": 2}, launcher.pid)
-    pids = look_until(launched, [0, 1], tmp_path)
-    os.kill(launcher.pid, signal.SIGSTOP)
-    os.kill(pids[1], signal.SIGKILL)
-    wait_until(lambda: not find_process(pids[1]), "the end")
-    assert launched.save_ends() == {0, 1}
-    assert json.loads((tmp_path / "exit_rank1.json").read_text())["signal"] == 9
-
-
 def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
     tmp_path: Path, launch: Any
 ) -> None:
@@ -166,15 +144,6 @@ def test_a_shell_on_the_way_to_a_rank_is_told(
     record = load_rank_record(tmp_path, 0)
     assert record is not None
     assert record.by_shell is by_shell
-
-
-def test_a_rank_that_is_started_again_is_another_process(tmp_path: Path, launch: Any) -> None:
-    program = "for n in 1 2; do RANK=0 LOCAL_RANK=0 sleep 60; done; sleep 60"
-    launcher = launch("bash", "-c", program)
-    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
-    first = look_until(launched, [0], tmp_path)[0]
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: look_until(launched, [0], tmp_path)[0] != first, "another process")
 
 
 def test_how_an_earlier_process_of_a_rank_ended_is_not_how_the_rank_did(

@@ -73,9 +73,11 @@ def test_the_engine_says_which_node_this_is(environ: dict[str, str]) -> None:
     ("environ", "words"),
     [
         pytest.param({}, "nobody says", id="nobody"),
-        pytest.param({"SLURM_NODEID": "one"}, "nobody says", id="no number"),
+        pytest.param({"SLURM_NODEID": "one"}, "expected a whole number", id="no number"),
         pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "3"}, "started on 3", id="three"),
-        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "1:2"}, "started on 1:2", id="elastic"),
+        pytest.param(
+            {"PET_NODE_RANK": "1", "PET_NNODES": "1:2"}, "expected a whole number", id="elastic"
+        ),
     ],
 )
 def test_a_node_that_nobody_names_starts_nothing(environ: dict[str, str], words: str) -> None:

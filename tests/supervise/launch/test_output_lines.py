@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import re
@@ -70,30 +69,6 @@ def test_each_new_step_is_told_once(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("owner", "name"), [(Path, "exists"), (os, "open")])
-def test_the_last_lines_are_read_when_the_disk_gives_them_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: Any, name: str
-) -> None:
-    """A program that ended while a network's disk stood still had completed, and was told of
-    neither its last steps nor its end."""
-    program, real = Program(tmp_path, STEP, steps=3), getattr(owner, name)
-    program.write("step 1 loss 2.5\n")
-    with program.log.open("a") as stream:
-        stream.write("step 2 loss 2.4\nstep 3 loss 2.3\n")
-    refusals = iter(range(3))
-
-    def refuse(path: Any, *args: Any, **named: Any) -> Any:
-        if path in (program.log, tmp_path / ATTACHED) and next(refusals, None) is not None:
-            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-        return real(path, *args, **named)
-
-    monkeypatch.setattr(owner, name, refuse)
-    program.reader.close(0, asked=False)
-    assert next(refusals, None) is None
-    assert [step for step, _ in program.steps()] == [1, 2, 3]
-    assert program.told()[-1].msg == "done"
-
-
 @pytest.mark.parametrize(("nodes", "shown"), [(1, 0), (2, 1)])
 def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
     nodes: int, shown: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -108,19 +83,6 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
     program.reader._show_at = 0.0
     program.write("step 3 loss 2.0\n")
     assert len(synced) == 2 * shown
-
-
-def test_what_is_printed_faster_than_it_is_read_is_told_as_it_is_read(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP)
-    with program.log.open("a") as log:
-        log.writelines(f"step {step} loss 1\n" for step in range(1, 7))
-    looks = 0
-    while not program.reader.read(0.0):
-        looks += 1
-        assert [step for step, _ in program.steps()] == list(range(1, looks + 1))
-    assert looks == 6
-    (tmp_path / ATTACHED).touch()
-    assert program.write("step 7 loss 1\n").steps()[-1] == (6, 1.0), "it speaks for itself"
 
 
 def test_numbers_and_colours(tmp_path: Path) -> None:
@@ -178,24 +140,6 @@ def test_who_fails_or_was_asked_to_leave_is_not_done(
     assert "done" not in [line.msg for line in program.told()]
 
 
-def test_lines_that_come_together_lie_apart_and_never_before_the_last(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP, heartbeat={"alive_every_s": 60})
-    time.sleep(0.2)
-    program.write("".join(f"step {n} loss 1\n" for n in range(1, 21)))
-    time.sleep(0.2)
-    program.write("".join(f"step {n} loss 1\n" for n in range(21, 41)))
-    told = program.told()
-    at = [line.mono for line in told]
-    assert at == sorted(at)
-    assert [line.ts - told[0].ts for line in told] == pytest.approx(
-        [mono - at[0] for mono in at], abs=0.02
-    )
-    apart = [after - before for before, after in itertools.pairwise(at[1:])]
-    for block in (apart[:19], apart[20:]):
-        assert min(block) == pytest.approx(max(block), abs=0.02)
-        assert sum(block) > 0.15
-
-
 def test_a_program_that_speaks_for_itself_later_is_left_alone_from_then_on(tmp_path: Path) -> None:
     program = Program(tmp_path, STEP).write("step 0 loss 5\nstep 1 loss 4\n")
     before = len(program.told())
@@ -211,16 +155,6 @@ KERAS = [
     f" - accuracy: 0.5000 - loss: {step}.5"
     for step in (1, 2, 10)
 ]
-
-
-def test_the_pattern_of_the_docs_reads_keras(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/run.md").read_text()
-    found = re.search(r"Keras [^`]*`evaluate`[^`]*`--pattern '([^']+)'`", page)
-    assert found is not None
-    program = Program(tmp_path, found[1])
-    for line in KERAS:
-        program.write(line + "\n")
-    assert program.steps() == [(1, 1.5), (2, 2.5), (10, 10.5)]
 
 
 RECORDS = {

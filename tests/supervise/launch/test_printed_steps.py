@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from gonogo.contract.patterns import PATTERNS, guessed_patterns
 from gonogo.supervise.launch.printed_steps import (
-    TOGETHER_S,
     Doubt,
     PrintedSteps,
     float_number,
@@ -312,17 +311,6 @@ def test_what_begins_anew_still_shows_movement_at_the_same_pace() -> None:
     assert reading.doubt is not None
 
 
-@pytest.mark.parametrize(("wait_s", "moved"), [(0.0, 0), (TOGETHER_S + 1, 3)])
-def test_one_number_an_epoch_is_movement_and_of_several_ranks_it_is_one_step(
-    wait_s: float, moved: int
-) -> None:
-    reading = Reading(400)
-    for epoch in range(4):
-        reading.read([f"step 100/100 loss {3 - epoch / 10}"])
-        reading.now += wait_s
-    assert len(reading.steps) == 1 + moved
-
-
 def test_several_ranks_that_print_the_same_steps_are_one_count() -> None:
     lines = [f"step {n} loss {2 + r / 10}" for n in range(1, 31) for r in range(8)]
     for late in range(8, 240, 16):
@@ -401,12 +389,6 @@ def test_chosen_patterns_alone_are_read_and_a_part_belongs_to_its_step() -> None
     assert reading.steps == [10, 20, 30]
     assert reading.losses == {10: 10.5, 20: 20.5, 30: 30.5}
     assert reading.is_whole(30)
-
-
-def test_a_chosen_pattern_without_a_number_counts_lines_and_knows_no_end() -> None:
-    reading = Reading(3, r"loss (?P<loss>\S+)").read(f"loss {n}" for n in range(3))
-    assert (reading.steps, reading.doubt) == ([1, 2, 3], Doubt.NO_NUMBER)
-    assert reading.read(["loss 2"]).steps == [1, 2, 3], "shown again"
 
 
 @pytest.mark.parametrize(

@@ -61,34 +61,6 @@ def test_exit_stamp_says_how_the_program_ended(
     assert status == (code if number is None else -number)
 
 
-def test_output_of_the_program_goes_to_the_log_of_its_rank(tmp_path: Path) -> None:
-    program = "import sys; print('out'); print('err', file=sys.stderr)"
-    start(tmp_path, program, rank=3).wait(timeout=120)
-    assert (tmp_path / "rank3.log").read_text() == "out\nerr\n"
-
-
-@pytest.mark.parametrize("what", ["rank1.log", "order.json"])
-@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOSPC, errno.ESTALE])
-def test_a_host_without_room_for_a_moment_is_no_failure_of_the_program(
-    tmp_path: Path, what: str, number: int
-) -> None:
-    flag = tmp_path / "weather"
-    flag.write_text(str(number))
-    environ = {
-        "TEST_WEATHER": str(flag),
-        "TEST_SKY": str(tmp_path / what),
-        "PYTHONPATH": str(Path(__file__).parents[1] / "weather"),
-    }
-    said = tmp_path / "said"
-    with said.open("wb") as stream:
-        wrapper = start(tmp_path, "print('hello')", environ=environ, stderr=stream)
-    wait_until(lambda: os.strerror(number) in said.read_text(), "that it cannot start")
-    flag.unlink()
-    assert wrapper.wait(timeout=120) == 0
-    assert (tmp_path / "rank1.log").read_text() == "hello\n"
-    assert stamp(tmp_path)["code"] == 0
-
-
 def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path) -> None:
     """Below torchrun nobody else sees it: it was told as killed by signal 9."""
     flag = tmp_path / "weather"
@@ -214,22 +186,6 @@ def test_nothing_begins_where_the_agent_is_gone_whoever_the_parent_is(
     assert (done.returncode, (tmp_path / "rank0.log").exists()) == (int(not begins), begins)
 
 
-def test_a_keeper_that_is_process_1_of_its_pod_starts_its_rank(tmp_path: Path) -> None:
-    inner = (
-        "import os, subprocess, sys\n"
-        "assert os.getpid() == 1\n"
-        "wrapper = [sys.executable, '-m', 'gonogo.supervise.launch.rank', '--dir', sys.argv[1]]\n"
-        "program = ['--keeper', '1', '--', sys.executable, '-c', 'print(7)']\n"
-        "sys.exit(subprocess.run([*wrapper, *program], check=False).returncode)\n"
-    )
-    apart = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*apart, "true"], check=False, capture_output=True).returncode != 0:
-        pytest.skip("this user may not make a namespace of processes")
-    command = [*apart, sys.executable, "-c", inner, str(tmp_path)]
-    assert subprocess.run(command, cwd=ROOT, check=False, timeout=60).returncode == 0
-    assert (tmp_path / "rank0.log").read_text() == "7\n"
-
-
 def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
@@ -239,48 +195,6 @@ def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_pa
     wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
     wrapper.send_signal(signal.SIGTERM)
     assert wrapper.wait(timeout=60) == -signal.SIGTERM
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [("_read_by", "its output is read no more"), ("_look_by", "its ranks are looked for no more")],
-)
-def test_a_look_that_fails_is_let_go_and_ends_no_program(
-    tmp_path: Path, name: str, told: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise RuntimeError("boom")
-
-    order = {"run": "run_x", "command": ["x"], "world_size": 1, "patterns": [r"(?P<step>\d+)"]}
-    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=0)
-    setattr(looking, name, fail)
-    for _ in range(2):
-        looking.look()
-    looking.close(0, asked=False)
-    assert capsys.readouterr().err.splitlines() == [f"gonogo: {told}: RuntimeError('boom')"]
-
-
-@pytest.mark.parametrize("name", ["_read_by", "_look_by"])
-def test_a_look_that_the_host_refuses_is_tried_for_as_long_as_the_program_runs(
-    tmp_path: Path, name: str
-) -> None:
-    """After a minute of it the wrapper ended, and took a healthy program along."""
-    order = {"run": "run_x", "command": ["x"], "world_size": 1, "patterns": [r"(?P<step>\d+)"]}
-    looking = rank.Looking(tmp_path, order, 0, os.getpid(), begin=0)
-    begin, looks = getattr(looking, name), 0
-
-    def refuse() -> object:
-        nonlocal looks
-        looks += 1
-        if looks < 3:
-            raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
-        return begin()
-
-    setattr(looking, name, refuse)
-    for _ in range(4):
-        looking.look()
-    assert looks == 3
-    assert looking.launched is not None
 
 
 def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -> None:
@@ -338,3 +252,22 @@ def test_a_rank_that_missed_another_says_so(
 ) -> None:
     start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=120)
     assert stamp(tmp_path).get("lost_peer") is missed
+
+
+def test_a_task_that_fails_ends_and_one_that_the_host_refuses_is_tried_again(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    refusals = [OSError(errno.ENFILE, os.strerror(errno.ENFILE))] * 2
+
+    def make() -> list[int]:
+        if refusals:
+            raise refusals.pop()
+        return [7]
+
+    task = rank.Guarded("looking", make)
+    assert [task.do(lambda made: made[0], 0) for _ in range(4)] == [0, 0, 7, 7]
+    assert [task.do(lambda made: made[1], 0) for _ in range(2)] == [0, 0]
+    assert task.made is None
+    assert capsys.readouterr().err.splitlines() == [
+        "gonogo: looking ended: IndexError('list index out of range')"
+    ]

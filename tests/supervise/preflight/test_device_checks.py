@@ -64,16 +64,6 @@ def test_healthy_gpus_pass_and_so_does_a_slice_of_which_little_is_known() -> Non
     assert judge_devices(looked(fake, "MIG-a"), ("MIG-a",), 1).outcome is PASS
 
 
-def test_a_gpu_that_fell_off_is_named_and_the_others_go_on() -> None:
-    gpus = [healthy("GPU-0"), healthy("GPU-1", lost=True), healthy("GPU-2")]
-    held = ("GPU-0", "GPU-1")
-    found = judge_devices(looked(FakeNvml(gpus=gpus), *held), held, 2)
-    assert found.outcome is FAIL
-    assert list(found.unfit) == ["GPU-1"]
-    well = judge_devices(looked(FakeNvml(gpus=gpus), "GPU-0"), ("GPU-0",), 1)
-    assert (well.outcome, "1 GPUs of this host" in well.text) == (WARN, True)
-
-
 @pytest.mark.parametrize(
     ("flops", "profile", "expected", "slow"),
     [

@@ -76,14 +76,6 @@ def test_devices_must_be_there_readable_and_nobodys(
     assert checks.check_devices(make_order(profile=profile), devices, look)[0] is expected
 
 
-def test_every_rank_of_a_gpu_profile_owes_a_device_of_its_own() -> None:
-    order = make_order(profile="h200", world_size=2)
-    outcome, text = checks.check_devices(order, ("GPU-0", "GPU-1"), seen())
-    assert outcome is FAIL
-    assert "GPU-1 is not in the driver's list" in text
-    assert "1 devices can be read; 2 ranks need one each" in text
-
-
 @pytest.mark.parametrize(
     ("free", "params", "expected"),
     [
@@ -317,47 +309,6 @@ def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_fault
             rows = [(row["rank"], row["uuid"], row["name"]) for row in record.devices]
             assert rows == [(0, "GPU-0", "H200"), (1, "GPU-1", "H200")]
             assert {row["driver"] for row in record.devices} == {"scripted"}
-
-
-def test_a_gpu_that_is_but_the_place_of_a_run_is_not_measured_for_it(tmp_path: Path) -> None:
-    """A laptop's GPU that this torch has no kernels for stops no run on profile cpu."""
-    (tmp_path / "nsa").mkdir()
-    (tmp_path / "nsa" / "__init__.py").touch()
-    (tmp_path / "nsa" / "probe.py").write_text(
-        "import os\n"
-        "assert not os.environ['CUDA_VISIBLE_DEVICES'], 'no kernel image for this device'\n"
-        'print(\'{"peak_flops": 1e11, "devices": [{"device": "cpu"}], "torch": "2"}\')\n'
-    )
-    store = ProbeStore(tmp_path, tmp_path, {})
-    store.start(("GPU-0",))  # as a worker that starts
-    order = make_order(profile="cpu")
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    run_dir.path.mkdir(parents=True)
-    record = run_preflight(order, run_dir, devices=("GPU-0",), store=store)
-    told = {check.id: check for check in record.checks}
-    assert told["environment"].outcome is WARN, told["environment"].text  # no collect_env
-    assert told["peak"].text == "0.100 TFLOP/s measured"
-    assert told["devices"].outcome is PASS, "whatever its driver says"
-    assert record.unfit == {}
-    assert "node" not in told
-    foreign = make_order(profile="cpu", command=["python", "train.py"])
-    record = run_preflight(foreign, run_dir, devices=("GPU-0",), store=store)
-    told = {check.id: check for check in record.checks}
-    assert told["environment"].outcome is FAIL, "another program may compute on its GPU"
-
-
-@pytest.mark.long
-def test_a_probe_is_kept_for_this_boot_and_commit_only(tmp_path: Path) -> None:
-    probe = {"peak_flops": 7.0, "torch": "2", "collect_env": "x", "devices": []}
-    kept = {"v": 1, "boot_id": boot_id(), "git_sha": None, "probe": probe}
-    save_json(tmp_path / "probe.json", kept)
-    assert ProbeStore(tmp_path, tmp_path, {}).result().peak_flops == 7.0
-    save_json(tmp_path / "probe.json", {**kept, "boot_id": "another"})
-    save_json(tmp_path / "hosts" / "node2" / "probe.json", kept)
-    assert ProbeStore(tmp_path, tmp_path, {}, host="node2").result().peak_flops == 7.0
-    found = ProbeStore(tmp_path, tmp_path, dict(os.environ)).result()
-    assert found.error is not None  # there is no nsa.probe in that folder
-    assert json.loads((tmp_path / "probe.json").read_text())["boot_id"] == "another"
 
 
 def test_the_cpu_of_a_host_with_gpus_is_measured_for_a_run_that_computes_on_it(

@@ -92,14 +92,6 @@ def test_the_run_whose_checkpoint_an_order_begins_with_is_known(tmp_path: Path) 
     assert sorted(map(str, found.values())) == sorted(["None", first.name])
 
 
-def test_links_and_other_folders_are_no_runs(tmp_path: Path) -> None:
-    run_dir = ended_run(tmp_path / "other")
-    (tmp_path / "runs" / "mine").mkdir(parents=True)
-    (tmp_path / "runs" / run_dir.path.name).symlink_to(run_dir.path)
-    assert load_facts(tmp_path) == []
-    assert load_facts(tmp_path / "nothing") == []
-
-
 def test_a_pruned_directory_says_so_and_is_never_judged(tmp_path: Path) -> None:
     run_dir = ended_run(tmp_path)
     outside = tmp_path / "outside"
