@@ -57,7 +57,8 @@ LAST_WORDS_S = 10.0
 _STAMP_BYTES = 2**14
 """Room held on the disk for the exit record."""
 _weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def main(argv: list[str]) -> int:
