@@ -85,12 +85,7 @@ format: install ## Let ruff format the code and mend what it can
 
 made: install ## Write anew what is made from the code: schemas, references, dashboards
 	$(BIN)/python -m gonogo.contract.schemas gonogo/contract/schemas
-	$(BIN)/python -m gonogo.planning.reference > docs/reference/plan.md
-	$(BIN)/python -m bench.references detectors > docs/detectors.md
-	$(BIN)/python -m bench.references metrics > docs/reference/metrics.md
-	$(BIN)/python -m bench.references doubts > docs/doubts.md
-	$(BIN)/python -m bench.references failures > docs/reference/failures.md
-	$(BIN)/python -m nsa.flags --markdown > docs/reference/flags.md
+	$(BIN)/python -m bench.references
 	$(BIN)/python -m nsa.describe --schema > gonogo/planning/workloads/nsa.train.json
 	cp nsa/configs/*.yaml gonogo/planning/configs/
 	$(BIN)/python docker/grafana/dashboards.py

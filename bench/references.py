@@ -1,32 +1,39 @@
-"""The pages docs/detectors.md, metric-reference.md, doubts.md and failures.md, made from the code.
+"""The pages of docs/ that are made from the code: `make made` writes them all.
 
-    python -m bench.references detectors > docs/detectors.md
-    python -m bench.references metrics > docs/reference/metrics.md
-    python -m bench.references doubts > docs/doubts.md
-    python -m bench.references failures > docs/reference/failures.md
+    python -m bench.references
 
 The text around the tables is in `pages/` beside this file. A test compares pages and code.
 """
 
-import sys
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from pydantic import BaseModel
+import typer.main
+from fastapi import FastAPI
 
+from bench import plan_reference
 from gonogo import contract
+from gonogo.cli.app import app as command_line
+from gonogo.cli.screen.exit_words import EXIT_WORDS
+from gonogo.cli.screen.group import TOPICS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, DoubtKind, Effect
+from gonogo.contract.output import OUTPUTS
 from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
 from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed
-from gonogo.judge.failures import library
 from gonogo.judge.words import WORDS
+from gonogo.settings import TABLE as SETTINGS
 from gonogo.watch.registry import REGISTRY, Kind
+from nsa import flags
+from service.app import API
 
 _FRAMES = Path(__file__).parent / "pages"
+_DOCS = Path(__file__).parents[1] / "docs"
 _PLANS = Path(contract.__file__).parent / "plans"
 OWED = {
     Owed.EVERY_STEP: "every step",
@@ -46,68 +53,46 @@ AGGREGATES = {
     " at least.",
     Aggregate.ALL_FINITE: "Passes when no sample is NaN or infinite; takes no threshold.",
 }
-_DOUBTS = """# Doubts: why records do not prove what they say
-
-A doubt is a typed row: `kind`, and where known `rank`, `step`, `name`, `expected` and `found`. It
-stands in the facts of a run, in a decision (`weakened`: what weakens its order), in a comparison
-(`notes`), or in what `gonogo replay` and `gonogo verify` could not check. Commands and pages print
-doubts as sentences. A doubt that is listed changes no verdict by itself; a criterion that needs
-what is missing is INCONCLUSIVE. `make made` generates this page.
-
-| kind | meaning | effect on the verdict | what to do |
-|---|---|---|---|"""
 
 
 def detectors() -> str:
     """Return docs/detectors.md."""
-    frame = (_FRAMES / "detectors.md").read_text()
-    frame = frame.replace("<!-- patience -->\n", _patience())
-    return frame.replace("<!-- detectors -->\n", _detectors())
+    return _framed("detectors", patience=_patience(), detectors=_detectors())
 
 
 def _patience() -> str:
     """Return the table of patience."""
-    head = "| place | " + " | ".join(ProgramKind) + " | where a rank is | setting |\n"
     rows = (
-        f"| `{place}` | {' | '.join(_cell(row[kind]) for kind in ProgramKind)} | {MEANING[place]}"
-        f" | {f'`{SETTING[place]}`' if place in SETTING else ''} |"
+        (
+            f"`{place}`",
+            *(_cell(row[kind]) for kind in ProgramKind),
+            MEANING[place],
+            f"`{SETTING[place]}`" if place in SETTING else "",
+        )
         for place, row in TABLE.items()
     )
-    return f"{head}|---|---|---|---|---|---|---|\n" + "\n".join(rows) + "\n"
+    return _table(("place", *ProgramKind, "where a rank is", "setting"), rows)
 
 
 def _cell(cell: Cell) -> str:
     """Return a cell of the table: seconds and multiple."""
-    seconds = "none" if cell.seconds is None else f"{cell.seconds:g} s"
-    return seconds if cell.multiple is None else f"{seconds}, {cell.multiple:g} × {cell.of}"
+    seconds = "none" if cell.seconds is None else f"{cell.seconds:g} s"
+    return seconds if cell.multiple is None else f"{seconds}, {cell.multiple:g} × {cell.of}"
 
 
 def _detectors() -> str:
     """Return the table of detectors."""
-    head = "| | detector | what it sees | limits (defaults) | action | halts in |\n"
-    rows = (_row(number, row) for number, row in enumerate(REGISTRY, start=1))
-    return f"{head}|---|---|---|---|---|---|\n" + "".join(rows)
+    head = ("", "detector", "what it sees", "action", "halts in")
+    return _table(head, (_row(number, row) for number, row in enumerate(REGISTRY, start=1)))
 
 
-def _row(number: int, row: Kind) -> str:
+def _row(number: int, row: Kind) -> tuple[str, ...]:
     settings = getattr(Watch(), str(row.name), None)
-    rows = _limits(settings, "") if isinstance(settings, BaseModel) else ()
-    limits = ", ".join(f"`{name}` {value}" for name, value in rows)
     halts = isinstance(settings, IdentityCheck) or (
         isinstance(settings, CanHalt) and settings.action is Action.HALT
     )
     action, where = (Action.HALT, "all plans") if halts else (Action.WARN, _asked(row.name))
-    return f"| D{number} | `{row.name}` | {row.sentence} | {limits} | {action} | {where} |\n"
-
-
-def _limits(settings: BaseModel, prefix: str) -> Iterator[tuple[str, str]]:
-    """Yield the settings of a detector and their defaults, but its action."""
-    for name in type(settings).model_fields:
-        value = getattr(settings, name)
-        if isinstance(value, BaseModel):
-            yield from _limits(value, f"{prefix}{name}.")
-        elif name != "action":
-            yield f"{prefix}{name}", "none" if value is None else f"{value:g}"
+    return f"D{number}", f"`{row.name}`", row.sentence, str(action), where
 
 
 def _asked(detector: str) -> str:
@@ -131,8 +116,7 @@ def metrics() -> str:
         ("aggregate", "what it is", "needed"),
         ((f"`{name}`", text, _needed(name)) for name, text in AGGREGATES.items()),
     )
-    text = (_FRAMES / "metrics.md").read_text().replace("<!-- metrics -->\n", rows)
-    return text.replace("<!-- aggregates -->\n", aggregates)
+    return _framed("metrics", metrics=rows, aggregates=aggregates)
 
 
 def _cells(name: str, row: MetricRow) -> tuple[str, ...]:
@@ -147,17 +131,17 @@ def _needed(aggregate: Aggregate) -> str:
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     columns = list(head)
-    lines = [columns, ["---"] * len(columns), *map(list, rows)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+    lines = [columns, ["-"] * len(columns), *map(list, rows)]
+    return "".join(f"|{'|'.join(cells)}|\n" for cells in lines)
 
 
 def doubts() -> str:
     """Return docs/doubts.md."""
-    rows = [
-        f"| `{kind}` | {words.meaning} | {_effect(kind)} | {words.advice} |"
-        for kind, words in WORDS.items()
-    ]
-    return "\n".join([_DOUBTS, *rows, ""])
+    rows = (
+        (f"`{kind}`", words.meaning, _effect(kind), words.advice) for kind, words in WORDS.items()
+    )
+    table = _table(("kind", "meaning", "effect", "what to do"), rows)
+    return _framed("doubts", doubts=table)
 
 
 def _effect(kind: DoubtKind) -> str:
@@ -165,33 +149,112 @@ def _effect(kind: DoubtKind) -> str:
     if effect is Effect.NONE:
         return "listed"
     if effect is Effect.WEAK:
-        return f"CONDITIONAL_GO at best (`{effect}`)"
-    carried = "; inherited by runs that resume" if kind in IN_WEIGHTS else ""
+        return f"CONDITIONAL_GO (`{effect}`)"
+    carried = ", inherited" if kind in IN_WEIGHTS else ""
     return f"INCONCLUSIVE (`{effect}`){carried}"
 
 
-def failures() -> str:
-    """Return docs/reference/failures.md."""
-    rows = (
-        (
-            f"`{row.name}`",
-            _cell_text(row.cause),
-            _cell_text(row.told(ours=True)),
-            row.klass.value,
-            "yes" if row.retry else "no",
-        )
-        for row in library().values()
+def command_line_page() -> str:
+    """Return docs/reference/cli.md."""
+    commands: dict[str, Any] = typer.main.get_command(command_line).commands  # type: ignore[attr-defined]
+    named = [name for _, names in TOPICS for name in names if name in commands]
+    named += sorted(commands.keys() - set(named))
+    rows = (row for name in named for row in _commands(name, commands[name]))
+    printed = ((f"`{name}`", model.__name__) for name, model in OUTPUTS.items())
+    exits = ((str(code), words) for code, words in EXIT_WORDS.items())
+    return _framed(
+        "cli",
+        commands=_table(("command", "options", "what it does"), rows),
+        exits=_table(("code", "means"), exits),
+        outputs=_table(("command", "what it prints"), printed),
     )
-    text = (_FRAMES / "failures.md").read_text()
-    head = ("failure", "cause", "remedy", "class", "retry")
-    return text.replace("<!-- failures -->\n", _table(head, rows))
 
 
-def _cell_text(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+def _commands(name: str, command: Any) -> Iterator[tuple[str, ...]]:
+    """Yield the row of a command, or those of its subcommands."""
+    for below, part in getattr(command, "commands", {}).items():
+        yield from _commands(f"{name} {below}", part)
+    if not hasattr(command, "commands"):
+        arguments = [row.name.upper() for row in command.params if row.param_type_name != "option"]
+        options = [
+            max(row.opts, key=len) for row in command.params if row.param_type_name == "option"
+        ]
+        shown = " ".join(f"`{name}`" for name in options if name not in ("--json", "--help"))
+        yield f"`{' '.join([name, *arguments])}`", shown, _first_sentence(command.help)
 
 
-PAGES = {"detectors": detectors, "metrics": metrics, "doubts": doubts, "failures": failures}
+def _first_sentence(text: str | None) -> str:
+    """Return the first sentence of a text, on one line, for a cell of a table."""
+    line = " ".join((text or "").split("\n\n")[0].split())
+    return re.split(r"(?<=\.) ", line)[0].replace("|", "\\|")
+
+
+def rest() -> str:
+    """Return docs/reference/rest.md."""
+    described = FastAPI()
+    for router in API:
+        described.include_router(router)
+    rows = (
+        (f"`{method.upper()} {path}`", _first_sentence(call.get("description")))
+        for path, calls in described.openapi()["paths"].items()
+        for method, call in calls.items()
+    )
+    return _framed("rest", routes=_table(("route", "what it does"), rows))
+
+
+def settings() -> str:
+    """Return docs/reference/settings.md."""
+    ours = (
+        (f"`{row.env}`", f"`{row.default}`" if row.default else "–", ", ".join(row.read_by), text)
+        for row in SETTINGS
+        for text in [row.help.replace("|", "\\|") + (" (secret)" if row.secret else "")]
+    )
+    trainer = (
+        (f"`{row['name']}`", f"`{row['default']}`" if row["default"] else "–", *_told(row))
+        for row in flags.rows()
+    )
+    return _framed(
+        "settings",
+        settings=_table(("variable", "default", "read by", "meaning"), ours),
+        trainer=_table(("variable", "default", "values", "effect"), trainer),
+    )
+
+
+def _told(row: dict[str, str]) -> tuple[str, str]:
+    return row["values"], row["effect"]
+
+
+def _framed(name: str, **tables: str) -> str:
+    """Return a page of `pages/` with its tables in their places."""
+    text = (_FRAMES / f"{name}.md").read_text()
+    for place, table in tables.items():
+        assert f"<!-- {place} -->\n" in text, (name, place)
+        text = text.replace(f"<!-- {place} -->\n", table)
+    return re.sub(r"^\|.*$", _compact, text, flags=re.MULTILINE)
+
+
+def _compact(row: re.Match[str]) -> str:
+    """Return a row of a table without the spaces around its cells."""
+    return re.sub(r" *(?<!\\)\| *", "|", row[0]).replace("|---", "|-")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "detectors": detectors,
+    "doubts": doubts,
+    "reference/cli": command_line_page,
+    "reference/metrics": metrics,
+    "reference/plan": plan_reference.page,
+    "reference/rest": rest,
+    "reference/settings": settings,
+}
+"""Page → what makes it."""
+
+
+def main() -> None:
+    """Write all pages."""
+    for name, make in PAGES.items():
+        (_DOCS / f"{name}.md").write_text(make())
+
 
 if __name__ == "__main__":
-    sys.stdout.write(PAGES[sys.argv[1]]())
+    main()

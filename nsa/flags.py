@@ -1,7 +1,6 @@
-"""`python -m nsa.flags [--json | --markdown]`: every `NSA_*` variable and its effect (R45).
+"""`python -m nsa.flags [--json]`: every `NSA_*` variable and its effect (R45).
 
-The rows are `nsa.settings.TOGGLES`, the same that check the environment; `docs/reference/flags.md`
-is what `--markdown` prints.
+The rows are `nsa.settings.TOGGLES`, the same that check the environment.
 """
 
 import argparse
@@ -9,13 +8,6 @@ import dataclasses
 import json
 
 from nsa.settings import PASSED_ON, TOGGLES, Toggle
-
-_HEADER = """# Flags of the trainer
-
-Written by `python -m nsa.flags --markdown`, from the table that checks the environment. They are
-set in a plan under `phases.*.env`. A variable that is not listed, a value that its row does not
-allow, or two that take each other back end the trainer with exit code 4 before anything is trained.
-"""
 
 
 def rows() -> list[dict[str, str]]:
@@ -29,15 +21,6 @@ def rows() -> list[dict[str, str]]:
         }
         for toggle in TOGGLES.values()
     ] + [dataclasses.asdict(row) for row in PASSED_ON]
-
-
-def markdown() -> str:
-    """The rows as the page `docs/reference/flags.md`."""
-    lines = [_HEADER, "| variable | default | values | effect |", "|---|---|---|---|"]
-    for row in rows():
-        default = f"`{row['default']}`" if row["default"] else "–"
-        lines.append(f"| `{row['name']}` | {default} | {row['values']} | {row['effect']} |")
-    return "\n".join(lines) + "\n"
 
 
 def _values(toggle: Toggle) -> str:
@@ -55,14 +38,8 @@ def _text() -> str:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m nsa.flags", allow_abbrev=False)
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true")
-    form.add_argument("--markdown", action="store_true")
-    given = parser.parse_args()
-    if given.json:
-        print(json.dumps(rows(), indent=1))
-    else:
-        print(markdown() if given.markdown else _text(), end="" if given.markdown else "\n")
+    parser.add_argument("--json", action="store_true")
+    print(json.dumps(rows(), indent=1) if parser.parse_args().json else _text())
 
 
 if __name__ == "__main__":

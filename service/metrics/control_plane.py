@@ -3,7 +3,7 @@
 Nothing is kept here but an answer, for a second, since anybody may ask for it: a restart forgets
 nothing, and a worker that dies does not silence what is known of its runs. A run's series exist
 from its claim to its end. `/sd/prometheus` lists the workers' exporters; the service itself is a
-target that Prometheus is told once. docs/reference/prometheus.md is the table that a test
+target that Prometheus is told once. docs/reference/metrics.md is the table that a test
 holds against what is served here.
 """
 

@@ -21,8 +21,7 @@ from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from gonogo.watch.registry import BASIC, REGISTRY
 from service.conductor.leases import LEASE_S
 from service.http.idempotency import KEPT_S
-from service.http.limits import BODY_BYTES, KEY_BYTES, LARGER, NOBODYS_BYTES, UNKNOWN_BYTES
-from service.http.rates import BURST, FRESH_S, PER_S
+from service.http.limits import BODY_BYTES, LARGER
 
 PRINTED_S = TABLE[Place.PRINTED_STEP][ProgramKind.PRINTED].seconds or 0.0
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,12 +52,7 @@ def percent(share: float) -> str:
     ("page", "phrase"),
     [
         ("reference/rest", f"of at most {BODY_BYTES >> 20} MiB ({BEYOND})"),
-        ("reference/rest", f"without a valid key at most {UNKNOWN_BYTES >> 10} KiB are read"),
-        ("reference/rest", f"at once {KEY_BYTES >> 20} MiB are held"),
-        ("reference/rest", f"without a key {NOBODYS_BYTES >> 20} MiB"),
         ("reference/rest", f"creates once in {KEPT_S / 3600:g} hours"),
-        ("reference/rest", f"({BURST:g} at once, {PER_S:g} a second after that"),
-        ("reference/rest", f"a new key within {span(FRESH_S)}"),
         ("how-to/compare", f"before the first look, 3 to {MOST_REPEATS}"),
         ("how-to/compare", f"is alike within {percent(SHOWN_RATIO)}"),
         ("how-to/compare", f"first steps that are left out; default {WARMUP_STEPS}"),

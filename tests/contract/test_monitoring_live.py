@@ -1,6 +1,6 @@
 """Do the committed Prometheus and Alertmanager files work together in the real programs?
 
-A stand-in serves every metric of docs/reference/prometheus.md; the real Prometheus finds it with
+A stand-in serves every metric of docs/reference/metrics.md; the real Prometheus finds it with
 the committed configuration (only addresses and intervals are replaced), answers every query of the
 dashboard, and an alert travels through the real Alertmanager to a Slack-compatible receiver.
 """

@@ -19,7 +19,7 @@ TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def rows() -> list[list[str]]:
     """The cells of every requirement's row: number, requirement, where, shown by, state."""
-    lines = [line for line in PAGE.splitlines() if re.match(r"\| R\d", line)]
+    lines = [line for line in PAGE.splitlines() if re.match(r"\|R\d", line)]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 

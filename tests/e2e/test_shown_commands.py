@@ -92,7 +92,7 @@ TYPED = {
 """What a reader types for a line that shows somebody else's names, or leaves something out."""
 
 CODES = {
-    "gonogo abandon RUN --reason TEXT": 2,
+    "gonogo abandon RUN": 2,
     'gonogo abandon run_… --reason "its claim went with the old disk"': 3,
     "gonogo demo --fault SPEC": 10,
     "gonogo demo --fault xid:code=79,rank=1,step=12": 10,

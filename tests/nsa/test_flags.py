@@ -3,15 +3,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from nsa.flags import markdown, rows
+from nsa.flags import rows
 from nsa.settings import TOGGLES
 
 ROOT = Path(__file__).parents[2]
-
-
-def test_the_page_is_what_the_table_says() -> None:
-    """After a change of a toggle: python -m nsa.flags --markdown > docs/reference/flags.md."""
-    assert (ROOT / "docs/reference/flags.md").read_text(encoding="utf-8") == markdown()
 
 
 OF_THE_RUNBOOK = {

@@ -1,16 +1,12 @@
-"""What may a plan say, key by key? The page docs/reference/plan.md, from the models.
+"""The page docs/reference/plan.md, made from the models of a plan.
 
-    python -m gonogo.planning.reference > docs/reference/plan.md
-
-What a key means is the docstring under its field; its type, default and limits are those that
-pydantic enforces. What stands around them is `reference.md` beside this file. A test compares the
-page with the code.
+The meaning of a key is the docstring under its field. Type, default and limits are those that
+pydantic enforces. The text around the tables is `pages/plan.md`.
 """
 
 import ast
 import inspect
 import json
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,7 +19,7 @@ from pydantic.fields import FieldInfo
 from gonogo.contract.plan import Plan
 from gonogo.judge.gate.added import ceiling_text
 
-_FRAME = Path(__file__).with_suffix(".md")
+_FRAME = Path(__file__).parent / "pages/plan.md"
 _PLACE = "<!-- keys -->\n"
 _WATCH = "watch."
 
@@ -34,18 +30,18 @@ _NAMED_ELSEWHERE = {
 """Enumerations that have a page of their own."""
 
 _WORDS = {
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "string": "text",
-    "boolean": "`true` or `false`",
+    "boolean": "boolean",
     "object": "map",
     "null": "`null`",
 }
 _LIMITS = {
-    "minimum": "at least",
-    "exclusiveMinimum": "above",
-    "maximum": "at most",
-    "exclusiveMaximum": "below",
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
 }
 
 
@@ -102,22 +98,35 @@ def _text_of(node: ast.stmt) -> str | None:
 
 def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
     """Yield the table of a section, then those of the sections in it."""
-    rows = list(keys(model, prefix))
+    rows = [key for key in keys(model, prefix) if key.section is None]
+    sections = [key for key in keys(model, prefix) if key.section is not None]
+    if prefix == _WATCH:
+        rows = [row for key in sections for row in _leaves(key)]
+        sections = []
     yield _heading(model, prefix)
     if rows:
-        head = ["key", "is", "default", "limits", "meaning"]
-        if prefix.startswith(_WATCH):
-            head.insert(4, "ceiling")
-        yield _line(head) + _line(["---"] * len(head)) + "".join(_row(key) for key in rows)
-    for key in rows:
-        if key.section is not None:
-            yield from _tables(key.section, key.below)
+        head = ["key", "is", "default", "meaning"]
+        if prefix == _WATCH:
+            head.insert(3, "ceiling")
+        yield _line(head) + _line(["-"] * len(head)) + "".join(_row(key) for key in rows)
+    for key in sections:
+        assert key.section is not None
+        yield from _tables(key.section, key.below)
+
+
+def _leaves(key: Key) -> Iterator[Key]:
+    """Yield the keys below a section, at any depth."""
+    assert key.section is not None
+    for row in keys(key.section, key.below):
+        if row.section is None:
+            yield row
+        else:
+            yield from _leaves(row)
 
 
 def _heading(model: type[BaseModel], prefix: str) -> str:
     title = f"`{prefix.removesuffix('.')}`" if prefix else "The plan"
-    level = "###" if prefix.startswith(_WATCH) and prefix != _WATCH else "##"
-    return f"{level} {title}\n\n{_sentence(model)}\n"
+    return f"## {title}\n\n{_sentence(model)}\n"
 
 
 def _sentence(model: type[BaseModel]) -> str:
@@ -127,15 +136,15 @@ def _sentence(model: type[BaseModel]) -> str:
 
 def _row(key: Key) -> str:
     schema = _schema_of(key.field)
-    is_a = _section_words(key) if key.section is not None else _words(schema)
-    cells = [f"`{key.path}`", is_a, _default(key), ", ".join(_limits(schema)), key.meaning]
+    kind = ", ".join([_words(schema), *_limits(schema)])
+    cells = [f"`{key.path}`", kind, _default(key), key.meaning]
     if key.path.startswith(_WATCH):
-        cells.insert(4, ceiling_text(key.path.removeprefix(_WATCH)))
+        cells.insert(3, ceiling_text(key.path.removeprefix(_WATCH)))
     return _line(cells)
 
 
 def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |\n"
+    return f"|{'|'.join(cells)}|\n"
 
 
 def _schema_of(field: FieldInfo) -> Mapping[str, Any]:
@@ -167,22 +176,12 @@ def _below(path: str, annotation: Any, section: type[BaseModel]) -> str:
     return f"{path}."
 
 
-def _section_words(key: Key) -> str:
-    origin = get_origin(key.field.annotation)
-    if origin is list:
-        return "list of sections"
-    if origin is dict:
-        return "map of names to sections"
-    null = type(None) in get_args(key.field.annotation)
-    return "section or `null`" if null else "section"
-
-
 def _words(schema: Mapping[str, Any]) -> str:
     """Return what a JSON Schema describes, in a person's words."""
     if "$ref" in schema:
         return _named(schema["$ref"].rpartition("/")[2], schema)
     if "enum" in schema:
-        return "one of " + ", ".join(f"`{value}`" for value in schema["enum"])
+        return " ".join(f"`{value}`" for value in schema["enum"])
     if "const" in schema:
         return f"`{schema['const']}`"
     if "anyOf" in schema:
@@ -195,7 +194,7 @@ def _words(schema: Mapping[str, Any]) -> str:
         return f"list of {_words(_with_defs(schema['items'], schema))}"
     if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
         value = _words(_with_defs(schema["additionalProperties"], schema))
-        return f"map of names to {value}"
+        return f"map to {value}"
     return _WORDS.get(str(kind), "anything")
 
 
@@ -214,9 +213,9 @@ def _limits(schema: Mapping[str, Any]) -> Iterator[str]:
     """Yield what pydantic asks of a value, besides its type."""
     for name, words in _LIMITS.items():
         if name in schema:
-            yield f"{words} {_number(schema[name])}"
+            yield f"{words}{_number(schema[name])}"
     if "pattern" in schema:
-        yield f"like `{schema['pattern']}`"
+        yield f"`{schema['pattern']}`"
     if schema.get("minItems") or schema.get("minLength"):
         yield "not empty"
     for part in schema.get("anyOf", ()):
@@ -233,15 +232,9 @@ def _number(value: float) -> str:
 def _default(key: Key) -> str:
     field = key.field
     if field.is_required():
-        return "*required*"
+        return "required"
     value = field.get_default(call_default_factory=True)
-    if isinstance(value, BaseModel):
-        return "as below"
     if isinstance(value, float):
         return f"`{value:g}`"
     text = value if isinstance(value, str) else json.dumps(value)
     return f"`{text}`"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(page())
