@@ -20,13 +20,13 @@ from gonogo.contract.order import Order
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of
 from gonogo.supervise.devices.device import Device, DeviceCalls
-from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.scripted import (
+from gonogo.supervise.devices.device_script import (
     BEFORE_THE_RUN,
     Scripted,
     build_fault_script,
     load_script,
 )
+from gonogo.supervise.devices.nvml import Nvml
 
 VISIBLE_NAME = "CUDA_VISIBLE_DEVICES"
 ORDER_NAME = "CUDA_DEVICE_ORDER"

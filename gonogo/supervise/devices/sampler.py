@@ -30,8 +30,8 @@ from gonogo.files import append_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.device import Device, DeviceUnreadable
+from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.samples import OtherNodes, open_other_nodes
-from gonogo.supervise.devices.scripted import reached_step
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent

@@ -49,8 +49,7 @@ SETTLE_S = 10.0
 LEAST_REST_X = 50
 """A look through all processes of a large host takes long; the pause is a multiple of it."""
 _LINE_BYTES = 16_384
-_NAMES = frozenset((b"RANK", b"LOCAL_RANK"))
-_COUNT = b"WORLD_SIZE"
+_NAMES = frozenset((b"RANK", b"LOCAL_RANK", b"WORLD_SIZE"))
 
 
 class Launched:
@@ -69,18 +68,14 @@ class Launched:
         self._folder, self._order, self._program = folder, order, program
         self._world_size = int(order["world_size"])
         self._here = range(self._world_size) if ranks is None else ranks
-        self._own_names = _names_in(load_environ(os.getpid()))
+        self._own_names = _variables(load_environ(os.getpid()))
         self._ranks: dict[int, ProcessRef] = {}
         self._guessed: ProcessRef | None = None
         self._ends = Ends()
         self._look_at = float("-inf")
-        self._speakers = 0
         self._calm = False
         self._are_more = False
         self._beyond: dict[int, ProcessRef] = {}
-        self._named_by_itself: set[int] = set()
-        self._before: dict[int, dict[int, ProcessRef]] = {}
-        """Rank → pid → each process that was taken for it."""
 
     def look(self, now: float) -> None:
         """Look for ranks that are unknown or gone, when it is time.
@@ -88,7 +83,7 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if now < self._look_at and not self._has_new_heartbeats() and not self._has_lost_one():
+        if now < self._look_at and not self._has_lost_one():
             return
         self._seek()
         whole = len(self._ranks) == len(self._here)
@@ -101,21 +96,13 @@ class Launched:
         """Whether a rank has ended since all were alive; it may have been started again."""
         return self._calm and not all(ref.is_alive() for ref in self._ranks.values())
 
-    def _has_new_heartbeats(self) -> bool:
-        """Whether another rank has begun to write heartbeats since the last call."""
-        before, names = self._speakers, os.listdir(self._folder)
-        self._speakers = sum(name.startswith("heartbeat_rank") for name in names)
-        return self._speakers > before
-
     def _seek(self) -> None:
         below = find_descendants(self._program)
         if not below:
             return
-        spoken = self._by_heartbeats(below)
-        found = {**self._by_environment(below), **spoken}
+        found = {**self._by_environment(below), **self._by_heartbeats(below)}
         for rank, pid in sorted(found.items()):
             self._take(rank, pid)
-        self._named_by_itself |= spoken.keys()
         if not found and not self._ranks:
             self._guess(below)
 
@@ -129,26 +116,12 @@ class Launched:
             return frozenset()
         self._ends.settle(SETTLE_S)
         for rank in sorted(self._ranks, reverse=True):  # rank 0's stamp ends the wait
-            ended = self._end_of(rank)
+            ended = self._ends.of(self._ranks[rank])
             if ended is not None:
                 missed = lost_a_peer(self._folder, self._order, rank, ended)
                 ended = replace(ended, lost_peer=missed)
                 save_json(self._folder / f"exit_rank{rank}.json", ended.document())
         return frozenset(self._ranks)
-
-    def _end_of(self, rank: int) -> Ended | None:
-        """Return how the process ended that wrote a rank's last line; None where nobody knows.
-
-        A process that was started in its place and wrote nothing does not count.
-        """
-        ref = self._ranks[rank]
-        pid = self._named(rank) if rank in self._named_by_itself else None
-        if pid in (None, ref.pid):
-            return self._ends.of(ref)
-        spoke = self._before[rank].get(pid)
-        if spoke is None:
-            return None
-        return self._ends.of(spoke) or Ended(code=None, signal=None, at=time.time())
 
     def _take(self, rank: int, pid: int) -> None:
         """Record the process of a rank."""
@@ -156,7 +129,7 @@ class Launched:
         if ref is None or ref == self._ranks.get(rank):
             return
         self._save(rank, ref)
-        self._ranks[rank] = self._before.setdefault(rank, {})[pid] = ref
+        self._ranks[rank] = ref
         self._ends.watch(ref)
 
     def _save(self, rank: int, ref: ProcessRef) -> None:
@@ -191,17 +164,16 @@ class Launched:
 
     def _by_environment(self, below: Collection[int]) -> dict[int, int]:
         """Return rank → the topmost process with its RANK, if there is only one."""
-        environs = {pid: load_environ(pid) for pid in below}
-        names = {pid: _names_in(environ) for pid, environ in environs.items()}
+        names = {pid: _variables(load_environ(pid)) for pid in below}
         told: dict[int, list[int]] = {}
         for pid, said in names.items():
             rank = said.get(b"RANK")
-            if rank is None or not rank.isdigit() or said == self._own_names:
+            if rank is None or said == self._own_names:
                 continue
             parent = load_stat(pid)
             if parent is not None and names.get(parent.ppid) != said:
                 told.setdefault(int(rank), []).append(pid)
-                self._are_more |= _count_in(environs[pid]) > self._world_size
+                self._are_more |= int(said.get(b"WORLD_SIZE") or 0) > self._world_size
         only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
         self._take_beyond({rank: pid for rank, pid in only.items() if rank >= self._world_size})
         return {rank: pid for rank, pid in only.items() if rank in self._here}
@@ -290,18 +262,10 @@ def _ended(status: int) -> Ended:
     return Ended(code=None if value < 0 else value, signal=number, at=time.time())
 
 
-def _names_in(environ: bytes) -> dict[bytes, bytes]:
-    """Return those of `_NAMES` that an environment has."""
+def _variables(environ: bytes) -> dict[bytes, bytes]:
+    """Return the numbers among the variables of a rank."""
     rows = (row.partition(b"=") for row in environ.split(b"\0"))
-    return {name: text for name, _, text in rows if name in _NAMES}
-
-
-def _count_in(environ: bytes) -> int:
-    """Return how many ranks an environment says there are; 0 where it does not."""
-    rows = (row.partition(b"=") for row in environ.split(b"\0"))
-    return max(
-        (int(text) for name, _, text in rows if name == _COUNT and text.isdigit()), default=0
-    )
+    return {name: text for name, _, text in rows if name in _NAMES and text.isdigit()}
 
 
 def _is_python(pid: int) -> bool:

@@ -12,9 +12,9 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, visible_devices
 from gonogo.supervise.devices.device import Device
+from gonogo.supervise.devices.device_script import Scripted, build_fault_script
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.query import query_devices
-from gonogo.supervise.devices.scripted import Scripted, build_fault_script
 from gonogo.supervise.keeper.sampling import is_wanted
 from tests.supervise.orders import make_order
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.device import DeviceReadings, DevicesScript
 from gonogo.supervise.devices.device import Device, DeviceUnreadable
-from gonogo.supervise.devices.scripted import (
+from gonogo.supervise.devices.device_script import (
     BEFORE_THE_RUN,
     Scripted,
     build_fault_script,

@@ -15,10 +15,10 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
+from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
 from gonogo.supervise.devices.samples import OtherNodes
-from gonogo.supervise.devices.scripted import reached_step
 from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.sampling import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, Sampling

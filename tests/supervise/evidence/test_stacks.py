@@ -122,11 +122,6 @@ def test_main_thread_waits_when_its_innermost_frames_are_a_collectives(
     assert probe.waiting is waiting
 
 
-def in_source(name: str, file: str) -> dict[str, Any]:
-    """A native frame of a library that was built with debug information."""
-    return {**frame(name, file), "module": "/lib/libtorch_cpu.so", "line": 943}
-
-
 def test_python_frames_alone_cannot_tell_that_a_thread_does_not_wait() -> None:
     threads = [{"os_thread_id": 7, "frames": [frame("backward", "graph.py")]}]
     probe = build_probe(threads, pid=7, rank=0, round_number=1, native=False)

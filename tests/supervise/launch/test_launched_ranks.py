@@ -146,25 +146,6 @@ def test_a_shell_on_the_way_to_a_rank_is_told(
     assert record.by_shell is by_shell
 
 
-def test_how_an_earlier_process_of_a_rank_ended_is_not_how_the_rank_did(
-    tmp_path: Path, launch: Any
-) -> None:
-    """The last line names a process that was gone before anybody looked."""
-    launcher = launch("bash", "-c", "sleep 60; sleep 60")
-    wait_until(lambda: children(launcher), "the child")
-    (pid,) = children(launcher)
-    lines = tmp_path / "heartbeat_rank0.jsonl"
-    lines.write_text(json.dumps({"pid": pid}) + "\n")
-    launched = Launched(tmp_path, {"world_size": 1}, launcher.pid)
-    assert look_until(launched, [0], tmp_path) == {0: pid}
-    lines.write_text(json.dumps({"pid": pid}) + "\n" + json.dumps({"pid": 2**22 + 1}) + "\n")
-    os.kill(launcher.pid, signal.SIGSTOP)
-    os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: not find_process(pid), "the end")
-    assert launched.save_ends() == {0}
-    assert not (tmp_path / "exit_rank0.json").exists()
-
-
 def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
     tmp_path: Path, launch: Any
 ) -> None:

@@ -150,13 +150,6 @@ def test_a_program_that_speaks_for_itself_later_is_left_alone_from_then_on(tmp_p
     assert len(program.told()) == before
 
 
-KERAS = [
-    f"\x1b[1m {step}/40\x1b[0m \x1b[32m━━\x1b[0m\x1b[37m━━\x1b[0m \x1b[1m0s\x1b[0m 12ms/step"
-    f" - accuracy: 0.5000 - loss: {step}.5"
-    for step in (1, 2, 10)
-]
-
-
 RECORDS = {
     "PPO": [
         "| time/              |          |\n|    iterations      | 1        |\n"

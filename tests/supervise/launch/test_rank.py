@@ -90,25 +90,6 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
 
 
 # Without Yama nobody forbids it, and nothing tells who was allowed: so the calls are noted.
-NOTING = """
-import sys
-from pathlib import Path
-from gonogo.supervise import processes
-from gonogo.supervise.launch import rank
-
-class Noting:
-    def __init__(self, real, path):
-        self._real, self._path = real, path
-    def __getattr__(self, name):
-        return getattr(self._real, name)
-    def prctl(self, option, value, *rest):
-        with self._path.open("a") as stream:
-            print(hex(option), getattr(value, "value", value), file=stream)
-        return self._real.prctl(option, value, *rest)
-
-processes._libc = Noting(processes._libc, Path(sys.argv[1]))
-sys.exit(rank.main(sys.argv[2:]))
-"""
 PTRACER, ANYBODY = "0x59616d61", 2**64 - 1  # linux/prctl.h
 
 
