@@ -1,10 +1,9 @@
-"""How is the control plane run, and looked after? What `gonogo serve` and its like call.
+"""The command line of the control plane, which `gonogo serve` and its like call.
 
 `python -m service serve|db|keys|backup|restore`
 """
 
 import argparse
-import gc
 import json
 import logging
 import sqlite3
@@ -64,10 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         logging.getLogger("alembic").setLevel(logging.WARNING)  # `migrate` says what was done
         if arguments.command == "serve":
-            gc.disable()  # a sixth of what loading takes would be collections that find nothing
             from service.serve import serve  # its imports take longer than looking at keys
 
-            gc.enable()
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
         elif arguments.command == "db":

@@ -21,9 +21,7 @@ from service.conductor.upkeep import FILES_S, DecisionFiles
 from service.context import Context
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
-from service.http.rates import Rates, living_keys_of
 from service.http.shared import Shared
-from service.http.short import ShortWays
 from service.http.streams import Streams
 from service.metrics import control_plane
 from service.pages import sign_in
@@ -64,9 +62,6 @@ API = (
     agent.router,
 )
 """Routers below /api/v1; each call of theirs asks for a key."""
-SHORT_WAYS = (agent.SHORT, experiments.SHORT)
-"""Of routes above that are called most."""
-
 open_routes = APIRouter(tags=["open"])
 
 
@@ -98,8 +93,6 @@ def _check_ready(context: Context) -> dict[str, str]:
         raise Unavailable("the database holds no tables of ours") from error
     if not context.store.can_write(_WRITE_S):
         raise Unavailable(f"the database took no write within {_WRITE_S:.0f} s")
-    if context.store.is_full:
-        return {"status": "ready", "room": "none: the database's disk is full"}
     free = shutil.disk_usage(context.settings.home).free
     low = {"room": f"low: {free >> 20} MB are free where the service writes"}
     return {"status": "ready", **(low if free < _ROOM_BYTES else {})}
@@ -165,12 +158,8 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     app.state.context = context
     app.state.streams = Streams(context)
     app.state.open = control_plane.Open(app, context)
-    app.state.ready = Shared(lambda: _check_ready(context))
-    app.add_middleware(
-        ShortWays, context=context, ways=SHORT_WAYS, elsewhere=frozenset({b"idempotency-key"})
-    )
+    app.state.ready = Shared(lambda: _check_ready(context), 0.0)
     app.add_middleware(Limits, context=context)
-    app.add_middleware(Rates, load_living=living_keys_of(context))
     add_handlers(app)
     add_missing_page(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom

@@ -1,7 +1,6 @@
-"""What does every part of the service share? Settings, database, clocks, and the bell.
+"""What every part of the service shares: settings, database, clocks and the bell.
 
-The bell is rung after every commit, so that the conductor's loops act at once and not at their
-next turn; who misses it finds the same in the database a moment later.
+The bell rings after every commit, so that the conductor's loops act at once.
 """
 
 import asyncio
@@ -63,8 +62,6 @@ class Context:
     """Where people reach this service, for links in alerts and on pages."""
     local_url: str = "http://127.0.0.1:8750"
     """Where processes of this host reach it."""
-    announced: bool = False
-    """Whether the home has named this process as the one that answers (`service.announcing`)."""
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
     """Who may hold a connection beyond the thread that asked for it; see `open_session`."""

@@ -1,9 +1,10 @@
-"""How does the control plane start and stop? Migrate, keys, listen, announce, serve."""
+"""Starting and stopping the control plane: migrate, keys, listen, announce, serve."""
 
 import errno
-import gc
 import json
 import logging
+import os
+import resource
 import signal
 import socket
 import time
@@ -12,21 +13,19 @@ from types import FrameType
 import uvicorn
 
 from gonogo.contract.errors import Unavailable
-from service.announcing import announce
+from gonogo.home_files import SERVICE_FILE
+from gonogo.rundir import save_json
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.http.auth import load_local_keys
-from service.http.connections import Connection, raise_file_limit
 from service.settings import Settings
 
-_log = logging.getLogger(__name__)
-
-_COLLECT_AFTER = (20_000, 20, 20)
-"""An answer is made of thousands of objects that end with it: Python's own 700 would look through
-them again and again, for a fifth of what a list costs."""
 STOP_S = 3
-"""How long open connections may take to end when the service is told to stop."""
+"""Seconds that open connections may take to end when the service stops."""
+MOST_CONNECTIONS = 4096
+_FILES = 65_536
+_log = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> None:
@@ -39,7 +38,7 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    raise_file_limit()
+    _raise_file_limit()
     migrate(settings.database_url)
     context = open_context(settings)
     try:
@@ -50,7 +49,7 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
         if not _is_near(host) and not context.url.startswith("https"):
             _log.warning(
                 "listening on %s without https: keys and pages cross the network in clear; put a "
-                "proxy with TLS in front and set GONOGO_PUBLIC_URL=https://…",
+                "proxy with TLS in front (deploy/Caddyfile) and set GONOGO_PUBLIC_URL=https://…",
                 host,
                 extra={"action": "no_tls"},
             )
@@ -59,14 +58,10 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
             log_level="warning",
             access_log=False,
             ws="none",
+            limit_concurrency=MOST_CONNECTIONS,
             timeout_graceful_shutdown=STOP_S,
             timeout_keep_alive=30,
-            http=Connection,
         )
-        # What is loaded by now stays: a collection that walks it would cost more than a request,
-        # and the first one would find a few thousand objects to free, of half a million.
-        gc.freeze()
-        gc.set_threshold(*_COLLECT_AFTER)
         Server(config, context).run(sockets=[listener])
     finally:
         context.closing.set()
@@ -76,6 +71,14 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
 def _leave(number: int, frame: FrameType | None) -> None:
     """End in good order; uvicorn raises its signal again when it has stopped."""
     raise SystemExit(0)
+
+
+def _raise_file_limit() -> None:
+    """Let this process open as many files as it may, 65 536 at most."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Server(uvicorn.Server):
@@ -90,8 +93,9 @@ class Server(uvicorn.Server):
         """Begin to serve."""
         await super().startup(sockets=sockets)
         if self.started:
-            announce(self._context.settings.home, self._context.local_url)
-            self._context.announced = True
+            place = self._context.settings.home / SERVICE_FILE
+            url = self._context.local_url
+            save_json(place, {"url": url, "pid": os.getpid(), "host": socket.gethostname()})
             print(json.dumps({"url": self._context.local_url}), flush=True)
             self._notifier.say(READY="1", STATUS=f"answers at {self._context.url}")
 

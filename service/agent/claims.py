@@ -1,17 +1,16 @@
-"""Which run does a worker get? The oldest queued one that fits its free devices, exactly once.
+"""Claims: a worker offers free devices and gets the oldest queued run that fits, exactly once.
 
 A claim is idempotent: a run that this worker claimed and does not know of is given out again under
 a higher token and a new secret. A new boot id of the same machine proves that everything it ran
-before is dead, but for what an engine was handed; another machine of the same name proves nothing,
-and is refused while the first one works. A worker that is silent proves nothing either, and nothing
-is taken from it here. What a worker has and the database calls queued was claimed before a database
-of then was restored: it is not given to that worker once more, and is its own again with the next
-that is heard of it. One that it has told to its end it names no more: so each worker is asked once
-for what has waited since before the service's start, before it is given one of those.
+before is dead, except runs of a scheduler. A silent worker keeps its runs.
+
+After a restore of the database a worker may hold runs that are queued here, or have ended runs that
+are open here. It keeps the former (`take_up`), and is asked once for the latter before they are
+given out.
 """
 
 import secrets
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from sqlalchemy import select
@@ -28,7 +27,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker
-from service.agent.fitting import UNREADABLE, fitting
+from service.agent.placement import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
@@ -44,15 +43,13 @@ from service.experiments.lifecycle import (
 )
 from service.experiments.speeds import load_best_step_s
 from service.experiments.taints import taints_of
-from service.experiments.takers import heard, is_heard
+from service.experiments.workers import NOT_BEGUN, heard, is_heard
 from service.queries.runs import load_runs_of_worker
 
 _MOST_UNKNOWN = 8
-"""Of a claim: a worker whose service is another one now may have hundreds."""
+"""Alerts about unknown runs of one claim."""
 _MOST_ASKED = 100
-"""Queued runs of before the service's start, the oldest, that a worker is asked for at once. Those
-behind them are given out unasked, rather than wait for what fits nobody."""
-_NOT_STARTED = (RunState.CLAIMED, RunState.PREFLIGHT)
+"""Queued runs that a worker is asked for at once, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,23 +62,22 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a worker is answered: a run that is its own now, if any, and what it is asked."""
+    """The answer to a worker."""
 
     claimed: Claimed | None = None
     untold: tuple[str, ...] = ()
-    """Runs under way that it neither names nor gave up."""
+    """Open runs that the worker neither names nor gave up."""
     over: tuple[str, ...] = ()
-    """Runs of its home that it names and that were declared dead here."""
+    """Runs that the worker names and that were declared dead here."""
 
 
 def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
-    """Return what a worker that asks for work is answered.
+    """Return the answer to a worker that asks for work.
 
     Args:
         deed: the transaction.
         request: what the worker says of itself and offers.
-        key_id: the key that it claims with, which belongs to this worker from now on; None: an
-            administrator's, which belongs to none.
+        key_id: its key, which belongs to this worker from now on; None: an administrator's.
 
     Raises:
         NotAllowed: the key belongs to another worker.
@@ -89,77 +85,56 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     """
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
-    named, asked = _named_before(deed, request), _asked_before(deed, request)
+    row = deed.session.get(WorkerRow, request.worker)
+    before = row.claim if row is not None else ClaimKept()
     rebooted = _remember_worker(deed, request)
-    _tell_unknown(deed, request, frozenset(request.active) - named)
+    _alert_unknown(deed, request, set(request.active) - set(before.active))
     mine = load_runs_of_worker(deed.session, request.worker)
     if rebooted:
         for run in mine:
-            _bury(deed, run, request)
-    else:
-        for run in mine:
-            if run.id in request.given_up and run.id not in request.active:
-                _give_up(deed, run, request)
-        _renew(deed, mine, request)
-    first_asked = _ask_first(deed, mine, request, asked)
-    given = [] if rebooted else [run for run in mine if run.id not in first_asked]
-    untold = _untold(mine, request) if request.tells_again and not rebooted else ()
+            if run.boot_id != request.boot_id and run.id not in request.active:
+                _end_lost(deed, run.id, f"host {request.host} booted anew")
+        mine = []
+    for run in mine:
+        if run.id in request.given_up and run.id not in request.active:
+            why = request.given_up[run.id]
+            _end_lost(deed, run.id, f"given up on {request.host}: {why}")
+    _renew(deed, mine, request)
+    asked = _ask(deed, mine, request, before)
+    known = {*request.active, *request.given_up}
+    untold = tuple(run.id for run in mine if run.state not in NOT_BEGUN and run.id not in known)
     return Claim(
-        claimed=_give_again(deed, given, request) or _give_new(deed, request, first_asked),
-        untold=(*untold, *first_asked),
+        claimed=_give_again(deed, mine, request, asked) or _give_new(deed, request, asked),
+        untold=(*(untold if request.tells_again else ()), *asked),
         over=_over(deed, request) if request.lets_go else (),
     )
 
 
-def _named_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
-    """Return the runs that the worker's last claim named."""
-    row = deed.session.get(WorkerRow, request.worker)
-    return frozenset() if row is None else frozenset(row.claim.active)
-
-
-def _asked_before(deed: Deed, request: ClaimRequest) -> frozenset[str]:
-    """Return the runs that this service has asked the worker for, as of its last claim."""
-    row = deed.session.get(WorkerRow, request.worker)
-    if row is None or row.claim.asked_by != deed.session.info[STARTED]:
-        return frozenset()
-    return frozenset(row.claim.asked)
-
-
-def _ask_first(
-    deed: Deed, mine: Iterable[RunRow], request: ClaimRequest, asked: Collection[str]
+def _ask(
+    deed: Deed, mine: Collection[RunRow], request: ClaimRequest, before: ClaimKept
 ) -> list[str]:
     """Return the runs to ask the worker for before they are given out, and note them.
 
-    It may not know of such a one since the answer was lost; or it has told its end, and a database
-    of before was restored: then it names the run next time, and tells all of it.
+    The worker may have ended such a run after the backup that was restored. Then it names the run
+    in its next claim, and sends all of it again.
     """
     if not request.tells_again:
         return []
-    own = [run.id for run in mine if run.state in _NOT_STARTED]
-    waited = _queued_before(deed.session)
+    started: float = deed.session.info[STARTED]
+    query = select(RunRow.id).where(
+        RunRow.state == RunState.QUEUED, RunRow.created_at < deed.session.info[STARTED]
+    )
+    waited = deed.session.scalars(query.order_by(RunRow.created_at).limit(_MOST_ASKED))
+    own = [run.id for run in mine if run.state in NOT_BEGUN]
     unknown = [run for run in (*own, *waited) if run not in request.active]
     row = deed.session.get_one(WorkerRow, request.worker)
-    noted = {"asked": unknown, "asked_by": deed.session.info[STARTED]}
-    row.claim = row.claim.model_copy(update=noted)
+    row.claim = row.claim.model_copy(update={"asked": unknown, "asked_by": started})
+    asked = before.asked if before.asked_by == started else []
     return [run for run in unknown if run not in asked and run not in request.given_up]
 
 
-def _queued_before(session: Session) -> list[str]:
-    """Return what has waited in the queue since before the service's start, the oldest first."""
-    query = select(RunRow.id).where(
-        RunRow.state == RunState.QUEUED, RunRow.created_at < session.info[STARTED]
-    )
-    return list(session.scalars(query.order_by(RunRow.created_at).limit(_MOST_ASKED)))
-
-
-def _tell_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
-    """Tell of runs that a worker has and nobody knows here: they began after a backup, perhaps.
-
-    Args:
-        deed: the transaction.
-        request: what the worker says.
-        fresh: the runs that it names for the first time.
-    """
+def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
+    """Alert about runs of a worker that are unknown here, as after a restore."""
     mine = {run for run in fresh if is_id(run, Kind.RUN)}
     if not mine:
         return
@@ -167,28 +142,30 @@ def _tell_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> 
     for run in sorted(mine - known)[:_MOST_UNKNOWN]:
         text = (
             f"worker {request.worker} on {request.host} has {run}, which is not known here (was "
-            f"the database restored?): it goes on there and counts for nothing, and what it was of "
-            f"may run once more; `gonogo doctor` on {request.host} shows it"
+            f"the database restored?): it continues there and counts for nothing, and the same "
+            f"work may run once more; `gonogo doctor` on {request.host} shows it"
         )
         queue_alert_of_none(deed, AlertType.RUN_UNKNOWN, text, run=run)
 
 
-def _give_again(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> Claimed | None:
+def _give_again(
+    deed: Deed, mine: Collection[RunRow], request: ClaimRequest, asked: Collection[str]
+) -> Claimed | None:
     """Return a run that the worker claimed and does not know of."""
     for run in mine:
-        if run.state in _NOT_STARTED and run.id not in request.active:
+        if run.state in NOT_BEGUN and run.id not in request.active and run.id not in asked:
             claimed = _give_out(deed, run.id, request, again=True)
             if claimed is not None:
                 return claimed
     return None
 
 
-def _give_new(deed: Deed, request: ClaimRequest, first_asked: Collection[str]) -> Claimed | None:
-    """Return a run of the queue, none of those that the worker is asked for first."""
+def _give_new(deed: Deed, request: ClaimRequest, asked: Collection[str]) -> Claimed | None:
+    """Return a run of the queue."""
     if request.draining or not request.free:
         return None
     for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
-        if run_id in request.active or run_id in first_asked:
+        if run_id in request.active or run_id in asked:
             continue
         claimed = _give_out(deed, run_id, request, again=False)
         if claimed is not None:
@@ -196,32 +173,23 @@ def _give_new(deed: Deed, request: ClaimRequest, first_asked: Collection[str]) -
     return None
 
 
-def _untold(mine: list[RunRow], request: ClaimRequest) -> tuple[str, ...]:
-    started = (run.id for run in mine if run.state not in _NOT_STARTED)
-    return tuple(run for run in started if run not in {*request.active, *request.given_up})
-
-
 def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
+    """Return the named runs of a scheduler that were declared dead here."""
     if request.engine is EngineName.LOCAL:
-        return ()  # its own keepers tell it what became of them
-    ended = select(RunRow.id, RunRow.worker, RunRow.exit).where(
-        RunRow.id.in_(request.active),
-        RunRow.worker.is_not(None),
-        RunRow.state == RunState.ENDED,
+        return ()  # the keepers on the host know
+    ended = select(RunRow).where(
+        RunRow.id.in_(request.active), RunRow.worker.is_not(None), RunRow.state == RunState.ENDED
     )
-    home = home_of_worker(request.worker)  # another worker there may have claimed it, and be gone
+    home = home_of_worker(request.worker)
     return tuple(
-        run
-        for run, worker, said in deed.session.execute(ended)
-        if home_of_worker(worker) == home and is_by_service(said)
+        run.id
+        for run in deed.session.scalars(ended)
+        if home_of_worker(run.worker or "") == home and is_by_service(run.exit)
     )
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
-    """Store what the worker says of itself; return whether its host has booted anew.
-
-    What an engine was handed dies with no host of the worker's.
-    """
+    """Store what the worker says of itself; return whether its host has booted anew."""
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
     said = {
@@ -236,15 +204,18 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
             return False
         row = deed.session.scalars(query).one()  # another claim of its own was faster
-    same = _is_same_machine(row, request)
     by_engine = request.engine is not EngineName.LOCAL
     silent_s = deed.now - row.seen_at
+    if row.machine is None or request.machine_id is None:
+        same = row.host == request.host
+    else:
+        same = row.machine == request.machine_id
     if by_engine and row.host != request.host and is_heard(row, deed.now):
         raise NameTaken(
             f"worker {request.worker} works on {row.host}, which was heard {silent_s:.0f} s ago; "
             "one host at a time works a home: stop it there"
         )
-    if not same and _works(deed, row):
+    if not same and (is_heard(row, deed.now) or load_runs_of_worker(deed.session, row.name)):
         raise NameTaken(
             f"worker {request.worker} is another machine, {row.host}, which was heard "
             f"{silent_s:.0f} s ago or has runs; give this host a name of its own"
@@ -255,45 +226,17 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     return rebooted
 
 
-def _is_same_machine(row: WorkerRow, request: ClaimRequest) -> bool:
-    """Say whether a claim comes from the machine of the one before; by name where none is said."""
-    if row.machine is None or request.machine_id is None:
-        return row.host == request.host
-    return row.machine == request.machine_id
+def _end_lost(deed: Deed, run_id: str, text: str) -> None:
+    """End a run of which the worker sends nothing any more."""
+    experiment, row = lock_run(deed, run_id)
+    if row.state != RunState.ENDED:
+        end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
 
 
-def _works(deed: Deed, row: WorkerRow) -> bool:
-    """Say whether a worker was heard lately, or has runs that have not ended."""
-    return is_heard(row, deed.now) or bool(load_runs_of_worker(deed.session, row.name))
-
-
-def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
-    """End an attempt of before the reboot, unless its directory waits to be shipped.
-
-    A run among `active` is reported by the worker's reaper, with all that it left behind.
-    """
-    if run.boot_id == request.boot_id or run.id in request.active:
-        return
-    experiment, row = lock_run(deed, run.id)
-    if row.state == RunState.ENDED:
-        return
-    text = f"host {request.host} booted anew"
-    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
-
-
-def _give_up(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
-    """End an attempt that has ended on its host, and of which nothing can be told any more."""
-    experiment, row = lock_run(deed, run.id)
-    if row.state == RunState.ENDED:
-        return
-    text = f"given up on {request.host}: {request.given_up[run.id]}"
-    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
-
-
-def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
-    """A claim is a sign of life of the worker's runs that have no watcher yet."""
+def _renew(deed: Deed, mine: Collection[RunRow], request: ClaimRequest) -> None:
+    """Take a claim as the sign of life of runs that have no watcher yet."""
     for run in mine:
-        if run.state in _NOT_STARTED and run.id in request.active:
+        if run.state in NOT_BEGUN and run.id in request.active:
             progress = deed.session.get_one(ProgressRow, run.id)
             progress.heard += 1
             progress.heard_at = deed.now
@@ -302,9 +245,9 @@ def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
 
 
 def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) -> Claimed | None:
-    """Give a run to a worker under a new token and secret; None when another was faster."""
+    """Give a run to a worker under a new token and secret; None if another was faster."""
     experiment, run = lock_run(deed, run_id)
-    expected = run.worker == request.worker and run.state in _NOT_STARTED
+    expected = run.worker == request.worker and run.state in NOT_BEGUN
     if (again and not expected) or (not again and run.state != RunState.QUEUED):
         return None
     token = next_token(experiment.token, deed.session.info[EPOCH], deed.now)
@@ -329,10 +272,9 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
 
 
 def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
-    """Let a run that the database calls queued be of the worker that has it.
+    """Give a queued run to the worker that holds it since before a restore of the database.
 
-    Believed of one whose last claim named the run among what it has, where no later attempt of the
-    experiment is known: it was claimed after the moment that the database was restored to.
+    The last claim of the worker must name the run, and no later attempt may be known.
 
     Args:
         deed: the transaction.
@@ -343,13 +285,19 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
     given = experiment.token < bearer.token and is_of_now(bearer.token, deed.session.info[EPOCH])
     if run.state != RunState.QUEUED or not given or bearer.secret is None:
         return
-    worker = next((row for row in _living(deed) if _has(row, run_id, bearer)), None)
+    workers = deed.session.scalars(select(WorkerRow).where(heard(deed.now)))
+    worker = next(
+        (
+            row
+            for row in workers
+            if run_id in row.claim.active
+            and (bearer.by_admin or bearer.worker == home_of_worker(row.name))
+        ),
+        None,
+    )
     if worker is None:
         return
-    try:
-        order = _build_order(deed.session, experiment, run, bearer.token)
-    except UNREADABLE:
-        return
+    order = _build_order(deed.session, experiment, run, bearer.token)
     _move(deed, experiment, run, worker.name, bearer.token)
     run.worker, run.boot_id = worker.name, worker.boot_id
     run.host, run.machine = worker.host, worker.machine
@@ -357,21 +305,8 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
     deed.session.flush()
 
 
-def _living(deed: Deed) -> Iterable[WorkerRow]:
-    return deed.session.scalars(select(WorkerRow).where(heard(deed.now)))
-
-
-def _has(row: WorkerRow, run_id: str, bearer: Bearer) -> bool:
-    """Say whether a worker whose key it is has said that it has a run.
-
-    By that claim the key is the worker's: one that never claimed is nobody's.
-    """
-    theirs = bearer.by_admin or bearer.worker == home_of_worker(row.name)
-    return theirs and run_id in row.claim.active
-
-
 def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token: int) -> None:
-    """Let a queued run be claimed.
+    """Move a queued run to `claimed`.
 
     Raises:
         Conflict: another was faster.
@@ -383,7 +318,7 @@ def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token
 def _note_claim(
     deed: Deed, experiment: ExperimentRow, run: RunRow, order: Order, secret: str
 ) -> Order:
-    """Keep with what a run was claimed; return the order as it is given out."""
+    """Keep what a run was claimed with; return the order as it is given out."""
     experiment.token = run.token = order.token
     run.claim = hash_claim(secret)
     run.claimed_at = deed.now
@@ -398,13 +333,10 @@ def _note_claim(
 
 
 def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
-    """End a run of which no order can be made: the plan is of a release that said more, or less.
-
-    Left in the queue it would fail every claim, of whatever worker.
-    """
+    """End a run of which no order can be made; in the queue it would fail every claim."""
     experiment, run = lock_run(deed, run_id)
     if run.state == RunState.ENDED:
-        return  # another claim met it first
+        return
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
     text = f"no order can be made of its plan: {error}"[:1000]

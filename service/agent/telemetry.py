@@ -1,212 +1,289 @@
-"""How do a run's growing files arrive? By byte offset, each line exactly once.
+"""Growing files and log tails of a run, taken in by byte offset: each byte exactly once.
 
-A stretch is taken when it begins where the last one ended; anything else changes nothing and is
-answered with the offset to go on from, so a lost, doubled, late or reordered message costs nothing.
-The bytes are kept as they are (`service.agent.pieces`) and read again by whoever looks on
-(`service.evidence.heartbeats`); of their lines only what is newest is looked at here. Only the
-run's progress row is locked: telemetry waits for nobody.
+A stretch is taken when it begins where the last one ended. Anything else changes nothing and is
+answered with the offset to continue from. So a lost, doubled, late or reordered message is
+harmless. The bytes are kept as they are; only the newest lines are read here. Only the run's
+progress row is locked.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, insert, select, update
+from sqlalchemy import delete, select
+from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import (
+    MAX_STREAM_BYTES,
     Command,
     CommandKind,
     LogTelemetry,
+    RankTelemetry,
+    StreamTelemetry,
     Telemetry,
     TelemetryAck,
 )
 from gonogo.contract.canonical import wire_number
-from gonogo.contract.errors import Corrupt
+from gonogo.contract.errors import Rejected
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.outcome import Outcome
 from service.agent.claims import take_up
 from service.agent.fence import Bearer, check_bearer
-from service.agent.offsets import Offsets
-from service.agent.pieces import Piece, store_pieces
-from service.agent.run_states import freeze_identity, unfrozen
-from service.agent.stretches import Newest, Stretch
-from service.db.documents import Stop, is_by_service
-from service.db.prepared import Prepared
-from service.db.schema import ExperimentRow, LogRow, ProgressRow, RunRow
-from service.db.store import Topic, ring, tables_of
+from service.agent.reports import decoded, freeze_identity, unfrozen
+from service.db.documents import is_by_service
+from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
+from service.db.store import Topic, ring
+from service.evidence.files import heartbeat_name, pack
+from service.evidence.heartbeats import beat_on, msg_on
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.queries.runs import load_run
 
 KEPT_LOG_BYTES = 4 * 2**20
-"""Of each log file; what is older is dropped here (it stays on the host)."""
+"""Bytes that are kept of each log file; the rest stays on the host."""
 
-_RUNS, _EXPERIMENTS, _PROGRESS, _LOGS = (
-    cast(Table, row.__table__) for row in (RunRow, ExperimentRow, ProgressRow, LogRow)
-)
+
+@dataclass(slots=True, kw_only=True)
+class Newest:
+    """What a stretch of heartbeats says last."""
+
+    heartbeat_at: float | None = None
+    step: int | None = None
+    """The last step that ended."""
+    loss: float | None = None
+    """Of rank 0, as speed and identity are."""
+    toks_per_s: float | None = None
+    identity: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunColumns:
-    """What is asked of a run to take its telemetry; the names are those of the columns."""
+class Stretch:
+    """A stretch of a growing file, compressed."""
 
-    id: str
-    state: RunState
-    token: int
-    claim: str | None
-    worker: str | None
-    command: Stop | None
-    exit: dict[str, Any] | None
-    outcome: Outcome | None
-    lost: bool
-    suspect: bool
-    judged: bool
-    frozen: dict[str, Any]
-    heard: int
-    lines: int
-    late_lines: int
-    step: int
-    heartbeat_at: float | None
-    identity: dict[str, Any] | None
-
-
-_OF_THE_RUN = (
-    *("id", "state", "token", "claim", "worker", "command", "exit", "outcome"),
-    *("lost", "suspect", "judged"),
-)
-_OF_PROGRESS = ("heard", "lines", "late_lines", "step", "heartbeat_at", "identity")
-_NAMES = (*_OF_THE_RUN, *_OF_PROGRESS, "frozen")
-_COLUMNS = Prepared(
-    select(
-        *(_RUNS.c[name] for name in _OF_THE_RUN),
-        *(_PROGRESS.c[name] for name in _OF_PROGRESS),
-        _EXPERIMENTS.c.frozen,
-    )
-    .select_from(_RUNS)
-    .join(_PROGRESS, _PROGRESS.c.run == _RUNS.c.id)
-    .join(_EXPERIMENTS, _EXPERIMENTS.c.id == _RUNS.c.experiment)
-    .where(_RUNS.c.id == bindparam("run_id"))
-    .with_for_update(of=_PROGRESS)
-)
-_NOTE = Prepared(update(_PROGRESS).where(_PROGRESS.c.run == bindparam("of_run")))
+    file: str
+    key: str
+    """Name of the file in the table of offsets: `rank0`, `watch.jsonl`, …"""
+    start: int
+    end: int
+    packed: bytes
+    lines: int | None = None
+    """Number of heartbeats; None for other files."""
+    newest: Newest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What has become of a message."""
+    """What became of a message."""
 
     ack: TelemetryAck
     flags: bool
-    """Whether it changes more than progress: then `update_flags` is due."""
+    """Whether `update_flags` is due, under the experiment's lock."""
+
+
+def parse_telemetry(telemetry: Telemetry) -> list[Stretch]:
+    """Return the stretches of a message, compressed; call it outside of transactions.
+
+    Raises:
+        Rejected: bytes that are not base64, or not those of their stretch.
+    """
+    heartbeats = [_heartbeats(part) for part in telemetry.ranks]
+    return [*heartbeats, *(_stream(part) for part in telemetry.files or ())]
+
+
+def _heartbeats(part: RankTelemetry) -> Stretch:
+    if part.raw_b64 is None:
+        raw = "".join(f"{line}\n" for line in part.lines).encode(errors="replace")
+    else:
+        raw = decoded(part.raw_b64, "raw_b64")
+        if len(raw) != part.end - part.start:
+            raise Rejected("raw_b64: not as many bytes as the stretch has")
+    return Stretch(
+        file=heartbeat_name(part.rank),
+        key=f"rank{part.rank}",
+        start=part.start,
+        end=part.end,
+        packed=pack(raw),
+        lines=raw.count(b"\n"),
+        newest=newest_of(part.rank, part.lines),
+    )
+
+
+def _stream(part: StreamTelemetry) -> Stretch:
+    raw = decoded(part.content_b64, "content_b64")
+    if len(raw) > MAX_STREAM_BYTES:
+        raise Rejected(f"files: at most {MAX_STREAM_BYTES} bytes of a file at once")
+    end = part.start + len(raw)
+    return Stretch(file=part.name, key=part.name, start=part.start, end=end, packed=pack(raw))
+
+
+def newest_of(rank: int, lines: Sequence[str]) -> Newest:
+    """Return what lines of a rank say last; most lines are not parsed."""
+    said = Newest()
+    for text in reversed(lines):
+        msg = msg_on(text)
+        ends = said.step is None and msg in (Msg.STEP_END, Msg.PROGRESS)
+        tells = rank == 0 and (
+            (msg == Msg.PROGRESS and said.loss is None)
+            or (msg == Msg.BOOT and said.identity is None)
+        )
+        beat = beat_on(text, rank) if ends or tells or said.heartbeat_at is None else None
+        if beat is not None:
+            _note(said, beat, rank)
+    return said
+
+
+def _note(said: Newest, beat: Heartbeat, rank: int) -> None:
+    """Keep what no newer line has said."""
+    said.heartbeat_at = max(said.heartbeat_at or 0.0, beat.ts)
+    unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
+    if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
+        said.step = max(said.step or 0, beat.step)
+    if rank != 0:
+        return
+    if beat.msg == Msg.BOOT and said.identity is None:
+        said.identity = beat.identity().wire()
+    if beat.msg == Msg.PROGRESS and beat.loss is not None and said.loss is None:
+        said.loss, said.toks_per_s = beat.loss, beat.toks_per_s
 
 
 def take_telemetry(
-    deed: Deed,
-    run_id: str,
-    telemetry: Telemetry,
-    stretches: list[Stretch],
-    pieces: list[Piece],
-    bearer: Bearer,
+    deed: Deed, run_id: str, telemetry: Telemetry, stretches: Sequence[Stretch], bearer: Bearer
 ) -> Taken:
     """Store what is new and answer what is there.
-
-    A watcher says a few lines a second, so this speaks to the tables and not to mapped rows.
 
     Args:
         deed: the transaction.
         run_id: of which run it is.
         telemetry: the message.
-        stretches: its heartbeats.
-        pieces: its stretches of other growing files.
+        stretches: its growing files, as `parse_telemetry` returns them.
         bearer: who brings it.
 
     Raises:
         NotFound: no such run.
         NotAllowed, StaleToken: see `check_bearer`.
-        Corrupt: the run has no progress row.
     """
-    database = tables_of(deed.session)
-    run = _load_columns(deed, database, run_id)
+    session = deed.session
+    run = load_run(session, run_id)
     if run.worker is None and bearer.token > run.token:
         take_up(deed, run_id, bearer)
-        run = _load_columns(deed, database, run_id)
     check_bearer(run, bearer)
-    ended = run.state == RunState.ENDED
-    offsets = Offsets(database, run_id)
-    note = _first_note(run, telemetry, deed.now)
-    numbered: list[tuple[Piece, int | None]] = []
-    lines = run.lines
+    progress = session.get_one(ProgressRow, run_id, with_for_update=True, populate_existing=True)
+    progress.heard += 1
+    progress.heard_at = deed.now
+    progress.backlog_lines = telemetry.backlog_lines
+    if telemetry.near is not None:
+        progress.near = {name: row.wire() for name, row in telemetry.near.items()}
+    query = select(OffsetRow).where(OffsetRow.run == run_id)
+    offsets = {row.file: row for row in session.scalars(query)}
+    lines = progress.lines
     for stretch in stretches:
-        if offsets.advance(f"rank{stretch.rank}", stretch.start, stretch.end):
-            numbered.append((stretch.piece, lines + 1))
-            lines += stretch.piece.lines or 0
-            _note_progress(note, run, stretch.newest)
-    for piece in pieces:
-        if offsets.advance(piece.file, piece.start, piece.end):
-            numbered.append((piece, None))
-    store_pieces(database, run_id, numbered)
+        at = offsets[stretch.key].bytes if stretch.key in offsets else 0
+        if stretch.start != at or stretch.end <= at:
+            continue
+        _move(session, offsets, run_id, stretch.key, stretch.end)
+        session.add(
+            PieceRow(
+                run=run_id,
+                file=stretch.file,
+                start=stretch.start,
+                end=stretch.end,
+                packed=stretch.packed,
+                n=None if stretch.lines is None else progress.lines + 1,
+                lines=stretch.lines,
+            )
+        )
+        progress.lines += stretch.lines or 0
+        if stretch.newest is not None:
+            _show(progress, stretch.newest)
     for part in telemetry.logs:
-        _store_log(database, offsets, run_id, part)
-    offsets.store()
-    if lines > run.lines:
-        note["lines"] = lines
-        if ended:
-            note["late_lines"] = run.late_lines + lines - run.lines
-    if ended:
-        ring(deed.session, Topic.ENDED)
-    _NOTE.run(database, {"of_run": run_id, **note})
-    said = note.get("identity", run.identity) or {}
+        _store_log(session, offsets, run_id, part)
+    if run.state == RunState.ENDED:
+        progress.late_lines += progress.lines - lines
+        ring(session, Topic.ENDED)
+    have = {file: row.bytes for file, row in offsets.items()}
     return Taken(
-        ack=_answer(run, offsets.have, names_files=telemetry.files is not None),
-        flags=_needs_flags(run, said, telemetry.suspect),
+        ack=_answer(run, have), flags=_needs_flags(session, run, progress, telemetry.suspect)
     )
 
 
-def _first_note(run: RunColumns, telemetry: Telemetry, now: float) -> dict[str, Any]:
-    """Return what every message changes in the run's progress."""
-    note: dict[str, Any] = {
-        "heard": run.heard + 1,
-        "heard_at": now,
-        "backlog_lines": telemetry.backlog_lines,
+def _move(session: Session, offsets: dict[str, OffsetRow], run: str, file: str, end: int) -> None:
+    row = offsets.get(file)
+    if row is None:
+        row = offsets[file] = OffsetRow(run=run, file=file, bytes=end)
+        session.add(row)
+    row.bytes = end
+
+
+def _show(progress: ProgressRow, said: Newest) -> None:
+    """Keep the newest step, loss, speed and identity for pages and metrics."""
+    if said.heartbeat_at is not None:
+        progress.heartbeat_at = max(progress.heartbeat_at or 0.0, said.heartbeat_at)
+    if said.identity is not None:
+        progress.identity = said.identity
+    if said.loss is not None:
+        progress.loss = str(wire_number(said.loss))
+        progress.toks_per_s = said.toks_per_s
+    if said.step is not None:
+        progress.step = max(progress.step, said.step)
+
+
+def _store_log(
+    session: Session, offsets: dict[str, OffsetRow], run: str, part: LogTelemetry
+) -> None:
+    """Store a stretch of a log; a gap before it is allowed, an overlap is not."""
+    at = offsets[part.name].bytes if part.name in offsets else 0
+    if part.start < at or part.end <= part.start:
+        return
+    _move(session, offsets, run, part.name, part.end)
+    text = part.text.replace("\x00", "\ufffd")
+    session.add(LogRow(run=run, file=part.name, start=part.start, end=part.end, text=text))
+    old = part.end - KEPT_LOG_BYTES
+    if old > 0:
+        mine = (LogRow.run == run, LogRow.file == part.name, LogRow.end < old)
+        session.execute(delete(LogRow).where(*mine))
+
+
+def _answer(run: RunRow, have: dict[str, int]) -> TelemetryAck:
+    """Return what is here and what the run is asked to do."""
+    ranks = {
+        name.removeprefix("rank"): size
+        for name, size in have.items()
+        if not name.endswith((".log", ".jsonl"))
     }
-    if telemetry.near is not None:
-        note["near"] = {name: row.wire() for name, row in telemetry.near.items()}
-    return note
+    return TelemetryAck(
+        acked=ranks,
+        logs={name: size for name, size in have.items() if name.endswith(".log")},
+        files={name: size for name, size in have.items() if name.endswith(".jsonl")},
+        command=_command_of(run),
+    )
 
 
-def _load_columns(deed: Deed, database: Connection, run_id: str) -> RunColumns:
-    """Return a run, its progress locked.
-
-    Raises:
-        NotFound: no such run.
-        Corrupt: the run has no progress row.
-    """
-    found = _COLUMNS.first(database, {"run_id": run_id})
-    if found is None:
-        load_run(deed.session, run_id)
-        raise Corrupt("the run has no progress row")
-    return RunColumns(**dict(zip(_NAMES, found, strict=True)))
-
-
-def _answer(run: RunColumns, have: dict[str, int], *, names_files: bool) -> TelemetryAck:
-    """Return what is here and what is asked; of files only to whom knows the word."""
-    answer: dict[str, Any] = {
-        "acked": {
-            name.removeprefix("rank"): size
-            for name, size in have.items()
-            if not name.endswith((".log", ".jsonl"))
-        },
-        "logs": {name: size for name, size in have.items() if name.endswith(".log")},
-        "command": _command_of(run),
-    }
-    if names_files:
-        answer["files"] = {name: size for name, size in have.items() if name.endswith(".jsonl")}
-    return TelemetryAck.model_construct(**answer)  # all of it is ours
+def _command_of(run: RunRow) -> Command | None:
+    """Return what the watcher is asked; an attempt that was declared dead must stop."""
+    if run.state == RunState.ENDED:
+        if is_by_service(run.exit):
+            text = run.outcome.text if run.outcome is not None else ""
+            return Command(kind=CommandKind.SUPERSEDE, reason=text)
+        return None
+    stop = run.command
+    if stop is None:
+        return None
+    words = ("asked again, to end at once" if stop.again else "", stop.reason)
+    return Command(
+        kind=CommandKind(stop.kind),
+        reason=": ".join(filter(None, words)),
+        actor=stop.actor,
+        again=stop.again,
+    )
 
 
-def _needs_flags(run: RunColumns, said: dict[str, Any], suspect: bool) -> bool:
-    """Say whether the telemetry changes more than progress (so the experiment must be locked)."""
+def _needs_flags(session: Session, run: RunRow, progress: ProgressRow, suspect: bool) -> bool:
+    """Say whether the telemetry changes more than progress."""
     if run.state == RunState.ENDED:
         return run.lost and not run.judged
-    return run.lost or run.suspect != suspect or bool(unfrozen(run.frozen, said))
+    if run.lost or run.suspect != suspect:
+        return True
+    query = select(ExperimentRow.frozen).where(ExperimentRow.id == run.experiment)
+    return bool(unfrozen(session.scalars(query).one(), progress.identity or {}))
 
 
 def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
@@ -226,51 +303,3 @@ def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
         )
     progress = deed.session.get_one(ProgressRow, run_id)
     freeze_identity(deed, experiment, run, progress.identity or {})
-
-
-def _note_progress(note: dict[str, Any], run: RunColumns, said: Newest) -> None:
-    """Keep the newest step, loss, speed and identity for those who look on."""
-    if said.heartbeat_at is not None:
-        before = note.get("heartbeat_at", run.heartbeat_at)
-        note["heartbeat_at"] = max(before or 0.0, said.heartbeat_at)
-    if said.identity is not None:
-        note["identity"] = said.identity
-    if said.loss is not None:
-        note["loss"] = str(wire_number(said.loss))
-        note["toks_per_s"] = said.toks_per_s
-    if said.step is not None:
-        note["step"] = max(note.get("step", run.step), said.step)
-
-
-def _store_log(database: Connection, offsets: Offsets, run: str, part: LogTelemetry) -> None:
-    """Store a stretch of a log; a gap before it (a skipped part) is allowed, an overlap is not."""
-    if part.start < offsets.have.get(part.name, 0) or part.end <= part.start:
-        return
-    offsets.skip_to(part.name, part.end)
-    row = {"run": run, "file": part.name, "start": part.start, "end": part.end}
-    database.execute(insert(_LOGS), {**row, "text": part.text.replace("\x00", "\ufffd")})
-    old = part.end - KEPT_LOG_BYTES
-    if old > 0:
-        logs = _LOGS.c
-        database.execute(
-            delete(_LOGS).where(logs.run == run, logs.file == part.name, logs.end < old)
-        )
-
-
-def _command_of(run: RunColumns) -> Command | None:
-    """Return what the watcher is told; one whose attempt was declared dead must stop."""
-    if run.state == RunState.ENDED:
-        if is_by_service(run.exit):
-            text = run.outcome.text if run.outcome is not None else ""
-            return Command(kind=CommandKind.SUPERSEDE, reason=text)
-        return None
-    stop = run.command
-    if stop is None:
-        return None
-    words = ("asked again, to end at once" if stop.again else "", stop.reason)
-    return Command(
-        kind=CommandKind(stop.kind),
-        reason=": ".join(filter(None, words)),
-        actor=stop.actor,
-        again=stop.again,
-    )

@@ -16,7 +16,6 @@ from service.alerts.outbox import (
     Parcel,
     fail_orphaned,
     has_unspread,
-    has_work,
     load_due,
     load_orphaned,
     mark,
@@ -53,8 +52,6 @@ class Deliveries:
         context = self._context
         if not self._subscribed:
             self._subscribe()
-        if not context.store.read(has_work):
-            return
         if context.store.read(has_unspread):
             context.store.write(lambda session: spread_alerts(session, context.now()))
         if context.store.read(load_orphaned):

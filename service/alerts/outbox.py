@@ -7,18 +7,16 @@ alert are one transaction, so no subscription is forgotten or told of what came 
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 
-from sqlalchemy import Table, func, or_, select, update
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.ids import Kind
 from service.alerts.message import Answer, Target
 from service.alerts.schedule import LONGEST_S, next_try_at
-from service.db.prepared import Prepared
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
-from service.db.store import Topic, ring, tables_of
+from service.db.store import Topic, ring
 from service.instants import stamp
 from service.views.news import alert_url
 from service.webhook_secret import check_secret, new_secret
@@ -26,11 +24,6 @@ from service.webhook_secret import check_secret, new_secret
 SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 """Id of the subscription that GONOGO_WEBHOOK_URL makes."""
 
-_ALERTS, _DELIVERIES = (cast(Table, row.__table__).c for row in (AlertRow, DeliveryRow))
-_UNSPREAD = Prepared(select(_ALERTS.id).where(_ALERTS.spread.is_(False)).limit(1))
-_PENDING = Prepared(
-    select(_DELIVERIES.alert).where(_DELIVERIES.state == DeliveryState.PENDING).limit(1)
-)
 BATCH = 100
 EACH = 20
 """Deliveries of one subscription that are taken up at once."""
@@ -66,14 +59,10 @@ def subscribe_settings(session: Session, url: str | None, secret: str | None, no
     row.disabled_at = None
 
 
-def has_work(session: Session) -> bool:
-    """Say whether an alert has no deliveries yet, or a delivery is not over; mostly neither."""
-    return any(row.first(tables_of(session), {}) is not None for row in (_UNSPREAD, _PENDING))
-
-
 def has_unspread(session: Session) -> bool:
     """Say whether an alert has no deliveries yet."""
-    return _UNSPREAD.first(tables_of(session), {}) is not None
+    query = select(AlertRow.id).where(AlertRow.spread.is_(False)).limit(1)
+    return session.scalars(query).first() is not None
 
 
 def spread_alerts(session: Session, now: float) -> int:

@@ -19,7 +19,7 @@ from service.db.store import Session
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed
 from service.experiments.submission import check_texts
-from service.experiments.takers import load_warnings
+from service.experiments.workers import load_warnings
 from service.queries.campaigns import load_campaign
 
 

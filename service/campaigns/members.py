@@ -17,8 +17,8 @@ from gonogo.ledger.recorded import parse_decision
 from service.db.documents import Stop
 from service.db.schema import DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
+from service.experiments.workers import ran_on
 from service.queries.decisions import Outline, load_last_automatic
-from service.told.hosts import ran_on
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""

@@ -13,6 +13,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.compare.campaign import Begin, End, next_step, question_of
 from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
+from service.alerts.text import with_next
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought
 from service.db.documents import Asked, StopKind
@@ -22,7 +23,6 @@ from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, re
 from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS
 from service.queries.experiments import load_experiments_of
-from service.told.alert_text import with_next
 
 ENDED = AlertType.CAMPAIGN_ENDED
 

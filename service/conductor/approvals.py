@@ -6,8 +6,8 @@ from service.context import Context
 from service.experiments.approvals import expire
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR
+from service.experiments.standing import is_expired
 from service.queries.experiments import load_awaiting
-from service.told.awaited import is_expired
 
 
 def load_expired(session: Session, now: float) -> list[str]:

@@ -22,17 +22,17 @@ from gonogo.contract.errors import Unavailable
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Actor, OutcomeCode
+from service.alerts.text import with_next
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
 from service.experiments.course import give_up_rest, resolved_of
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.experiments.resume_points import load_resume_points
 from service.experiments.verbs import Points, replace_run
+from service.experiments.workers import hosts_of
 from service.judging.ended import is_complete
 from service.queries.experiments import load_experiment
 from service.queries.runs import load_run
-from service.told.alert_text import with_next
-from service.told.hosts import hosts_of
 
 LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0

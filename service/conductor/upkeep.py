@@ -5,25 +5,18 @@ home lacks.
 """
 
 from functools import partial
-from typing import cast
 
-from sqlalchemy import Table, bindparam, delete, func, select, update
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
 
-from service.announcing import announce_again
 from service.context import Context
-from service.db.prepared import Prepared
 from service.db.schema import EventRow, IdempotencyRow
-from service.db.store import tables_of
 from service.experiments.decisions import save_missing
 from service.http.idempotency import KEPT_S
 
 FILES_S = 30.0
 """How often a service looks which files of decisions its home lacks."""
 _BATCH = 1_000
-_EVENTS = cast(Table, EventRow.__table__)
-_WAITING = Prepared(select(_EVENTS.c.id).where(_EVENTS.c.cursor.is_(None)).limit(1))
-_PLACE = Prepared(update(_EVENTS).where(_EVENTS.c.id == bindparam("event")))
 
 
 def assign_cursors(session: Session, now: float) -> int:
@@ -46,16 +39,15 @@ def assign_cursors(session: Session, now: float) -> int:
         return 0
     last = session.scalars(select(func.max(EventRow.cursor))).one() or 0
     first = max(last + 1, int(now * 1000))
-    _PLACE.run(
-        tables_of(session),
-        *({"event": event, "cursor": number} for number, event in enumerate(ids, start=first)),
-    )
+    places = [{"id": event, "cursor": number} for number, event in enumerate(ids, start=first)]
+    session.execute(update(EventRow), places)
     return len(ids)
 
 
 def has_waiting(session: Session) -> bool:
     """Say whether an event has no cursor yet."""
-    return _WAITING.first(tables_of(session), {}) is not None
+    query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(1)
+    return session.scalars(query).first() is not None
 
 
 class Cursors:
@@ -90,7 +82,7 @@ class Upkeep:
         self._context = context
 
     def run_once(self) -> None:
-        """Forget idempotency keys of yesterday; say who answers."""
+        """Forget idempotency keys of yesterday."""
         context = self._context
         old = context.now() - KEPT_S
         if context.store.read(lambda session: _has_old(session, old)):
@@ -100,8 +92,6 @@ class Upkeep:
                     and None
                 )
             )
-        if context.announced:
-            announce_again(context.settings.home, context.local_url)
 
 
 def _has_old(session: Session, old: float) -> bool:

@@ -1,56 +1,44 @@
-"""How is a database opened and closed? Pragmas of SQLite, and time limits of PostgreSQL."""
+"""Opening and closing a database: pragmas of SQLite, time limits of PostgreSQL."""
 
 import logging
 import time
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.pool import QueuePool
 
-from service.db.prepared import run_text
-
-TEXTS = {"client_encoding": "utf8"}
-"""Told to PostgreSQL: of a database without an encoding (SQL_ASCII) texts would come as bytes."""
-NEARBY = {
+_POSTGRES = {
+    "client_encoding": "utf8",
     "connect_timeout": 10,
-    "keepalives": 1,
     "keepalives_idle": 15,
     "keepalives_interval": 5,
     "keepalives_count": 3,
     "tcp_user_timeout": 30_000,
 }
-"""How soon a connection ends whose host is gone (a power cut, a fail-over): it says nothing, and
-the kernel's own two hours would hold whoever asked. What the URL says of these counts."""
-_AT_THE_SERVER = {
+"""Settings of each connection, so that one to a dead host ends within a minute."""
+_SERVER = {
     "tcp_keepalives_idle": "15s",
     "tcp_keepalives_interval": "5s",
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "30s",
-}
-"""The same the other way round: what a service held whose host is gone, the right to conduct among
-it, is free again as soon."""
-_BUSY_S = 30.0
-_JOURNAL_BYTES = 4 * 2**20
-_LIMITS = {
     "statement_timeout": "30s",
     "lock_timeout": "20s",
     "idle_in_transaction_session_timeout": "60s",
 }
+"""Settings of the server for each connection; the lock of a dead conductor is free as soon."""
+_BUSY_S = 30.0
+_JOURNAL_BYTES = 4 * 2**20
 _CLOSE_S = 5.0
 _CLOSE_POLL_S = 0.01
 _log = logging.getLogger(__name__)
 
 
-def build_engine(
-    url: str, *, writes: bool = False, before_connect: Callable[[], None] | None = None
-) -> Engine:
-    """Return an engine; a SQLite one for `writes` takes the write lock when it begins.
+def build_engine(url: str, *, writes: bool = False) -> Engine:
+    """Return an engine; a SQLite engine for `writes` takes the write lock when it begins.
 
     Args:
         url: a SQLAlchemy URL.
         writes: whether it is the writer's.
-        before_connect: called before SQLite opens the file; what it raises keeps it closed.
     """
     if not is_sqlite(url):
         return create_engine(
@@ -59,19 +47,13 @@ def build_engine(
             max_overflow=30,
             pool_pre_ping=True,
             hide_parameters=True,
-            connect_args=told_to_postgres(url, _LIMITS),
+            connect_args=postgres_arguments(url),
         )
     engine = create_engine(
         url,
         hide_parameters=True,
         connect_args={"timeout": _BUSY_S, "check_same_thread": False},
     )
-
-    if before_connect is not None:
-
-        @event.listens_for(engine, "do_connect")
-        def on_opening(*_: Any) -> None:
-            before_connect()
 
     @event.listens_for(engine, "connect")
     def on_connect(connection: Any, _: Any) -> None:
@@ -86,7 +68,7 @@ def build_engine(
 
     @event.listens_for(engine, "begin")
     def on_begin(connection: Connection) -> None:
-        run_text(connection, "BEGIN IMMEDIATE" if writes else "BEGIN")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
 
@@ -96,23 +78,14 @@ def is_sqlite(url: str) -> bool:
     return make_url(url).get_backend_name() == "sqlite"
 
 
-def told_to_postgres(url: str, settings: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """Return what is told to PostgreSQL's driver of every connection; what a URL says counts.
-
-    Args:
-        url: a SQLAlchemy URL.
-        settings: more that the server is told.
-    """
-    said = make_url(url).query
-    near = {name: value for name, value in NEARBY.items() if name not in said}
-    ours = [f"-c {name}={value}" for name, value in {**_AT_THE_SERVER, **(settings or {})}.items()]
-    theirs = said.get("options", "")
-    theirs = theirs if isinstance(theirs, str) else " ".join(theirs)
-    return {**TEXTS, **near, "options": " ".join([*ours, theirs]).strip()}
+def postgres_arguments(url: str) -> dict[str, Any]:
+    """Return the arguments of every connection to PostgreSQL; those of the URL win."""
+    options = " ".join(f"-c {name}={value}" for name, value in _SERVER.items())
+    return {**_POSTGRES, "options": options, **make_url(url).query}
 
 
 def dispose(engine: Engine) -> None:
-    """Close an engine's connections; one that is in use would come back to a pool that is gone."""
+    """Close an engine's connections, after a short wait for those in use."""
     deadline = time.monotonic() + _CLOSE_S
     while isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
         if time.monotonic() > deadline:

@@ -15,7 +15,7 @@ from service.experiments.consequences import act
 from service.experiments.course import resolved_of
 from service.experiments.decisions import load_conditions, record_conditions
 from service.experiments.lifecycle import Deed, lock_experiment, record_event
-from service.told.awaited import clock_of, open_approval
+from service.experiments.standing import clock_of, open_approval
 
 
 def record_approval(

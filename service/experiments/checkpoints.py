@@ -31,8 +31,8 @@ from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_sealed
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
-from service.experiments.hosts import Host, host_of_run
 from service.experiments.saved import Saved, load_told, reached_step
+from service.experiments.workers import Host, host_of_run
 
 _log = logging.getLogger(__name__)
 _CHUNK_BYTES = 2**20

@@ -12,6 +12,7 @@ from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.action import Action, ActionKind
 from gonogo.ledger.recorded import RecordedDecision
+from service.alerts.text import approval_text
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow
 from service.experiments.course import (
@@ -27,7 +28,6 @@ from service.experiments.decisions import total_verdict
 from service.experiments.lifecycle import Deed, queue_alert
 from service.experiments.missed import record_missed
 from service.queries.experiments import phases_of
-from service.told.alert_text import approval_text
 
 _STARTS = (ActionKind.START_PHASE, ActionKind.START_RUN)
 

@@ -31,14 +31,13 @@ from gonogo.judge.course.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.documents import Awaited, ServiceEnd, is_by_service
-from service.db.insert import insert_added
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
+from service.experiments.standing import is_owed
 from service.queries.experiments import phases_of, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_attempts
-from service.told.awaited import is_owed
 
 
 def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:
@@ -197,7 +196,9 @@ def queue_run(
         sizes={},
         created_at=deed.now,
     )
-    deed.session.add_all([run, ProgressRow(run=run.id)])
+    deed.session.add(run)
+    deed.session.flush()  # rows that refer to it come after
+    deed.session.add(ProgressRow(run=run.id))
     ring(deed.session, Topic.QUEUED)
     record_event(
         deed,
@@ -210,7 +211,7 @@ def queue_run(
         reason=reason.value,
         resume_from=resume_from.wire() if resume_from else None,
     )
-    insert_added(deed.session)
+    deed.session.flush()
     return run
 
 

@@ -22,13 +22,13 @@ from gonogo.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
+from service.alerts.text import decision_text
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
 from service.experiments.lifecycle import Deed, queue_alert, record_event
+from service.experiments.overview import load_decided
 from service.instants import stamp
 from service.queries.decisions import load_chain, load_decisions, load_documents, load_ids
 from service.queries.experiments import phases_of
-from service.told.alert_text import decision_text
-from service.told.decided import load_decided
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""

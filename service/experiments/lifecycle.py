@@ -24,7 +24,6 @@ from gonogo.contract.lifecycle import (
     advance_phase,
     advance_run,
 )
-from service.db.insert import is_stored
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
 from service.queries.runs import load_run
@@ -166,22 +165,19 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
 
 
 def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEvent) -> None:
-    """Let a phase make a transition; one that is not stored yet is nobody else's.
+    """Let a phase make a transition.
 
     Raises:
         Conflict: its state does not allow it, or another was faster.
     """
     old = phase.state
     new = advance_phase(old, event)
-    if is_stored(phase):
-        deed.session.flush()
-        mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
-        done = deed.session.execute(
-            update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new)
-        )
-        _only_one(done, old)
-    else:
-        phase.state = new
+    deed.session.flush()
+    mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
+    done = deed.session.execute(
+        update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new)
+    )
+    _only_one(done, old)
     record_event(
         deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
     )

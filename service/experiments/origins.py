@@ -36,12 +36,12 @@ from service.experiments.checkpoints import (
 )
 from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
+from service.experiments.overview import load_decided
 from service.experiments.resume_points import load_resume_points, load_weights
+from service.experiments.standing import begins_anew, last_tried, went_to_its_end
 from service.experiments.taints import taints_left
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
-from service.told.awaited import begins_anew, last_tried, went_to_its_end
-from service.told.decided import load_decided
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
 _AHEAD = ("phases_after",)

@@ -26,9 +26,9 @@ from service.experiments.decisions import (
     total_verdict,
 )
 from service.experiments.lifecycle import Deed
+from service.experiments.standing import open_approval
 from service.experiments.verbs import last_outcome, require
 from service.queries.experiments import phases_of, runs_of
-from service.told.awaited import open_approval
 
 _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 

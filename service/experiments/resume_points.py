@@ -19,9 +19,9 @@ from service.experiments.checkpoints import (
     is_followed,
 )
 from service.experiments.course import resolved_of
+from service.experiments.standing import ANSWERS, has_not_passed
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_run
-from service.told.awaited import ANSWERS, has_not_passed
 
 
 def load_resume_points(

@@ -201,7 +201,9 @@ def create_experiment(
         )
         for position, phase in enumerate(plan.phases)
     ]
-    deed.session.add_all([experiment, *phases])  # inserted with the run: nothing is asked till then
+    deed.session.add(experiment)
+    deed.session.flush()  # rows that refer to it come after
+    deed.session.add_all(phases)
     record_event(deed, experiment, "experiment.state", state=experiment.state, plan=plan.name)
     inherited = origin.verdicts if origin is not None else {}
     for phase in phases[: len(inherited)]:

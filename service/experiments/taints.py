@@ -19,11 +19,11 @@ from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.experiments.checkpoints import holder_of
 from service.experiments.course import resolved_of
+from service.experiments.overview import load_decided
+from service.experiments.standing import has_not_passed, went_to_its_end
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress
-from service.told.awaited import has_not_passed, went_to_its_end
-from service.told.decided import load_decided
 
 
 def taints_of(session: Session, experiment: ExperimentRow, run: RunRow) -> list[Taint]:

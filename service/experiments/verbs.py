@@ -30,8 +30,8 @@ from service.experiments.course import (
 )
 from service.experiments.decisions import load_conditions
 from service.experiments.lifecycle import Deed, move_experiment, record_event
+from service.experiments.standing import ANSWERS, verbs_of
 from service.queries.experiments import phases_of, runs_of
-from service.told.awaited import ANSWERS, verbs_of
 
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}
 Points = dict[str, ResumePoint]

@@ -1,11 +1,10 @@
-"""Who calls, and may he? Keys by hash, four roles, local key files at the first start.
+"""API keys by their hash, four roles, and the local key files of a home.
 
-A key is 256 random bits, so its SHA-256 needs no salt; hashes are compared in constant time. The
-local keys lie in `GONOGO_HOME` (`key` of role admin, `worker_key` of role worker), mode 0600.
+A key is 256 random bits, so its SHA-256 needs no salt. The local keys lie in `GONOGO_HOME` (`key`
+of role admin, `worker_key` of role worker), mode 0600.
 """
 
 import hashlib
-import hmac
 import os
 import secrets
 import socket
@@ -14,21 +13,18 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import Table, bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
 from gonogo.machine_id import load_machine_id
 from service.context import Context
-from service.db.prepared import Prepared
 from service.db.schema import KeyRow
-from service.db.store import tables_of
-from service.http.connections import show_key
 from service.http.problems import NoKey
 from service.queries.keys import load_living_key
 
@@ -50,12 +46,6 @@ ALLOWS: dict[Role, frozenset[Role]] = {
 }
 """Role that a call asks for → roles of keys that may make it."""
 
-_KEYS = cast(Table, KeyRow.__table__).c
-_KEY = Prepared(
-    select(_KEYS.id, _KEYS.name, _KEYS.role, _KEYS.worker, _KEYS.hash, _KEYS.revoked_at).where(
-        _KEYS.hash == bindparam("hashed")
-    )
-)
 LOCAL_KEYS = (("key", Role.ADMIN), ("worker_key", Role.WORKER))
 _bearer = HTTPBearer(auto_error=False, description="An API key.")
 
@@ -82,21 +72,18 @@ def hash_key(key: str) -> str:
 
 
 def bearer_key(headers: Mapping[str, str]) -> str | None:
-    """Return the key that a request brings, valid or not; None where it brings none."""
+    """Return the key of a request, valid or not."""
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() or None if scheme.lower() == "bearer" else None
 
 
 def find_principal(session: Session, key: str) -> Principal | None:
-    """Return whose key this is, unless it is unknown or revoked."""
-    hashed = hash_key(key)
-    row = _KEY.first(tables_of(session), {"hashed": hashed})
+    """Return who holds this key, unless it is unknown or revoked."""
+    query = select(KeyRow).where(KeyRow.hash == hash_key(key), KeyRow.revoked_at.is_(None))
+    row = session.scalars(query).first()
     if row is None:
         return None
-    key_id, name, role, worker, stored, revoked_at = row
-    if revoked_at is not None or not hmac.compare_digest(stored, hashed):
-        return None
-    return Principal(key_id=key_id, name=name, role=Role(role), worker=worker)
+    return Principal(key_id=row.id, name=row.name, role=Role(row.role), worker=row.worker)
 
 
 def create_key(
@@ -163,58 +150,48 @@ def revoke_key(session: Session, name: str, now: float) -> None:
 
 
 def load_local_keys(context: Context) -> None:
-    """Make sure that the local keys exist, in their files as well as in the database.
+    """Make sure that the local keys exist, in their files and in the database.
 
-    Only an older key of this very home is revoked: other services, each with a home of its own,
-    may share the database. A home that was restored, moved or copied holds the key of the worker of
-    the place where it was, and its own worker has another name: it gets a key of its own, and that
-    one stays valid for what runs there. One that was revoked is followed by another.
+    A revoked key is replaced. So is the key of a worker whose home was elsewhere, as after a
+    restore: its worker has another name here. The key of before stays valid for the runs there.
     """
     home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:
         path = context.settings.home / file_name
         key = _load_or_create(path)
-        former = context.store.read(partial(_load_former, key=key, home=home))
-        if former is not None:
+        known = context.store.read(partial(_find_row, key=key))
+        moved = known is not None and known.worker is not None and known.home not in (None, home)
+        if known is not None and (moved or known.revoked_at is not None):
             key = _create(path)
-
-        def register(
-            session: Session, key: str = key, role: Role = role, former: _Former | None = former
-        ) -> None:
-            if find_principal(session, key) is not None:
-                return
-            ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
-            for row in () if former is not None and former.stays else session.scalars(ours):
-                row.revoked_at = row.revoked_at or context.now()
-            session.flush()
-            name = _free_name(session, f"local {role}", home)
-            before = None if former is None else former.in_place_of
-            create_key(session, name, role, context.now(), key, home=home, in_place_of=before)
-
-        context.store.write(register)
+        before = None if known is None else known.id if moved else known.in_place_of
+        context.store.write(
+            partial(_register, key, role, home, context.now(), before=before, moved=moved)
+        )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Former:
-    """The key of a file that is followed by another."""
-
-    in_place_of: str | None
-    """Whose worker the next one may have, too."""
-    stays: bool
-    """Whether it is valid on."""
+def _find_row(session: Session, key: str) -> KeyRow | None:
+    return session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
 
 
-def _load_former(session: Session, *, key: str, home: str) -> _Former | None:
-    """Return a key that is followed by another: one that was revoked, or one with which a worker
-    claims whose home is, or was, elsewhere; None where it is kept."""
-    row = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-    if row is None:
-        return None
-    if row.revoked_at is not None:
-        return _Former(in_place_of=row.in_place_of, stays=False)
-    if row.worker is None or row.home in (None, home):
-        return None
-    return _Former(in_place_of=row.id, stays=True)
+def _register(
+    key: str,
+    role: Role,
+    home: str,
+    now: float,
+    session: Session,
+    *,
+    before: str | None,
+    moved: bool,
+) -> None:
+    """Store a local key unless it is known; one that did not move revokes the older ones."""
+    if find_principal(session, key) is not None:
+        return
+    ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
+    for row in () if moved else session.scalars(ours):
+        row.revoked_at = row.revoked_at or now
+    session.flush()
+    name = _free_name(session, f"local {role}", home)
+    create_key(session, name, role, now, key, home=home, in_place_of=before)
 
 
 def _free_name(session: Session, name: str, home: str) -> str:
@@ -229,8 +206,6 @@ def _free_name(session: Session, name: str, home: str) -> str:
 def _name_of(home: Path) -> str:
     """Return a short name for a home on its machine, the same at every start.
 
-    Hosts may be called alike, and have their homes at one path.
-
     Raises:
         OSError: the machine has no id and none can be kept in the home.
     """
@@ -239,10 +214,7 @@ def _name_of(home: Path) -> str:
 
 
 def _load_or_create(path: Path) -> str:
-    """Return the key in a file; one that is missing is created, readable by its owner alone.
-
-    So is one that no header takes: what a power cut leaves of a file may be zeros.
-    """
+    """Return the key in a file; a missing or unusable one is created, for its owner alone."""
     try:
         found = path.read_text(errors="replace").strip()
     except FileNotFoundError:
@@ -273,7 +245,6 @@ def needs_role(role: Role) -> Callable[..., Principal]:
     """Return a dependency that lets pass whoever holds `role`, and says who it is."""
 
     def check(
-        request: Request,
         context: Annotated[Context, Depends(get_context)],
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
     ) -> Principal:
@@ -282,7 +253,6 @@ def needs_role(role: Role) -> Callable[..., Principal]:
         found = context.store.read(lambda session: find_principal(session, credentials.credentials))
         if found is None:
             raise NoKey
-        show_key(request.scope)
         if found.role not in ALLOWS[role]:
             raise NotAllowed(f"this needs a key of role {role}; yours is {found.role}")
         return found

@@ -49,11 +49,11 @@ from service.experiments.resume_points import (
 )
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
+from service.judging.causes import load_cause
 from service.judging.materialise import save_run
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged
-from service.told.causes import load_cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

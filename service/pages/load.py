@@ -19,13 +19,13 @@ from service.evidence.artifacts import list_artifacts
 from service.evidence.gate_now import load_gate_now
 from service.evidence.logs import load_log_names
 from service.evidence.stacks import Excerpt, load_stack
+from service.experiments.overview import last_judged
 from service.pages.curves import load_charts
 from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress
 from service.report.charts import Chart
-from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view

@@ -19,7 +19,6 @@ from gonogo.contract.errors import GonogoError, NotAllowed, Unavailable
 from service.context import Context
 from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.http.auth import Principal, get_context
-from service.http.connections import show_key
 from service.http.problems import status_of
 from service.http.sessions import cookie_name, find_viewer
 from service.pages.render import render
@@ -105,7 +104,6 @@ def check_viewer(request: Request, context: Annotated[Context, Depends(get_conte
     found = token and context.store.read(lambda session: find_viewer(session, token, context.now()))
     if not found:
         raise SignInNeeded
-    show_key(request.scope)
     return found
 
 

@@ -2,9 +2,8 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast
 
-from sqlalchemy import Integer, Table, bindparam, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotFound
@@ -12,9 +11,7 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.course.action import Attempt
-from service.db.prepared import Prepared
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
-from service.db.store import tables_of
 
 HELD = (
     RunState.CLAIMED,
@@ -24,17 +21,6 @@ HELD = (
     RunState.HALTING,
 )
 """States in which a run belongs to a worker: from its claim to its end."""
-
-_RUNS = cast(Table, RunRow.__table__).c
-_QUEUED = Prepared(
-    select(_RUNS.id)
-    .where(_RUNS.state == RunState.QUEUED)
-    .order_by(_RUNS.created_at, _RUNS.id)
-    .limit(bindparam("most", type_=Integer))
-)
-_UNJUDGED = Prepared(
-    select(_RUNS.id).where(_RUNS.state == RunState.ENDED, _RUNS.judged.is_(False)).limit(1)
-)
 
 
 def load_run(session: Session, run: str) -> RunRow:
@@ -106,13 +92,12 @@ def load_runs_of_worker(session: Session, worker: str) -> list[RunRow]:
 
 def load_queued(session: Session, limit: int) -> list[str]:
     """Return the runs that wait for a worker, oldest first, `limit` of them at most."""
-    return [run for (run,) in _QUEUED.all(tables_of(session), {"most": limit})]
+    query = select(RunRow.id).where(RunRow.state == RunState.QUEUED)
+    return list(session.scalars(query.order_by(RunRow.created_at, RunRow.id).limit(limit)))
 
 
 def load_unjudged(session: Session) -> Sequence[RunRow]:
     """Return the runs that have ended and were not judged, oldest end first."""
-    if _UNJUDGED.first(tables_of(session), {}) is None:  # as nearly always
-        return []
     query = select(RunRow).where(RunRow.state == RunState.ENDED, RunRow.judged.is_(False))
     return session.scalars(query.order_by(RunRow.ended_at)).all()
 

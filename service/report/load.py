@@ -17,6 +17,7 @@ from service.evidence.logs import load_log
 from service.evidence.promised import load_digests, load_records
 from service.evidence.stacks import Excerpt, load_stack
 from service.experiments.course import resolved_of
+from service.experiments.overview import last_judged
 from service.instants import stamp
 from service.queries.decisions import load_decisions
 from service.queries.events import load_events
@@ -25,7 +26,6 @@ from service.queries.findings import load_findings
 from service.report.devices import build_devices, load_samples
 from service.report.numbers import build_numbers
 from service.report.view import ReportView, RunFile, RunReport
-from service.told.decided import last_judged
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.news import view_event

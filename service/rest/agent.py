@@ -1,7 +1,5 @@
 """The worker-facing calls: claims, telemetry, states, findings, evidence."""
 
-import re
-from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Response
@@ -20,14 +18,10 @@ from gonogo.contract.agent import (
 )
 from service.agent.claims import claim
 from service.agent.fence import Bearer
-from service.agent.pieces import pack_streams, take_record
-from service.agent.run_states import take_evidence, take_findings, take_state
-from service.agent.stretches import parse_stretches
-from service.agent.telemetry import take_telemetry, update_flags
-from service.experiments.lifecycle import Deed
+from service.agent.reports import take_evidence, take_findings, take_record, take_state
+from service.agent.telemetry import parse_telemetry, take_telemetry, update_flags
 from service.http.auth import Agent, Principal, Role
 from service.http.problems import WireResponse, model_response
-from service.http.short import Change, Done, Plain, Way
 from service.http.transactions import Writing
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
@@ -67,40 +61,12 @@ def post_telemetry(
     write: Writing, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
 ) -> Response:
     """Send growing files by offset and log tails, renew the lease, get commands."""
-    stretches = parse_stretches(telemetry.ranks)
-    pieces = pack_streams(telemetry.files or [])
+    stretches = parse_telemetry(telemetry)
     bearer = _bearer(caller, telemetry.token, secret)
-    taken = write(f"run {run}", take_telemetry, run, telemetry, stretches, pieces, bearer)
+    taken = write(f"run {run}", take_telemetry, run, telemetry, stretches, bearer)
     if taken.flags:  # seldom, and under the experiment's lock, which no telemetry waits for
         write(f"run {run}", update_flags, run, telemetry)
-    return model_response(taken.ack, exclude_unset=True)
-
-
-def _prepare_telemetry(plain: Plain) -> Change:
-    run, telemetry = plain.named["run"], plain.body
-    stretches = parse_stretches(telemetry.ranks)
-    pieces = pack_streams(telemetry.files or [])
-
-    def take(deed: Deed, caller: Principal) -> Done:
-        bearer = _bearer(caller, telemetry.token, plain.header)
-        taken = take_telemetry(deed, run, telemetry, stretches, pieces, bearer)
-        return Done(
-            response=model_response(taken.ack, exclude_unset=True),
-            then=partial(update_flags, run_id=run, telemetry=telemetry) if taken.flags else None,
-        )
-
-    return Change(actor=f"run {run}", do=take)
-
-
-SHORT = Way(
-    path=re.compile(r"/api/v1/agent/runs/(?P<run>[^/]+)/telemetry"),
-    role=Role.WORKER,
-    body=Telemetry,
-    prepare=_prepare_telemetry,
-    header=CLAIM_HEADER.lower().encode(),
-    quick_bytes=16 * 2**10,
-)
-"""Every watcher's message, a few times a second."""
+    return model_response(taken.ack)
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")

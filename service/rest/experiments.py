@@ -1,7 +1,5 @@
 """Experiments: submit, list, show, follow their events."""
 
-import re
-from datetime import date
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query, Request, Response
@@ -23,14 +21,12 @@ from service.experiments.submission import (
     resolve_submission,
     with_plan,
 )
-from service.experiments.takers import load_warnings
-from service.http.auth import Operator, Principal, Role, Service, Viewer
-from service.http.deprecation import deprecation_headers
+from service.experiments.workers import load_warnings
+from service.http.auth import Operator, Service, Viewer
 from service.http.etag import ETAG_HEADER, IfNoneMatch, etag_of, is_same
 from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse, model_response
-from service.http.short import Change, Done, Plain, Way
 from service.http.streams import Streams
 from service.http.transactions import Creation, Reading, Writing
 from service.queries.decisions import load_decisions_page
@@ -94,43 +90,16 @@ def submit(
     submission: Submitted,
     key: IdempotencyKey = None,
 ) -> WireResponse:
-    """Submit an experiment, or (`dry_run`, better: /experiments/preview) only resolve its plan."""
+    """Submit an experiment, or (`dry_run`) only resolve its plan."""
     submission = _whole(context, submission)
     resolved = resolve_submission(submission)
     origin = _origin(context, submission, resolved)
     if submission.dry_run:
-        headers = deprecation_headers(DRY_RUN_SINCE, successor=PREVIEW)
-        return WireResponse(_preview(context, resolved, origin), headers=headers)
+        return WireResponse(_preview(context, resolved, origin))
     creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
     answer = write.once(creation, _create, submission, resolved, origin)
-    return _created(answer)
-
-
-def _created(answer: dict[str, Any]) -> WireResponse:
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
-
-
-def _prepare_submission(plain: Plain) -> Change | None:
-    submission: Submission = plain.body
-    if submission.dry_run or submission.origin is not None:
-        return None
-    resolved = resolve_submission(submission)
-
-    def create(deed: Deed, _: Principal) -> Done:
-        return Done(response=_created(_create(deed, submission, resolved, None)))
-
-    return Change(do=create)
-
-
-SHORT = Way(
-    path=re.compile("/api/v1/experiments"),
-    role=Role.OPERATOR,
-    body=Submission,
-    prepare=_prepare_submission,
-    quick_bytes=2**10,
-)
-"""A campaign or a sweep submits hundreds."""
 
 
 def _create(
@@ -140,10 +109,6 @@ def _create(
     view = view_new(deed.session, create_experiment(deed, submission, resolved, origin))
     warnings = [*warnings_of(plan), *load_warnings(deed.session, plan, deed.now)]
     return view.model_copy(update={"warnings": warnings}).wire()
-
-
-DRY_RUN_SINCE = date(2026, 12, 1)
-PREVIEW = "/api/v1/experiments/preview"
 
 
 @router.post("/experiments/preview", operation_id="preview_experiment", response_model=DryRun)

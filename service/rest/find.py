@@ -11,6 +11,7 @@ from gonogo.contract.ids import Kind
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import DecisionRow
 from service.db.store import Session
+from service.experiments.overview import load_decided
 from service.http.auth import Viewer
 from service.http.transactions import Reading
 from service.instants import stamp
@@ -18,7 +19,6 @@ from service.queries.campaigns import find_campaigns
 from service.queries.decisions import find_decisions
 from service.queries.experiments import find_experiments
 from service.queries.runs import find_runs
-from service.told.decided import load_decided
 
 router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)

@@ -17,7 +17,7 @@ from gonogo.planning.source import (
 )
 from gonogo.planning.workloads.known import schema_documents
 from service.experiments.submission import resolve_submission
-from service.experiments.takers import load_warnings
+from service.experiments.workers import load_warnings
 from service.http.auth import Service, Viewer
 from service.http.transactions import Reading
 

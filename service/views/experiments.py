@@ -15,8 +15,19 @@ from service.db.store import Session
 from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.course import resolved_of
 from service.experiments.forecasts import claimed_s, load_forecast
+from service.experiments.overview import Decided, load_decided, standing_cause
+from service.experiments.standing import (
+    GOING_ON,
+    NO_CHECKPOINT,
+    expires_at,
+    has_not_passed,
+    is_owed,
+    last_judged,
+    last_tried,
+    open_approval,
+)
 from service.experiments.submission import Created
-from service.experiments.takers import load_taker, load_waits
+from service.experiments.workers import hosts_of, load_taker, load_waits
 from service.instants import instant, stamp
 from service.queries.experiments import (
     AnyPhase,
@@ -26,17 +37,6 @@ from service.queries.experiments import (
 )
 from service.queries.findings import load_findings
 from service.queries.runs import load_mute
-from service.told.awaited import (
-    expires_at,
-    has_not_passed,
-    is_owed,
-    last_judged,
-    last_tried,
-    open_approval,
-)
-from service.told.beginnings import GOING_ON, NO_CHECKPOINT
-from service.told.decided import Decided, load_decided, standing_cause
-from service.told.hosts import hosts_of
 from service.views.next_steps import next_steps, place_of
 
 

@@ -9,7 +9,7 @@ from gonogo.contract.api import (
     WorkerView,
 )
 from service.db.schema import AlertRow, DeliveryRow, EventRow, WorkerRow
-from service.experiments.takers import is_heard
+from service.experiments.workers import is_heard
 from service.instants import instant, stamp
 
 

@@ -19,9 +19,9 @@ from gonogo.judge.gate.added import CARRIED, REMEDIED, REPRODUCED
 from gonogo.judge.gate.conditions import is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
+from service.experiments.standing import begins_anew, is_owed, last_judged, last_tried, verbs_of
+from service.experiments.workers import hosts_of
 from service.queries.experiments import AnyPhase, has_plan
-from service.told.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
-from service.told.hosts import hosts_of
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")

@@ -7,10 +7,10 @@ from gonogo.contract.api import RunView
 from gonogo.contract.heartbeat import Identity
 from service.db.schema import DecisionRow, ProgressRow, RunRow
 from service.db.store import Session
+from service.experiments.workers import ran_on
 from service.instants import instant, stamp
 from service.queries.experiments import load_phase
 from service.queries.runs import load_progress
-from service.told.hosts import ran_on
 
 
 def view_run(row: RunRow, progress: ProgressRow) -> RunView:

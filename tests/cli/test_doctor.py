@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import update
 
 from service.db.schema import WorkerRow
-from service.experiments.takers import SILENT_S
+from service.experiments.workers import SILENT_S
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 

@@ -22,7 +22,6 @@ from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.db.schema import Table
 from service.http.auth import Role, create_key, load_local_keys
-from service.http.connections import Connection
 from service.judging.assessors import Assessors
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
@@ -99,12 +98,12 @@ class Plane:
         return self.wait(lambda: worker.claim(**more), "an order")
 
 
-ON_BOTH = ("test_store", "test_insert", "test_epochs")
+ON_BOTH = ("test_store", "test_epochs")
 """Modules of what the databases do differently; a race is one everywhere."""
 STORIES = (
     *("test_campaigns", "test_carried", "test_checkpoints_elsewhere", "test_claims"),
-    *("test_handed_over", "test_judging", "test_origins", "test_overrides", "test_pieces"),
-    *("test_random_experiments", "test_reach", "test_run_states", "test_telemetry"),
+    *("test_handed_over", "test_judging", "test_origins", "test_overrides", "test_files"),
+    *("test_random_experiments", "test_reach", "test_reports", "test_telemetry"),
     *("test_verbs", "test_walk"),
 )
 """Modules whose tests run whole experiments: one case of each test is enough for every commit."""
@@ -223,7 +222,6 @@ def serving(context: Context, *, conduct: bool = True) -> Iterator[httpx.Client]
         log_config=None,
         timeout_keep_alive=30,  # as `gonogo serve`
         timeout_graceful_shutdown=1,
-        http=Connection,
         ws="none",
     )
     server = uvicorn.Server(config)

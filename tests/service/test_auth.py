@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 import stat
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.db.migrate import migrate
 from service.http.auth import Role, create_key, find_principal, load_local_keys, revoke_key
 from tests.service.conftest import Plane
 
@@ -141,25 +138,6 @@ def test_the_database_is_readable_by_its_owner_alone(still: Plane) -> None:
     still.submit()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in still.home.glob("*.db*")}
     assert set(modes.values()) <= {0o600}, modes
-
-
-def test_a_database_that_a_release_before_left_open_is_closed_to_others(
-    tmp_path: Path,
-) -> None:
-    """Whoever may read what SQLite locks by may lock it, too: nothing could be written any more."""
-    file = tmp_path / "gonogo.db"
-    migrate(f"sqlite:///{file}")
-    file.chmod(0o644)
-    living = sqlite3.connect(file)
-    living.execute("PRAGMA journal_mode=WAL")
-    living.execute("CREATE TABLE made_by (release TEXT)")
-    before = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.db*")}
-    assert set(before.values()) == {0o644}
-    migrate(f"sqlite:///{file}")
-    after = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.glob("*.db*")}
-    assert after == dict.fromkeys(before, 0o600)
-    assert len(after) == 3
-    living.close()
 
 
 @pytest.mark.parametrize("left", [b"", bytes(51), b"gonogo_\xff\xfe"], ids=["none", "0", "junk"])

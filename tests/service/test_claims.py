@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.plan import Plan
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.agent.fitting import Offer
+from service.agent.placement import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.queries.experiments import load_experiment
 from tests.data.make_runs import WHOLE_GATE
@@ -61,34 +61,6 @@ def test_the_oldest_run_comes_first(plane: Plane) -> None:
         worker.active.append(order.run)
         found.append(order.experiment)
     assert found == experiments
-
-
-@pytest.mark.parametrize(
-    "later", [{"reason": "of_a_later_release"}, {"resume_from": '{"step": 3}'}], ids=list
-)
-def test_a_run_that_a_later_release_wrote_is_left_and_stops_no_others(
-    still: Plane, later: dict[str, str]
-) -> None:
-    """It is given out by whoever can read it."""
-    theirs, ours = still.submit(), still.submit()
-    (column,) = later
-
-    def write(value: object) -> None:
-        said = text(f"UPDATE runs SET {column} = :value WHERE experiment = :experiment")
-        values = {"value": value, "experiment": theirs}
-        still.context.store.write(lambda session: session.execute(said, values) and None)
-
-    write(later[column])
-    worker = still.worker(devices=("cpu:0", "cpu:1"))
-    order = worker.claim()
-    assert order is not None
-    assert order.experiment == ours
-    worker.active.append(order.run)
-    assert worker.claim() is None
-    write({"reason": "first", "resume_from": None}[column])
-    again = worker.claim()
-    assert again is not None
-    assert again.experiment == theirs
 
 
 def test_a_run_that_its_worker_never_got_is_given_out_again_under_a_higher_token(

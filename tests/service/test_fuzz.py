@@ -37,7 +37,6 @@ from gonogo.contract.order import Order
 from service.conductor.judge import Judging
 from service.db.schema import ExperimentRow, RunRow, WebhookRow
 from service.http.auth import Role
-from service.http.rates import Failures
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_auth import CALLS, new_key
@@ -160,8 +159,7 @@ class Site:
 
 
 @pytest.fixture
-def site(still: Plane, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(Failures, "wait_s", lambda self, address: 0.0)  # it is not what is asked
+def site(still: Plane) -> Site:
     return Site(still)
 
 

@@ -19,7 +19,6 @@ from gonogo.contract.order import Order
 from service.app import create_app
 from service.db.schema import Table
 from service.http.auth import Role, hash_key, revoke_key
-from service.http.rates import Failures
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
 from tests.service.test_auth import CALLS, MAY, new_key
@@ -142,8 +141,7 @@ class Site:
 
 
 @pytest.fixture
-def site(still: Plane, monkeypatch: pytest.MonkeyPatch) -> Site:
-    monkeypatch.setattr(Failures, "wait_s", lambda self, address: 0.0)  # it is not what is asked
+def site(still: Plane) -> Site:
     for _ in range(3):
         still.submit(set={"workload.world_size": 1})
     owner, other = still.worker("w1"), still.worker("w2", host="host-2")

@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,12 +21,10 @@ from gonogo.cli.client import Client
 from gonogo.contract.api import SUBSCRIPTIONS
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import ResumePoint
-from gonogo.contract.output import DryRun
 from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
 from service.evidence import artifacts
 from service.http.auth import Role, create_key
-from service.http.deprecation import deprecation_headers
 from service.http.etag import check_if_match, etag_of
 from service.http.files import file_response
 from service.http.problems import STATUS, Outdated
@@ -511,25 +508,6 @@ def test_progress_changes_the_answer_and_not_the_version() -> None:
     for named in ('"7"', '"88-0"', before.replace("8", "9", 1), ""):
         with pytest.raises(Outdated):
             check_if_match(row, named)
-
-
-def test_a_preview_is_the_dry_run_and_no_worse(plane: Plane) -> None:
-    body = {"plan": "demo", "set": {"phases.smoke.steps": 30}}
-    seen = plane.call("POST", "/experiments/preview", json=body)
-    assert seen.status_code == 200
-    assert DryRun.model_validate(seen.json()).orders[0].steps == 1
-    assert plane.get("/experiments")["items"] == []
-    dry = plane.call("POST", "/experiments", json={**body, "dry_run": True})
-    assert dry.json() == seen.json()
-    assert dry.headers["Deprecation"].startswith("@")
-    assert dry.headers["Link"] == '</api/v1/experiments/preview>; rel="successor-version"'
-    assert "Deprecation" not in seen.headers
-
-
-def test_what_will_go_says_since_and_until_when() -> None:
-    headers = deprecation_headers(date(2026, 1, 2), successor="/x", until=date(2026, 7, 1))
-    assert headers["Deprecation"] == "@1767312000"
-    assert headers["Sunset"] == "Wed, 01 Jul 2026 00:00:00 GMT"
 
 
 def test_a_generated_client_gets_moments_and_enums(plane: Plane) -> None:

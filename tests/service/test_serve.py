@@ -22,10 +22,7 @@ from redis import Redis
 
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
-from service.announcing import announce_again
 from service.backup import make_backup
-from service.conductor.upkeep import Upkeep
-from service.context import open_context
 from service.db.migrate import HEAD, current_revision, migrate
 from service.restore import restore_backup
 from service.settings import load_settings
@@ -96,32 +93,6 @@ def test_what_was_answered_survives_a_kill(process: Process) -> None:
         assert process.end(signal.SIGTERM) == 0
 
 
-@pytest.mark.long
-def test_a_service_that_goes_on_is_named_again_once_a_second_one_of_its_home_has_ended(
-    process: Process,
-) -> None:
-    """Commands said that no service runs, and to start one."""
-    home, url, host = process.home, "http://127.0.0.1:1", socket.gethostname()
-    ours = {"url": url, "pid": os.getpid(), "host": host}
-    announce_again(home, url)
-    assert not (home / "service.json").exists(), "a home that names none stays as it is"
-    process.start().close()
-    second = (home / "service.json").read_text()
-    announce_again(home, url)
-    assert (home / "service.json").read_text() == second, "it lives"
-    process.end(signal.SIGTERM)
-    context = open_context(load_settings({"GONOGO_HOME": str(home)}))
-    try:
-        context.local_url = url
-        Upkeep(context).run_once()
-        assert (home / "service.json").read_text() == second, "it does not answer yet"
-        context.announced = True
-        Upkeep(context).run_once()
-    finally:
-        context.store.close()
-    assert json.loads((home / "service.json").read_text()) == ours
-
-
 @pytest.mark.parametrize("name", ["a%20b", "what?", "100%"])
 def test_a_home_and_a_checkout_may_lie_in_folders_of_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -141,25 +112,9 @@ def test_a_home_and_a_checkout_may_lie_in_folders_of_any_name(
     assert current_revision(restored.database_url) == (HEAD, HEAD)
 
 
-def test_a_first_start_says_nothing_of_its_schema(process: Process) -> None:
-    process.start().close()
-    assert process.end(signal.SIGTERM) == 0
-    log = (process.home / "service.log").read_text()
-    assert "alembic" not in log
-    assert "revision" not in log
-    assert current_revision(f"sqlite:///{process.home}/gonogo.db") == (HEAD, HEAD)
-
-
-@pytest.mark.parametrize(
-    ("revision", "said"),
-    [
-        ("9999", "error: the database has revision 9999, of a newer release; this one knows"),
-        ("0018", "error: the database has revision 0018 of an earlier form; commit a2d12bc9 reads"),
-    ],
-)
+@pytest.mark.parametrize("revision", ["9999", "0018"])
 def test_a_database_of_another_release_is_refused_in_a_sentence(
     revision: str,
-    said: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -170,6 +125,7 @@ def test_a_database_of_another_release_is_refused_in_a_sentence(
     with closing(sqlite3.connect(tmp_path / "gonogo.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = ?", [revision])
     assert main(["serve", "--port", "0"]) == 2
+    said = f"error: the database has revision {revision}, of another release; this one knows"
     assert capsys.readouterr().err.startswith(said)
 
 
@@ -310,20 +266,3 @@ def test_an_address_of_redis_is_taken_as_it_is(tmp_path: Path, url: str) -> None
     Redis.from_url(url).close()
     settings = load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
     assert settings.redis_url == url
-
-
-@pytest.mark.long
-def test_what_a_stranger_sends_that_is_no_request_fills_no_log(process: Process) -> None:
-    upgrade = (
-        b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
-    )
-    with process.start() as http:
-        for asked in (b"nonsense\r\n\r\n", upgrade, b"GET /healthz HTTP/1.1\r\nX: \x00\r\n\r\n"):
-            where = (http.base_url.host, http.base_url.port or 80)
-            with socket.create_connection(where, 20) as link:
-                link.sendall(asked)
-                assert link.recv(65536).startswith(b"HTTP/1.1 ")
-        assert http.get("/healthz").status_code == 200
-    process.end(signal.SIGTERM)
-    assert "uvicorn" not in (said := (process.home / "service.log").read_text())
-    assert "WARNING" not in said

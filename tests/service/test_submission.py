@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.agent.fitting import Offer
+from service.agent.placement import Offer
 from service.db.schema import RunRow
 from tests.service.conftest import Plane
 

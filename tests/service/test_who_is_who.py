@@ -11,17 +11,16 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from gonogo.contract.errors import NotAllowed, StaleToken
+from gonogo.contract.errors import NotAllowed
 from gonogo.contract.ids import Kind, new_id
-from service.agent.fence import Bearer, bind_key, check_bearer, hash_claim, home_of_worker
+from service.agent.fence import bind_key, home_of_worker
 from service.context import open_context
-from service.db.schema import KeyRow, RunRow
+from service.db.schema import KeyRow
 from service.db.store import Store
 from service.experiments.epochs import begin_epoch, is_of_now, next_epoch, next_token
-from service.experiments.takers import SILENT_S
+from service.experiments.workers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
 from tests.service.conftest import Plane
@@ -243,23 +242,6 @@ def test_the_workers_of_one_home_share_its_key(worker: str, home: str) -> None:
     assert home_of_worker(worker) == home
 
 
-def test_a_run_that_was_claimed_before_there_were_secrets_goes_on() -> None:
-    run = RunRow(id="run", token=3, worker="w", claim=None)
-    check_bearer(run, Bearer(token=3))
-    check_bearer(run, Bearer(token=3, worker="its name since the upgrade"))
-    with pytest.raises(StaleToken):
-        check_bearer(run, Bearer(token=2))
-    run.claim = hash_claim("s")
-    check_bearer(run, Bearer(token=3, secret="s", worker="w"))
-    for bearer in (
-        Bearer(token=3),
-        Bearer(token=3, secret="S"),
-        Bearer(token=3, secret="s", worker="v"),
-    ):
-        with pytest.raises(NotAllowed):
-            check_bearer(run, bearer)
-
-
 def test_a_stale_token_says_which_one_is_newer(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()
@@ -363,18 +345,14 @@ def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_p
     context.store.close()
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["columns", "rows of before"])
 def test_runs_for_others_hide_none_for_this_worker(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, known: bool
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a page of those that need GPUs, then one that needs none."""
-    monkeypatch.setattr("service.agent.fitting._PAGE", 2)
+    monkeypatch.setattr("service.agent.placement._PAGE", 2)
     for _ in range(5):
         plane.submit("m7c-125m")
     small = plane.submit("demo")
-    if not known:
-        before = text("UPDATE runs SET profile = NULL, gpus = NULL")
-        plane.context.store.write(lambda session: session.execute(before))
     order = plane.worker().claim()
     assert order is not None
     assert order.experiment == small

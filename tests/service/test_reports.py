@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
-from service.agent import run_states
-from service.agent.run_states import LEADS_TO
+from service.agent import reports
+from service.agent.reports import LEADS_TO
 from service.conductor.judge import Judging
 from service.db.documents import Promised
 from service.db.schema import RunRow
@@ -131,7 +131,7 @@ def test_of_findings_without_end_some_and_the_first_halt_are_kept_and_waited_for
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trainer may write to findings.jsonl, too: each is a row, an event and maybe an alert."""
-    monkeypatch.setattr(run_states, "MAX_FINDINGS", 4)
+    monkeypatch.setattr(reports, "MAX_FINDINGS", 4)
     worker, order = in_state(plane, RunState.RUNNING)
     finding = {"detector": "d", "severity": "warn", "act": "page", "at": 1.0, "text": "x"}
     many = [{**finding, "key": f"k{number}"} for number in range(6)]
@@ -153,7 +153,7 @@ def test_a_halt_is_told_also_after_a_finding_that_only_asks_for_a_person(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A detector of another package may say `halt` and `page`: nothing ends by it."""
-    monkeypatch.setattr(run_states, "MAX_FINDINGS", 1)
+    monkeypatch.setattr(reports, "MAX_FINDINGS", 1)
     worker, order = in_state(plane, RunState.RUNNING)
     finding = {"detector": "d", "severity": "halt", "at": 1.0, "text": "x"}
     for key, act in (("p", "page"), ("h1", "now"), ("h2", "now")):
@@ -168,7 +168,7 @@ def test_a_halt_is_told_also_after_a_finding_that_only_asks_for_a_person(
 def test_of_evidence_without_end_some_is_kept(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_states, "MAX_EVIDENCE_FILES", 2)
+    monkeypatch.setattr(reports, "MAX_EVIDENCE_FILES", 2)
     worker, order = in_state(plane, RunState.RUNNING)
     for path, status in (("a", 200), ("b", 200), ("c", 422), ("b", 200)):
         body = {"token": order.token, "path": path, "content_b64": ""}

@@ -1,14 +1,13 @@
-"""What does a worker report about a run? Its states, findings and evidence, each idempotent.
+"""Reports of a worker about a run: states, findings, evidence and small records; each idempotent.
 
-A report of something that the run is already past changes nothing and is answered like the first
-one. The end is stored with the sizes of all heartbeat files; judgement waits until the database
-has every byte and every finding that they promise.
+A report of a state that the run has passed changes nothing. The end is stored with the sizes of all
+files; judgement waits until the database has every byte and every finding that they promise.
 """
 
 import base64
 import binascii
+import hashlib
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -18,8 +17,11 @@ from gonogo.contract.agent import (
     MAX_EVIDENCE_BYTES,
     MAX_EVIDENCE_FILES,
     MAX_FINDINGS,
+    MAX_RECORD_BYTES,
+    MAX_RECORDS_BYTES,
     EvidenceReport,
     FindingsReport,
+    RecordReport,
     StateReport,
 )
 from gonogo.contract.api import AlertType
@@ -32,24 +34,32 @@ from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from gonogo.watch.registry import shown_by_lines
 from service.agent.fence import Bearer, check_bearer
+from service.alerts.text import finding_text
 from service.db.documents import Promised, is_by_service
-from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RunRow
+from service.db.schema import (
+    EvidenceRow,
+    ExperimentRow,
+    FindingRow,
+    ProgressRow,
+    RecordRow,
+    RunRow,
+)
 from service.db.store import Topic, ring
+from service.evidence.promised import promised_records
 from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.judging.causes import load_last_line
 from service.queries.experiments import phases_of
 from service.queries.findings import load_findings, load_known
-from service.told.alert_text import finding_text
-from service.told.causes import load_last_line
 
 _PROGRESS = list(RunState)
 _KEY_CHARS = 200
-"""What the column of a finding's key takes."""
+"""Size of the column of a finding's key."""
 _WORD_CHARS = 200
-_TOLD_CHARS = 4000
-"""Of a text in events and alerts, which travel to everybody; the document is kept whole."""
+_TEXT_CHARS = 4000
+"""Longest text in events and alerts; the document is kept whole."""
 _EVIDENCE = 100
-"""How many of its files a told finding names."""
+"""Number of evidence files that an alert names."""
 LEADS_TO = {
     RunEvent.CLAIM: RunState.CLAIMED,
     RunEvent.CHECK: RunState.PREFLIGHT,
@@ -60,8 +70,20 @@ LEADS_TO = {
 }
 
 
+def decoded(text: str, where: str) -> bytes:
+    """Return the bytes of a base64 text.
+
+    Raises:
+        Rejected: the text is not base64.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Rejected(f"{where}: not base64") from error
+
+
 def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> None:
-    """Let a run go on as its worker reports.
+    """Advance a run as its worker reports.
 
     Raises:
         NotFound: no such run.
@@ -73,7 +95,16 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
     check_bearer(run, bearer)
     if report.event is RunEvent.END and report.exit is None:
         raise Rejected("exit: missing; an end is reported with its record")
-    _take_records(deed, experiment, run, report)
+    progress = deed.session.get_one(ProgressRow, run.id)
+    progress.heard += 1
+    progress.heard_at = deed.now
+    if run.state != RunState.ENDED:
+        run.dir = report.dir or run.dir
+        if report.preflight is not None:
+            run.preflight = report.preflight.wire()
+        if report.model is not None:
+            run.model = report.model.wire()
+            freeze_identity(deed, experiment, run, run.model)
     if _PROGRESS.index(run.state) >= _PROGRESS.index(LEADS_TO[report.event]):
         return
     if report.event is RunEvent.END:
@@ -82,28 +113,12 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
         move_run(deed, experiment, run, report.event, token=report.token)
 
 
-def _take_records(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
-    """Keep what the report brings; after the end nothing changes any more."""
-    progress = deed.session.get_one(ProgressRow, run.id)
-    progress.heard += 1
-    progress.heard_at = deed.now
-    if run.state == RunState.ENDED:
-        return
-    run.dir = report.dir or run.dir
-    if report.preflight is not None:
-        run.preflight = report.preflight.wire()
-    if report.model is not None:
-        run.model = report.model.wire()
-        freeze_identity(deed, experiment, run, run.model)
-
-
 def freeze_identity(
     deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, object]
 ) -> None:
-    """Freeze code, torch, device and driver, each as a run says it first; later ones must equal.
+    """Freeze code, torch, device and driver when a run reports each first; later runs must equal.
 
-    A program may tell them one after the other: its code at once, its device with its model. What
-    none says (a driver, on a CPU) stays unchecked.
+    What no run reports (a driver, on a CPU) stays unchecked.
     """
     found = {name: identity[name] for name in unfrozen(experiment.frozen, identity)}
     if not found:
@@ -113,9 +128,9 @@ def freeze_identity(
 
 
 def unfrozen(frozen: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
-    """Return what a run tells of what is to be frozen and is not yet.
+    """Return the names that a run reports and that are not frozen yet.
 
-    One that tells otherwise what is frozen is not what was measured, and freezes nothing more.
+    A run that contradicts a frozen value freezes nothing more.
     """
     said = {name: told[name] for name in FROZEN if told.get(name)}
     if any(said.get(name, value) != value for name, value in frozen.items()):
@@ -125,8 +140,8 @@ def unfrozen(frozen: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
 
 def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
     assert report.exit is not None
-    told = _clipped(report.exit.text, _TOLD_CHARS)
-    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=told)
+    text = _clipped(report.exit.text, _TEXT_CHARS)
+    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=text)
     run.exit = report.exit.wire()
     run.outcome = outcome
     run.sizes = dict(report.sizes)
@@ -145,12 +160,11 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
 
 
 def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Bearer) -> int:
-    """Store the findings whose key is new and return how many they were.
+    """Store the findings whose key is new and return their number.
 
-    Only the first halt finding of a run alerts, and every one that asks for a person (`page`) does;
-    none does once the run is judged (but see `_alert`). Of a run that has ended, so does the first
-    one that shows it to have failed, which may come behind one that waited for a checkpoint. Of
-    more than `MAX_FINDINGS` only the first halt is stored.
+    The first halt of a run alerts, and so does each finding that asks for a person (`page`). After
+    the end, so does the first halt by which the run's own lines show a failure. Beyond
+    `MAX_FINDINGS` only the first halt is stored.
 
     Raises:
         NotFound: no such run.
@@ -165,15 +179,15 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     ended = run.state == RunState.ENDED
     taken = 0
     for finding in report.findings:
-        told = _told(finding)
+        short = _shortened(finding)
         first_halt = _halts(finding) and not halts
-        if told.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
+        if short.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
-        known[told.key] = finding.severity
-        _store_finding(deed, experiment, run, finding, told, len(known))
+        known[short.key] = finding.severity
+        _store_finding(deed, experiment, run, finding, short, len(known))
         taken += 1
         if finding.act is Act.PAGE:
-            _alert(deed, experiment, run, told, AlertType.FINDING_PAGE)
+            _alert(deed, experiment, run, short, AlertType.FINDING_PAGE)
         elif _halts(finding):
             had_failed = shown_by_lines(halts) is not None
             halts.append(finding)
@@ -182,58 +196,50 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
                 deed.session.flush()
                 recall_failure(deed, experiment, run)
             if first_halt or (failed and run.judged):
-                _alert(deed, experiment, run, told, AlertType.FINDING_HALT)
-    if taken and run.state == RunState.ENDED:
+                _alert(deed, experiment, run, short, AlertType.FINDING_HALT)
+    if taken and ended:
         ring(deed.session, Topic.ENDED)
     return taken
 
 
 def _halts(finding: Finding) -> bool:
-    """Say whether a finding ends its run; one that asks for a person alone (`page`) does not."""
+    """Say whether a finding ends its run; a `page` does not."""
     return finding.severity is Severity.HALT and finding.act is not Act.PAGE
 
 
 def _storable_key(key: str) -> str:
-    """Return a key as every database takes it: by its digest where it is long or holds a NUL.
-
-    A detector from elsewhere chooses its own, and one that is refused would be owed for ever.
-    """
+    """Return a key as every database takes it: by its digest if it is long or holds a NUL."""
     if len(key) <= _KEY_CHARS and "\x00" not in key:
         return key
-    return f"sha256:{sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
 def _clipped(text: str, most: int) -> str:
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def _told(finding: Finding) -> Finding:
-    """Return a finding as events and alerts tell it: whatever was written, nothing without end."""
+def _shortened(finding: Finding) -> Finding:
+    """Return a finding with bounded texts, for events and alerts."""
     section = finding.section
     return finding.model_copy(
         update={
             "key": _storable_key(finding.key),
             "detector": _clipped(finding.detector, _WORD_CHARS),
             "section": None if section is None else _clipped(section, _WORD_CHARS),
-            "text": _clipped(finding.text, _TOLD_CHARS),
+            "text": _clipped(finding.text, _TEXT_CHARS),
             "evidence": [_clipped(path, _WORD_CHARS) for path in finding.evidence[:_EVIDENCE]],
         }
     )
 
 
 def _store_finding(
-    deed: Deed,
-    experiment: ExperimentRow,
-    run: RunRow,
-    finding: Finding,
-    told: Finding,
-    number: int,
+    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, short: Finding, n: int
 ) -> None:
     deed.session.add(
         FindingRow(
             run=run.id,
-            key=told.key,
-            n=number,
+            key=short.key,
+            n=n,
             severity=finding.severity,
             document=canonical_bytes(finding.wire()).decode(),
         )
@@ -244,22 +250,22 @@ def _store_finding(
         "finding",
         run=run.id,
         phase=run.phase,
-        detector=told.detector,
-        severity=told.severity.value,
-        rank=told.rank,
-        step=told.step,
-        text=told.text,
-        key=told.key,
+        detector=short.detector,
+        severity=short.severity.value,
+        rank=short.rank,
+        step=short.step,
+        text=short.text,
+        key=short.key,
     )
 
 
 def _alert(
     deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: AlertType
 ) -> None:
-    """Tell a person of a finding, unless the run has been judged since.
+    """Alert about a finding, unless the run has been judged.
 
-    Of one that was called dead, and whose phase has passed without it, a person is told even then
-    that its lines show that it had failed: nothing else looks at them any more.
+    A run that was declared dead alerts even then, if its phase has passed without it and its own
+    lines show a failure.
     """
     place = f"{experiment.name}, {run.phase}"
     if run.judged:
@@ -269,19 +275,11 @@ def _alert(
         place = f"{place}, attempt {run.attempt}, which was called dead ({passed} stands)"
     said = None if finding.rank is None else load_last_line(deed.session, run, finding.rank)
     text = finding_text(experiment.id, place, finding, said)
-    queue_alert(
-        deed,
-        experiment,
-        kind,
-        text,
-        run=run,
-        rank=finding.rank,
-        finding=finding.wire(),
-    )
+    queue_alert(deed, experiment, kind, text, run=run, rank=finding.rank, finding=finding.wire())
 
 
 def _passed_without(deed: Deed, run: RunRow) -> Verdict | None:
-    """Return by which verdict the phase of a run has passed that was called dead, if it has."""
+    """Return the passing verdict of the phase of a run that was declared dead, if any."""
     if not is_by_service(run.exit):
         return None
     phases = phases_of(deed.session, run.experiment)
@@ -300,13 +298,9 @@ def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Beare
     _, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     path = PurePosixPath(report.path)
-    if path.is_absolute() or ".." in path.parts or not path.parts or len(report.path) > 400:
+    if path.is_absolute() or ".." in path.parts or not path.parts:
         raise Rejected(f"path: {report.path!r} is not a path inside the run directory")
-    try:
-        content = base64.b64decode(report.content_b64, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise Rejected("content_b64: not base64") from error
-    session = deed.session
+    content, session = decoded(report.content_b64, "content_b64"), deed.session
     others = select(func.count(), func.coalesce(func.sum(EvidenceRow.size), 0)).where(
         EvidenceRow.run == run_id, EvidenceRow.path != str(path)
     )
@@ -314,8 +308,39 @@ def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Beare
     if files >= MAX_EVIDENCE_FILES or size + len(content) > MAX_EVIDENCE_BYTES:
         most = f"{MAX_EVIDENCE_FILES} files and {MAX_EVIDENCE_BYTES} bytes"
         raise Rejected(f"evidence: a run may upload {most}")
-    row = session.get(EvidenceRow, (run_id, str(path)))
-    if row is None:
-        row = EvidenceRow(run=run_id, path=str(path), size=0, truncated=False, content=b"")
-        session.add(row)
-    row.size, row.content, row.truncated = len(content), content, report.truncated
+    session.merge(
+        EvidenceRow(
+            run=run_id,
+            path=str(path),
+            size=len(content),
+            truncated=report.truncated,
+            content=content,
+        )
+    )
+
+
+def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -> None:
+    """Keep a small record; after the end only what the end promised.
+
+    Raises:
+        NotFound: no such run.
+        NotAllowed, StaleToken: see `check_bearer`.
+        Rejected: bad base64, too large, or more than the records of a run may have.
+    """
+    content = decoded(report.content_b64, "content_b64")
+    if len(content) > MAX_RECORD_BYTES:
+        raise Rejected(f"content_b64: a record has at most {MAX_RECORD_BYTES} bytes")
+    _, run = lock_run(deed, run_id)
+    check_bearer(run, bearer)
+    sha256, session = hashlib.sha256(content).hexdigest(), deed.session
+    ended = run.state == RunState.ENDED
+    if ended and promised_records(run).get(report.path) != sha256:
+        return
+    others = select(func.coalesce(func.sum(func.length(RecordRow.content)), 0)).where(
+        RecordRow.run == run_id, RecordRow.path != report.path
+    )
+    if session.scalars(others).one() + len(content) > MAX_RECORDS_BYTES:
+        raise Rejected(f"records: those of a run have at most {MAX_RECORDS_BYTES} bytes")
+    session.merge(RecordRow(run=run_id, path=report.path, sha256=sha256, content=content))
+    if ended:
+        ring(session, Topic.ENDED)

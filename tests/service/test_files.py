@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from gonogo.contract.errors import Corrupt
-from service.agent import pieces as agent_pieces
+from service.agent import reports
 from service.conductor.judge import Judging
 from service.conductor.packing import Packing
 from service.db.schema import PieceRow, RunRow
@@ -108,13 +108,6 @@ def test_what_the_followers_of_several_nodes_told_comes_back(still: Plane, tmp_p
     worker.telemetry(order, files=files)
     found = written(still, order.run, tmp_path / "again")
     assert {name: found[name] for name in told} == told
-
-
-def test_sender_that_knows_no_other_files_is_answered_without_them(still: Plane) -> None:
-    worker, order = started(still)
-    file = {"name": "watch.jsonl", "start": 0, "content_b64": coded(b"{}\n")}
-    assert worker.telemetry(order, files=[file]).json()["files"] == {"watch.jsonl": 3}
-    assert worker.telemetry(order).json().keys() == {"acked", "logs", "command"}
 
 
 @pytest.mark.parametrize(
@@ -265,7 +258,7 @@ def test_the_records_of_a_run_have_room_for_so_much_alone(
     still: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trainer may write a file for each of ten thousand ranks; the judge reads all at once."""
-    monkeypatch.setattr(agent_pieces, "MAX_RECORDS_BYTES", 2_500)
+    monkeypatch.setattr(reports, "MAX_RECORDS_BYTES", 2_500)
     worker, order = started(still)
 
     def send(path: str, content: bytes) -> httpx.Response:

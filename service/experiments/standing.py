@@ -11,6 +11,9 @@ from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase
 
+GOING_ON = frozenset({RunReason.RESUME.value, RunReason.TAKEOVER.value})
+"""Reasons of attempts that resume where the one before them stopped."""
+NO_CHECKPOINT = ", from its beginning: no durable checkpoint is known"
 ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
 """What a run is for that answers the failure of one before it, perhaps under a patch."""
 
