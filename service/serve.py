@@ -13,8 +13,8 @@ from types import FrameType
 import uvicorn
 
 from gonogo.contract.errors import Unavailable
-from gonogo.home_files import SERVICE_FILE
 from gonogo.rundir import save_json
+from gonogo.settings import SERVICE_FILE
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
