@@ -34,7 +34,6 @@ from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from gonogo.watch.registry import shown_by_lines
 from service.agent.fence import Bearer, check_bearer
-from service.alerts.text import finding_text
 from service.db.documents import Promised, is_by_service
 from service.db.schema import (
     EvidenceRow,
@@ -46,9 +45,10 @@ from service.db.schema import (
 )
 from service.db.store import Topic, ring
 from service.evidence.promised import promised_records
+from service.experiments.alert_text import finding_text
+from service.experiments.causes import load_last_line
 from service.experiments.course import recall_failure
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
-from service.judging.causes import load_last_line
 from service.queries.experiments import phases_of
 from service.queries.findings import load_findings, load_known
 

@@ -13,12 +13,12 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.compare.campaign import Begin, End, next_step, question_of
 from gonogo.planning.campaigns import reseeded
 from gonogo.planning.frozen import ResolvedPlan
-from service.alerts.text import with_next
 from service.campaigns.create import lock_campaign
 from service.campaigns.members import is_done, load_brought
 from service.db.documents import Asked, StopKind
 from service.db.schema import CampaignRow, ExperimentRow
 from service.db.store import Session
+from service.experiments.alert_text import with_next
 from service.experiments.lifecycle import Deed, lock_experiment, queue_alert, record_event
 from service.experiments.submission import create_experiment
 from service.experiments.verbs import VERBS

@@ -10,9 +10,9 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import AlertType
 from gonogo.contract.criterion import Metric
 from gonogo.contract.lifecycle import RunState
-from service.alerts.text import with_next
 from service.context import Context
 from service.db.schema import ExperimentRow, RunRow
+from service.experiments.alert_text import with_next
 from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.queries.events import was_told

@@ -22,9 +22,9 @@ from gonogo.contract.errors import Unavailable
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Actor, OutcomeCode
-from service.alerts.text import with_next
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
+from service.experiments.alert_text import with_next
 from service.experiments.course import give_up_rest, resolved_of
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.experiments.resume_points import load_resume_points

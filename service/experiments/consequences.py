@@ -12,9 +12,9 @@ from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.course.action import Action, ActionKind
 from gonogo.ledger.recorded import RecordedDecision
-from service.alerts.text import approval_text
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, PhaseRow
+from service.experiments.alert_text import approval_text
 from service.experiments.course import (
     await_person,
     continue_experiment,

@@ -22,8 +22,8 @@ from gonogo.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
-from service.alerts.text import decision_text
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
+from service.experiments.alert_text import decision_text
 from service.experiments.lifecycle import Deed, queue_alert, record_event
 from service.experiments.overview import load_decided
 from service.instants import stamp

@@ -38,6 +38,7 @@ from service.db.schema import (
     RunRow,
 )
 from service.evidence.promised import has_records, promised_files, stored_bytes
+from service.experiments.causes import load_cause
 from service.experiments.consequences import act
 from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
@@ -49,7 +50,6 @@ from service.experiments.resume_points import (
 )
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
-from service.judging.causes import load_cause
 from service.judging.materialise import save_run
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
