@@ -1,4 +1,4 @@
-"""Is every machine told from every other, whatever it is called?"""
+"""Every machine has an id of its own."""
 
 from __future__ import annotations
 

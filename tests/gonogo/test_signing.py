@@ -1,4 +1,4 @@
-"""A home's key is made once, kept from others, and missed when it is gone."""
+"""The key of a home is created once and kept private."""
 
 from __future__ import annotations
 

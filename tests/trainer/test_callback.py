@@ -1,4 +1,4 @@
-"""What loops that only call back share: where they begin."""
+"""The beginning of loops with callbacks."""
 
 from __future__ import annotations
 

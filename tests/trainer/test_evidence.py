@@ -1,4 +1,4 @@
-"""What a trainer answers whoever gathers evidence: its stacks, and its collectives."""
+"""Answers to requests for evidence: stacks and collectives."""
 
 from __future__ import annotations
 

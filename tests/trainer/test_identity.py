@@ -1,4 +1,4 @@
-"""What code runs, where the order names files for that."""
+"""The identity of files and models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does `gonogo.trainer` import? The standard library, itself, and one library an adapter."""
+"""`gonogo.trainer` imports the standard library, itself, and one library for each adapter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of lines that a file system refuses: kept, in order, whole, and bounded."""
+"""Lines that a file system refuses are kept, in order, whole, and bounded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a rank is, by a clock that is given."""
+"""The position of a rank, by a given clock."""
 
 from __future__ import annotations
 

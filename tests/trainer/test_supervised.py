@@ -1,4 +1,4 @@
-"""What a script's calls write under gonogo: every line parsed by the contract."""
+"""The lines that a script's calls write under gonogo."""
 
 from __future__ import annotations
 

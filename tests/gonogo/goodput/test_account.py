@@ -1,4 +1,4 @@
-"""Is the wall time of a run split without a gap, whatever happened to it?"""
+"""The parts of a run's wall time sum to the whole."""
 
 from __future__ import annotations
 

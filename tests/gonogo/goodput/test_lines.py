@@ -1,4 +1,4 @@
-"""Is each second of a rank told once, by what it was spent on?"""
+"""Each second of a rank counts once, for what it was spent on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a device given on only when it is free, and kept away with a reason when it is not?"""
+"""A device is released only when it is free; otherwise it is quarantined."""
 
 from __future__ import annotations
 

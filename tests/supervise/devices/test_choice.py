@@ -1,4 +1,4 @@
-"""Does each run get the devices that are its own: real, scripted, of a fault, or none?"""
+"""The devices of a run: real, scripted, of a fault, or none."""
 
 from __future__ import annotations
 

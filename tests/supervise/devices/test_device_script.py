@@ -1,4 +1,4 @@
-"""Do scripted devices say at each moment what their script says, and nothing it does not?"""
+"""Scripted devices report what their script says."""
 
 from __future__ import annotations
 

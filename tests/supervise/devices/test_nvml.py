@@ -1,4 +1,4 @@
-"""Is what the driver says read in the right units, and what it refuses left unknown?"""
+"""Readings of the driver have the right units; what it refuses is unknown."""
 
 from __future__ import annotations
 

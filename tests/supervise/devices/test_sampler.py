@@ -1,4 +1,4 @@
-"""Does the sampler write what devices say, on time, whatever fails; and is it kept alive?"""
+"""The sampler writes on time, whatever fails, and is kept alive."""
 
 from __future__ import annotations
 

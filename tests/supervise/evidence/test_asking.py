@@ -1,4 +1,4 @@
-"""Ranks are asked for their collectives; who does not answer is an outcome, not a delay."""
+"""Ranks are asked for their collectives; a silent rank costs no time."""
 
 import json
 import os

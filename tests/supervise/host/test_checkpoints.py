@@ -1,4 +1,4 @@
-"""Does a checkpoint hold? Real folders, truncated, changed, deleted and half written."""
+"""Checkpoints are verified: truncated, changed, deleted and half written ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torchrun is started with, and what is started without it."""
+"""The command line and the environment of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ranks below a launcher: who they are, and how each ended."""
+"""The ranks below a launcher, and how each ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program's output tells: real files, lines in any pieces."""
+"""The heartbeats that come from a program's output."""
 
 from __future__ import annotations
 

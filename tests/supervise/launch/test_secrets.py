@@ -1,4 +1,4 @@
-"""Which names may a plan give, and do secrets stay on their host?"""
+"""Names that a plan may give, and secrets that stay on their host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does each preflight check see the world when it is broken?"""
+"""Each preflight check of a broken host."""
 
 from __future__ import annotations
 

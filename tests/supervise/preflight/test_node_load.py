@@ -1,4 +1,4 @@
-"""Is a device that falls behind, or computes something else, found among its equals?"""
+"""A device that is slow, or computes other bits, is found among its equals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which run directories go, by facts alone."""
+"""The choice of run directories to prune, by facts alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of real run directories, and how one goes."""
+"""Facts of real run directories, and their pruning."""
 
 from __future__ import annotations
 

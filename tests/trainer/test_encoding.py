@@ -1,4 +1,4 @@
-"""Which JSON stands for a value: the same as the rest of gonogo says."""
+"""Values are encoded by the rules of all of gonogo."""
 
 from __future__ import annotations
 
