@@ -109,7 +109,7 @@ def _asked(detector: str) -> str:
 def metrics() -> str:
     """Return docs/reference/metrics.md."""
     rows = _table(
-        ("metric", "unit", "what it is", "owed", "aggregate", "only with devices"),
+        ("metric", "unit", "what it is", "required", "aggregate", "devices"),
         (_cells(name, row) for name, row in METRICS.items()),
     )
     aggregates = _table(

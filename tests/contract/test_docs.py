@@ -25,7 +25,7 @@ from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "bench/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-TOPS = "gonogo|service|worker|nsa|migrations|docker|deploy|docs|bench|tests"
+TOPS = "gonogo|service|worker|nsa|lab|migrations|docker|deploy|docs|bench|tests"
 PAGE_IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
@@ -68,6 +68,18 @@ def test_every_module_that_a_page_names_exists(page: Path) -> None:
     missing = [path for path in roots if not path.exists() and not path.with_suffix(".py").exists()]
     # A dotted name may also end in something that its module defines.
     assert [path for path in missing if not defines(path)] == []
+
+
+def test_every_row_of_where_new_things_go_names_a_path_and_a_test() -> None:
+    page = (ROOT / "docs/explanation/architecture.md").read_text()
+    part = page.split("## Where new things go")[1].split("\n\n")[1]
+    rows = [line.strip("|").split("|") for line in part.splitlines()[2:]]
+    assert len(rows) > 20
+    for name, edit, test in rows:
+        paths = re.findall(r"`([\w.-]+/[\w./-]*)`", edit)
+        assert paths, name
+        assert [path for path in paths if not (ROOT / path).exists()] == [], name
+        assert re.search(r"`(tests/|make |docker/)", test), name
 
 
 def defines(path: Path) -> bool:
@@ -276,7 +288,7 @@ def test_every_bundled_plan_is_listed_and_no_other() -> None:
 
 def test_the_bundled_patterns_are_listed_in_the_order_in_which_they_are_tried() -> None:
     page = (ROOT / "docs/how-to/run.md").read_text()
-    listed = re.search(r"^Bundled: (.*?)\. Where", page, re.M)
+    listed = re.search(r"^Bundled: (.*?)\. All but", page, re.M)
     assert listed is not None
     assert re.findall(r"`([\w.-]+)`", listed[1]) == list(PATTERNS)
     assert list(GUESSED) == [name for name in PATTERNS if name != "tqdm"]

@@ -81,12 +81,7 @@ TYPED = {
     "gonogo run --stall-s S": "gonogo run --stall-s 20 -- python train.py",
     "gonogo simulate": "gonogo simulate --hours 1",
     "gonogo simulate --hours 200 --seed 1": "gonogo simulate --hours 1 --seed 1",
-    "gonogo simulate --hours 200 --seed 1 --step-s 1,25 --ranks 1,8 --noise doubled --json": (
-        "gonogo simulate --hours 1 --seed 1 --step-s 25 --ranks 1 --noise doubled --json"
-    ),
-    "gonogo takeover ID --reason …": "gonogo takeover {experiment} --reason dead",
     "gonogo verify FILE --key signing.pub": "gonogo verify seen.json --key signing.pub",
-    "gonogo verify --anchor": "gonogo verify --anchor {hash}",
     "gonogo verify --anchor 3f394542169b0255": "gonogo verify --anchor {hash}",
 }
 """What a reader types for a line that shows somebody else's names, or leaves something out."""
@@ -105,7 +100,6 @@ CODES = {
     "gonogo submit m7c-125m --from nightly:production@35000": 2,
     "gonogo submit m7c-125m --from nightly:production@0": 2,
     "gonogo takeover ID": 2,
-    "gonogo takeover ID --reason …": 2,
 }
 """Exit codes other than 0: of what is broken on purpose, of what nothing waits for here, of a run
 that nobody refuses, and of an experiment `nightly` that has not ended."""
@@ -136,6 +130,7 @@ NOT_HERE = {
         "tests/e2e/test_slurm.py has a Slurm"
     ),
     "GONOGO_URL=https://gonogo.example.org ": "there is no second host here",
+    "caddy ": "there is no second host here",
     "python3 docker/make_secrets.py": "tests/contract makes them in a folder of its own",
     "useradd ": "a host's own set-up; tests/contract reads the units",
     "install -d -m 0700 /etc/gonogo": "a host's own set-up",
