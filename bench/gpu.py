@@ -14,7 +14,7 @@ comes next where a kernel took it down or hangs: the machine and its ceilings
 (copy, bf16 product); all bf16 kernels compiled at once; correctness against the plain equations,
 against the torch backend at 8k, 32k and 64k, and bit by bit against itself; attention forward and
 forward + backward at 2k to 64k, eager and as a CUDA graph, beside FLASH_ATTENTION and cuDNN, with
-the break-even; a table of kernels; packed sequences in one pass and in several; real steps of the
+the break-even; a table of kernels; real steps of the
 trainer at 2 and 32 sequences; tiles around those of the table; and the proofs that
 `backend="auto"` goes by. After every stage `gpu.md` beside it is written anew: the same as tables,
 with what failed and what there was no time for.

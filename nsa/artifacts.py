@@ -1,7 +1,6 @@
-"""What else does a run leave behind? `env.json`, `model.json`, CSV, memory reports, TensorBoard.
+"""Files of rank 0 besides the heartbeat: `env.json`, `model.json`, CSV, memory, TensorBoard.
 
-Nothing here is needed to judge a run (heartbeats carry that), so a file that cannot be written is
-told in the log and does not end it.
+Nothing here is needed to judge a run: a file that cannot be written is reported and ends nothing.
 """
 
 import csv
@@ -18,7 +17,7 @@ import torch
 from torch import nn
 
 from nsa.attention import counters
-from nsa.model.selection_stats import COLUMNS as SELECTION_COLUMNS
+from nsa.model.statistics import COLUMNS as SELECTION_COLUMNS
 from nsa.patient_file import PatientFile
 from nsa.settings import Settings
 from nsa.tensorboard import TensorBoard
@@ -65,7 +64,7 @@ class RunArtifacts:
         Args:
             fields: those of the progress line, and `step`.
             gates: normalised entropy and largest share of every layer's gates; may be empty.
-            selection: `nsa.model.selection_stats` of every layer; may be empty.
+            selection: `nsa.model.statistics` of every layer; may be empty.
         """
         step = fields["step"]
         self._board.log(step, fields)

@@ -1,7 +1,6 @@
-"""Which bytes does a configuration's digest stand on? RFC 8785 JSON (JCS).
+"""The RFC 8785 (JCS) bytes of a JSON value, as a digest needs them.
 
-Ours and not a library's, so that a machine with Python, PyTorch, numpy and PyYAML alone can train
-and measure. For values that JSON has; numbers are those of ECMAScript, so `10000.0` is `10000`.
+Our own, so that the trainer needs Python, PyTorch, numpy and PyYAML alone.
 """
 
 import json

@@ -1,10 +1,8 @@
-"""How does a run survive its own end? Checkpoints that are whole or not there.
+"""Write and read checkpoints that are whole or not there.
 
-`checkpoints/step_000020/` holds `model.pt`, `optimizer.pt`, `state.json` (step, data position,
-digest of the configuration), `rng.pt` and, written last, `manifest.json` with the size and SHA-256
-of each. It is written beside its place, synced, then renamed. A directory that is there is never
-overwritten. Whoever reads one checks the manifest first. Digests are taken while writing: nothing
-is read back. Sharded ranks write a part each (`nsa.shards`).
+`checkpoints/step_000020/` holds `model.pt`, `optimizer.pt`, `state.json`, `rng.pt` and, written
+last, `manifest.json` with the size and SHA-256 of each. It is written beside its place, synced and
+renamed, and never overwritten. Sharded ranks write a part each (`nsa.checkpoint_files`).
 """
 
 import json
@@ -20,15 +18,20 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor, nn
 
-from nsa.at_length import at_length
-from nsa.checkpoint_form import check_state
+from nsa.checkpoint_files import (
+    PEERS_LIMIT_S,
+    await_seals,
+    leave_seal,
+    merged,
+    seal_of,
+    shard_name,
+    sync,
+    write_sealed,
+)
 from nsa.errors import BadConfig
-from nsa.sealed_files import seal_of, sync, write_sealed
-from nsa.shards import PEERS_LIMIT_S, await_seals, leave_seal, merged, shard_name
 
 VERSION = 1
 MANIFEST = "manifest.json"
-_RANDOM = ("cpu", "device")
 _NAME = re.compile(r"step_[0-9]{6,}")
 
 
@@ -194,57 +197,46 @@ def _step(place: Path) -> int:
     return int(place.name.removeprefix("step_"))
 
 
-def _read_state(place: Path) -> Any:
-    """What a checkpoint says of itself, once every file is what its manifest says.
-
-    Raises:
-        BadConfig: one is not.
-        OSError, ValueError, KeyError, TypeError, AttributeError: it cannot be read.
-    """
-    manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
-    if manifest["v"] != VERSION:
-        raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
-    for name, seal in manifest["files"].items():
-        if seal_of(place / name) != seal:
-            raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
-    state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-    check_state(place, state, manifest["step"])
-    if missing := _names(state) - manifest["files"].keys():
-        raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
-    return state
-
-
 def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
-    """Read a checkpoint after checking its manifest, as soon as the disk lets it be read.
+    """Read a checkpoint after checking every file against its manifest.
 
     Raises:
         BadConfig: it is missing, torn, changed since, of another form or of another step.
     """
     try:
-        state = at_length(place.name, partial(_read_state, place))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadConfig(f"cannot read checkpoint {place}: {error!r}") from error
-    if expected_step not in (None, state["step"]):
-        raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
-    rng = _tensors(place, "rng.pt", lambda: _load(place / "rng.pt"))
-    if isinstance(rng, list):  # as it was written before GPUs had theirs
-        rng = {"cpu": rng, "device": []}
-    if not (isinstance(rng, dict) and all(isinstance(rng.get(x), list) for x in _RANDOM)):
-        raise BadConfig(f"checkpoint {place}: rng.pt holds no random states")
-    return Snapshot(
-        step=state["step"],
-        next_sequence=state["next_sequence"],
-        config_digest=state["config_digest"],
-        world_size=state["world_size"],
-        model=_load_whole(place, "model", state),
-        optimizer=_load_whole(place, "optimizer", state),
-        rng=rng["cpu"],
-        device_rng=rng["device"],
-        corpus=state.get("corpus", ""),
-        marks=state.get("marks", []),
-        loss_scale=state.get("loss_scale", {}),
-        config=state.get("config", {}),
-    )
+        manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        if manifest["v"] != VERSION:
+            raise BadConfig(f"checkpoint {place} has version {manifest['v']!r}")
+        for name, seal in manifest["files"].items():
+            if seal_of(place / name) != seal:
+                raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
+        state = json.loads((place / "state.json").read_text(encoding="utf-8"))
+        if missing := _names(state) - manifest["files"].keys():
+            raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
+        if expected_step not in (None, state["step"]):
+            raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
+        rng = _load(place / "rng.pt")
+        return Snapshot(
+            step=state["step"],
+            next_sequence=state["next_sequence"],
+            config_digest=state["config_digest"],
+            world_size=state["world_size"],
+            model=_load_whole(place, "model", state),
+            optimizer=_load_whole(place, "optimizer", state),
+            rng=rng["cpu"],
+            device_rng=rng["device"],
+            corpus=state["corpus"],
+            marks=state["marks"],
+            loss_scale=state["loss_scale"],
+            config=state["config"],
+        )
+    except (BadConfig, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # a damaged file: of json, zip, pickle, struct or torch
+        first = str(error).partition("\n")[0]
+        raise BadConfig(
+            f"cannot read checkpoint {place}: {type(error).__name__}: {first}"
+        ) from error
 
 
 def _writers(snapshot: Snapshot) -> dict[str, Callable[[BinaryIO], Any]]:
@@ -283,37 +275,19 @@ def _names(state: dict[str, Any]) -> set[str]:
 
 def _parts(kind: str, state: dict[str, Any]) -> list[str]:
     """The files that hold the model or the optimizer, by rank."""
-    if not state.get("shapes"):
+    if not state["shapes"]:
         return [f"{kind}.pt"]
     return [shard_name(kind, rank) for rank in range(state["world_size"])]
 
 
-def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> Any:
-    def read() -> Any:
-        parts = [_load(place / name) for name in _parts(kind, state)]
-        return merged(parts, state["shapes"][kind]) if state.get("shapes") else parts[0]
-
-    whole = _tensors(place, f"its {kind}", read)
-    if not isinstance(whole, dict):
-        raise BadConfig(f"checkpoint {place}: its {kind} is no mapping")
+def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> dict[str, Any]:
+    parts = [_load(place / name) for name in _parts(kind, state)]
+    whole: dict[str, Any] = merged(parts, state["shapes"][kind]) if state["shapes"] else parts[0]
     return whole
 
 
-def _tensors(place: Path, what: str, read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise  # the host's trouble, and not the file's
-    except Exception as error:  # a damaged file: of zip, pickle, struct or torch, as it happens
-        first = str(error).partition("\n")[0]
-        raise BadConfig(
-            f"checkpoint {place}: {what} cannot be read: {type(error).__name__}: {first}"
-        ) from error
-
-
 def _load(file: Path) -> Any:
-    load = partial(torch.load, file, map_location="cpu", weights_only=True)
-    return at_length(file.name, load)
+    return torch.load(file, map_location="cpu", weights_only=True)
 
 
 def load_weights(model: nn.Module, place: Path, weights: Mapping[str, Any]) -> None:

@@ -1,15 +1,8 @@
-"""When is a checkpoint written, and what if it cannot be?
+"""Decide when a checkpoint is due, copy the state, and write it from a thread.
 
-All ranks decide alike: by the step they all know, or by rank 0's clock, which the trainer shares.
-Training stands still while the state is copied (`nsa.staging`); a thread writes the copy, and the
-`checkpoint` line comes when it is durable, at the end of a later step. One is written at a time:
-the next one, and whoever leaves, waits for it. Rank 0 writes; of sharded models each rank its part,
-if all are on one host and so see one folder.
-
-A write that fails, most likely because the file system refuses it, is told in an `error` line and
-on the console, and ends nothing: the last good checkpoint stays, and whoever watches decides. Rank
-0's line names the operating system's error, such as `type: OSError, text: [Errno 28] No space left
-on device`.
+All ranks decide alike: by the step, or by rank 0's clock. Training waits for the copy (`Stage`),
+not for the disk. One is written at a time. Rank 0 writes; of a sharded model each rank writes its
+part, if all are on one host. A failed write gives an `error` line; the last checkpoint stays.
 """
 
 import sys
@@ -22,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nsa.checkpoint import (
     Snapshot,
@@ -33,14 +27,13 @@ from nsa.checkpoint import (
     save_part,
     sweep,
 )
+from nsa.checkpoint_files import whole_shapes
 from nsa.config import config_digest, config_mapping
 from nsa.errors import BadConfig
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
 from nsa.rig import Rig
-from nsa.shards import whole_shapes
-from nsa.staging import Stage
 
 _TEXT_LIMIT = 2000
 _SAVED, _FAILED = 1, 2
@@ -258,3 +251,33 @@ def _refused(write: Callable[[], object]) -> Exception | None:
             traceback.print_exception(error)
         return error
     return None
+
+
+class Stage:
+    """Copies a state into host memory, pinned for a GPU; buffers are kept from copy to copy."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[tuple[str, ...], Tensor] = {}
+
+    def copy(self, state: Any) -> Any:
+        """Copy every tensor of dicts and lists; of a sharded tensor this rank's part."""
+        copied = self._copy(state, ())
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # the copies were only queued
+        return copied
+
+    def _copy(self, value: Any, path: tuple[str, ...]) -> Any:
+        if isinstance(value, dict):
+            return {key: self._copy(item, (*path, str(key))) for key, item in value.items()}
+        if isinstance(value, list):
+            return [self._copy(item, (*path, str(at))) for at, item in enumerate(value)]
+        if not isinstance(value, Tensor):
+            return value
+        here = value.detach()
+        here = here.to_local() if hasattr(here, "to_local") else here
+        kept = self._buffers.get(path)
+        if kept is None or kept.shape != here.shape or kept.dtype != here.dtype:
+            pinned = here.device.type == "cuda"
+            kept = torch.empty(here.shape, dtype=here.dtype, pin_memory=pinned)
+            self._buffers[path] = kept
+        return kept.copy_(here, non_blocking=True)

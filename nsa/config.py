@@ -1,10 +1,8 @@
-"""What is trained, and how? The whole training configuration, typed.
+"""The whole training configuration, typed.
 
-There are no defaults here: a missing key and an unknown key are errors, so that two runs with
-the same digest trained the same thing. The same schema serves `nsa/configs/*.yaml`, the `train`
-object of an order, and whoever writes orders (`python -m nsa.describe --schema`). Three whole
-sections, `engine`, `packing` and `loader`, and two keys, `attention.compression` and
-`engine.cuda_graphs`, may be left out; their absence is part of the digest.
+There are no defaults: a missing key and an unknown key are errors, so equal digests mean equal
+training. Three sections (`engine`, `packing`, `loader`) and two keys (`attention.compression`,
+`engine.cuda_graphs`) may be left out; their absence is part of the digest.
 """
 
 import dataclasses

@@ -1,7 +1,4 @@
-"""What does a training rank say? A line now and then: step, loss, speed, time left.
-
-By hand it is for the eyes, on standard error; under a supervisor it goes into the rank's log.
-"""
+"""The lines that a training rank prints: step, loss, speed, time left."""
 
 import os
 import sys

@@ -1,13 +1,7 @@
-"""How does a step of few tokens not wait for its host? A layer's two passes as one CUDA graph each.
+"""Capture a layer's two passes as one CUDA graph each, for steps of few tokens.
 
-A GPU does a layer of a few thousand tokens faster than Python starts its kernels one by one.
-Captured once, they are started together. Numbers agree to rounding, for a library may take another
-kernel where it is captured: those of a tiny model are equal bit by bit (a test on a GPU). Lengths,
-batch and addresses are those of the capture; whatever else a layer is asked for (another shape,
-evaluation, a cache, what it selected) it computes as before.
-
-Gradients of a replay lie where those of the replay before lay. Where a step has several parts,
-gradients of the weights therefore need memory of their own (`own_gradients`) before the first.
+Numbers agree to rounding. Any call of another shape, or with a cache or documents, runs as before.
+A replay reuses the memory of its gradients, so a step of several parts needs `own_gradients`.
 """
 
 from __future__ import annotations
@@ -19,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention import counters
-from nsa.attention.block import Block
+from nsa.attention.network import Block
 from nsa.errors import BadConfig
 from nsa.model import LanguageModel
 

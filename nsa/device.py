@@ -1,4 +1,4 @@
-"""Where does this rank compute, and how is PyTorch set up for it?"""
+"""Choose this rank's device, and set PyTorch up for it."""
 
 import ctypes
 

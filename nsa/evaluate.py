@@ -1,15 +1,11 @@
 """`python -m nsa.evaluate CHECKPOINT`: how good is a model, and does it look far back?
 
     python -m nsa.evaluate RUN_DIR
-    python -m nsa.evaluate RUN_DIR --needle 2048 4096 8192 16384 32768 --count 20
     python -m nsa.evaluate RUN_DIR/checkpoints/step_000040 --data local_text --sequences 16
 
 One JSON object: `bits_per_byte` of a text that never changes (`nsa/texts/declaration.txt`, or
-`--text FILE`; its SHA-256 is told); `by_position`, the held-out loss in nats per byte in bands of
-positions, each twice as long as the one before; and `needle` by length, where asked for
-(`nsa.needle`). Where nothing is held out `by_position` is null, and needles have no text to hide
-in: `--data` names another. A model may be asked at lengths beyond those it was trained on:
-positions go on.
+`--text FILE`), and `by_position`, the held-out loss in nats per byte in bands of positions, each
+twice as long as the one before; null where nothing is held out (`--data` names another text).
 Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used, 5 data failure.
 """
 
@@ -21,13 +17,13 @@ import json
 import math
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
-from nsa.config import SEPARATOR, build_config
+from nsa.config import SEPARATOR
 from nsa.errors import BadConfig, TrainerStop
+from nsa.trained import Arguments, load_trained
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,11 +34,6 @@ if TYPE_CHECKING:
 
 TEXT = Path(__file__).parent / "texts" / "declaration.txt"
 _FIRST_BAND = 64
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadConfig(message)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -57,20 +48,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = _Arguments(
-        prog="python -m nsa.evaluate",
-        description=summary.partition(": ")[2].capitalize(),
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Arguments("nsa.evaluate", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
     parser.add_argument("--text", type=Path, default=TEXT, help="a text for bits per byte")
     parser.add_argument("--data", help="whose held-out text (default: what it was trained on)")
     parser.add_argument("--sequences", type=int, default=8, help="held-out sequences (default 8)")
-    parser.add_argument("--needle", type=int, nargs="*", default=(), help="lengths, in bytes")
-    parser.add_argument("--count", type=int, default=10, help="needles of a length (default 10)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     return parser.parse_args(arguments)
 
@@ -80,31 +62,15 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
 
     Raises:
         BadConfig: nothing usable there.
-        DataFailure: the held-out text cannot be read, or there is none for needles.
+        DataFailure: the held-out text cannot be read.
     """
+    if given.sequences < 1:
+        raise BadConfig("--sequences must be at least 1")
     # torch takes seconds: arguments are refused before it.
-    import torch
-
-    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
     from nsa.data import open_source
     from nsa.data.held_out import NothingHeldOut
-    from nsa.model import build_model
-    from nsa.needle import retrieve
 
-    if min([given.sequences, given.count, *given.needle]) < 1:
-        raise BadConfig("--sequences, --count and --needle must be at least 1")
-    snapshot = load_checkpoint(newest_checkpoint(given.checkpoint))
-    if not snapshot.config:
-        raise BadConfig(f"checkpoint {given.checkpoint} does not hold its configuration")
-    usable = given.device != "cpu" and torch.cuda.is_available()
-    if given.device == "cuda" and not usable:
-        raise BadConfig("--device cuda: there is no GPU here")
-    device = torch.device("cuda" if usable else "cpu")
-    config = build_config(snapshot.config)
-    longest = max([config.model.seq_len, *given.needle])
-    model = build_model(replace(config, model=replace(config.model, seq_len=longest)))
-    load_weights(model, given.checkpoint, snapshot.model)
-    model.to(device).eval()
+    model, config, snapshot = load_trained(given.checkpoint, given.device)
     text = _read(given.text)
     source = open_source(given.data or config.data, config.seed, loader=config.loader)
     told: dict[str, Any] = {
@@ -117,13 +83,7 @@ def evaluate(given: argparse.Namespace) -> dict[str, Any]:
     try:
         told["by_position"] = by_position(model, source, config, given.sequences)
     except NothingHeldOut as nothing:
-        if given.needle:
-            raise
         print(f"no loss by position: {nothing}; --data names another text", file=sys.stderr)
-    if given.needle:
-        told["needle"] = [
-            retrieve(model, source, length, given.count, config.seed) for length in given.needle
-        ]
     return told
 
 

@@ -16,18 +16,13 @@ Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-from nsa.config import SEPARATOR, TrainConfig, build_config
+from nsa.config import SEPARATOR, TrainConfig
 from nsa.errors import BadConfig
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadConfig(message)
+from nsa.trained import Arguments, open_trained
 
 
 def exported_config(config: TrainConfig) -> dict[str, Any]:
@@ -71,14 +66,12 @@ def export(checkpoint: Path, out: Path) -> int:
     Raises:
         BadConfig: Nothing usable there, a folder that holds something, or a package is missing.
     """
-    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
+    from nsa.checkpoint import load_weights
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadConfig(f"{out} is there already: name a folder that is not")
-    snapshot = load_checkpoint(newest_checkpoint(checkpoint))
-    if not snapshot.config:
-        raise BadConfig(f"checkpoint {checkpoint} does not hold its configuration")
-    arguments = exported_config(build_config(snapshot.config))
+    snapshot, config = open_trained(checkpoint)
+    arguments = exported_config(config)
     try:
         from safetensors import SafetensorError
 
@@ -97,14 +90,7 @@ def export(checkpoint: Path, out: Path) -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Export; returns the exit code."""
-    description = (__doc__ or "").partition("\n\n")
-    parser = _Arguments(
-        prog="python -m nsa.export",
-        description="Write a checkpoint for transformers.",
-        epilog=description[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Arguments("nsa.export", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
     parser.add_argument("out", type=Path, help="a folder that is not there yet, or empty")
     try:

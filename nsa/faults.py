@@ -1,8 +1,6 @@
-"""Which fault is this run told to suffer? Injected on purpose, to prove that a watcher sees it.
+"""Faults that a run injects into itself on purpose, to prove that a watcher sees them.
 
-A SPEC is `kind:key=value,…`; what is left out has the default of `_DEFAULTS`. `phase=` is the
-business of whoever writes the order and is ignored here. What a fault does is real: memory is
-touched, time passes, weights stand still, a write is refused.
+A SPEC is `kind:key=value,…`; `_DEFAULTS` gives the rest. `phase=` is for the writer of the order.
 """
 
 import errno

@@ -1,8 +1,7 @@
-"""How is a mapping read into a dataclass, and how is that told to others as JSON Schema?
+"""Read a mapping into a dataclass, and describe the same as JSON Schema.
 
-One reading of the annotations serves both, so that whoever checks a configuration by the schema
-refuses what `read` refuses. Known are int, float, bool, str, `Literal`, unions of these, `None`,
-dataclasses within, and `Annotated[…, Bounds(…)]` around a number or a text.
+One reading of the annotations serves both. Known are int, float, bool, str, `Literal`, unions of
+these, `None`, nested dataclasses, and `Annotated[…, Bounds(…)]` around a number or a text.
 """
 
 import dataclasses

@@ -1,10 +1,7 @@
-"""Which collectives has this rank entered? A file asks, a thread answers, while the trainer hangs.
+"""Answer requests for torch's record of collectives, while the trainer hangs.
 
-Whoever gathers evidence writes a word into `evidence/.dump_collectives`. Within a fraction of a
-second a thread of its own writes `evidence/collectives_rank{N}.json` with that word: torch's flight
-recorder (on where TORCH_FR_BUFFER_SIZE is set; it records gloo and NCCL alike), cut to the newest
-collectives of each group. What goes wrong is written instead; it ends nothing. Not covered: a
-process whose GIL is held, or that is stopped, does not answer.
+A word in `evidence/.dump_collectives` asks. A thread writes `collectives_rank{N}.json` with that
+word and the newest collectives of each group. A process whose GIL is held cannot answer.
 """
 
 import json

@@ -16,15 +16,10 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NoReturn
 
-from nsa.config import SEPARATOR, build_config
+from nsa.config import SEPARATOR
 from nsa.errors import BadConfig
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadConfig(message)
+from nsa.trained import Arguments, load_trained
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,14 +58,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
-    description = (__doc__ or "").partition("\n\n")
-    parser = _Arguments(
-        prog="python -m nsa.generate",
-        description="Go on with a text, from a checkpoint.",
-        epilog=description[2],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Arguments("nsa.generate", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
     parser.add_argument("--prompt", help="text to go on with (default: begin a document)")
     parser.add_argument("--prompt-file", type=Path, help="the same, from a file")
@@ -100,20 +88,10 @@ def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[in
     # torch takes seconds: arguments are refused before it.
     import torch
 
-    from nsa.checkpoint import load_checkpoint, load_weights, newest_checkpoint
-    from nsa.model import build_model
     from nsa.model.generation import Sampling, generate
 
-    snapshot = load_checkpoint(newest_checkpoint(given.checkpoint))
-    if not snapshot.config:
-        raise BadConfig(f"checkpoint {given.checkpoint} does not hold its configuration")
-    usable = given.device != "cpu" and torch.cuda.is_available()
-    if given.device == "cuda" and not usable:
-        raise BadConfig("--device cuda: there is no GPU here")
-    device = torch.device("cuda" if usable else "cpu")
-    model = build_model(build_config(snapshot.config))
-    load_weights(model, given.checkpoint, snapshot.model)
-    model.to(device).eval()
+    model, _, snapshot = load_trained(given.checkpoint, given.device)
+    device = model.rotation.device
     tokens = torch.tensor([list(prompt or SEPARATOR)], device=device)
     if given.bytes < 1 or tokens.shape[1] + given.bytes > model.rotation.shape[1]:
         room = model.rotation.shape[1] - tokens.shape[1]

@@ -1,6 +1,6 @@
-"""May this run start, must it stop? The two words that a supervisor leaves in the run directory.
+"""The two words that a supervisor leaves in the run directory: `.GO` and `.HALT`.
 
-Rank 0 alone reads them; what it reads is shared, so that all ranks go, or leave, together.
+Rank 0 alone reads them and shares the answer, so that all ranks act together.
 """
 
 import os

@@ -1,15 +1,9 @@
-"""What is this rank doing? One JSON line per event, appended to `heartbeat_rank{N}.jsonl`.
+"""Write `heartbeat_rank{N}.jsonl`: one JSON line an event.
 
-Guarantees: a line is one `write` to a file opened for appending, so a reader sees whole lines (a
-torn last one at worst, whose end the next process writes); `seq` is 1, 2, 3, … in file order; a
-line that the disk refuses is counted, never stops training, and is written before the next one: it
-waits in memory, and `close` waits a while for it. Beyond a megabyte the oldest are lost, which the
-gap in `seq` tells. Not guaranteed: durability. Where the watcher may be on another host, lines are
-synced once a second: the clients of network file systems keep what an open file was given for half
-a minute (NFS).
-
-A thread speaks when the trainer does not: an `alive` line after `alive_every_s` of silence and a
-`section` line when one section has lasted more than a second. Neither means progress.
+A line is one append, and `seq` is 1, 2, 3, …. A line that the disk refuses is counted, waits in
+memory (a megabyte at most) and never stops training. A thread writes `alive` after `alive_every_s`
+of silence, and `section` for a section of over a second. With several hosts, lines are synced once
+a second.
 """
 
 import json
@@ -22,8 +16,6 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from nsa.at_length import at_length
 
 VERSION = 1
 _ANNOUNCE_AFTER_S = 1.0
@@ -67,7 +59,7 @@ class Heartbeat:
         shown: bool = False,
     ) -> None:
         flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        self._fd = at_length(file.name, lambda: os.open(file, flags, 0o644))
+        self._fd = os.open(file, flags, 0o644)
         self._rank, self._boot, self._alive_every_s = rank, boot, alive_every_s
         self._shown = shown
         self._unseen = False
@@ -76,7 +68,7 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
-        self._torn = at_length(file.name, lambda: ends_torn(self._fd))
+        self._torn = ends_torn(self._fd)
         """Whether what waits begins in the middle of a line."""
         self._waiting = b"\n" if self._torn else b""
         self.step = 0

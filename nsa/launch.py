@@ -1,13 +1,11 @@
-"""What was this process told to do? An order, or a command line: the same `Launch` either way."""
+"""What this process is to train: from an order or from a command line."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nsa.at_length import at_length
 from nsa.config import BatchConfig, OptimConfig, TrainConfig, build_config, load_config
 from nsa.errors import BadConfig
 from nsa.settings import Settings
@@ -59,7 +57,7 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
         BadConfig: the order cannot be read, lacks something, or disagrees with the environment.
     """
     try:
-        order = json.loads(at_length("the order", partial(file.read_text, encoding="utf-8")))
+        order = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadConfig(f"cannot read order {file}: {error}") from error
     if not isinstance(order, dict):

@@ -1,8 +1,7 @@
-"""Does a training step fit into a GPU? Its tensors, counted from the configuration.
+"""Count the memory of a training step from the configuration.
 
-Counted are the states (weights, gradients, two moments, all fp32) and what the backward pass needs
-of the forward: of every layer, or with checkpointed activations of one layer and the inputs of all.
-Upper bounds, a rank alone; not counted are the allocator's gaps, the context and a compiler's work.
+An upper bound for one rank: states (weights, gradients, two moments, fp32) and what the backward
+pass needs. Not counted: the allocator's gaps, the CUDA context, a compiler.
 """
 
 from nsa.config import TrainConfig

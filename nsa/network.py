@@ -1,7 +1,4 @@
-"""Which wires do the ranks talk over? Defaults for NCCL and gloo from what this host has (R48).
-
-A variable that somebody has set is never changed. What is chosen is recorded in `env.json`.
-"""
+"""Defaults for NCCL and gloo from what this host has (R48). Variables that are set stay."""
 
 import re
 import subprocess

@@ -1,11 +1,8 @@
-"""Do this host's devices hold up under load, all together? What `python -m nsa.probe --node` says.
+"""Measure all devices of this host together, under load (`python -m nsa.probe --node`).
 
-Every device multiplies matrices for two seconds at the same time as its neighbours, so that a
-shared supply, a blocked fan or one sick device shows. The same product is taken before and after
-by each: equal bits are owed, by one device to itself and by equal devices to each other. Then the
-ways between them are measured: host to device, device to device, and an all-reduce of 1 GiB
-(NCCL's bus bandwidth, 2(n−1)/n of the bytes each rank reduces over the time). On the CPU, which has
-no neighbours, what does not exist is null.
+Each multiplies matrices for two seconds while its neighbours do. The same product is taken before
+and after: equal devices owe equal bits. Then copies and an all-reduce of 1 GiB are timed. What a
+CPU does not have is null.
 """
 
 import threading

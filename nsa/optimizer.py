@@ -1,4 +1,4 @@
-"""How do the weights move? AdamW, clipping, and a learning rate that depends on the step alone."""
+"""AdamW, clipping, and a learning rate that depends on the step alone."""
 
 import math
 from collections.abc import Callable

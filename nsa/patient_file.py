@@ -1,8 +1,5 @@
-"""A file that waits for a full disk: what it refuses goes before what comes next, torn nowhere."""
+"""A file that waits for a full disk: what the disk refuses is written before what comes next."""
 
-import errno
-import os
-import stat
 import sys
 from pathlib import Path
 
@@ -12,12 +9,12 @@ KEPT_BYTES = 2**20
 
 
 class PatientFile:
-    """Appends whole rows or records to a file; never raises, nor waits, for what refuses them.
+    """Appends whole rows or records to a file; never raises for what refuses them.
 
-    They wait in memory; beyond a megabyte the file ends. Both are told once on standard error.
+    They wait in memory; beyond a megabyte the file ends. Both are printed once on standard error.
 
     Args:
-        path: The file, made by the first of them, or a pipe that somebody reads.
+        path: The file, made by the first of them.
         header: What a new file begins with.
     """
 
@@ -32,17 +29,13 @@ class PatientFile:
             return
         self._waiting += data
         try:
-            with open(self._path, "ab", buffering=0, opener=_open_at_once) as file:
-                found = os.fstat(file.fileno())
-                if found.st_size == 0 and (stat.S_ISREG(found.st_mode) or not self._begun):
+            with open(self._path, "a+b", buffering=0) as file:
+                if file.tell() == 0:
                     self._waiting = self._header + self._waiting.removeprefix(self._header)
-                elif not self._begun and self._is_torn():
+                elif not self._begun and ends_torn(file.fileno()):
                     self._waiting = b"\n" + self._waiting  # else an earlier process's row goes on
                 self._begun = True
-                written = file.write(self._waiting)
-                if written is None:
-                    raise BlockingIOError(errno.EAGAIN, "the pipe is full")
-                self._waiting = self._waiting[written:]
+                self._waiting = self._waiting[file.write(self._waiting) :]
         except OSError as error:
             self._ended = len(self._waiting) > KEPT_BYTES
             if self._ended or not self._told:
@@ -52,18 +45,9 @@ class PatientFile:
             if self._ended:
                 self._waiting = b""
 
-    def _is_torn(self) -> bool:
-        with self._path.open("rb", buffering=0) as file:
-            return ends_torn(file.fileno())
-
     def close(self) -> None:
         """Write what waits, if the disk takes it now."""
         if self._waiting and not self._ended:
             self.append(b"")
             if self._waiting:
                 print(f"the end of {self._path.name} is lost", file=sys.stderr)
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open a file; a pipe that nobody reads refuses, and is not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -1,10 +1,7 @@
-"""Where does a step spend its time? `profile.json` and `profile.txt` name its hot spots (R63).
+"""Profile some steps: `profile.json` and `profile.txt` name the hot spots (R63).
 
-`engine.profile_steps` steps, from the third of this process, run under PyTorch's profiler on rank
-0. A hot spot is an operator or kernel with the time spent in itself; where there is a GPU both
-files rank by what it spent, else by the CPU. Profiled steps are slower than others; the order says
-which they are. On a GPU their sections are NVTX ranges too, so that Nsight Systems shows the same
-names.
+`engine.profile_steps` steps, from the third on, on rank 0. Times are ranked by the GPU where there
+is one. On a GPU the sections are NVTX ranges too.
 """
 
 import json

@@ -1,7 +1,6 @@
-"""How do the ranks of a run talk? Process group, gradient averaging, small shared numbers.
+"""The process group of a run: gradient averaging and small shared numbers.
 
-Every collective this rank enters is counted in the heartbeat's `collective_seq` before it can
-block, so a rank that has not entered one is known by its lower count.
+Every collective is counted in `collective_seq` before it can block.
 """
 
 import time

@@ -1,8 +1,7 @@
-"""What must hold between values of a configuration, its environment and the number of ranks?
+"""Relations between values of a configuration, its environment and the number of ranks.
 
-Each relation is data, so that whoever writes orders can check it as the trainer does: `left`
-stands in a relation to a sum of products. Names are dotted paths into
-`{train: …, env: {NAME: text}, world_size: N}`; a relation about something that is not there holds.
+Relations are data, so that others can check them as the trainer does. Names are paths into
+`{train: …, env: {NAME: text}, world_size: N}`; a relation about an absent value holds.
 """
 
 import math

@@ -1,9 +1,7 @@
-"""Does a run go on as what it was? A checkpoint resumes the run that wrote it, and no other.
+"""Refuse to resume from the checkpoint of another run.
 
-Model, attention, packing, data and seed must be those of the checkpoint, and so must the corpus
-itself (`Source.digest`). What only says how it is computed may change: `FREE`, and every section
-that is not listed here (optimizer, engine, dtype, parallel, steps). Whoever wants another run to
-begin with the weights says so: `--weights-only`, or an order whose `resume_from` claims step 0.
+Model, attention, packing, data, seed and corpus must be equal. `FREE` and all other sections may
+change. `--weights-only`, or `resume_from` with step 0, starts a new run from the weights.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,17 +1,17 @@
-"""What must stand before the first step? Device, process group, model, optimizer, batch plan."""
+"""Build what a rank needs before its first step: device, ranks, model, optimizer."""
 
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from nsa.attention import by_plan
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.kernels import asked_kernels
+from nsa.attention.torch_backend import cpu_kernel
 from nsa.checkpoint import Snapshot, load_checkpoint, load_weights, newest_checkpoint
 from nsa.config import TrainConfig, config_mapping
 from nsa.cuda_graphs import capture_layers, check_capturable, own_gradients
@@ -138,7 +138,7 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
     if backend == "torch" and device.type == "cpu":
-        by_plan.prepare()
+        cpu_kernel()  # compiled now: a first step does not wait for it
     return backend
 
 
@@ -188,7 +188,6 @@ def _go_on(
             group["params"] for group in groups
         ]:
             raise ValueError("other parameters")
-        _check_moments(snapshot.optimizer["state"], parameters)
         moments = {**snapshot.optimizer, "param_groups": groups}
         optimizer.load_state_dict(ranks.cut(moments, parameters))
     except (RuntimeError, ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
@@ -201,25 +200,6 @@ def _go_on(
             torch.cuda.set_rng_state(snapshot.device_rng[ranks.rank], device)
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadConfig(f"the checkpoint's loss scale or random state is none: {error}") from error
-
-
-def _check_moments(state: Mapping[int, Mapping[str, Any]], parameters: Sequence[Tensor]) -> None:
-    """Refuse moments that are not those of these parameters; AdamW would take any.
-
-    Raises:
-        ValueError: the first that does not fit.
-        IndexError: there is no such parameter.
-    """
-    for number, moments in state.items():
-        like = parameters[number]
-        for name in ("exp_avg", "exp_avg_sq"):
-            found = moments[name]
-            if (found.shape, found.dtype) != (like.shape, like.dtype):
-                raise ValueError(
-                    f"{name} of parameter {number} is {list(found.shape)} {found.dtype}, "
-                    f"which is {list(like.shape)} {like.dtype}"
-                )
-        float(moments["step"])
 
 
 def _changed(snapshot: Snapshot, config: TrainConfig) -> Iterator[tuple[str, Any, Any]]:

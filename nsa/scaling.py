@@ -1,7 +1,6 @@
-"""How does fp16 keep small gradients? The loss is scaled up, and steps that overflow are skipped.
+"""The loss scale of fp16; fp32 and bf16 pass through.
 
-For fp32 and bf16 everything here passes through. The scale starts at 65536, halves when a gradient
-overflows and doubles after 2000 steps without (R28); the NSA_SCALER_* variables change that.
+It starts at 65536, halves on overflow and doubles after 2000 good steps (R28).
 """
 
 from typing import Any

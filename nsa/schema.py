@@ -1,10 +1,7 @@
-"""What may be configured? Everything that the trainer would refuse, told before it starts.
+"""A JSON Schema (2020-12) of `{train: configuration, env: {NAME: text}, world_size}`.
 
-The document is a JSON Schema (2020-12) of `{train: configuration, env: {NAME: text}, world_size}`,
-made of the very annotations and tables that the trainer checks by. What JSON Schema has no word
-for, relations between values, is listed under `relations` (`nsa.relations`), and `default` of a
-section that may be left out is what its absence amounts to. `python -m nsa.describe --schema`
-prints it.
+Made of the annotations and tables that the trainer checks by. `relations` lists `nsa.relations`;
+`default` of an optional section is what its absence means.
 """
 
 import json

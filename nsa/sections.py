@@ -1,8 +1,7 @@
-"""What is this rank doing, and for how long has it? Every part of a run is inside a section.
+"""The section that a rank is in, and how long each took in a step.
 
-Entering one tells the heartbeat and gives an injected fault its chance; leaving one adds to the
-step's account, which `step_end` reports. The account is made up when the step is over
-(`spent_s`), so that nothing waits for the device in between.
+Entering a section tells the heartbeat and lets an injected fault act. Times are read when the step
+is over, so that nothing waits for the device.
 """
 
 import time

@@ -1,8 +1,6 @@
-"""What does the environment say? The only module of the trainer that reads it.
+"""Read and check the environment; the only module of the trainer that does.
 
-`TOGGLES` is the one table of `NSA_*` variables. A name that is not in it, or a value that its row
-does not allow, is an error: a misspelt toggle must not silently train something else.
-`python -m nsa.flags` prints the table.
+`TOGGLES` is the one table of `NSA_*` variables. Other names and values are errors.
 """
 
 import os

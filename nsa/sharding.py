@@ -1,10 +1,7 @@
-"""How are weights, gradients and moments shared out over the ranks? FSDP2, one unit per block.
+"""FSDP2, one unit per block: each rank keeps 1/n of every parameter.
 
-Each rank keeps 1/n of every parameter; a block's weights are gathered before it runs, and its
-gradients are averaged and scattered after it has. What one way of training saved, any other can
-load (`as_parameters`): parts are put together when they are read (`nsa.shards`), or gathered
-(`whole`) where the ranks do not see one folder. To be imported where it is wanted
-only: FSDP takes half a second to load.
+Any way of training loads what another saved: parts are merged when they are read, or gathered
+(`whole`) where the ranks do not see one folder. Import it only where needed: FSDP loads slowly.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,7 @@
-"""Where does this process stand? SIGUSR1 writes the Python stacks of all threads, and it lives on.
+"""Write the Python stacks of all threads on SIGUSR1, and go on.
 
-The dump is written by C code at the moment of the signal, so it works while Python is stuck. It
-goes to a hidden file that is open from the start; a thread then gives it its name,
-`stackdump_rank{N}_{ms}.txt`. When the GIL is held in C the thread cannot run, and the dump stays in
-`.stackdump_rank{N}.txt`. Nothing here needs torch: it is in place before torch is imported.
+C code dumps at the signal into a hidden file; a thread renames it to `stackdump_rank{N}_{ms}.txt`.
+While the GIL is held in C the dump stays in `.stackdump_rank{N}.txt`. Needs no torch.
 """
 
 import faulthandler
@@ -14,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
-
-from nsa.at_length import at_length
 
 _POLL_S = 0.1
 
@@ -28,7 +24,7 @@ class StackDumps:
         self._hidden = folder / f".stackdump_rank{rank}.txt"
         self.on_dump: Callable[[str], None] = lambda name: None
         self._previous: TextIO | None = None
-        self._file = at_length(self._hidden.name, self._register)
+        self._file = self._register()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stackdumps", daemon=True)
         self._thread.start()

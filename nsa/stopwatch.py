@@ -1,8 +1,4 @@
-"""How long did a part of a step take, when its work is only queued? Events on the device say it.
-
-On a CPU a moment is the monotonic clock. On a GPU it is an event in its queue: nobody waits for the
-work, and the times are read once the step's one transfer has shown that all of it is done.
-"""
+"""Time parts of a step: by the monotonic clock, or by events in a GPU's queue."""
 
 import time
 

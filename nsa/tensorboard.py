@@ -1,9 +1,7 @@
-"""Curves for TensorBoard: `tb/events.out.tfevents.…`, one file per process start.
+"""TensorBoard event files, `tb/events.out.tfevents.…`, one a process start.
 
-An event file is a list of records (length, CRC of it, data, CRC of that; CRC-32C, masked), each a
-protobuf message `Event`. Of that message scalars need five fields, so they are written by hand:
-the packages that can do it take longer to import than many a run to start, and write from a thread
-that blocks training once a disk is full. Here what a disk refuses waits (`nsa.patient_file`).
+A file is a list of records (length, CRC-32C, protobuf `Event`, CRC). Scalars need five fields, so
+they are written by hand: no import, and a full disk blocks nothing (`nsa.patient_file`).
 """
 
 import os

@@ -16,17 +16,12 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import NoReturn
 
 from nsa.errors import BadConfig, DataFailure, TrainerStop
 from nsa.launch import Cadence, Launch, launch_from_file, launch_from_order
 from nsa.settings import Settings, load_settings
 from nsa.stacks import StackDumps
-
-
-class _Arguments(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise BadConfig(message)
+from nsa.trained import Arguments
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,14 +50,7 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
     Raises:
         BadConfig: unknown or contradicting arguments, or what the launch functions raise.
     """
-    summary, _, rest = (__doc__ or "").partition("\n\n")
-    parser = _Arguments(
-        prog="python -m nsa.train",
-        description=summary.partition(": ")[2].capitalize(),
-        epilog=rest,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Arguments("nsa.train", __doc__)
     parser.add_argument("--order", type=Path, help="order.json; excludes everything else")
     parser.add_argument("--config", type=Path, help="YAML file, or the name of a bundled one")
     parser.add_argument("--steps", type=int, help="instead of the configuration's")

@@ -1,8 +1,7 @@
-"""How does one rank train, from boot to done? Reads top to bottom: boot, wait, step, step, leave.
+"""One rank from boot to done: boot, wait, step, step, leave.
 
-Every step writes `step_start`, `progress`, `step_end`. Decisions that must be equal on every rank
-(halt, checkpoint by time) are rank 0's and ride on the one small collective of the step that also
-averages the loss.
+Every step writes `step_start`, `progress`, `step_end`. Decisions that all ranks share are rank 0's
+and travel with the collective that averages the loss.
 """
 
 import math
@@ -22,21 +21,19 @@ from nsa.console import LOG_EVERY_S, Console, write_log
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.data.held_out import NothingHeldOut
 from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
-from nsa.evaluation import held_out_loss
 from nsa.faults import fault_of, toy_instead_of
 from nsa.flight_recorder import FlightRecorder
 from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
-from nsa.model.gates import gate_health, gate_rows, gate_stats
-from nsa.model.selection_stats import selection_rows
+from nsa.model.statistics import gate_health, gate_rows, gate_stats, selection_rows
 from nsa.model.transformer import next_byte_loss
 from nsa.network import prepare_network
 from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
 from nsa.resume import check_same_corpus
-from nsa.rig import build_rig
+from nsa.rig import Rig, build_rig
 from nsa.sections import Sections
 from nsa.settings import Settings
 from nsa.stacks import StackDumps
@@ -404,3 +401,22 @@ class Trainer:
             self.heart.beat("eval", val_loss=loss, dt=round(time.monotonic() - began, 6))
             self._log(f"validation after step {self.step}: loss {loss:.4f}")
             self.artifacts.log_evaluation(self.step, loss)
+
+
+def held_out_loss(rig: Rig, batches: Batches, count: int) -> float:
+    """Mean loss in nats per byte over `count` global validation batches, equal on every rank.
+
+    Raises:
+        NothingHeldOut: there is nothing to validate on.
+    """
+    total, parts = 0.0, 0
+    first = batches.held_out(0)  # `NothingHeldOut`, if there is nothing
+    rig.model.eval()
+    with torch.no_grad(), rig.compute_dtype():
+        for number in range(count):
+            for inputs, targets in batches.held_out(number) if number else first:
+                total += next_byte_loss(rig.model(inputs), targets).item()
+                parts += 1
+    rig.model.train()
+    total, all_parts = rig.ranks.add_up([total, float(parts)])
+    return total / all_parts

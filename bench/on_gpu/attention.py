@@ -17,7 +17,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from bench.on_gpu.figures import break_even_rows, pairs
 from bench.on_gpu.rows import Context, read_rows
 from bench.on_gpu.stopwatch import REPEATS, Step, time_both_ways
-from nsa.attention.gpu.cases import Case, forward_backward
+from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
 _LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)

@@ -11,8 +11,8 @@ import torch
 from bench.on_gpu.correctness import LENGTHS
 from bench.on_gpu.failures import first_line
 from bench.on_gpu.rows import Context
-from nsa.attention.gpu.cases import ON_GPU, Case, forward_backward
 from nsa.attention.gpu.compilation import Launch, compile_each, rehearse
+from nsa.attention.gpu.trial import ON_GPU, Case, forward_backward
 
 
 def run(context: Context) -> None:

@@ -11,12 +11,11 @@ from typing import Any
 import torch
 
 from bench.on_gpu.rows import Context
-from nsa.attention.gpu.cases import ON_GPU, Case, forward_backward, packed
-from nsa.attention.gpu.trial import compare, sample_rows
+from nsa.attention.gpu.trial import ON_GPU, Case, compare, forward_backward, sample_rows
 
 LENGTHS = (8192, 32768, 65536)
 _TINY = {"H": 6, "G": 2, "D": 8, "l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
-_TINY_CASES = (*(Case(S=S, B=2, **_TINY) for S in (7, 150)), packed(70, 1, 33, **_TINY))
+_TINY_CASES = tuple(Case(S=S, B=2, **_TINY) for S in (7, 150))
 _TINY_LONG = (Case(S=300, **_TINY),)
 DTYPE = torch.bfloat16
 
@@ -24,8 +23,7 @@ Comparison = Callable[[], dict[str, Any]]
 
 
 def _name(case: Case, against: str) -> str:
-    packed = f" of {len(case.lengths)} packed" if case.lengths else ""
-    return f"{against} B={case.B} S={case.S} H={case.H} G={case.G}{packed}"
+    return f"{against} B={case.B} S={case.S} H={case.H} G={case.G}"
 
 
 def _repeats(case: Case, backend: str, device: torch.device) -> dict[str, Any]:
@@ -46,7 +44,7 @@ def comparisons(device: torch.device) -> dict[str, Comparison]:
     long = _TINY_LONG if tiny else tuple(Case(S=S) for S in LENGTHS)
     planned: dict[str, Comparison] = {
         _name(case, "reference"): lambda case=case: compare(case, DTYPE, device, ours=ours)
-        for case in sorted(cases, key=lambda case: (not case.lengths, case.S), reverse=True)
+        for case in sorted(cases, key=lambda case: case.S, reverse=True)
     }
     for case in long:
         planned[_name(case, "sampled reference")] = lambda case=case: compare(
@@ -56,7 +54,7 @@ def comparisons(device: torch.device) -> dict[str, Comparison]:
             planned[_name(case, "torch")] = lambda case=case: compare(
                 case, DTYPE, device, ours=ours, against="torch"
             )
-    again = (Case(S=2048, B=2), Case(S=2500, B=2), packed(700, 2500, 7, 1500))
+    again = (Case(S=2048, B=2), Case(S=2500, B=2))
     for case in cases[-2:] if tiny else again:
         planned[_name(case, "itself")] = lambda case=case: _repeats(case, ours, device)
     return planned

@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 from bench.on_gpu.figures import kernel_flop, kernel_rows, pairs
 from bench.on_gpu.rows import Context
 from bench.on_gpu.stopwatch import Step
-from nsa.attention.gpu.cases import Case, forward_backward
 from nsa.attention.gpu.function import MOST_BLOCKS_AS_BITS
+from nsa.attention.gpu.trial import Case, forward_backward
 
 _CALLS = 3
 _NAME_LIMIT = 60

@@ -8,8 +8,7 @@ from dataclasses import asdict
 import torch
 
 from bench.on_gpu.rows import Context
-from nsa.attention.choice import choose_by_proof
-from nsa.attention.proof import DTYPES, TRIAL_LIMIT_S, device_proof
+from nsa.attention.proof import DTYPES, TRIAL_LIMIT_S, choose_by_proof, device_proof
 
 
 def run(context: Context) -> None:

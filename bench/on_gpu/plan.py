@@ -43,7 +43,6 @@ STAGES = (
     Stage(name="correctness", limit_s=90),
     Stage(name="attention", limit_s=120),
     Stage(name="kernel_table", limit_s=30),
-    Stage(name="packed", limit_s=30),
     Stage(name="trainer_steps", limit_s=150),
     Stage(name="tile_sweep", limit_s=90, without_gpu=False),
     Stage(name="other_dtypes", limit_s=180, without_gpu=False),

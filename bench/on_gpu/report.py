@@ -13,9 +13,9 @@ from bench.on_gpu.figures import DENSE, break_even_rows, measured_ms
 
 Row = Mapping[str, Any]
 _KERNELS, _TILES = 12, 6
-_MAY_FAIL = ("attention", "kernels", "packed", "trainer", "proof")
+_MAY_FAIL = ("attention", "kernels", "trainer", "proof")
 _KNOWN = (
-    "kernel", "direction", "mixture", "way", "kind", "sequences", "compiled", "graphs", "B", "S",
+    "kernel", "direction", "kind", "sequences", "compiled", "graphs", "B", "S",
     "dtype",
 )  # fmt: skip
 _WAYS = ("compiled", "graphs")
@@ -30,7 +30,7 @@ def report(rows: Sequence[Row], planned: Iterable[str]) -> str:
     """
     parts = (
         _machine(rows), _correctness(rows, list(planned)), _failures(rows), _attention(rows),
-        _kernels(rows), _packed(rows), _trainer(rows), _tiles(rows), _proofs(rows), _left_out(rows),
+        _kernels(rows), _trainer(rows), _tiles(rows), _proofs(rows), _left_out(rows),
     )  # fmt: skip
     return "\n".join(line for part in parts for line in part)
 
@@ -77,7 +77,7 @@ def _correctness(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
         f"{len(wrong)} did not, {len(missing)} were not made."
     )
     for row in wrong:
-        figures = ("same_selection", "lost_score", "out", "worst_row", "gradients")
+        figures = ("same_selection", "out", "worst_row", "gradients")
         figures += ("worst_gradient", "gradients_alike")
         told = ", ".join(f"{name} {row[name]}" for name in figures if name in row)
         yield f"- WRONG {row['name']}: {row.get('error') or told}"
@@ -139,22 +139,6 @@ def _kernels(rows: Sequence[Row]) -> Iterator[str]:
                 for x in row["table"][:_KERNELS]
             ]
             yield from _table(["kernel", "µs", "launches", "share", "TFLOP/s"], lines)
-
-
-def _packed(rows: Sequence[Row]) -> Iterator[str]:
-    told = [row for row in _of(rows, "packed") if "eager" in row]
-    if told:
-        yield ""
-        yield "## Packed sequences, forward + backward, eager, ms"
-        mixtures = {row["mixture"]: row for row in told}
-        lines = []
-        for name, row in mixtures.items():
-            ms = {x["way"]: x["eager"]["ms"] for x in told if x["mixture"] == name}
-            once, several = ms.get("one pass"), ms.get("several passes")
-            ratio = f"{several / once:.2f}" if once and several else None
-            lines.append([name, row["sequences"], row["longest"], once, several, ratio])
-        head = ["mixture", "sequences", "longest", "one pass", "several passes", "several / one"]
-        yield from _table(head, lines)
 
 
 def _trainer(rows: Sequence[Row]) -> Iterator[str]:

@@ -20,9 +20,9 @@ from torch.profiler import ProfilerActivity, profile
 from bench.on_gpu.rows import Context
 from bench.on_gpu.stopwatch import Step
 from nsa.attention.gpu import launch
-from nsa.attention.gpu.cases import HEAD_DIM, Case, forward_backward
 from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
+from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
 _CALLS = 5
@@ -129,7 +129,7 @@ def launches_us(step: Step, kernel: str) -> list[float]:
 
 def run(context: Context) -> None:
     """Rows `tile`: one kernel's launches within forward and backward, with its tile changed."""
-    table = tiles_for(DTYPE, HEAD_DIM)
+    table = tiles_for(DTYPE, _TRAINED.D)
     steps = {case: forward_backward(case, "triton", DTYPE, context.device)
              for case in (_TRAINED, _LONG)}  # fmt: skip
     tried = list(sweeps(table))

@@ -16,8 +16,7 @@ from nsa.attention.compression import Compression, MeanCompression, MlpCompressi
 from nsa.attention.decode import decode, prefill
 from nsa.attention.kernels import Kernels, dense_attention, use_kernels
 from nsa.attention.module import NativeSparseAttention
-from nsa.attention.operation import nsa_attention
-from nsa.attention.varlen import nsa_attention_varlen
+from nsa.attention.operation import nsa_attention, nsa_attention_varlen
 
 __all__ = [
     "BackendUnavailableError",

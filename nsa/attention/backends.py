@@ -1,7 +1,7 @@
-"""Which implementation serves a call, and why not the others?
+"""Choose the implementation that serves a call, and say why not another.
 
-`auto` is `torch`, and on a GPU `triton` where a proof (proof.py) says that it is right and faster
-there. On a CPU no proof is asked for, and neither Triton nor the proof is imported.
+`auto` is `torch`. On a GPU it is `triton` where a proof (proof.py) says that Triton is right and
+faster there. On a CPU neither Triton nor the proof is imported.
 """
 
 from __future__ import annotations
@@ -9,32 +9,27 @@ from __future__ import annotations
 import functools
 import importlib.util
 import logging
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from nsa.attention.choice import Choice, Proof, choose_by_proof
+from nsa.attention.counters import Choice
 from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.settings import c_compiler
 
 logger = logging.getLogger(__name__)
 
+# Half precision on tensor cores, and the first generation with a bf16 unit.
+_OLDEST_CAPABILITY = (8, 0)
+_WIDEST_HEAD, _WIDEST_BLOCK, _MOST_HEADS = 256, 128, 64
+# One block of keys and one of values must fit into shared memory beside the queries: 163 KB on
+# data-centre GPUs since capability 8.0, 99 KB on others.
+_LARGEST_BLOCK_BYTES, _WIDE_SHARED_BYTES = 32 * 1024, 163 * 1024
+_NARROW_HEAD, _LARGEST_NARROW_BLOCK_BYTES = 64, 16 * 1024
+
 
 class BackendUnavailableError(ValueError):
     """The requested attention backend cannot serve the call; the message says why."""
-
-
-# Half precision on tensor cores, and the first with a bf16 unit.
-_OLDEST_CAPABILITY = (8, 0)
-_WIDEST_HEAD = 256
-_WIDEST_BLOCK = 128
-# One block of keys and one of values must fit into shared memory beside the queries: in 163 KB, as
-# data-centre GPUs have it since capability 8.0. Others of that generation have 99 KB.
-_LARGEST_BLOCK_BYTES = 32 * 1024
-_WIDE_SHARED_BYTES = 163 * 1024
-_NARROW_HEAD, _LARGEST_NARROW_BLOCK_BYTES = 64, 16 * 1024
-_MOST_HEADS = 64
 
 
 @functools.cache
@@ -54,63 +49,54 @@ def _triton_reason(device: torch.device) -> str | None:
     return None
 
 
+def _reason(backend: str, device: torch.device) -> str | None:
+    """Why a backend cannot serve tensors on a device, None where it can."""
+    if backend == "triton":
+        return _triton_reason(device)
+    if backend == "torch" and device.type not in ("cpu", "cuda"):
+        return f"tested on cpu and cuda, not {device.type}"
+    return None
+
+
+def available_backends(device: torch.device | str = "cpu") -> dict[str, str | None]:
+    """Return each backend with None if it can serve tensors on a device, else with the reason."""
+    names = ("reference", "torch", "triton")
+    return {name: _reason(name, torch.device(device)) for name in names}
+
+
 @functools.cache
 def _shared_bytes(device: torch.device) -> int:
-    """What a program may use of a multiprocessor's shared memory."""
+    """Shared memory that one program may use."""
     if device.type != "cuda":
         return _WIDE_SHARED_BYTES
     properties = torch.cuda.get_device_properties(device)
-    # PyTorch tells since 2.4.
     return getattr(properties, "shared_memory_per_block_optin", _WIDE_SHARED_BYTES)
 
 
 def triton_call_reason(q: Tensor, groups: int, l_sel: int) -> str | None:
-    """Why the Triton kernels cannot serve this call on a device that they serve, None if they do.
+    """Why the Triton kernels cannot serve a call on a device that they serve, None if they can.
 
     Args:
         q: Queries [B, S, H, D].
         groups: Key/value heads.
         l_sel: Tokens in a selection block.
     """
+    H, D = q.shape[2:]
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"its kernels compute in fp32, fp16 and bf16, not {q.dtype}"
-    if q.shape[-1] > _WIDEST_HEAD:
-        return f"its tiles end at D = {_WIDEST_HEAD}, not {q.shape[-1]}"
+    if D > _WIDEST_HEAD:
+        return f"its tiles end at D = {_WIDEST_HEAD}, not {D}"
     if l_sel > _WIDEST_BLOCK:
         return f"its tiles end at l_sel = {_WIDEST_BLOCK}, not {l_sel}"
-    block_bytes = l_sel * q.shape[-1] * q.element_size()
-    if _shared_bytes(q.device) < _WIDE_SHARED_BYTES and (
-        q.shape[-1] > _NARROW_HEAD or block_bytes > _LARGEST_NARROW_BLOCK_BYTES
-    ):
-        return f"its tiles for D = {q.shape[-1]} and l_sel = {l_sel} need 163 KB of shared memory"
+    block_bytes = l_sel * D * q.element_size()
+    narrow = _shared_bytes(q.device) < _WIDE_SHARED_BYTES
+    if narrow and (D > _NARROW_HEAD or block_bytes > _LARGEST_NARROW_BLOCK_BYTES):
+        return f"its tiles for D = {D} and l_sel = {l_sel} need 163 KB of shared memory"
     if block_bytes > _LARGEST_BLOCK_BYTES:
-        return f"a block of {l_sel} keys of D = {q.shape[-1]} in {q.dtype} exceeds its tiles"
-    if q.shape[2] // groups > _MOST_HEADS:
-        return f"its tiles end at {_MOST_HEADS} heads in a group, not {q.shape[2] // groups}"
+        return f"a block of {l_sel} keys of D = {D} in {q.dtype} exceeds its tiles"
+    if H // groups > _MOST_HEADS:
+        return f"its tiles end at {_MOST_HEADS} heads in a group, not {H // groups}"
     return None
-
-
-def _torch_reason(device: torch.device) -> str | None:
-    return None if device.type in ("cpu", "cuda") else f"tested on cpu and cuda, not {device.type}"
-
-
-_REASONS: dict[str, Callable[[torch.device], str | None]] = {
-    "reference": lambda _device: None,
-    "torch": _torch_reason,
-    "triton": _triton_reason,
-}
-
-
-def available_backends(device: torch.device | str = "cpu") -> dict[str, str | None]:
-    """Say which backends can serve tensors on a device.
-
-    Args:
-        device: Where the tensors live.
-
-    Returns:
-        Backend name to None when it can serve, else to the reason why it cannot.
-    """
-    return {name: reason(torch.device(device)) for name, reason in _REASONS.items()}
 
 
 @functools.cache
@@ -120,46 +106,33 @@ def _announce(kind: str, choice: Choice) -> None:
 
 
 @functools.cache
-def _proof(device: torch.device, dtype: torch.dtype) -> Proof | str:
-    """The proof of a GPU, or why none is asked for."""
+def _proven(device: torch.device, dtype: torch.dtype) -> Choice:
+    """The backend that the proof of a GPU allows in a dtype."""
     if (reason := _triton_reason(device)) is not None:
-        return reason
-    from nsa.attention.proof import device_proof  # starts a process: nothing for a CPU
+        return Choice("torch", reason)
+    from nsa.attention.proof import choose_by_proof, device_proof  # nothing for a CPU
 
-    return device_proof(device, dtype)
+    return choose_by_proof(device_proof(device, dtype))
 
 
-def judge_device(device: torch.device, proof: Proof | str | None) -> Choice:
-    """What `auto` is.
-
-    Args:
-        device: Where the tensors live.
-        proof: That of a GPU in the dtype of the call, or why there is none.
-    """
-    if (reason := _torch_reason(device)) is not None:
-        return Choice("reference", f"torch is {reason}")
-    if proof is None:
-        return Choice("torch")
-    return Choice("torch", proof) if isinstance(proof, str) else choose_by_proof(proof)
+def _asked_by(kernels: Kernels) -> str:
+    return f"{kernels.asked_by or 'the caller'} chooses its kernels"
 
 
 def _auto(
     device: torch.device, dtype: torch.dtype, kernels: Kernels, call_reason: str | None = None
 ) -> Choice:
-    proof: Proof | str | None = None
-    if device.type == "cuda":
-        index = torch.cuda.current_device() if device.index is None else device.index
-        proof = _asked_by(kernels) or call_reason or _proof(torch.device("cuda", index), dtype)
-    choice = judge_device(device, proof)
-    if choice == ("torch", "") and kernels.chosen:
+    if (reason := _reason("torch", device)) is not None:
+        choice = Choice("reference", f"torch is {reason}")
+    elif kernels.chosen:
         choice = Choice("torch", _asked_by(kernels))
+    elif device.type == "cuda" and call_reason is None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        choice = _proven(torch.device("cuda", index), dtype)
+    else:
+        choice = Choice("torch", call_reason or "" if device.type == "cuda" else "")
     _announce(device.type, choice)
     return choice
-
-
-def _asked_by(kernels: Kernels) -> str:
-    """Why the backend that calls foreign kernels serves, empty where nobody has asked for them."""
-    return f"{kernels.asked_by or 'the caller'} chooses its kernels" if kernels.chosen else ""
 
 
 def choose_backend(
@@ -172,8 +145,8 @@ def choose_backend(
     Args:
         requested: auto, reference, torch or triton.
         device: Where the tensors will live.
-        dtype: That the queries will have.
-        kernels: Foreign kernels that are asked for; default what `use_kernels` was given.
+        dtype: Of the queries.
+        kernels: Foreign kernels that are asked for; default those of `use_kernels`.
 
     Raises:
         BackendUnavailableError: Unknown name, a backend that cannot serve this device, or one that
@@ -182,27 +155,28 @@ def choose_backend(
     kernels = asked_kernels() if kernels is None else kernels
     if requested == "auto":
         return _auto(device, dtype, kernels).path
-    if requested in _REASONS and (reason := _REASONS[requested](device)) is None:
+    known = available_backends(device)
+    if requested in known and known[requested] is None:
         if kernels.chosen and requested != "torch":
             raise BackendUnavailableError(
                 f"attention backend {requested!r} calls no foreign kernels, "
                 f"but {_asked_by(kernels)}: take auto or torch"
             )
         return requested
-    serving = [name for name, reason in available_backends(device).items() if reason is None]
+    serving = ", ".join(name for name, reason in known.items() if reason is None)
     why = (
-        f"attention backend {requested!r} cannot serve this call: {reason}"
-        if requested in _REASONS
+        f"attention backend {requested!r} cannot serve this call: {known[requested]}"
+        if requested in known
         else f"unknown attention backend {requested!r}"
     )
-    raise BackendUnavailableError(f"{why}; available here: auto, {', '.join(serving)}")
+    raise BackendUnavailableError(f"{why}; available here: auto, {serving}")
 
 
 def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels) -> Choice:
-    """Who serves one call; arguments as `triton_call_reason` and `choose_backend`.
+    """Choose for one call; arguments as `triton_call_reason` and `choose_backend`.
 
     Raises:
-        BackendUnavailableError: The requested backend cannot.
+        BackendUnavailableError: The requested backend cannot serve it.
     """
     call_reason = triton_call_reason(q, groups, l_sel)
     if requested == "auto":

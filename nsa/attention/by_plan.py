@@ -1,13 +1,11 @@
-"""Who attends over a plan, PyTorch's operations or the kernel in C?
+"""Attend over a plan by PyTorch's operations or by the kernel in C.
 
-The kernel serves where it can (cpu/planned.py says) and gives what PyTorch's operations give, which
-is tried before its first piece, once a process. Shape legend as in plan.py.
+Shape legend as in plan.py.
 """
 
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,22 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.attention import compressed, pieces, selection_rule
-from nsa.attention.counters import count
+from nsa.attention import compressed, pieces
 from nsa.attention.cpu import planned
 from nsa.attention.pieces import OutputGradient
-from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
-from nsa.attention.selection import selected_plan, stretches
-
-logger = logging.getLogger(__name__)
-
-_CLOSE = 1e-5
-"""How far the two may be from each other, as a share of the largest number."""
-
-
-def prepare() -> None:
-    """Compile and try the kernel now, where it could serve: a first step does not wait for it."""
-    _kernel()
+from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view
+from nsa.attention.selection import stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +57,14 @@ class Chosen:
         out_BGSRD: Tensor,
         *,
         begin: int = 0,
-        factor: float = 1.0,
     ) -> Tensor:
         """Softmax attention over the pairs of a plan, as `pieces.attend`."""
         read, kernel = (q_BGSRD, k_NKD, v_NKD, plan), self.kernel
         if isinstance(kernel, str):
             packed = (_packed(q_BGSRD), k_NKD, v_NKD, plan, _to_pack(out_BGSRD))
-            return pieces.attend(*packed, begin=begin, factor=factor)
+            return pieces.attend(*packed, begin=begin)
         lengths = self.dots(q_BGSRD, q_BGSRD).sqrt_()
-        reference, total = pieces.begin_sums(q_BGSRD, lengths, k_NKD, plan, begin, factor)
+        reference, total = pieces.begin_sums(q_BGSRD, lengths, k_NKD, plan, begin)
         out_BGSRD[:, :, :begin] = 0
         planned.attend(kernel, *read, reference, out_BGSRD, total)
         return pieces.end_sums(out_BGSRD, total, reference)
@@ -91,15 +77,13 @@ class Chosen:
         plan: Plan,
         output: OutputGradient,
         dq_BGSRD: Tensor,
-        *,
-        factor: float = 1.0,
     ) -> tuple[Tensor, Tensor]:
         """Gradients as `pieces.attend_backward`."""
         keys = (k_NKD, v_NKD, plan)
         if isinstance(self.kernel, str):
             output = replace(output, grad=_packed(output.grad))
             read = (_packed(q_BGSRD), *keys, output, _to_pack(dq_BGSRD))
-            return pieces.attend_backward(*read, factor=factor)
+            return pieces.attend_backward(*read)
         return planned.attend_backward(self.kernel, q_BGSRD, *keys, output, dq_BGSRD)
 
     def compressed_attend(
@@ -164,16 +148,6 @@ class Chosen:
         )
 
 
-def choose(q_BSHD: Tensor, G: int, exact: torch.dtype) -> Chosen:
-    """Who attends for these queries of G groups, computing in a dtype."""
-    kernel = planned.call_reason(q_BSHD, G, exact) or _kernel()
-    if not isinstance(kernel, str):
-        count("pieces", "c")
-    elif q_BSHD.device.type == "cpu":
-        count("pieces", "torch", kernel)
-    return Chosen(kernel)
-
-
 def _by_pair(x_NPX: Tensor, like_BSHX: Tensor, G: int) -> Tensor:
     B, S, H, _ = like_BSHX.shape
     return x_NPX.view(B, G, S, H // G, x_NPX.shape[-1])
@@ -189,98 +163,3 @@ def _to_pack(x_BGSRX: Tensor) -> Tensor:
     """Packed rows [N, P, X] to write to."""
     B, G, S, R, X = x_BGSRX.shape
     return x_BGSRX.view(B * G, S * R, X)
-
-
-@functools.cache
-def _kernel() -> planned.Functions | str:
-    """The kernel in C where it gives what PyTorch's operations give, or why it does not serve."""
-    functions = planned.load_functions()
-    if not isinstance(functions, str) and not _agrees(functions):
-        reason = "it does not give what PyTorch's operations give here"
-        logger.warning("the CPU kernel %s: %s", planned.KERNEL.source.stem, reason)
-        return reason
-    return functions
-
-
-@torch.no_grad()
-def _agrees(functions: planned.Functions) -> bool:
-    """Try forward and backward of a selected and of a window branch, and a compressed one."""
-    R, D, l_sel, n_sel, N = 3, 32, 8, selection_rule.RULE.least + 2, 2
-    S = n_sel * l_sel + 110
-    made = torch.Generator("cpu").manual_seed(S)
-
-    def numbers(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=made, dtype=torch.float32, device="cpu")
-
-    q, grad = (numbers(1, S, N * R, D) for _ in range(2))
-    k, v = (numbers(N, S, D) for _ in range(2))
-    start, rule = n_sel * l_sel, selection_rule.RULE
-    own = torch.arange(start, S, device="cpu")[:, None] // l_sel
-    free = rule.first + torch.arange(rule.free(n_sel), device="cpu").expand(len(own), -1)
-    free = torch.minimum(free, own - rule.recent).expand(1, N, -1, -1)
-    plans = (selected_plan(free, S, l_sel), window_plan(S, 40, 64))
-    C = (S - 8) // 4 + 1
-    read = (q, k, v, grad)
-    of_blocks = (q, k[:, :C].contiguous(), v[:, :C].contiguous(), grad)
-    by_torch, by_c = (
-        [
-            *_branch(each, *read, plans[0], whole_rows=False),
-            *_branch(each, *read, plans[1], whole_rows=True),
-            *_compressed(each, *of_blocks, l_sel, start),
-        ]
-        for each in (Chosen("it is being tried"), Chosen(functions))
-    )
-    pairs = zip(by_torch, by_c, strict=True)
-    return all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs)
-
-
-def _compressed(
-    chosen: Chosen,
-    q_BSHD: Tensor,
-    k_NCD: Tensor,
-    v_NCD: Tensor,
-    grad_BSHD: Tensor,
-    l_sel: int,
-    start: int,
-) -> list[Tensor]:
-    """As `_branch`, of the compressed branch with l 8 and d 4; and the scores of its blocks."""
-    q, grad = (chosen.lay(x, len(k_NCD), x.dtype) for x in (q_BSHD, grad_BSHD))
-    out, dq = torch.zeros_like(q), torch.zeros_like(q)
-    read = (q, k_NCD, v_NCD)
-    lse, scores = chosen.compressed_attend(
-        *read, out, l=8, d=4, l_sel=l_sel, start=start, factor=1.0, choose=lambda scores, _: scores
-    )
-    output = _output(q, grad, lse, torch.zeros_like(lse), whole_rows=True)
-    keys_values = chosen.compressed_backward(*read, output, dq, l=8, d=4, start=start)
-    return [out, lse, scores, output.dot_NP1, dq, *keys_values]
-
-
-def _branch(
-    chosen: Chosen,
-    q_BSHD: Tensor,
-    k_NKD: Tensor,
-    v_NKD: Tensor,
-    grad_BSHD: Tensor,
-    plan: Plan,
-    *,
-    whole_rows: bool,
-) -> list[Tensor]:
-    """Output, statistics and gradients."""
-    q, grad = (chosen.lay(x, len(k_NKD), x.dtype) for x in (q_BSHD, grad_BSHD))
-    out, dq = torch.zeros_like(q), torch.zeros_like(q)
-    lse = chosen.attend(q, k_NKD, v_NKD, plan, out)
-    output = _output(q, grad, lse, chosen.dots(grad, out), whole_rows=whole_rows)
-    keys_values = chosen.attend_backward(q, k_NKD, v_NKD, plan, output, dq)
-    return [out, lse, output.dot_NP1, dq, *keys_values]
-
-
-def _output(
-    q_BGSRD: Tensor, grad_BGSRD: Tensor, lse_NP: Tensor, dot_NP: Tensor, *, whole_rows: bool
-) -> OutputGradient:
-    return OutputGradient(
-        grad=grad_BGSRD,
-        gate_NP1=_packed(q_BGSRD)[..., :1],
-        minus_lse_NP1=-lse_NP[..., None],
-        dot_NP1=dot_NP[..., None],
-        whole_rows=whole_rows,
-    )

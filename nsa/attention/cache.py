@@ -1,12 +1,7 @@
-"""What does generation remember? Keys and values of each branch, and how much of them is read.
+"""Keys and values that generation keeps, by branch.
 
-The compressed branch keeps one pair per whole block, appended as blocks complete; the selected
-branch every token (any block may be chosen later); the window branch a ring of w tokens. Memory is
-allocated once, for `capacity` tokens; appending more raises.
-
-Tokens lie behind each other within a head, so that a selected block is one piece of memory.
-
-Shape legend: B batch, G groups, D head width; tokens are positions 0 .. length - 1.
+Compressed pairs as blocks complete, every token of the selected branch, and a ring of w tokens.
+Memory is allocated once for `capacity` tokens. Shapes: B batch, G groups, D head width.
 """
 
 from __future__ import annotations

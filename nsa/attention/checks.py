@@ -1,4 +1,4 @@
-"""Do the arguments of a call fit together? Each mistake is a ValueError that names it."""
+"""Check that the arguments of a call fit together; each mistake is a ValueError."""
 
 from __future__ import annotations
 

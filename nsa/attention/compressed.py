@@ -1,18 +1,11 @@
-"""The compressed branch: coarse attention over block means, and the scores that selection needs.
+"""The compressed branch, and the block scores that selection needs.
 
-A query sees the blocks that end at or before it. Query tiles start at the first query that sees a
-block (t = l - 1), so no row is empty; the rows before it are zero.
+Query tiles start at the first query that sees a block (t = l - 1); earlier rows are zero.
 
-Ties between blocks are real (repeated text gives equal keys), and go to the lower block only if
-equal products get equal probabilities to the last bit, wherever they stand. BLAS does not promise
-that: its fp64 products, and fp32 ones of fewer than 12 columns or 4 rows, differ by a rounding from
-column to column, and so do sums over many heads. These are added up here in one order for all
-columns. Where threads share the columns of an fp32 product, those that fill no whole vector differ,
-so there are none. The scale is multiplied to the products, since keys that are scaled, and so
-rounded, first may lose products that were equal; and powers are taken by one implementation
-(`exp2_alike_`).
-
-Shape legend as in plan.py, and C compressed blocks, J selection blocks.
+Repeated text gives equal keys, and ties must go to the lower block. So equal products must give
+equal probabilities to the last bit, wherever they stand. BLAS does not promise that for fp64, for
+fewer than 12 columns or 4 rows, and at the end of a thread's share: those are summed here in one
+order, or padded. The scale multiplies the products, not the keys. Shapes as in plan.py.
 """
 
 from __future__ import annotations

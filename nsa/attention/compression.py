@@ -1,11 +1,7 @@
-"""How do l tokens become one compressed key and one compressed value? What the paper calls φ.
+"""φ: make one compressed key and value of l tokens, one block every d tokens.
 
-A block of l tokens begins every d tokens; only whole blocks count. A `Compression` is anything that
-maps the keys and values of the compressed branch to one pair a block. There are two:
-
-- `MeanCompression`: the mean of the block. Nothing is learned.
-- `MlpCompression`: the paper's. Each token of a block has a learned embedding of its place in the
-  block added, the block is flattened, and a multilayer perceptron makes one key (one value) of it.
+- `MeanCompression`: the mean of the block.
+- `MlpCompression`: the paper's: a learned embedding of the place, then a two-layer perceptron.
 """
 
 from __future__ import annotations

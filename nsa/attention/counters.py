@@ -1,8 +1,8 @@
-"""Which path served how often, and why?
+"""Count which path served which operation, and why.
 
-One count per process and (operation, path, reason): `attention` calls by backend, and within the
-torch backend the `prefix` and the `window` by kernel. A reason that is not empty says why the path
-was not the preferred one, so a run that silently fell back can be told from one that did not.
+One count per process and (operation, path, reason). `attention` counts calls by backend; within the
+torch backend `prefix` and `window` count by kernel. A reason says why a path that is not the
+preferred one served.
 """
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from typing import NamedTuple
+
+
+class Choice(NamedTuple):
+    """What serves (a backend, or a kernel within one); `reason` is empty if it is preferred."""
+
+    path: str
+    reason: str = ""
 
 
 class Served(NamedTuple):
@@ -26,13 +33,13 @@ _counts: Counter[tuple[str, str, str]] = Counter()
 
 
 def count(operation: str, path: str, reason: str = "") -> None:
-    """Note one call."""
+    """Count one call."""
     with _lock:
         _counts[operation, path, reason] += 1
 
 
 def snapshot() -> list[Served]:
-    """All rows of this process so far, sorted; cheap enough to call at every log line."""
+    """All rows of this process so far, sorted."""
     with _lock:
         return [Served(*key, number) for key, number in sorted(_counts.items())]
 

@@ -1,13 +1,11 @@
-"""How is the next token attended, and how does a prompt fill the cache?
+"""Attend for one token from a cache, and fill the cache from a prompt.
 
-One token reads at most floor((S - l) / d) + 1 compressed pairs, n_sel * l_sel selected tokens and w
-window tokens, and gives what the batched operation gives at its position. On a CPU a kernel in C
-does it in one call where it can (`cpu/`), else PyTorch's operations, some forty of them. A prompt
-goes through the batched operation at once (the default), or token by token, by PyTorch's
-operations: slower, the tested reference (NSA_PREFILL_BATCHED=0). No gradients.
+A token reads at most floor((S - l) / d) + 1 compressed pairs, n_sel * l_sel selected and w window
+tokens. On a CPU a kernel in C serves where it can (cpu/token.py). A prompt is attended at once, or
+token by token as the tested reference (NSA_PREFILL_BATCHED=0). No gradients.
 
-Shape legend: B batch, H heads, G groups, N = B * G, R = H / G, D head width, C compressed and
-J selection blocks, X tokens read.
+Shapes: B batch, H heads, G groups, N = B * G, R = H / G, D head width, C compressed and J selection
+blocks, X tokens read.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from nsa.attention.compressed import compressed_logits
 from nsa.attention.counters import count
 from nsa.attention.cpu import token as on_cpu
 from nsa.attention.operation import nsa_attention
-from nsa.attention.precision import native_bf16, products
+from nsa.attention.precision import exact_products
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
 from nsa.attention.tensors import Tensors
 
@@ -206,7 +204,7 @@ def _by_operations(
     q: Tensor, gates: Tensor, cache: NsaCache, factor: float, reading: Reading
 ) -> tuple[Tensor, Tensor]:
     # Scores and statistics keep their precision: TF32 and autocast would round them.
-    with products(q.device, "ieee"):
+    with exact_products(q.device):
         if not torch.is_autocast_enabled(q.device.type):
             return _decode(q, gates, cache, factor, reading)
         with torch.autocast(q.device.type, enabled=False):
@@ -230,24 +228,20 @@ def _decode(
     compressed = torch.bmm(p_NRC, v_NCD).view(q_BGRD.shape)
     ids_NX = _select(p_NRC, t // sizes.l_sel + 1, sizes)
 
-    # As in the batched operation: bf16 loses nothing in bf16 products with fp32 sums.
-    native = native_bf16(q.dtype, q.device) and cache.k_sel.dtype == q.dtype
-    read = q.dtype if native else exact
     if reading == "blocks":
-        k_sel, v_sel = _whole_blocks(ids_NX, cache, read)
+        k_sel, v_sel = _whole_blocks(ids_NX, cache, exact)
     else:
-        k_sel, v_sel = _token_by_token(ids_NX, cache, read, reading)
-    queries = q.reshape(B, G, H // G, D) if native else q_BGRD
-    selected = scaled_dot_product_attention(queries, k_sel, v_sel, scale=factor)
+        k_sel, v_sel = _token_by_token(ids_NX, cache, exact, reading)
+    selected = scaled_dot_product_attention(q_BGRD, k_sel, v_sel, scale=factor)
     k_win, v_win = cache.k_ring, cache.v_ring
     if t + 1 < k_win.shape[2]:
         k_win, v_win = k_win.narrow(2, 0, t + 1), v_win.narrow(2, 0, t + 1)
-    k_win, v_win = _as(k_win, read), _as(v_win, read)
-    window = scaled_dot_product_attention(queries, k_win, v_win, scale=factor)
+    k_win, v_win = _as(k_win, exact), _as(v_win, exact)
+    window = scaled_dot_product_attention(q_BGRD, k_win, v_win, scale=factor)
 
     gate = _as(gates.reshape(B, G, H // G, 3, 1), exact).unbind(3)
-    out = (compressed * gate[0]).addcmul_(_as(selected, exact), gate[1])
-    out = out.addcmul_(_as(window, exact), gate[2])
+    out = (compressed * gate[0]).addcmul_(selected, gate[1])
+    out = out.addcmul_(window, gate[2])
     return _as(out.view(B, 1, H, D), q.dtype), ids_NX.view(B, 1, G, -1)
 
 

@@ -1,7 +1,6 @@
-"""What becomes of second derivatives? The fast backends have none, and must not pass off zeros.
+"""Refuse second derivatives of the fast backends, which would be silently zero.
 
-PyTorch's `once_differentiable` refuses only where the incoming gradient requires one; of a plain
-sum it does not, and a Hessian or a gradient penalty would be zero without a word.
+PyTorch's `once_differentiable` does not refuse where the incoming gradient requires none.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ Where documents are kept apart nothing is cached: the whole text is read for eac
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,10 +28,10 @@ from transformers import (
 )
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from nsa.attention.block import Block, RMSNorm
 from nsa.attention.cache import NsaCache
 from nsa.attention.compression import BlockMlp
 from nsa.attention.module import NativeSparseAttention
+from nsa.attention.network import Network
 from nsa.attention.packing import separated_documents
 
 
@@ -98,7 +99,7 @@ class LayerCaches(list[NsaCache]):
         return self[layer_idx].length
 
 
-class NsaForCausalLM(PreTrainedModel, GenerationMixin):
+class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
     """Tokens in, logits over the next token out."""
 
     config_class = NsaConfig
@@ -109,18 +110,14 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
 
     def __init__(self, config: NsaConfig) -> None:
         super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(
-            Block(
-                _attention(config),
-                config.hidden_size,
-                config.intermediate_size,
-                config.rms_norm_eps,
-            )
-            for _ in range(config.num_hidden_layers)
+        self.add_network(
+            partial(_attention, config),
+            layers=config.num_hidden_layers,
+            vocab=config.vocab_size,
+            dim=config.hidden_size,
+            ffn_width=config.intermediate_size,
+            norm_eps=config.rms_norm_eps,
         )
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
-        self.head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def forward(
@@ -161,9 +158,7 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
         documents = None
         if self.config.separator is not None:
             documents = separated_documents(input_ids, self.config.separator)
-        for number, block in enumerate(self.blocks):
-            cache = None if caches is None else caches[number]
-            hidden = block(hidden, cache, documents)
+        hidden = self.run_layers(hidden, caches, documents)
         logits = self.head(self.norm(hidden[:, -logits_to_keep:]))
         loss = None
         if labels is not None:
@@ -203,8 +198,9 @@ class NsaForCausalLM(PreTrainedModel, GenerationMixin):
                 elsewhere do not tell it.
         """
         most = self.config.max_position_embeddings
-        layers = (block for block in self.blocks if isinstance(block, Block))
-        return LayerCaches(block.attention.start_cache(B, most, like=like) for block in layers)
+        return LayerCaches(
+            block.attention.start_cache(B, most, like=like) for block in self.layers()
+        )
 
     def prepare_inputs_for_generation(
         self,

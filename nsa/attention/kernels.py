@@ -1,11 +1,7 @@
-"""Which attention kernels from elsewhere may the torch backend call?
+"""Kernels from elsewhere for the dense prefix and the window, which are ordinary attention.
 
-The dense prefix and the window are ordinary attention, for which PyTorch's flash kernel (through
-`scaled_dot_product_attention` and, for windows, `varlen_attn`) and the package flash-attn exist.
-Flash serves fp16 and bf16 on CUDA; PyTorch's own switches (`torch.backends.cuda.enable_flash_sdp`,
-which the trainer sets from NSA_SDPA_NO_FLASH and NSA_SDPA_FLASH_ONLY) are obeyed. What does not
-serve leaves the work to the backend's own pieces, and the counters say why; of what SDPA serves
-they name the kernel that it took (`sdpa:flash`, `sdpa:math`, …).
+PyTorch's flash kernel and the package flash-attn, for fp16 and bf16 on CUDA. PyTorch's own switches
+(NSA_SDPA_NO_FLASH, NSA_SDPA_FLASH_ONLY) are obeyed. Counters say what served, and why not flash.
 """
 
 from __future__ import annotations
@@ -21,8 +17,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend
 from torch.nn.functional import scaled_dot_product_attention
 
-from nsa.attention.choice import Choice
-from nsa.attention.counters import Served, count
+from nsa.attention.counters import Choice, Served, count
 
 PIECES, SDPA, FLASH_ATTN = "pieces", "sdpa", "flash_attn"
 SDPA_FLASH = f"{SDPA}:flash"

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 
 import torch
 from torch import Tensor, nn
@@ -27,12 +26,10 @@ from nsa.attention.cache import NsaCache, Sizes
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
-from nsa.attention.documents import attend_at_once
 from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
-from nsa.attention.serving import Prepared, prepare_sequences
 from nsa.attention.tensors import Tensors
 
 BRANCHES = ("compressed", "selected", "window")
@@ -153,11 +150,7 @@ class NativeSparseAttention(nn.Module):
             out, *ids = attend(*read)
         else:
             documents = document_lengths(doc_ids) if isinstance(doc_ids, Tensor) else doc_ids
-            prepared = self._one_pass(read)
-            if prepared is None:
-                out, *ids = attend_documents(attend, read, documents)
-            else:
-                out, *ids = attend_at_once(prepared, read, documents, table, self.compression)
+            out, *ids = attend_documents(attend, read, documents)
         if ids:
             (self.selection,) = ids
         return self.w_o(out.flatten(2))
@@ -222,16 +215,6 @@ class NativeSparseAttention(nn.Module):
             out, ids = attend(return_selection=True)
             return out, ids
         return (attend(),)
-
-    def _one_pass(self, read: Tensors) -> Prepared | None:
-        """The backend that serves, if it takes documents of all lengths at once."""
-        # A compiler keeps the operators of single calls, which know no lengths.
-        if torch.compiler.is_compiling() or (self.sequential and not self.training):
-            return None
-        return prepare_sequences(
-            read.q, self.groups, backend=self.backend, want_ids=self.keep_selection,
-            **asdict(self.sizes),
-        )  # fmt: skip
 
     @never_compiled
     def _attend_sequentially(self, tensors: Tensors, table: Tensor) -> Tensor:

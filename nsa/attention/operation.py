@@ -1,29 +1,29 @@
-"""The one entry point: checks the call, picks the backend, runs it."""
+"""The public operations: check a call, choose the backend, run it."""
 
 from __future__ import annotations
 
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from nsa.attention.backends import choose_for_call
 from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
 from nsa.attention.compression import Compression, MeanCompression
-from nsa.attention.kernels import Kernels
+from nsa.attention.counters import count
+from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.operator import attend
-from nsa.attention.packing import document_lengths
-from nsa.attention.serving import prepare, rounded
+from nsa.attention.packing import attend_sequences, document_lengths, sequence_lengths
+from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.tensors import Tensors
+from nsa.attention.torch_backend import nsa_attention_torch
 
 
 def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Have a function run as it is also within torch.compile, whose graph it breaks.
-
-    For what depends on data: the lengths of documents. Outside of a compiler nothing is imported.
-    """
+    """Break the graph of torch.compile at a function that depends on data (document lengths)."""
 
     @functools.wraps(operation)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -34,54 +34,6 @@ def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-@overload
-def nsa_attention(
-    q: Tensor,
-    k_cmp: Tensor,
-    v_cmp: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
-    *,
-    l: int = ...,  # noqa: E741
-    d: int = ...,
-    l_sel: int = ...,
-    n_sel: int = ...,
-    w: int = ...,
-    scale: float | None = ...,
-    compressed: tuple[Tensor, Tensor] | None = ...,
-    compression: Compression | None = ...,
-    backend: str = ...,
-    doc_ids: Tensor | None = ...,
-    kernels: Kernels | None = ...,
-    return_selection: Literal[False] = ...,
-) -> Tensor: ...
-@overload
-def nsa_attention(
-    q: Tensor,
-    k_cmp: Tensor,
-    v_cmp: Tensor,
-    k_sel: Tensor,
-    v_sel: Tensor,
-    k_win: Tensor,
-    v_win: Tensor,
-    gates: Tensor,
-    *,
-    l: int = ...,  # noqa: E741
-    d: int = ...,
-    l_sel: int = ...,
-    n_sel: int = ...,
-    w: int = ...,
-    scale: float | None = ...,
-    compressed: tuple[Tensor, Tensor] | None = ...,
-    compression: Compression | None = ...,
-    backend: str = ...,
-    doc_ids: Tensor | None = ...,
-    kernels: Kernels | None = ...,
-    return_selection: Literal[True],
-) -> tuple[Tensor, Tensor]: ...
 def nsa_attention(
     q: Tensor,
     k_cmp: Tensor,
@@ -104,7 +56,7 @@ def nsa_attention(
     doc_ids: Tensor | None = None,
     kernels: Kernels | None = None,
     return_selection: bool = False,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Any:
     """Native Sparse Attention: compressed, selected and window attention, gated and summed.
 
     Args:
@@ -119,27 +71,24 @@ def nsa_attention(
         l: Tokens in a compression block.
         d: Tokens between the starts of two compression blocks; divides l and l_sel.
         l_sel: Tokens in a selection block.
-        n_sel: Blocks each query selects, at least 3 (the first, its own and the one before).
-        w: Tokens a query sees in the window branch, itself included.
+        n_sel: Blocks that each query selects, at least 3 (the first, its own, the one before).
+        w: Tokens that a query sees in the window branch, itself included.
         scale: Factor on every query-key product; default 1 / sqrt(D).
-        compressed: Compressed keys and values [B, C, G, D] instead of the means of k_cmp, v_cmp,
-            with C = max(0, (S - l) // d + 1).
-        compression: What makes them of k_cmp and v_cmp (compression.py); default their means.
+        compressed: Compressed keys and values [B, C, G, D], C = max(0, (S - l) // d + 1); default
+            what `compression` gives.
+        compression: Makes blocks of k_cmp and v_cmp (compression.py); default the mean.
         backend: auto, reference, torch or triton.
-        doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended as if
-            it were alone, its blocks counted from its first token. Not together with `compressed`
-            (use `compression`).
-        kernels: Foreign kernels that the torch backend may call; default what
-            `nsa.attention.use_kernels` was given.
+        doc_ids: Integers [B, S]; a run of equal numbers is a document, attended as if it were
+            alone. Not together with `compressed`.
+        kernels: Foreign kernels that the torch backend may call; default those of `use_kernels`.
         return_selection: Also return the selected block ids.
 
     Returns:
-        out [B, S, H, D] in the dtype of q; with return_selection also the block ids
-        [B, S, G, n_sel], int64, ascending, -1 padded at the end. The selection has no gradient.
+        out [B, S, H, D] in the dtype of q. With return_selection the pair of out and the block
+        ids [B, S, G, n_sel], int64, ascending, -1 padded at the end. Ids have no gradient.
 
     Raises:
-        ValueError: Shapes or sizes that do not fit together, `compressed` beside `compression` or
-            `doc_ids`.
+        ValueError: Shapes, sizes or arguments that do not fit together.
         BackendUnavailableError: The backend cannot serve the call (a ValueError).
     """
     tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
@@ -147,45 +96,133 @@ def nsa_attention(
     check_shapes(tensors)
     if compressed is not None:
         check_compressed(q, compressed, tensors.groups, l, d)
-        if compression is not None:
-            raise ValueError("compressed and compression exclude each other: give one of them")
+        if compression is not None or doc_ids is not None:
+            raise ValueError("compressed excludes compression and doc_ids: give compression alone")
     if doc_ids is not None:
         check_documents(doc_ids, q)
-        if compressed is not None:
-            raise ValueError(
-                "doc_ids and compressed exclude each other, since blocks start with documents: "
-                "give what compresses them as compression"
-            )
     sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
+    sizes["scale"] = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale  # type: ignore[assignment]
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
-        if doc_ids is None and torch.compiler.is_compiling():
+        compiled = torch.compiler.is_compiling() and backend != "reference"
+        if doc_ids is None and compiled:
             blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
             check_compressed(q, blocks, tensors.groups, l, d)
+            rounded = [x.to(q.dtype) for x in blocks]
             results = attend(
-                q, *rounded(blocks, q.dtype), *tensors[3:], **sizes,
-                scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-                want_ids=return_selection, backend=backend,
-            )  # fmt: skip
+                q, *rounded, *tensors[3:], **sizes, want_ids=return_selection, backend=backend
+            )
         else:
-            results = _outside_of_graphs(
-                tensors, compressed, doc_ids, backend=backend, compression=compression,
-                kernels=kernels, scale=scale, want_ids=return_selection, **sizes,
+            lengths = None
+            if doc_ids is not None and len(doc_ids):
+                lengths = [length for item in document_lengths(doc_ids) for length in item]
+                tensors = Tensors(*(x.flatten(0, 1) for x in tensors))
+            results = _attend(
+                tensors, lengths, compressed, compression, backend, kernels,
+                want_ids=return_selection, **sizes,
             )  # fmt: skip
+            if lengths is not None:
+                results = [x.unflatten(0, q.shape[:2]) for x in results]
     return (results[0], results[1]) if return_selection else results[0]
 
 
 @never_compiled
-def _outside_of_graphs(
+def nsa_attention_varlen(
+    q: Tensor,
+    k_cmp: Tensor,
+    v_cmp: Tensor,
+    k_sel: Tensor,
+    v_sel: Tensor,
+    k_win: Tensor,
+    v_win: Tensor,
+    gates: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    *,
+    l: int = 32,  # noqa: E741
+    d: int = 16,
+    l_sel: int = 64,
+    n_sel: int = 16,
+    w: int = 512,
+    scale: float | None = None,
+    compression: Compression | None = None,
+    backend: str = "auto",
+    kernels: Kernels | None = None,
+    return_selection: bool = False,
+) -> Any:
+    """Native Sparse Attention over sequences laid end to end, each as if it were alone.
+
+    Sequences of about one length share one call of the backend (packing.py). torch.compile leaves
+    the operation out of its graph: the lengths are data. Arguments that are not listed are those of
+    `nsa_attention`, with tensors [T, ...] instead of [B, S, ...].
+
+    Args:
+        cu_seqlens: Where each sequence begins, and the end of the last: int32 [B + 1], 0 to T. A
+            sequence may be empty.
+        max_seqlen: At least the length of the longest sequence.
+
+    Returns:
+        out [T, H, D]; with return_selection also the block ids [T, G, n_sel], counted from the
+        first token of each sequence.
+
+    Raises:
+        ValueError: Shapes, sizes or `cu_seqlens` that do not fit together.
+        BackendUnavailableError: The backend cannot serve the call (a ValueError).
+    """
+    check_sizes(l, d, l_sel, n_sel, w)
+    if q.dim() != 3:
+        raise ValueError(f"q must be [T, H, D], got {tuple(q.shape)}")
+    tensors = Tensors(q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates)
+    lengths = [length for length in sequence_lengths(cu_seqlens, len(q), max_seqlen) if length]
+    # Without any token: a batch of no sequences of one token.
+    check_shapes(Tensors(*(x[None] if lengths else x[:, None] for x in tensors)))
+    with torch.autocast(q.device.type, enabled=False):
+        results = _attend(
+            tensors if lengths else Tensors(*(x[:, None] for x in tensors)),
+            lengths or None, None, compression, backend, kernels, want_ids=return_selection,
+            l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w,
+            scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
+        )  # fmt: skip
+    if not lengths:
+        results = tuple(x[:, 0] for x in results)
+    return (results[0], results[1]) if return_selection else results[0]
+
+
+@never_compiled
+def _attend(
     tensors: Tensors,
+    lengths: Sequence[int] | None,
     compressed: tuple[Tensor, Tensor] | None,
-    doc_ids: Tensor | None,
-    **options: Any,
-) -> Sequence[Tensor]:
-    prepared = prepare(tensors.q, tensors.groups, **options)
-    if doc_ids is None or not len(doc_ids):
-        return prepared.attend(*tensors, compressed=compressed)
-    lengths = [length for item in document_lengths(doc_ids) for length in item]
-    flat = Tensors(*(x.flatten(0, 1) for x in tensors))
-    parts = prepared.attend_sequences(flat, lengths)
-    return [part.unflatten(0, doc_ids.shape) for part in parts]
+    compression: Compression | None,
+    backend: str,
+    kernels: Kernels | None,
+    *,
+    want_ids: bool,
+    **sizes: Any,
+) -> tuple[Tensor, ...]:
+    """Output, and the block ids if wanted; of sequences [T, ...] where `lengths` are given."""
+    q = tensors.q if lengths is None else tensors.q[None]
+    kernels = asked_kernels() if kernels is None else kernels
+    chosen, reason = choose_for_call(backend, q, tensors.groups, sizes["l_sel"], kernels)
+    count("attention", chosen, reason)
+
+    def attend_batch(*each: Tensor) -> tuple[Tensor, ...]:
+        part, blocks = Tensors(*each), compressed
+        if compression is not None:
+            blocks = compression(part.k_cmp, part.v_cmp)
+            check_compressed(part.q, blocks, part.groups, sizes["l"], sizes["d"])
+        if blocks is not None:
+            blocks = (blocks[0].to(q.dtype), blocks[1].to(q.dtype))
+        if chosen == "triton":
+            from nsa.attention.gpu.function import nsa_attention_triton  # slow to import
+
+            out, ids = nsa_attention_triton(part, compressed=blocks, want_ids=want_ids, **sizes)
+        elif chosen == "torch":
+            out, ids = nsa_attention_torch(part, compressed=blocks, kernels=kernels, **sizes)
+        else:
+            out, ids = nsa_attention_reference(part, compressed=blocks, **sizes)
+        return (out, ids) if want_ids and ids is not None else (out,)
+
+    if lengths is None:
+        return attend_batch(*tensors)
+    return attend_sequences(attend_batch, tensors, lengths)

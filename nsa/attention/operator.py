@@ -1,31 +1,23 @@
-"""NSA as an operator that PyTorch's compiler keeps whole: `torch.ops.nsa_attention.attend`.
+"""NSA as an operator that torch.compile keeps whole: `torch.ops.nsa_attention.attend`.
 
-`nsa_attention` calls it within torch.compile and torch.export, so that a model's graph does not
-break at its attention (`fullgraph=True`). Outside of them the backends' autograd functions serve:
-both are thin adapters of the same two halves, forward and backward, of a backend. Under the
-compiler the dense prefix and the window of the torch backend are its own pieces, never a foreign
-kernel's (kernels.py). First derivatives only.
-
-How many tensors it returns depends on the backend: the output, the block ids (empty where they are
-neither wanted nor needed), and what the backward pass will read.
+It is used within torch.compile and torch.export; elsewhere the backends' autograd functions serve.
+Both call the same two halves, forward and backward. It calls no foreign kernels. The number of its
+results depends on the backend: output, block ids, and what backward reads.
 
 Annotations are evaluated here, since PyTorch makes the operators' schemas of them.
 """
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nsa.attention import torch_backend
-from nsa.attention.backends import choose_for_call
+from nsa.attention.backends import BackendUnavailableError, choose_for_call
 from nsa.attention.compression import exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.kernels import PIECES, asked_kernels
-from nsa.attention.reference import nsa_attention_reference
-from nsa.attention.tensors import Tensors
 
 
 class Sizes(NamedTuple):
@@ -62,32 +54,6 @@ class Halves(NamedTuple):
 def _ids_like(inputs: Inputs, sizes: Sizes) -> Tensor:
     B, S = inputs[0].shape[:2]
     return inputs[0].new_empty(B, S, inputs[3].shape[2], sizes.n_sel, dtype=torch.int64)
-
-
-def _reference_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
-    # With blocks given it does not look at the keys and values that they are made of.
-    out, ids = nsa_attention_reference(
-        Tensors(*inputs), l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w,
-        scale=sizes.scale, compressed=(inputs[1], inputs[2]),
-    )  # fmt: skip
-    return [out, ids]
-
-
-def _reference_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
-    return [torch.empty_like(inputs[0]).contiguous(), _ids_like(inputs, sizes)]
-
-
-def _reference_backward(
-    grad: Tensor, inputs: Inputs, _kept: list[Tensor], sizes: Sizes
-) -> list[Tensor]:
-    def differentiate() -> tuple[Tensor, ...]:
-        leaves = [x.detach().requires_grad_() for x in inputs]
-        out, _ = _reference_forward(leaves, sizes)
-        return torch.autograd.grad(out, leaves, grad, allow_unused=True, materialize_grads=True)
-
-    # Inside of an operator autograd is off, for this thread.
-    with ThreadPoolExecutor(1) as another:
-        return list(another.submit(differentiate).result())
 
 
 def _piece_sizes(sizes: Sizes) -> torch_backend.PieceSizes:
@@ -141,7 +107,7 @@ def _halves(inputs: Inputs, backend: str, sizes: Sizes, *, counted: bool = False
         return Halves(function.forward_half, function.like_forward_half, function.backward_half)
     if chosen == "torch":
         return Halves(_torch_forward, _torch_like, _torch_backward)
-    return Halves(_reference_forward, _reference_like, _reference_backward)
+    raise BackendUnavailableError(f"attention backend {chosen!r} cannot be part of a graph")
 
 
 @torch.library.custom_op("nsa_attention::attend", mutates_args=())

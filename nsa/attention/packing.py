@@ -1,11 +1,7 @@
-"""How is a batch of packed documents attended? Every document as if it were alone.
+"""Attend to packed documents, each as if it were alone.
 
-Compression and selection blocks are counted from a document's first token, no query sees another
-document, and block ids are those within the document.
-
-Documents of about one length go through one call: the shorter ones are filled up at their end with
-zeros, which no token before them sees, and what comes of the zeros is dropped. The number of calls
-is so bounded by the logarithm of the longest document, however many documents there are.
+Documents of about one length share one call: the shorter ones are filled up with zeros at the end,
+which no earlier token sees. So the number of calls grows with the logarithm of the longest.
 """
 
 from __future__ import annotations

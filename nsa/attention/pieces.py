@@ -1,19 +1,12 @@
-"""Exact softmax attention over a plan, forward and backward, never holding more than one piece.
+"""Exact softmax attention over a plan, forward and backward, one piece at a time.
 
-A row's softmax is gathered from many pieces without ever rescaling what is already summed: each
-row has one *reference* r fixed before the first piece, and sums 2^(score - r). r is 0 where the
-Cauchy-Schwarz inequality bounds the row's scores (|q| * max |k| <= 56: no overflow, no loss), and
-the row's true maximum, found by a pass of its own, where it does not. The bound looks at the past
-of a row only, so the future cannot move a bit of it. The backward pass recomputes the scores from
-the saved log-sum-exp. Where one piece holds whole rows it also sums what the softmax's gradient
-subtracts, so that no output has to be kept for it.
+A row sums 2^(score - r) over its pieces, with r fixed before the first: 0 where |q| * max |k| <= 56
+bounds its scores (no overflow, no loss), else the row's true maximum from a pass of its own. The
+bound looks at the past alone, so the future moves no bit. The backward pass recomputes scores from
+the log-sum-exp.
 
-Everything is in powers of two: scores are products times scale * log2(e), p = 2^(score - lse).
-(PyTorch's exp2 takes a quarter of the time of its exp on x86.) The factor is in the keys already,
-or, where that would cost precision, given as `factor` and applied to the products.
-
-Shape legend as in plan.py, X any width. Scores, statistics and accumulators have the dtype of the
-keys: fp32, or fp64 for fp64 inputs.
+Keys are multiplied by scale * log2(e), since exp2 is faster than exp. Shapes as in plan.py; scores
+and sums have the dtype of the keys, fp32 or fp64.
 """
 
 from __future__ import annotations
@@ -53,9 +46,9 @@ def _lengths(x_NPD: Tensor) -> Tensor:
     return torch.linalg.vector_norm(x_NPD, dim=-1)
 
 
-def _needs_maximum(lengths_NP: Tensor, k_NKD: Tensor, factor: float) -> Tensor:
+def _needs_maximum(lengths_NP: Tensor, k_NKD: Tensor) -> Tensor:
     """True for the rows [N, P] whose scores are not known to be small."""
-    largest_key = _lengths(k_NKD).mul_(abs(factor)).cummax(1).values
+    largest_key = _lengths(k_NKD).cummax(1).values
     rows = lengths_NP.view(*largest_key.shape, lengths_NP.shape[1] // max(1, k_NKD.shape[1]))
     # Not known of a row after a key that is NaN, though it may no longer see it.
     return ~(rows * largest_key[..., None] <= _SAFE_SCORE).flatten(1)
@@ -76,37 +69,28 @@ def _by_query(x_NPX: Tensor, like_NKD: Tensor) -> Tensor:
 
 
 def _span_scores(
-    q: Tensor, k: Tensor, plan: Plan, span: Span, factor: float, offset: Tensor | None = None
+    q: Tensor, k: Tensor, plan: Plan, span: Span, offset: Tensor | None = None
 ) -> Tensor:
     """Scores [n, T * R, K] of a piece plus a number per row, -inf where hidden."""
-    if offset is not None:
-        scores = torch.baddbmm(offset, q, k.transpose(1, 2), alpha=factor)
-    elif factor == 1.0:
+    if offset is None:
         scores = torch.bmm(q, k.transpose(1, 2))
     else:
-        scores = torch.baddbmm(q.new_zeros(1, 1, 1), q, k.transpose(1, 2), alpha=factor)
+        scores = torch.baddbmm(offset, q, k.transpose(1, 2))
     plan.hide(scores.view(scores.shape[0], span.t1 - span.t0, -1, scores.shape[-1]), span)
     return scores
 
 
-def _gathered_scores(q: Tensor, k: Tensor, factor: float) -> Tensor:
-    """Scores [T * R, K] of gathered queries."""
-    if factor == 1.0:
-        return q @ k.t()
-    return torch.addmm(q.new_zeros(1, 1), q, k.t(), alpha=factor)
-
-
-def _row_maxima(q_NPD: Tensor, k_NKD: Tensor, plan: Plan, factor: float) -> Tensor:
+def _row_maxima(q_NPD: Tensor, k_NKD: Tensor, plan: Plan) -> Tensor:
     """The largest score of every row: [N, P]."""
     maxima = q_NPD.new_zeros(q_NPD.shape[:-1])
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
-        scores = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
+        scores = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span)
         maxima[pairs, rows] = scores.amax(-1)
     by_query = _by_query(maxima, k_NKD)
     for gathered in plan.gathered:
         q = _by_query(q_NPD, k_NKD).index_select(0, gathered.queries).view(-1, q_NPD.shape[-1])
         k = k_NKD[gathered.n, gathered.k0 : gathered.k1]
-        top = _gathered_scores(q, k, factor).amax(-1)
+        top = (q @ k.t()).amax(-1)
         before = by_query.index_select(0, gathered.queries)
         by_query.index_copy_(0, gathered.queries, torch.maximum(before, top.view_as(before)))
     return maxima
@@ -120,7 +104,6 @@ def attend(
     out_NPD: Tensor,
     *,
     begin: int = 0,
-    factor: float = 1.0,
 ) -> Tensor:
     """Softmax attention over the pairs of a plan.
 
@@ -131,27 +114,26 @@ def attend(
         plan: The pieces; every row of `begin` and later is in one span and has a key there.
         out_NPD: Overwritten with the output.
         begin: First query that the plan covers; the output of those before is 0.
-        factor: scale * log2(e), 1 if the keys have been multiplied by it.
 
     Returns:
         Log-sum-exp [N, P], base 2.
     """
-    reference, total = begin_sums(q_NPD, _lengths(q_NPD), k_NKD, plan, begin, factor)
+    reference, total = begin_sums(q_NPD, _lengths(q_NPD), k_NKD, plan, begin)
     out_NPD[:, : begin * (q_NPD.shape[1] // max(1, k_NKD.shape[1]))] = 0
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
-        p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span, factor)
+        p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span)
         if reference is not None:
             p -= reference[pairs, rows, None]
         p.exp2_()
         torch.sum(p, -1, out=total[pairs, rows])
         torch.bmm(p, v_NKD[pairs, keys], out=out_NPD[pairs, rows])
     for gathered in plan.gathered:
-        _attend_gathered(q_NPD, k_NKD, v_NKD, gathered, factor, reference, out_NPD, total)
+        _attend_gathered(q_NPD, k_NKD, v_NKD, gathered, reference, out_NPD, total)
     return end_sums(out_NPD, total, reference)
 
 
 def begin_sums(
-    q_rows: Tensor, lengths_NP: Tensor, k_NKD: Tensor, plan: Plan, begin: int, factor: float
+    q_rows: Tensor, lengths_NP: Tensor, k_NKD: Tensor, plan: Plan, begin: int
 ) -> tuple[Tensor | None, Tensor]:
     """What is taken from every row's scores (None: nothing), and room for its sum: [N, P].
 
@@ -161,13 +143,12 @@ def begin_sums(
         k_NKD: As `attend`; so are the others.
         plan: See there.
         begin: See there.
-        factor: See there.
     """
-    needs = _needs_maximum(lengths_NP, k_NKD, factor)
+    needs = _needs_maximum(lengths_NP, k_NKD)
     reference = None
     if bool(needs.any()):
         q_NPD = q_rows.reshape(*lengths_NP.shape, -1).contiguous()
-        reference = _row_maxima(q_NPD, k_NKD, plan, factor).where(needs, 0.0)
+        reference = _row_maxima(q_NPD, k_NKD, plan).where(needs, 0.0)
     total = torch.empty_like(lengths_NP)
     total[:, : begin * (total.shape[1] // max(1, k_NKD.shape[1]))] = 1
     return reference, total
@@ -185,7 +166,6 @@ def _attend_gathered(
     k_NKD: Tensor,
     v_NKD: Tensor,
     gathered: Gathered,
-    factor: float,
     reference: Tensor | None,
     out: Tensor,
     total: Tensor,
@@ -193,7 +173,7 @@ def _attend_gathered(
     """Add gathered queries to the unnormalised output and to its total."""
     keys, queries = slice(gathered.k0, gathered.k1), gathered.queries
     q = _by_query(q_NPD, k_NKD).index_select(0, queries).view(-1, q_NPD.shape[-1])
-    p = _gathered_scores(q, k_NKD[gathered.n, keys], factor)
+    p = q @ k_NKD[gathered.n, keys].t()
     if reference is not None:
         p -= _by_query(reference, k_NKD).index_select(0, queries).view(-1, 1)
     p.exp2_()
@@ -209,8 +189,6 @@ def attend_backward(
     plan: Plan,
     output: OutputGradient,
     dq_NPD: Tensor,
-    *,
-    factor: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gate * attend(q, k, v)`.
 
@@ -224,7 +202,6 @@ def attend_backward(
         plan: The pieces of the forward pass.
         output: Gradient of the gated output, and statistics.
         dq_NPD: log2(e) times the gradient of q is added to it.
-        factor: As for `attend`.
 
     Returns:
         1 / scale times the gradient of the unscaled keys, and that of the values: [N, K, D].
@@ -233,17 +210,15 @@ def attend_backward(
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
         q, k, v = q_NPD[pairs, rows], k_NKD[pairs, keys], v_NKD[pairs, keys]
         offset = output.minus_lse_NP1[pairs, rows]
-        p = _span_scores(q, k, plan, span, factor, offset).exp2_()
+        p = _span_scores(q, k, plan, span, offset).exp2_()
         lone = plan.lone_queries(span) * (q_NPD.shape[1] // k_NKD.shape[1])
         piece = (output, pairs, rows, p, q, k, v, dq_NPD[pairs, rows])
-        span_backward(*piece, dk[pairs, keys], dv[pairs, keys], lone=lone, factor=factor)
+        span_backward(*piece, dk[pairs, keys], dv[pairs, keys], lone=lone)
     if plan.gathered:
         # One line of numbers per query, so that they are gathered once.
         numbers = torch.cat((output.minus_lse_NP1, output.gate_NP1, output.dot_NP1), dim=-1)
         for gathered in plan.gathered:
-            _gathered_backward(
-                q_NPD, k_NKD, v_NKD, gathered, factor, output, numbers, dq_NPD, dk, dv
-            )
+            _gathered_backward(q_NPD, k_NKD, v_NKD, gathered, output, numbers, dq_NPD, dk, dv)
     return dk, dv
 
 
@@ -260,7 +235,6 @@ def span_backward(
     dv: Tensor,
     *,
     lone: int,
-    factor: float = 1.0,
 ) -> None:
     """Add the gradients of one piece of neighbouring rows.
 
@@ -276,7 +250,6 @@ def span_backward(
         dk: See q.
         dv: See q.
         lone: How many rows, from the first, see a single key.
-        factor: As for `attend`.
     """
     grad, gate = output.grad[pairs, rows], output.gate_NP1[pairs, rows]
     dot = output.dot_NP1[pairs, rows]
@@ -286,7 +259,7 @@ def span_backward(
         p *= torch.baddbmm(dot, grad, v.transpose(1, 2), beta=-1)
         p[:, :lone] = 0
         dk.baddbmm_(p.transpose(1, 2), q)
-        dq.baddbmm_(p, k, alpha=factor)
+        dq.baddbmm_(p, k)
         return
     # Rows are narrower than what they see: the gate goes there, and `grad` is not rounded twice.
     dv.baddbmm_(p.transpose(1, 2), grad * gate)
@@ -297,7 +270,7 @@ def span_backward(
     ds.addcmul_(p, dot, value=-1)
     ds[:, :lone] = 0
     dk.baddbmm_(ds.transpose(1, 2), q * gate)
-    dq.addcmul_(torch.bmm(ds, k), gate, value=factor)
+    dq.addcmul_(torch.bmm(ds, k), gate)
 
 
 def _gathered_backward(
@@ -305,7 +278,6 @@ def _gathered_backward(
     k_NKD: Tensor,
     v_NKD: Tensor,
     gathered: Gathered,
-    factor: float,
     output: OutputGradient,
     numbers: Tensor,
     dq: Tensor,
@@ -320,8 +292,8 @@ def _gathered_backward(
     offset, gate, dot = lines.split(1, dim=1)
     q = _by_query(q_NPD, k_NKD).index_select(0, queries).view(-1, D)
     grad = _by_query(output.grad, k_NKD).index_select(0, queries).view(-1, D)
-    p = torch.addmm(offset, q, k.t(), alpha=factor).exp2_().mul_(gate)
+    p = torch.addmm(offset, q, k.t()).exp2_().mul_(gate)
     dv[place].addmm_(p.t(), grad)
     p *= torch.addmm(dot, grad, v.t(), beta=-1)
     dk[place].addmm_(p.t(), q)
-    _by_query(dq, k_NKD).index_add_(0, queries, (p @ k).view(len(queries), -1), alpha=factor)
+    _by_query(dq, k_NKD).index_add_(0, queries, (p @ k).view(len(queries), -1))

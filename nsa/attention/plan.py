@@ -1,17 +1,10 @@
-"""Which queries meet which keys? The work of one branch as a list of dense pieces.
+"""The work of one branch as a list of dense pieces.
 
-Two kinds of piece cover a branch:
+- A *span*: neighbouring queries against a contiguous range of keys, with causal and window edges.
+- *Gathered*: all queries of a group that chose a key block, against that block.
 
-- a *span*: neighbouring queries against a contiguous range of keys, with the causal edge and the
-  window's edge cut off (window, dense prefix, and a query's own and previous block);
-- *gathered*: all queries of a group that chose a key block, against that block (block-major order:
-  the keys are read once, the queries are gathered).
-
-PyTorch's operations have queries packed pair by pair, so that the rows of a span are one piece of
-memory; keys always are.
-
-Shape legend: B batch, G groups, N = B * G pairs of them, S tokens, R = H / G query heads of a
-group, P = S * R rows (all heads of the first query, then of the second), D head width, K keys.
+Shapes: B batch, G groups, N = B * G pairs, S tokens, R = H / G heads of a group, P = S * R rows
+(all heads of the first query, then of the second), D head width, K keys.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Several linear layers of one input, as one product.
-
-One launch in place of several, forward and backward, and the gradient of the input is summed within
-the product. The layers stay what they are: checkpoints, hooks on their weights and sharding see
-them as before.
-"""
+"""Several linear layers of one input as one product; the layers stay as they are."""
 
 from __future__ import annotations
 

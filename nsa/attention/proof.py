@@ -1,21 +1,14 @@
-"""Have the Triton kernels been shown right, and faster than PyTorch, on this very machine?
+"""Prove once a machine that the Triton kernels are right, and faster than PyTorch, in a dtype.
 
-    python -m nsa.attention.proof                    # in bf16: prints the proof; makes it first
-    python -m nsa.attention.proof --dtype float32    # in another dtype
-    python -m nsa.attention.proof --again            # makes it anew
+    python -m nsa.attention.proof [--dtype float32] [--again]
 
-A *proof* is a JSON file under the user's cache, named after GPU, capability, versions of torch and
-Triton, the kernels' sources and a dtype: a change of any of them asks for a new one, and a miss in
-one dtype says nothing of another. It is made by a process of its own, in bounded time, so an
-illegal access or a kernel that hangs cannot reach the trainer, and under a lock, so the ranks of a
-host make it once. `backend="auto"` takes Triton only with a proof that says right and faster.
+A *proof* is a JSON file in the user's cache. Its name covers the GPU, the versions of torch and
+Triton, the kernels' sources and a dtype. A process of its own makes it in bounded time, so a kernel
+that crashes or hangs cannot harm the trainer; a lock lets the ranks of a host make it once.
+`backend="auto"` takes Triton only with a proof that says right and faster.
 
-A trial that did not end (out of time or memory, a device that is busy, no compiler, a crash) has
-shown nothing, so it is no verdict: torch serves, the reason is told and is remembered for
-`RETRY_AFTER_S`, for the ranks and reruns that ask meanwhile, and then the trial is made again.
-
-Guaranteed: nothing here raises for a broken file, folder, lock or trial; PyTorch serves then, and
-the log says why. Not guaranteed: that what was faster in the trial is faster at every shape.
+A trial that did not end (time, memory, no compiler, a crash) is no verdict: PyTorch serves, and the
+trial is made again after `RETRY_AFTER_S`. Nothing here raises for a broken file, folder or trial.
 Exit codes: 0 proven, 1 not, 3 no CUDA device.
 """
 
@@ -33,36 +26,99 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from nsa.attention.choice import AGAIN, Proof, build_proof, choose_by_proof
+from nsa.attention.counters import Choice
 from nsa.attention.settings import cache_folder
 
 logger = logging.getLogger(__name__)
 
-# A trial compiles some sixty kernels at once. A watcher gives a rank 300 s until its first
-# heartbeat.
 TRIAL_LIMIT_S = 180.0
+"""A trial compiles some sixty kernels; a watcher gives a rank 300 s to its first heartbeat."""
 RETRY_AFTER_S = 600.0
-# For a rank that waits for another's trial, which may have just begun.
 LOCK_LIMIT_S = TRIAL_LIMIT_S + 20.0
-_LOCK_POLL_S = 0.1
 _KILL_LIMIT_S = 10.0
 _REASON_LIMIT = 300
 _ROOT = Path(__file__).parents[2]
 DTYPES = ("bfloat16", "float16", "float32")
+AGAIN = "`python -m nsa.attention.proof --again` repeats the trial"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """The result of a trial in one dtype.
+
+    Attributes:
+        right: Whether every comparison held.
+        faster: Whether Triton was faster at every length that was timed.
+        reason: Why the trial did not end; empty if it did.
+        failed_at: When it did not end, in seconds of the wall clock.
+        errors: One row a comparison (gpu/trial.py).
+        times_ms: Milliseconds of "triton" and "torch" by "BxS".
+        machine: What the proof holds for, its dtype included.
+    """
+
+    right: bool
+    faster: bool = False
+    reason: str = ""
+    failed_at: float | None = None
+    errors: tuple[Mapping[str, Any], ...] = ()
+    times_ms: Mapping[str, Mapping[str, float]]
+    machine: Mapping[str, str]
+
+
+def choose_by_proof(proof: Proof) -> Choice:
+    """The backend of `auto` on the machine and in the dtype of a proof."""
+    dtype = proof.machine.get("dtype", "an unknown dtype")
+    if proof.reason:
+        return Choice("torch", f"Triton's trial in {dtype} did not end here: {proof.reason}")
+    if not proof.right:
+        wrong = [row for row in proof.errors if not row.get("right")]
+        first = f", first at S = {wrong[0].get('S')}," if wrong else ""
+        found = f"{len(wrong)} of {len(proof.errors)} comparisons{first}"
+        return Choice("torch", f"Triton was wrong here in {found} of {dtype} ({AGAIN})")
+    if not proof.faster:
+        return Choice("torch", f"Triton was not faster here in {dtype}")
+    return Choice("triton")
+
+
+def build_proof(found: Mapping[str, Any], machine: Mapping[str, str]) -> Proof:
+    """The proof of `errors` and `times_ms` as a trial prints them.
+
+    Raises:
+        ValueError: They have another form.
+    """
+    try:
+        errors = tuple(dict(row) for row in found["errors"])
+        times = {
+            str(shape): {name: float(row[name]) for name in ("triton", "torch")}
+            for shape, row in found["times_ms"].items()
+        }
+        right = bool(errors) and all(row["right"] is True for row in errors)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"not a trial's result: {error!r}") from error
+    faster = bool(times) and all(row["triton"] < row["torch"] for row in times.values())
+    return Proof(
+        right=right, faster=right and faster, errors=errors, times_ms=times, machine=dict(machine)
+    )
+
+
+def _unended(machine: Mapping[str, str], reason: str, failed_at: float | None = None) -> Proof:
+    return Proof(
+        right=False, reason=reason, failed_at=failed_at, times_ms={}, machine=dict(machine)
+    )
 
 
 def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
     """What a proof holds for; imports no Triton."""
     digest, here = hashlib.sha256(), Path(__file__).parent
-    names = ("compression.py", "selection.py", "selection_rule.py", "sequences.py")
-    sources = (here / name for name in names)
+    sources = [here / name for name in ("compression.py", "selection.py", "selection_rule.py")]
     for file in (*sorted((here / "gpu").glob("*.py")), *sources, Path(__file__)):
         digest.update(file.name.encode() + b"\0" + file.read_bytes())
     try:
@@ -90,23 +146,21 @@ def proof_file(folder: Path, machine: Mapping[str, str]) -> Path:
 def load_proof(file: Path, machine: Mapping[str, str], now: float) -> Proof | None:
     """The proof in a file; None where there is none, or none that can be read (logged).
 
-    One of a trial that did not end is there for `RETRY_AFTER_S`; `now` is wall time in seconds.
+    One of a trial that did not end counts for `RETRY_AFTER_S`; `now` is wall time in seconds.
     """
     try:
         stored = json.loads(file.read_bytes())
         proof = build_proof(stored, machine)
-        if stored["machine"] != dict(machine) or not isinstance(stored["reason"], str):
-            raise ValueError("it is another machine's")
-        if stored["reason"]:
-            if not 0 <= now - stored["failed_at"] < RETRY_AFTER_S:
-                return None
-            return _failed(machine, stored["reason"], failed_at=stored["failed_at"])
+        if not stored["reason"]:
+            return proof
+        failed_at = stored["failed_at"]
+        recent = 0 <= now - failed_at < RETRY_AFTER_S
+        return _unended(machine, stored["reason"], failed_at) if recent else None
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         logger.warning("attention proof %s is made anew: %s", file, error)
         return None
-    return proof
 
 
 def save_proof(file: Path, proof: Proof) -> None:
@@ -123,60 +177,36 @@ def save_proof(file: Path, proof: Proof) -> None:
         beside.unlink(missing_ok=True)
 
 
-def _trial_command(device: torch.device, dtype: str) -> list[str]:
-    """The trial, of compiled kernels whatever this process does with its own."""
-    trial = [sys.executable, "-m", "nsa.attention.proof", "--trial", str(device), "--dtype", dtype]
-    return ["env", "-u", "TRITON_INTERPRET", *trial] if device.type == "cuda" else trial
-
-
 def make_proof(
     machine: Mapping[str, str], command: Sequence[str], limit_s: float = TRIAL_LIMIT_S
 ) -> Proof:
-    """Run the trial's process; of its crash, its silence and its nonsense the reason is told."""
+    """Run the trial's process; the proof gives the reason if it did not end well."""
     try:
         trial = subprocess.Popen(
             command, cwd=_ROOT, text=True, errors="replace", start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
     except OSError as error:
-        return _of_no_end(machine, f"it could not be started: {error}")
+        return _unended(machine, f"it could not be started: {error} ({AGAIN})")
+    out = err = ""
     try:
         out, err = trial.communicate(timeout=limit_s)
+        reason = f"ended with {trial.returncode}" if trial.returncode else ""
     except subprocess.TimeoutExpired:
-        return _of_no_end(machine, f"no end after {limit_s:g} s", _kill(trial))
-    except BaseException:  # this process is being ended: the trial goes first
-        _kill(trial)
-        raise
-    if trial.returncode != 0:
-        return _of_no_end(machine, f"ended with {trial.returncode}", err)
-    try:
-        return build_proof(json.loads(out.strip().rpartition("\n")[2]), machine)
-    except ValueError as error:
-        return _of_no_end(machine, f"printed no result ({error})", err)
-
-
-def _of_no_end(machine: Mapping[str, str], reason: str, stderr: str = "") -> Proof:
-    last = stderr.strip().rpartition("\n")[2].strip()
+        reason = f"no end after {limit_s:g} s"
+    finally:
+        if trial.returncode is None:  # with what it started
+            os.killpg(trial.pid, signal.SIGKILL)
+            with suppress(subprocess.TimeoutExpired):
+                trial.communicate(timeout=_KILL_LIMIT_S)
+    if not reason:
+        try:
+            return build_proof(json.loads(out.strip().rpartition("\n")[2]), machine)
+        except ValueError as error:
+            reason = f"printed no result ({error})"
+    last = err.strip().rpartition("\n")[2].strip()
     reason = f"{reason}: {last}" if last else reason
-    return _failed(machine, f"{reason[:_REASON_LIMIT]} ({AGAIN})")
-
-
-def _failed(machine: Mapping[str, str], reason: str, *, failed_at: float | None = None) -> Proof:
-    return Proof(
-        right=False, reason=reason, failed_at=failed_at, times_ms={}, machine=dict(machine)
-    )
-
-
-def _kill(process: subprocess.Popen[str]) -> str:
-    """End a trial and what it started; a process that the GPU's driver holds is left behind."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    try:
-        return process.communicate(timeout=_KILL_LIMIT_S)[1]
-    except subprocess.TimeoutExpired:
-        return "it could not be killed"
+    return _unended(machine, f"{reason[:_REASON_LIMIT]} ({AGAIN})")
 
 
 @contextmanager
@@ -196,7 +226,7 @@ def _locked(file: Path, limit_s: float) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"another process held it for {limit_s:g} s") from None
-                time.sleep(_LOCK_POLL_S)
+                time.sleep(0.1)
         yield
 
 
@@ -219,10 +249,9 @@ def obtain_proof(
         again: Whether one that is there is replaced.
         limit_s: How long a trial may take.
         lock_limit_s: How long to wait for another process that is making the proof.
-        now: Tells the wall time, in seconds.
+        now: Wall time, in seconds.
     """
     if folder is None:
-        logger.warning("no home for the attention proof: it is made for this process alone")
         return make_proof(machine, command, limit_s)
     file = proof_file(folder, machine)
     if not again and (proof := load_proof(file, machine, now())) is not None:
@@ -237,9 +266,7 @@ def obtain_proof(
             save_proof(file, replace(made, failed_at=now()) if made.reason else made)
             return made
     except TimeoutError as error:
-        reason = f"its lock {file.with_suffix('.lock')} is busy: {error}"
-        logger.warning("no attention proof: %s", reason)
-        return _failed(machine, reason)
+        return _unended(machine, f"its lock {file.with_suffix('.lock')} is busy: {error}")
     except OSError as error:
         logger.warning("the attention proof cannot be kept: %s", error)
         return make_proof(machine, command, limit_s) if made is None else made
@@ -256,7 +283,11 @@ def device_proof(
     base = cache_folder()
     folder = None if base is None else base / "nsa-proof"
     machine = describe_machine(device, dtype)
-    command = _trial_command(device, machine["dtype"])
+    command = [
+        # Compiled kernels, whatever this process does with its own.
+        "env", "-u", "TRITON_INTERPRET", sys.executable, "-m", "nsa.attention.proof",
+        "--trial", str(device), "--dtype", machine["dtype"],
+    ]  # fmt: skip
     return obtain_proof(machine, command, folder, again=again, limit_s=limit_s)
 
 
@@ -267,20 +298,11 @@ def table(proof: Proof) -> str:
         shape = " ".join(f"{name}={row.get(name)}" for name in ("B", "S", "H", "G", "D", "against"))
         found = f"out {row.get('out'):.1e}, gradients {row.get('gradients'):.1e}"
         lines.append(f"  {'right' if row.get('right') else 'WRONG'}  {shape}: {found}")
-    for shape, row in proof.times_ms.items():
-        lines.append(f"  {shape}: triton {row['triton']:.3f} ms, torch {row['torch']:.3f} ms")
+    for shape, times in proof.times_ms.items():
+        lines.append(f"  {shape}: triton {times['triton']:.3f} ms, torch {times['torch']:.3f} ms")
     backend, reason = choose_by_proof(proof)
     lines.append(f"auto: {backend} ({reason or 'right, and faster'})")
     return "\n".join(lines)
-
-
-def _run_trial(device: torch.device, dtype: torch.dtype) -> None:
-    """The trial's own process: its last line of output is the result."""
-    from nsa.attention.gpu.trial import run_trial
-
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    print(json.dumps(run_trial(device, dtype)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -295,8 +317,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--trial", metavar="DEVICE", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
     dtype = getattr(torch, given.dtype)
-    if given.trial:
-        _run_trial(torch.device(given.trial), dtype)
+    if given.trial:  # the trial's own process: its last line of output is the result
+        from nsa.attention.gpu.trial import run_trial
+
+        device = torch.device(given.trial)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        print(json.dumps(run_trial(device, dtype)))
         return 0
     if not torch.cuda.is_available():
         print("No CUDA device here: nothing can be proven, and `auto` is torch.")

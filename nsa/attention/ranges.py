@@ -1,9 +1,7 @@
-"""Which tokens are selected? Block ids become merged ranges [start, end) within [0, t + 1).
+"""Turn selected block ids into merged ranges [start, end) within [0, t + 1) (R43).
 
-V1 is the plain loop over the ids of one query; V2 does all queries at once. Both drop the ids that
-do not exist (negative, or starting after t) one by one, sort, remove doubles, cut the last block
-at t, and merge neighbours; so they give the same on every pattern, gaps included (R43). A range is
-never inverted or empty, and no id takes a neighbour with it when it is dropped.
+V1 loops over one query's ids; V2 takes all queries at once. Both drop ids that do not exist one by
+one, remove doubles, cut the last block at t and merge neighbours, so both give the same.
 """
 
 from __future__ import annotations

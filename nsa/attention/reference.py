@@ -1,12 +1,9 @@
-"""What exactly is NSA? The equations of arXiv 2502.11089, written out plainly.
+"""The equations of arXiv 2502.11089, written out: the truth of the tests.
 
-This is the truth that our fast backends are compared with, so it shares no code with them, only the
-rule of forced blocks, which is data. It builds the full S x S scores of every head: use it for
-short sequences only. Any floating dtype and device; gradients come from autograd, of any order, and
-nothing is written in place that `torch.func` could not follow.
+Shares no code with the fast backends but the rule of forced blocks. Builds S x S scores of every
+head, so use short sequences. Any floating dtype and device, derivatives of any order.
 
-Shape legend: B batch, S tokens, H query heads, G key/value groups, D head width, C compressed
-blocks, J selection blocks, N selected blocks per query.
+Shapes: B batch, S tokens, H heads, G groups, D head width, C compressed and J selection blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nsa.attention import selection_rule
-from nsa.attention.precision import products
+from nsa.attention.precision import exact_products
 from nsa.attention.tensors import Tensors
 
 
@@ -124,13 +121,11 @@ def nsa_attention_reference(
     scale: float,
     compressed: tuple[Tensor, Tensor] | None = None,
     rows: Tensor | None = None,
-    selected: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """NSA by its equations; arguments and shapes as `nsa.attention.nsa_attention`.
 
     `rows` [Q] attends for the queries at these positions alone, so that long sequences can be
-    looked at in samples: memory is Q x S then. `selected` [B, S or Q, G, n_sel] are block ids to
-    attend to instead of those that the scores choose: what another choice would have to give.
+    looked at in samples: memory is Q x S then.
 
     Returns:
         `out` [B, S or Q, H, D] in the dtype of q, and the selected block ids [B, S or Q, G, n_sel].
@@ -146,11 +141,11 @@ def nsa_attention_reference(
         return x_BSGD.to(exact).repeat_interleave(H // G, dim=2)
 
     def logits(keys_BKHD: Tensor) -> Tensor:
-        with products(q.device, "ieee"):  # whatever the process has set
+        with exact_products(q.device):  # whatever the process has set
             return scale * torch.einsum("bshd,bkhd->bshk", queries, keys_BKHD)
 
     def mix(p_BSHK: Tensor, values_BKHD: Tensor) -> Tensor:
-        with products(q.device, "ieee"):
+        with exact_products(q.device):
             return torch.einsum("bshk,bkhd->bshd", p_BSHK, values_BKHD)
 
     t = positions[:, None]
@@ -169,7 +164,7 @@ def nsa_attention_reference(
         scores = scores_of_blocks(
             queries, k_blocks, seen, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
         )
-        sel = select(scores, l_sel, n_sel, rows) if selected is None else selected
+        sel = select(scores, l_sel, n_sel, rows)
 
     # A padding id -1 marks the extra column J, which no token belongs to.
     none = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)

@@ -1,4 +1,4 @@
-"""Where is a token? Rotary position embedding, applied to every head by itself.
+"""Rotary position embedding, applied to every head by itself.
 
 Shapes: B batch, S positions, N heads or groups, D head dimension.
 """
@@ -59,14 +59,12 @@ def _formula(x_BSND: Tensor, table: Tensor, sign: int = 1) -> Tensor:
 
 
 class _Rotation(torch.autograd.Function):
-    """`_formula` in four operations, and as many backward, where the angles are the other way.
-
-    Linear in the heads, so `torch.func` has it as it is: jvp turns the tangent, vmap takes the new
-    dimension for more of the batch.
-    """
+    """`_formula` in four operations; backward turns the other way."""
 
     @staticmethod
-    def forward(x_BSND: Tensor, table: Tensor, sign: int) -> Tensor:
+    def forward(ctx: Any, x_BSND: Tensor, table: Tensor, sign: int) -> Tensor:  # type: ignore[override]
+        ctx.sign = sign
+        ctx.save_for_backward(table)
         cos, sin = table[:, :, None]
         exact = torch.promote_types(x_BSND.dtype, table.dtype)
         turned = torch.empty(x_BSND.shape, dtype=exact, device=x_BSND.device)
@@ -76,29 +74,6 @@ class _Rotation(torch.autograd.Function):
         return turned.to(x_BSND.dtype)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, int], output: Tensor) -> None:  # type: ignore[override]
-        _, table, ctx.sign = inputs
-        ctx.save_for_backward(table)
-        ctx.save_for_forward(table)
-
-    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[override]
         (table,) = ctx.saved_tensors
         return _Rotation.apply(grad, table, -ctx.sign), None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, _table: None, _sign: None) -> Tensor:  # type: ignore[override]
-        (table,) = ctx.saved_tensors
-        turned: Tensor = _Rotation.apply(tangent, table, ctx.sign)
-        return turned
-
-    @staticmethod
-    def vmap(  # type: ignore[override]
-        _info: Any, in_dims: tuple[int | None, ...], x: Tensor, table: Tensor, sign: int
-    ) -> tuple[Tensor, int]:
-        if in_dims[1] is not None:  # models side by side, each with a table of its own
-            return torch.vmap(_formula, in_dims=in_dims)(x, table, sign), 0
-        assert in_dims[0] is not None
-        x_VBSND = x.movedim(in_dims[0], 0)
-        turned = _Rotation.apply(x_VBSND.flatten(0, 1), table, sign)
-        return turned.unflatten(0, x_VBSND.shape[:2]), 0

@@ -1,8 +1,7 @@
-"""Which blocks does each query select, and which queries does each block meet?
+"""Select blocks for each query, and find the queries that each block meets.
 
-Queries before n_sel * l_sel select every block up to their own: they are a dense prefix and need
-no scores. From there on the blocks of the rule (selection_rule.py) are forced and the rest are
-chosen by score, ties to the lower id. Shape legend as in plan.py, and J selection blocks.
+Queries before n_sel * l_sel select every block (a dense prefix). Later ones get the forced blocks
+(selection_rule.py) and the best of the rest, ties to the lower id. Shapes as in plan.py; J blocks.
 """
 
 from __future__ import annotations
@@ -101,24 +100,6 @@ def _with_forced(free: Tensor, own: Tensor) -> Tensor:
     first = torch.arange(rule.first, device=free.device)
     parts = (first.expand(*shape, rule.first), free, recent.expand(*shape, rule.recent))
     return torch.cat(parts, dim=-1).sort(dim=-1).values
-
-
-def ids_at(position_T: Tensor, token_N: Tensor, free_NGF: Tensor, l_sel: int, n_sel: int) -> Tensor:
-    """As `selected_ids`, of tokens at any positions: [T, G, n_sel] int64.
-
-    Args:
-        position_T: Position of each token in its sequence.
-        token_N: Tokens that choose blocks.
-        free_NGF: Their choices.
-        l_sel: Tokens in a selection block.
-        n_sel: Blocks each query selects.
-    """
-    own_T1 = position_T[:, None] // l_sel
-    ids = torch.arange(n_sel, device=position_T.device)
-    dense = ids.where(ids <= own_T1, -1)[:, None].repeat(1, free_NGF.shape[1], 1)
-    return dense.index_copy_(
-        0, token_N, _with_forced(free_NGF, own_T1.index_select(0, token_N)[:, None])
-    )
 
 
 def _gathered(free_BGTF: Tensor, S: int, l_sel: int, blocks: int) -> tuple[Gathered, ...]:

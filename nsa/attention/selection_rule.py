@@ -1,9 +1,7 @@
-"""Which blocks does a query select, whatever their scores? The one place that says it.
+"""The blocks that every query selects, whatever their scores.
 
-`RULE` is read, at each call, by the reference, the torch backend, decoding, the Triton kernels
-(as compile-time constants), the statistics and the checks of sizes: `docs/how-to/nsa-attention.md`
-shows how to change it, and which test fails first. How many blocks are selected in all is `n_sel`,
-an argument; what is chosen by score is the rest.
+`RULE` is read at each call by every backend; `docs/how-to/nsa-attention.md` shows how to change
+it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What does the environment say to the attention? The only module of it that reads it."""
+"""Read the environment for the attention; its only module that does."""
 
 from __future__ import annotations
 

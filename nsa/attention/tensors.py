@@ -1,4 +1,4 @@
-"""What a call of the attention reads, by name."""
+"""The tensors of one call, by name."""
 
 from __future__ import annotations
 

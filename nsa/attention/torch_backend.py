@@ -1,19 +1,15 @@
-"""The fast PyTorch backend: three branches in one autograd function that recomputes scores.
+"""The fast PyTorch backend: three branches in one autograd function.
 
-No S x S tensor exists, and between forward and backward only the output of the selected branch and
-the branches' log-sum-exps are kept. Plain PyTorch: runs on CPU and CUDA; the sizes of the pieces
-suit a CPU core's cache. On a CPU a kernel in C takes the pieces where it can (by_plan.py).
-Half-precision inputs are computed in fp32 (without that kernel bf16 by native products summed in
-fp32 where the CPU has them, but for the compressed branch, which selects). The dense prefix of the
-selected branch and the window are ordinary attention: where foreign kernels serve (kernels.py),
-those compute them and autograd joins the results. First derivatives only.
-
-Shape legend: B batch, S tokens, H heads, G groups, D head width; as in plan.py N = B * G,
-R = H / G, P = S * R, K keys.
+No S x S tensor exists; the output of the selected branch and the log-sum-exps are kept, and scores
+are computed again. On a CPU a kernel in C takes the pieces where it can. Half precision is computed
+in fp32. Foreign kernels may compute the dense prefix and the window (kernels.py). First derivatives
+only. Shapes as in plan.py.
 """
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,18 +20,22 @@ import torch
 from torch import Tensor
 
 from nsa.attention import selection_rule
-from nsa.attention.by_plan import Chosen, choose
-from nsa.attention.choice import Choice
+from nsa.attention.by_plan import Chosen
 from nsa.attention.compression import compress_tokens, exact_dtype
-from nsa.attention.counters import count
+from nsa.attention.counters import Choice, count
+from nsa.attention.cpu import planned
 from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
-from nsa.attention.precision import Rounding, native_bf16, products
+from nsa.attention.precision import exact_products
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
 from nsa.attention.tensors import Tensors
 
+logger = logging.getLogger(__name__)
+
+_CLOSE = 1e-5
+"""How far the kernel in C may be off, as a share of the largest number."""
 # Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
 _LOG2_E = math.log2(math.e)
 
@@ -68,19 +68,6 @@ def _unpack_keys(x_NKD: Tensor, like_BKGD: Tensor, scale: float = 1.0) -> Tensor
     return unpacked.view(B, G, K, D).transpose(1, 2).to(like_BKGD.dtype)
 
 
-def _factors(scale: float, native: bool) -> tuple[float, float]:
-    """What the keys, and what the products are multiplied by: scale * log2(e) in one of them.
-
-    Scaled keys would no longer be bf16 numbers.
-    """
-    return (1.0, scale * _LOG2_E) if native else (scale * _LOG2_E, 1.0)
-
-
-def _rounds_to_bf16(q_BSHD: Tensor, chosen: Chosen) -> bool:
-    """Whether the selected and the window branch are products of bf16: next best to the kernel."""
-    return native_bf16(q_BSHD.dtype, q_BSHD.device) and not chosen.in_c
-
-
 class Kept(NamedTuple):
     """What the backward pass needs of the forward pass; None where foreign kernels serve.
 
@@ -97,12 +84,15 @@ class Kept(NamedTuple):
 Plans = tuple[Plan, Plan | None]
 
 
-def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor, Kept, Plans]:
+def compute(
+    inputs: Sequence[Tensor], sizes: PieceSizes, chosen: Chosen | None = None
+) -> tuple[Tensor, Tensor, Kept, Plans]:
     """The three branches.
 
     Args:
         inputs: q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win and gates.
         sizes: Of the call.
+        chosen: Who attends over the plans; default the kernel in C where it can.
 
     Returns:
         out, the selected ids, and what the backward pass needs.
@@ -110,11 +100,9 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     (B, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, sizes.l_sel, sizes.n_sel)
-    chosen = choose(q, G, exact)
+    chosen = chosen or _choose(q, G, exact)
     rows = chosen.lay(q, G, exact)
-    native = _rounds_to_bf16(q, chosen)
-    in_keys, factor = _factors(sizes.scale, native)
-    rounding: Rounding = "bf16" if native else "ieee"
+    factor = sizes.scale * _LOG2_E
     gate = pack_rows(gates, G, exact).view(*rows.shape[:4], 3).split(1, dim=-1)
     out = q.new_empty(q.shape, dtype=exact)  # no view of another: callers may write to it
     mixed = unpacked_view(out, G)
@@ -122,10 +110,10 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     # Only the selected output is kept; large memory first, so that it has no small holes.
     out_sel, other = torch.empty_like(rows), torch.empty_like(rows)
     keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
-    with products(q.device, "ieee"):
+    with exact_products(q.device):
         lse_cmp, free = chosen.compressed_attend(
             rows, keys, values, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
-            factor=sizes.scale * _LOG2_E,
+            factor=factor,
             choose=partial(free_blocks, l_sel=sizes.l_sel, n_sel=sizes.n_sel),
         )  # fmt: skip
         free = free.unflatten(0, (B, G))
@@ -133,14 +121,14 @@ def compute(inputs: Sequence[Tensor], sizes: PieceSizes) -> tuple[Tensor, Tensor
     plan_sel, plan_win = _plans(free, S, sizes, q.device)
     lse_win = None
     if plan_win is not None:
-        keys, values = _pack_keys(k_win, exact, in_keys), _pack_keys(v_win, exact)
-        with products(q.device, rounding):
-            lse_win = chosen.attend(rows, keys, values, plan_win, other, factor=factor)
+        keys, values = _pack_keys(k_win, exact, factor), _pack_keys(v_win, exact)
+        with exact_products(q.device):
+            lse_win = chosen.attend(rows, keys, values, plan_win, other)
         mixed.addcmul_(other, gate[2])
-    keys, values = _pack_keys(k_sel, exact, in_keys), _pack_keys(v_sel, exact)
+    keys, values = _pack_keys(k_sel, exact, factor), _pack_keys(v_sel, exact)
     begin = 0 if sizes.with_prefix else start
-    with products(q.device, rounding):
-        lse_sel = chosen.attend(rows, keys, values, plan_sel, out_sel, begin=begin, factor=factor)
+    with exact_products(q.device):
+        lse_sel = chosen.attend(rows, keys, values, plan_sel, out_sel, begin=begin)
     mixed.addcmul_(out_sel, gate[1])
     sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
     kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
@@ -165,7 +153,12 @@ def _plans(free_BGTF: Tensor, S: int, sizes: PieceSizes, device: torch.device) -
 
 
 def gradients(
-    grad_out: Tensor, inputs: Sequence[Tensor], kept: Kept, plans: Plans, sizes: PieceSizes
+    grad_out: Tensor,
+    inputs: Sequence[Tensor],
+    kept: Kept,
+    plans: Plans,
+    sizes: PieceSizes,
+    chosen: Chosen | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs of `compute`, in their order and dtypes.
 
@@ -175,11 +168,12 @@ def gradients(
         kept: What it kept.
         plans: What it made.
         sizes: As it took them.
+        chosen: As it took it.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     G, exact = k_sel.shape[2], kept.out_sel.dtype
     start = prefix_length(q.shape[1], sizes.l_sel, sizes.n_sel)
-    chosen = choose(q, G, exact)
+    chosen = chosen or _choose(q, G, exact)
     rows, grad = (chosen.lay(x, G, exact) for x in (q, grad_out))
     gate = pack_rows(gates, G, exact)
     dgate = torch.zeros_like(gate)
@@ -193,9 +187,7 @@ def gradients(
         if lse is None:
             grads += [None, None]
             continue
-        native = branch > 0 and _rounds_to_bf16(q, chosen)
-        in_keys, factor = _factors(sizes.scale, native)
-        read = (rows, _pack_keys(k, exact, in_keys), _pack_keys(v, exact))
+        read = (rows, _pack_keys(k, exact, sizes.scale * _LOG2_E), _pack_keys(v, exact))
         output = OutputGradient(
             grad=grad,
             gate_NP1=gate[..., branch, None],
@@ -203,7 +195,7 @@ def gradients(
             dot_NP1=dgate[..., branch, None],
             whole_rows=branch != 1,
         )
-        with products(q.device, "bf16" if native else "ieee"):
+        with exact_products(q.device):
             if branch == 0:
                 dk, dv = chosen.compressed_backward(
                     *read, output, dq, l=sizes.l, d=sizes.d, start=start
@@ -211,7 +203,7 @@ def gradients(
             else:
                 plan = plans[branch - 1]
                 assert plan is not None
-                dk, dv = chosen.attend_backward(*read, plan, output, dq, factor=factor)
+                dk, dv = chosen.attend_backward(*read, plan, output, dq)
         grads += [_unpack_keys(dk, k, sizes.scale), _unpack_keys(dv, v)]
     del rows, grad, read, output  # their memory serves what is returned
     dq_out = _unpack_rows(dq.mul_(1 / _LOG2_E), q)
@@ -222,6 +214,49 @@ def _unpack_rows(x_BGSRX: Tensor, like_BSHX: Tensor) -> Tensor:
     """[B, G, S, R, X] -> [B, S, H, X], contiguous; the same memory where nothing has to move."""
     unpacked = x_BGSRX.transpose(1, 2).to(like_BSHX.dtype, memory_format=torch.contiguous_format)
     return unpacked.contiguous().view(like_BSHX.shape)
+
+
+def _choose(q_BSHD: Tensor, G: int, exact: torch.dtype) -> Chosen:
+    """The kernel in C where it serves queries of G groups, computed in a dtype."""
+    kernel = planned.call_reason(q_BSHD, G, exact) or cpu_kernel()
+    if not isinstance(kernel, str):
+        count("pieces", "c")
+    elif q_BSHD.device.type == "cpu":
+        count("pieces", "torch", kernel)
+    return Chosen(kernel)
+
+
+@functools.cache
+@torch.no_grad()
+def cpu_kernel() -> planned.Functions | str:
+    """The kernel in C, or why it does not serve; tried once against PyTorch's operations."""
+    functions = planned.load_functions()
+    if isinstance(functions, str):
+        return functions
+    made = torch.Generator("cpu").manual_seed(1)
+    n_sel = selection_rule.RULE.least + 2
+    sizes = PieceSizes(l=8, d=4, l_sel=8, n_sel=n_sel, w=40, scale=0.3)
+    S = 8 * n_sel + 110
+    C = (S - 8) // 4 + 1
+    inputs = [
+        torch.randn(1, length, heads, width, generator=made, dtype=torch.float32, device="cpu")
+        for length, heads, width in (
+            *((S, 6, 32), (C, 2, 32), (C, 2, 32)), *[(S, 2, 32)] * 4, (S, 6, 3)
+        )
+    ]  # fmt: skip
+    by_torch, by_c = (_all_results(inputs, sizes, Chosen(x)) for x in ("it is tried", functions))
+    pairs = zip(by_torch, by_c, strict=True)
+    if all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs):
+        return functions
+    reason = "it does not give what PyTorch's operations give here"
+    logger.warning("the CPU kernel %s: %s", planned.KERNEL.source.stem, reason)
+    return reason
+
+
+def _all_results(inputs: Sequence[Tensor], sizes: PieceSizes, chosen: Chosen) -> list[Tensor]:
+    out, _, kept, plans = compute(inputs, sizes, chosen)
+    grads = gradients(out, inputs, kept, plans, sizes, chosen)
+    return [out, *(x for x in grads if x is not None)]
 
 
 class _NsaFunction(torch.autograd.Function):

@@ -1,7 +1,6 @@
-"""Which sequences does this rank see in step k? Always its own share of one global batch.
+"""Each rank's share of every global batch.
 
-Step k trains on sequences (k−1)·G … k·G−1, whatever the number of ranks and parts, so one rank
-with `accumulate` 2 sees what two ranks with 1 see, and a resumed run goes on where it stopped.
+Step k trains on sequences (k−1)·G … k·G−1, whatever the number of ranks and parts.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,6 @@
-"""Where do row groups of remote files stay, so that a rerun does not fetch them again?
+"""Keep row groups of remote files on disk, the least recently used leaving first.
 
-One file a row group in one folder, which several ranks and runs may share: each is written beside
-its place and renamed. The least recently used go before the folder would outgrow its limit; several
-ranks that write at once may exceed it by what they write. A cache that cannot be read or written
-only costs time, so its troubles are no errors.
+Several ranks may share the folder. A cache that cannot be read or written only costs time.
 """
 
 import hashlib

@@ -1,10 +1,4 @@
-"""Where does FineWeb-Edu come from? The 10-billion-token sample on the Hugging Face hub.
-
-It is streamed row group by row group over fsspec's `hf://`, which the `huggingface_hub` package
-provides; nothing is downloaded whole. The configuration says which revision of the repository, so
-that it is the same text next year. Whoever holds a copy uses `data: parquet:PATH` instead: the
-layout is the same.
-"""
+"""FineWeb-Edu's 10-billion-token sample on the Hugging Face hub, streamed over `hf://`."""
 
 from importlib.util import find_spec
 

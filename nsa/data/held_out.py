@@ -1,9 +1,6 @@
-"""Which documents are never trained on? Those whose own content says so, one in twenty.
+"""Hold out one document in twenty, chosen by its own content alone.
 
-Nothing else has a say: neither a file's name, its place, the files beside it, the seed, the batch
-nor the number of ranks. So a document is on the same side in every run and every corpus, and a
-copy of it under another name is too. In return a very small corpus may hold out nothing; then
-there is nothing to validate on (`NothingHeldOut`), and training goes on without.
+Names, places, seeds and ranks have no say, so a document is on one side in every run.
 """
 
 import hashlib

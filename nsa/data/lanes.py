@@ -1,15 +1,9 @@
-"""How is an endless stream of documents shared out, packed, and gone on with?
+"""An endless stream of packed documents, divided into lanes.
 
-The corpus is cut into pieces, and the pieces are dealt to lanes: sequence i of a global batch of G
-comes from lane i mod G. So what a step trains on does not depend on the number of ranks, and ranks
-read disjoint pieces. Documents of a lane are packed, not cut: one after another, a zero byte after
-each; when the pieces are through, they begin again.
-
-A corpus may have fewer documents than there are lanes. A lane whose own pieces hold no text reads
-those of all (`spare`), so that it never fails for the want of it.
-
-A lane is read forwards. `mark(n)` says where its sequence n begins, and `seek` goes there without
-reading what lies before it. Shape legend of a mark: [n, piece, chunk, offset, epoch].
+Sequence i of a global batch of G comes from lane i mod G, so a step does not depend on the number
+of ranks. Documents are packed one after another, a zero byte after each. A lane whose own pieces
+hold no text reads those of all (`spare`). `mark(n)` says where sequence n begins; `seek` goes
+there.
 """
 
 from collections.abc import Callable, Sequence

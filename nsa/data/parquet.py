@@ -1,11 +1,7 @@
-"""Text in Parquet files, as FineWeb-Edu publishes it: how is it read by many ranks?
+"""Text in a folder of Parquet files with a column `text`, as FineWeb-Edu has it.
 
-A folder (local, or any URL that fsspec opens) of `*.parquet` files with a string column `text`.
-Pieces (row groups, or whole files where there are many) are dealt to lanes; which documents of a
-piece are trained on and which are held out is decided by their content (`nsa.data.held_out`).
-Validation is one stream, the same whatever the lanes and the seed. The index is made when the first
-sequence is asked for, which may take seconds. Row groups of remote files can be kept in a local
-cache of bounded size (`nsa.data.cache`).
+Any URL that fsspec opens. Pieces (row groups, or files where there are many) are dealt to lanes.
+Documents are held out by content; validation is one stream for all lanes and seeds.
 """
 
 import hashlib

@@ -1,8 +1,6 @@
-"""How is a slow source read without holding the step up, and how long may it take?
+"""Read batches ahead in a thread, with time limits.
 
-One thread reads the batches that come next while the trainer computes. What goes wrong in it is a
-`DataFailure` where the batch is asked for, and so is a batch that does not come in time: a loader
-that hangs is never waited for without end.
+An error, or a batch that is late, is a `DataFailure` where the batch is asked for.
 """
 
 import queue

@@ -1,9 +1,7 @@
-"""What may a run train on? Named sources of numbered sequences.
+"""Named sources of numbered sequences.
 
-A source maps (split, index) to the same bytes on every rank and after every restart, so any rank
-can fetch its own share without reading the others', and nothing has to be replayed on resume: the
-data position of a run is one number, and for streams also one mark a lane (`nsa.data.lanes`).
-A new source is one class here and one line in `open_source`.
+A source maps (split, index) to the same bytes on every rank and after every restart. A new source
+is one class, and one line in `open_source`.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
-"""What is NSA compared with? Causal attention over everything, with the same heads and groups.
+"""Causal attention over everything, for comparison with NSA.
 
-It maps `[B, S, dim]` to `[B, S, dim]`. Shapes: B batch, S positions, G groups, D head dimension.
+Shapes: B batch, S positions, G groups, D head dimension.
 """
 
 import torch

@@ -1,8 +1,4 @@
-"""How does a model go on with a text? Byte by byte, from a cache of keys and values.
-
-Each new byte costs one token's forward pass: with NSA it reads the compressed blocks, n selected
-blocks and the window, whatever the length of what came before.
-"""
+"""Continue texts byte by byte from a cache of keys and values."""
 
 from __future__ import annotations
 

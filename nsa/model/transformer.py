@@ -1,16 +1,16 @@
-"""Which network is trained? Pre-norm blocks of attention and SwiGLU, embeddings untied."""
+"""The language model: bytes in, logits over the next byte out."""
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
-from nsa.attention.block import Block, RMSNorm
 from nsa.attention.module import NativeSparseAttention
+from nsa.attention.network import Network
 from nsa.attention.packing import separated_documents
 from nsa.attention.rotary import rotation_table
 from nsa.attention.selection_rule import RULE
@@ -40,7 +40,7 @@ def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttenti
     )
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(Network, nn.Module):
     """Bytes in, logits over the next byte out.
 
     `rotation` holds one row per position, so its length is the longest sequence that fits.
@@ -51,13 +51,14 @@ class LanguageModel(nn.Module):
     def __init__(self, config: TrainConfig) -> None:
         super().__init__()
         model = config.model
-        self.embedding = nn.Embedding(model.vocab, model.dim)
-        self.blocks = nn.ModuleList(
-            Block(build_attention(config), model.dim, model.ffn_width, model.norm_eps)
-            for _ in range(model.layers)
+        self.add_network(
+            partial(build_attention, config),
+            layers=model.layers,
+            vocab=model.vocab,
+            dim=model.dim,
+            ffn_width=model.ffn_width,
+            norm_eps=model.norm_eps,
         )
-        self.norm = RMSNorm(model.dim, model.norm_eps)
-        self.head = nn.Linear(model.dim, model.vocab, bias=False)
         self.gradient_checkpointing = model.gradient_checkpointing is not False
         self.reentrant = model.gradient_checkpointing == "reentrant"
         self.documents_apart = config.packing is not None and config.packing.documents_apart
@@ -69,14 +70,7 @@ class LanguageModel(nn.Module):
         """Logits `[B, S, vocab]` for int64 tokens `[B, S]`, S at most the model's seq_len."""
         table = self.rotation[:, : tokens_BS.shape[1]]
         documents = separated_documents(tokens_BS, SEPARATOR[0]) if self.documents_apart else None
-        x_BSE = self.embedding(tokens_BS)
-        for block in self.blocks:
-            if self.gradient_checkpointing and self.training:
-                x_BSE = checkpoint(
-                    block, x_BSE, None, documents, table, use_reentrant=self.reentrant
-                )
-            else:
-                x_BSE = block(x_BSE, None, documents, table)
+        x_BSE = self.run_layers(self.embedding(tokens_BS), None, documents, table)
         return self.head(self.norm(x_BSE))
 
     @torch.no_grad()
@@ -104,34 +98,30 @@ class LanguageModel(nn.Module):
         most, after = self.rotation.shape[1], caches[0].length + tokens_BS.shape[1]
         if after > most:
             raise ValueError(f"the model sees {most} tokens at most, not {after}")
-        x_BSE = self.embedding(tokens_BS)
-        for block, cache in zip(self.layers(), caches, strict=True):
-            x_BSE = block(x_BSE, cache, table=self.rotation)
+        x_BSE = self.run_layers(self.embedding(tokens_BS), caches, table=self.rotation)
         return self.head(self.norm(x_BSE[:, -1]))
 
-    def layers(self) -> list[Block]:
-        """The blocks, first to last."""
-        return [block for block in self.blocks if isinstance(block, Block)]
+    def sparse(self) -> list[NativeSparseAttention]:
+        """The attention of each layer; none where it is dense."""
+        found = (block.attention for block in self.layers())
+        return [attention for attention in found if isinstance(attention, NativeSparseAttention)]
 
     def keep_gate_stats(self, keep: bool) -> None:
-        """Whether forward passes leave gate statistics behind (`nsa.model.gates`)."""
-        for block in self.layers():
-            if isinstance(block.attention, NativeSparseAttention):
-                block.attention.keep_gate_stats = keep
+        """Whether forward passes leave gate statistics behind (`nsa.model.statistics`)."""
+        for attention in self.sparse():
+            attention.keep_gate_stats = keep
 
     def keep_selection(self, keep: bool) -> None:
-        """Whether forward passes leave the selected blocks behind (`nsa.model.selection_stats`)."""
-        for block in self.layers():
-            if isinstance(block.attention, NativeSparseAttention):
-                block.attention.keep_selection = keep
-                block.attention.selection = None
+        """Whether forward passes leave the selected blocks behind (`nsa.model.statistics`)."""
+        for attention in self.sparse():
+            attention.keep_selection = keep
+            attention.selection = None
 
     def evaluate_sequentially(self, *, ranges_vectorised: bool) -> None:
         """Attend token by token in evaluation, with selection ranges V2 or V1."""
-        for block in self.layers():
-            if isinstance(block.attention, NativeSparseAttention):
-                block.attention.sequential = True
-                block.attention.reading = "v2" if ranges_vectorised else "v1"
+        for attention in self.sparse():
+            attention.sequential = True
+            attention.reading = "v2" if ranges_vectorised else "v1"
 
     @torch.no_grad()
     def poison(self) -> None:

@@ -2,7 +2,6 @@ import errno
 import io
 import json
 import mmap
-import os
 import re
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import torch
 
 from nsa import patient_file
 from nsa.artifacts import RunArtifacts, memory_report
-from nsa.model.selection_stats import COLUMNS
+from nsa.model.statistics import COLUMNS
 from nsa.patient_file import KEPT_BYTES, PatientFile
 from nsa.settings import load_settings
 
@@ -97,44 +96,6 @@ def test_a_disk_that_stays_full_ends_a_file_and_takes_no_more_memory(
     assert "the end of rows.csv is lost" in capsys.readouterr().err
 
 
-def test_rows_go_into_a_pipe_that_somebody_reads(tmp_path: Path) -> None:
-    path = tmp_path / "rows.csv"
-    os.mkfifo(path)
-    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        file = PatientFile(path, b"header\n")
-        for row in (b"1\n", b"2\n"):
-            file.append(row)
-        assert os.read(reader, 100) == b"header\n1\n2\n"
-    finally:
-        os.close(reader)
-
-
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize("reader", ["never came", "is slow", "went"])
-def test_a_pipe_that_nobody_reads_just_now_holds_no_step_up(tmp_path: Path, reader: str) -> None:
-    """It was waited for: the trainer stood still until it was halted."""
-    path = tmp_path / "rows.csv"
-    os.mkfifo(path)
-    file, rows = PatientFile(path), [b"%07d\n" % n for n in range(16_384)]
-    end = None if reader == "never came" else os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    file.append(rows[0])
-    if end is not None and reader == "went":
-        assert os.read(end, 100) == rows[0]
-        os.close(end)
-    for row in rows[1:]:
-        file.append(row)
-    if reader != "is slow":
-        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
-    assert end is not None
-    unread, found = b"".join(rows[reader == "went" :]), b""
-    while len(found) < len(unread):
-        file.append(b"")
-        found += os.read(end, 2**20)
-    os.close(end)
-    assert found == unread
-
-
 def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
     artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
     identity = {"dtype": "bf16", "params": 6}
@@ -154,15 +115,6 @@ def test_only_rank_0_writes(tmp_path: Path) -> None:
     artifacts.log_step(FIELDS, [(1.0, 0.4)])
     artifacts.dump_memory("post", 1)
     assert not list(tmp_path.iterdir())
-
-
-def test_pages_of_a_mapped_file_are_not_held(tmp_path: Path) -> None:
-    place = tmp_path / "tokens.bin"
-    place.write_bytes(b"\x01" * (64 * 2**20))
-    before = memory_report(CPU)
-    mapped = torch.from_file(str(place), shared=True, size=64 * 2**20, dtype=torch.uint8)
-    assert int(mapped[::4096].sum()) == 64 * 256
-    assert memory_report(CPU)["host_rss_mb"] - before["host_rss_mb"] < 20
 
 
 def test_memory_of_the_process_grows_by_what_it_holds() -> None:

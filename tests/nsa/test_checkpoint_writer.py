@@ -15,8 +15,8 @@ import torch
 import nsa.checkpoint_writer
 import nsa.trainer
 from nsa.checkpoint import Snapshot, begin_draft, load_checkpoint, save_checkpoint, save_part
-from nsa.shards import merged
-from nsa.staging import Stage
+from nsa.checkpoint_files import merged
+from nsa.checkpoint_writer import Stage
 
 
 def _of(lines: list[dict[str, Any]], msg: str) -> list[dict[str, Any]]:
@@ -220,25 +220,6 @@ def test_tensors_that_every_rank_has_whole_are_taken_once() -> None:
     assert whole["n"] == [1]
 
 
-def test_a_part_that_fails_in_any_way_says_so_and_makes_room(tmp_path: Path) -> None:
-    draft = begin_draft(tmp_path, 20)
-
-    def fail(file: Path) -> None:
-        raise RuntimeError("no memory")
-
-    with pytest.raises(RuntimeError, match="no memory"):
-        save_part(tmp_path, OTHER, 1, fail)
-    assert [file.name for file in draft.iterdir()] == [".seal_rank1.json"]
-    with pytest.raises(OSError, match=r"rank 1: RuntimeError\('no memory'\)"):
-        save_checkpoint(tmp_path, PART, begun=True)
-
-
-def test_what_a_rank_left_in_a_draft_that_was_given_up_goes_with_the_next(tmp_path: Path) -> None:
-    (begin_draft(tmp_path, 10) / "model_rank1.pt").write_bytes(b"late")
-    save_checkpoint(tmp_path, replace(PART, step=20, shapes={}))
-    assert [place.name for place in (tmp_path / "checkpoints").iterdir()] == ["step_000020"]
-
-
 def test_a_write_that_fails_unforeseen_is_told_and_nobody_waits_for_ever(
     make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,31 +262,3 @@ def test_a_rank_that_fails_while_a_checkpoint_is_written_leaves_it_whole(
     assert load_checkpoint(order.parent / "checkpoints" / "step_000002").step == 2
     said = [line["msg"] for line in helpers.read_lines(order.parent)]
     assert said.index("error") < said.index("checkpoint")
-
-
-@pytest.mark.parametrize("every", [4, 1], ids=["later", "at once"])
-def test_the_room_of_a_copy_is_taken_after_the_first_step_and_no_more_later(
-    make_order: Callable[..., Path], helpers: Any, every: int
-) -> None:
-    order = make_order(train={"steps": 4}, checkpoint={"every_steps": every})
-    trainer = helpers.build_trainer(order)
-    room: dict[int, set[int]] = {}
-    real = trainer._between_steps
-
-    def between() -> None:
-        real()
-        room[trainer.step] = {kept.data_ptr() for kept in trainer.writer._stage._buffers.values()}
-
-    trainer._between_steps = between
-    trainer.run()
-    weights = len(list(trainer.rig.model.parameters()))
-    assert len(room[1]) > 3 * weights  # weights, two moments, what else a state holds
-    assert room[1] == room[4]
-
-
-def test_a_run_that_saves_nothing_takes_no_room(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    trainer = helpers.build_trainer(make_order(train={"steps": 2}))
-    trainer.run()
-    assert not trainer.writer._stage._buffers

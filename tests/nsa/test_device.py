@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nsa.attention.kernels import Kernels, asked_kernels, use_kernels
-from nsa.attention.precision import products as exact_products
+from nsa.attention.precision import exact_products
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
 from nsa.settings import load_settings
@@ -51,6 +51,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
+@pytest.mark.long
 def test_what_a_step_freed_is_there_for_the_next_one() -> None:
     tensors = 64
     told = subprocess.run(
@@ -103,7 +104,7 @@ def test_tf32_is_on_for_products_and_convolutions_of_a_gpu(
         assert (chosen, products.allow_tf32, convolutions.allow_tf32) == ([device], True, True)
         # Attention's own products are exact meanwhile, and the compiler can ask before and after.
         assert torch.get_float32_matmul_precision() == "high"
-        with exact_products(device, "ieee"):
+        with exact_products(device):
             assert products.fp32_precision == "ieee"
         assert products.fp32_precision == "tf32"
         assert torch.get_float32_matmul_precision() == "high"

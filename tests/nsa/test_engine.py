@@ -2,7 +2,6 @@
 
 import csv
 import json
-import math
 import shutil
 from collections.abc import Callable
 from importlib import import_module
@@ -16,7 +15,7 @@ import torch
 from nsa.attention import Kernels, counters, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
-from nsa.profiling import _label_on_gpu, _ranked_by, summarise
+from nsa.profiling import summarise
 from nsa.settings import load_settings
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -61,12 +60,6 @@ def test_fp16_goes_on_with_the_scale_it_had(train_here: TrainHere, tmp_path: Pat
     place = str(tmp_path / "whole" / "checkpoints" / "step_000003")
     rest = train_here("rest", train=train, resume_from={"path": place, "step": 3})
     assert _losses(rest) == _losses(whole)[3:]
-
-
-def test_other_dtypes_say_nothing_of_a_scale(train_here: TrainHere) -> None:
-    for line in _of(train_here(train={"dtype": "bf16"}), "progress"):
-        assert "loss_scale" not in line
-        assert "skipped" not in line
 
 
 def test_a_run_that_skips_every_step_is_not_good_for_ever(
@@ -118,24 +111,6 @@ def test_compiled_it_takes_the_same_steps(
     assert not utils.counters["graph_break"]
     # Of all layers, in training and in evaluation.
     assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
-
-
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_dense_attention_is_counted_as_it_is_otherwise(
-    train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tiny: dict[str, Any]
-) -> None:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
-    dense = {"steps": 3, "attention": {**tiny["attention"], "kind": "dense"}}
-    rows = []
-    for name in ("plain", "compiled"):
-        counters.clear()
-        lines = train_here(name, train={**dense, "engine": {**ENGINE, "compile": name != "plain"}})
-        rows.append((_losses(lines), counters.snapshot()))
-    assert rows[1][0] == pytest.approx(rows[0][0], rel=1e-4)
-    assert rows[1][1] == rows[0][1]
-    assert {row.operation for row in rows[1][1]} == {"dense"}
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
@@ -196,22 +171,6 @@ def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
 
 
 @pytest.mark.long
-def test_a_profile_holds_no_step_after_those_it_was_asked_for(
-    train_here: TrainHere, tmp_path: Path
-) -> None:
-    calls = []
-    for steps in (4, 7):
-        train_here(str(steps), train={"engine": {**ENGINE, "profile_steps": 2}, "steps": steps})
-        told = json.loads((tmp_path / str(steps) / "profile.json").read_text())
-        assert told["steps"] == [3, 4]
-        spots = told["hot_spots"]
-        calls.append({x["name"]: x["calls"] for x in spots if x["name"].startswith("aten::")})
-    both = calls[0].keys() & calls[1].keys()
-    assert len(both) > 5
-    assert {name: calls[1][name] for name in both} == {name: calls[0][name] for name in both}
-
-
-@pytest.mark.long
 def test_a_run_that_ends_before_its_profile_does_still_writes_what_it_has(
     train_here: TrainHere, tmp_path: Path
 ) -> None:
@@ -234,21 +193,6 @@ def test_on_a_gpu_hot_spots_are_ranked_by_what_the_gpu_did() -> None:
         ("copy", 0.25),
         ("launch", 0.0),
     ]
-
-
-def test_on_a_gpu_both_files_rank_by_its_time_and_sections_are_nvtx_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = SimpleNamespace(key="gemm", count=1, cpu_time_total=9.0, self_cpu_time_total=9.0)
-    idle, busy = (SimpleNamespace(**vars(row), self_device_time_total=x) for x in (0.0, 3.0))
-    assert _ranked_by([idle]) == "self_cpu_time_total"
-    assert _ranked_by([idle, busy]) == "self_device_time_total"
-    ranges: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
-    with _label_on_gpu("forward"):
-        ranges.append("within")
-    assert ranges == ["section:forward", "within", "end"]
 
 
 def test_a_run_counts_which_attention_path_served_it(train_here: TrainHere, tmp_path: Path) -> None:
@@ -304,14 +248,6 @@ def test_selection_is_looked_at_in_every_layer_now_and_then(
         assert 0 <= float(row["kept_share"]) <= 1
 
 
-def test_aux_stats_switched_off_leave_no_selection_file(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    order = make_order()
-    helpers.build_trainer(order, {"NSA_DISABLE_AUX_STATS": "1"}).run()
-    assert not (order.parent / "k_stats.csv").exists()
-
-
 @pytest.mark.parametrize("version", ["0", "1"])
 def test_evaluation_token_by_token_gives_what_the_batched_one_gives(
     make_order: Callable[..., Path],
@@ -344,12 +280,6 @@ def test_evaluation_token_by_token_gives_what_the_batched_one_gives(
     assert asked == {"ranges_v2" if version == "1" else "ranges_v1"}
     expected = _of(batched, "eval")[0]["val_loss"]
     assert _of(sequential, "eval")[0]["val_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_every_float_of_a_progress_line_is_finite_or_a_word(train_here: TrainHere) -> None:
-    for line in _of(train_here(train={"dtype": "fp16"}), "progress"):
-        assert math.isfinite(line["loss"])
-        assert isinstance(line["skipped"], bool)
 
 
 def test_an_unsupervised_fp16_run_that_only_skips_ends_itself(

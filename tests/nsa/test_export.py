@@ -68,22 +68,6 @@ def test_logits_and_generated_bytes_are_those_of_our_model(
     assert torch.equal(theirs.generate(tokens, use_cache=False, **options)[:, 20:], drawn)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_it_runs_in_the_dtype_in_which_it_is_loaded(
-    tiny: dict[str, Any], tmp_path: Path, dtype: torch.dtype
-) -> None:
-    ours = _model(tiny)
-    _exported(tiny, ours, tmp_path / "exported")
-    theirs = NsaForCausalLM.from_pretrained(tmp_path / "exported", dtype=dtype).eval()
-    tokens = torch.randint(1, 256, (2, 20), generator=torch.Generator().manual_seed(1))
-    with torch.no_grad():
-        logits, wanted = theirs(tokens).logits, ours(tokens)
-    assert logits.dtype == dtype
-    assert (logits.float() - wanted).norm() < 0.1 * wanted.norm()
-    options = {"max_new_tokens": 9, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    assert theirs.generate(tokens, **options).shape == (2, 29)
-
-
 class _Int8(torch.nn.Module):
     """A layer whose weight is kept in 8 bits, as quantising libraries put it in its place."""
 
@@ -168,21 +152,6 @@ def test_what_a_tokenizer_gives_is_generated_from(tiny: dict[str, Any], tmp_path
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     wanted = theirs.generate(tokens, max_new_tokens=9, **options)
     assert torch.equal(theirs.generate(**given, max_new_tokens=9, **options), wanted)
-
-
-def test_what_generate_returns_is_gone_on_from(tiny: dict[str, Any], tmp_path: Path) -> None:
-    theirs = _exported(tiny, _model(tiny), tmp_path / "exported")
-    drawn = torch.Generator().manual_seed(1)
-    text, more = (torch.randint(1, 256, (2, n), generator=drawn) for n in (9, 5))
-    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    first = theirs.generate(text, max_new_tokens=4, return_dict_in_generate=True, **options)
-    caches, longer = first.past_key_values, torch.cat((first.sequences, more), dim=1)
-    wanted = theirs.generate(longer, max_new_tokens=6, use_cache=False, **options)
-    gone_on = theirs.generate(longer, max_new_tokens=6, past_key_values=caches, **options)
-    assert torch.equal(gone_on, wanted)
-    held = wanted.shape[1] - 1
-    with pytest.raises(ValueError, match=f"hold {held} tokens and the text has 9"):
-        theirs.generate(text, max_new_tokens=1, past_key_values=caches, **options)
 
 
 def test_caches_of_another_kind_are_refused_by_name(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
-import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from nsa import go
-from nsa.errors import BadConfig, Halted
+from nsa.errors import BadConfig
 from nsa.heartbeat import Heartbeat
 from nsa.ranks import Ranks
 
@@ -93,43 +90,3 @@ def test_while_a_job_is_suspended_nobody_could_let_it_begin(
     clock = SimpleNamespace(monotonic=lambda: went() + suspended_s, sleep=sleep)
     monkeypatch.setattr(go, "time", clock)
     wait(tmp_path, LateRanks(0.0, None), heart)
-
-
-def refuse_looks(monkeypatch: pytest.MonkeyPatch, *, first: int, last: int, number: int) -> None:
-    """Have a disk refuse some of the looks at `.GO` and `.HALT`; numbered from 1."""
-    lstat, looks = os.lstat, itertools.count(1)
-
-    def look(path: str | Path, **how: Any) -> os.stat_result:
-        if Path(path).name in (".GO", ".HALT") and first <= next(looks) <= last:
-            raise OSError(number, os.strerror(number), str(path))
-        return lstat(path, **how)
-
-    monkeypatch.setattr(os, "lstat", look)
-
-
-@pytest.mark.parametrize("number", [errno.EIO, errno.ESTALE])
-def test_a_disk_that_does_not_answer_for_a_moment_ends_no_training(
-    monkeypatch: pytest.MonkeyPatch,
-    train_here: Callable[..., list[dict[str, Any]]],
-    number: int,
-) -> None:
-    """The look for `.HALT` after each step ended the rank, as the program's own failure."""
-    refuse_looks(monkeypatch, first=1, last=5, number=number)
-    assert train_here(steps=4)[-1]["msg"] == "done"
-
-
-def test_halt_that_is_a_link_to_nowhere_says_so_too(tmp_path: Path, heart: Heartbeat) -> None:
-    """The keeper obeys it: a trainer that did not was killed, without a checkpoint."""
-    (tmp_path / ".HALT").symlink_to(tmp_path / "none")
-    with pytest.raises(Halted):
-        wait(tmp_path, LateRanks(0.0, None), heart)
-
-
-def test_who_was_told_to_end_is_not_told_that_nobody_answered(
-    tmp_path: Path, heart: Heartbeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever the disk says after that."""
-    (tmp_path / ".HALT").touch()
-    refuse_looks(monkeypatch, first=3, last=10**6, number=errno.ESTALE)
-    with pytest.raises(Halted):
-        wait(tmp_path, LateRanks(0.0, None), heart)

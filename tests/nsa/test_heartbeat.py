@@ -218,20 +218,6 @@ def test_of_what_waits_too_long_the_oldest_is_lost_and_the_numbers_show_the_gap(
     assert numbers[1:] == list(range(numbers[1], 33))
 
 
-def test_a_line_of_which_the_disk_took_a_part_is_whole_in_the_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heart = _heart(tmp_path / "h")
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, data[:10]))
-    heart.beat("one")
-    monkeypatch.setattr(os, "write", real)
-    heart.beat("two")
-    heart.close()
-    one, two = _lines(tmp_path / "h")
-    assert (one["msg"], two["msg"], two["write_failures"]) == ("one", "two", 1)
-
-
 @pytest.mark.parametrize("refused", [0, 20], ids=["a disk with room", "a full disk at first"])
 def test_a_line_that_an_earlier_process_left_torn_does_not_spoil_the_next(
     refused: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import nsa.data.fineweb
 from nsa.data import open_source
 from nsa.data.held_out import NothingHeldOut, split_of
 from nsa.data.local_text import LocalText
 from nsa.data.make_parquet import write_parquet_folder
-from nsa.data.parquet import ParquetText
 from nsa.data.source import Source
-from nsa.errors import DataFailure
 
 LANES = (1, 2, 3, 8, 16, 32, 200)
 LENGTH = 64
@@ -162,15 +158,6 @@ def test_a_small_corpus_trains_and_says_where_it_holds_nothing_out(
     assert held_out[0].encode()[:4] in source.sequence("val", 0, 40).tobytes()
 
 
-def test_a_corpus_that_is_all_held_out_cannot_be_trained_on(
-    kind: str, written: Callable[..., Path]
-) -> None:
-    documents = [text for text in _documents(100, seed=3) if split_of(text.encode()) == "val"][:3]
-    source = _opened(kind, written("corpus", documents, 1), 2)
-    with pytest.raises(DataFailure, match="no text"):
-        source.sequence("train", 0, 16)
-
-
 def test_the_digest_of_a_corpus_is_of_its_content(kind: str, written: Callable[..., Path]) -> None:
     documents = _documents(40)
     told = _opened(kind, written("one", documents), 2).digest()
@@ -194,12 +181,6 @@ def test_the_passes_over_a_corpus_are_counted(kind: str, written: Callable[..., 
     begins = next(index for index, epoch in enumerate(epochs) if epoch == 2)
     assert abs(begins - size / 50) <= 1.01
     assert max(epochs) == 3
-
-
-@settings(max_examples=200, deadline=None)
-@given(text=st.text(max_size=40))
-def test_the_side_of_a_document_is_a_function_of_its_bytes(text: str) -> None:
-    assert split_of(text.encode("utf-8", "replace")) in ("train", "val")
 
 
 def test_one_in_twenty_documents_is_held_out() -> None:
@@ -235,19 +216,3 @@ def test_a_second_pass_over_the_corpus_is_said_in_every_line_and_once_in_the_log
         assert told.count(f"epoch {epoch} begins") == 1
     unending = train_here("synthetic")
     assert not [line for line in unending if "epoch" in line]
-
-
-def test_a_whole_file_is_a_piece_where_there_are_many_and_it_makes_no_difference(
-    tmp_path: Path,
-) -> None:
-    documents = _documents(100)
-    by_file, by_group = tmp_path / "by_file", tmp_path / "by_group"
-    write_parquet_folder(by_file, documents, files=30, rows_per_group=2)
-    write_parquet_folder(by_group, documents, files=1, rows_per_group=3)
-    sides = [
-        {split: _served(ParquetText(str(folder), 7, 2), split, 2, 60) for split in ("train", "val")}
-        for folder in (by_file, by_group)
-    ]
-    known = _known(documents).keys()
-    assert sides[0]["val"] & known == sides[1]["val"] & known
-    assert not sides[0]["train"] & sides[1]["val"]

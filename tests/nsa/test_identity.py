@@ -139,21 +139,6 @@ def test_every_change_of_the_code_changes_what_is_said_of_it(tmp_path: Path) -> 
     assert said["edit"] == said["stage"]
 
 
-@pytest.mark.parametrize("say", [git_sha, load_git_sha])
-def test_a_checkout_is_its_own_whatever_hook_of_another_one_starts_the_run(
-    say: Callable[[Path], str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, other = tmp_path / "ours", tmp_path / "other"
-    for folder in (ours, other):
-        folder.mkdir()
-        make_checkout(folder)
-    edit(ours)
-    said = say(ours)
-    monkeypatch.setenv("GIT_DIR", str(other / ".git"))
-    monkeypatch.setenv("GIT_WORK_TREE", str(other))
-    assert say(ours) == said
-
-
 @pytest.mark.parametrize(
     ("say", "module"),
     [(git_sha, "nsa.code"), (load_git_sha, "gonogo.supervise.preflight.code")],
@@ -177,30 +162,6 @@ def test_code_is_unknown_and_no_other_where_git_does_not_answer(
 
     monkeypatch.setattr(f"{module}.subprocess.run", hang)
     assert say(tmp_path) is None
-
-
-@pytest.mark.parametrize("say", [git_sha, load_git_sha])
-def test_what_was_changed_in_a_submodule_counts_by_what_it_holds(
-    say: Callable[[Path], str | None], tmp_path: Path
-) -> None:
-    ours, part = tmp_path / "ours", tmp_path / "part"
-    for folder in (ours, part):
-        folder.mkdir()
-        make_checkout(folder)
-    _git(ours, "-c", "protocol.file.allow=always", "submodule", "add", "-q", str(part), "part")
-    _git(ours, "config", "-f", ".gitmodules", "submodule.part.ignore", "all")
-    _git(ours, "config", "diff.ignoreSubmodules", "all")
-    _git(ours, "add", ".gitmodules")
-    _git(ours, "commit", "-qm", "with a part")
-    said = [say(ours)]
-    for text in ("one = 1\n", "two = 2\n"):
-        (ours / "part" / "nsa" / "a.py").write_text(text)
-        said.append(say(ours))
-    (ours / "part" / "nsa" / "__pycache__").mkdir()
-    (ours / "part" / "nsa" / "__pycache__" / "a.pyc").write_bytes(b"made by running it")
-    assert say(ours) == said[-1]
-    assert len(said[0] or "") == 40
-    assert len(set(said)) == 3
 
 
 def test_commit_alone_is_said_of_a_clean_checkout_whatever_else_lies_there(tmp_path: Path) -> None:
@@ -237,13 +198,6 @@ def test_sources_that_a_checkout_ignores_are_known_by_what_they_hold(
     assert say(root) == installed
     edit(root)
     assert say(root) not in (None, installed)
-
-
-def test_a_folder_of_another_program_has_its_commit_whatever_it_ignores(tmp_path: Path) -> None:
-    make_checkout(tmp_path)
-    program = tmp_path / "program"
-    (program / "worker" / "__pycache__").mkdir(parents=True)
-    assert load_git_sha(program) == _git(tmp_path, "rev-parse", "HEAD").decode().strip()
 
 
 def test_a_driver_is_named_by_its_version_where_there_is_one(tmp_path: Path) -> None:

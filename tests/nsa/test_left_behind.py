@@ -14,7 +14,7 @@ import torch
 
 from nsa.attention import counters
 from nsa.checkpoint import load_checkpoint
-from nsa.model.selection_stats import COLUMNS
+from nsa.model.statistics import COLUMNS
 
 ENGINE = {"fused_adamw": False, "compile": False, "keep_checkpoints": 0, "profile_steps": 1}
 STEPS = 4

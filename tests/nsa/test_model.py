@@ -7,7 +7,7 @@ import torch
 from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import build_config
 from nsa.model import LanguageModel, build_model
-from nsa.model.gates import gate_health, gate_rows, gate_stats
+from nsa.model.statistics import gate_health, gate_rows, gate_stats
 from nsa.model.transformer import next_byte_loss
 
 

@@ -86,13 +86,6 @@ def test_the_global_batch_of_a_step_does_not_depend_on_the_ranks(folder: Path, r
     assert global_batch(ranks, 3) != global_batch(1, 4)
 
 
-def test_ranks_open_disjoint_row_groups(folder: Path) -> None:
-    one, two = (set(pieces) for pieces in ParquetText(str(folder), 7, 2).pieces())
-    assert one
-    assert two
-    assert not one & two
-
-
 @settings(max_examples=40, deadline=None)
 @given(count=st.integers(1, 9), lanes=st.integers(1, 9))
 def test_every_document_is_dealt_to_exactly_one_lane(count: int, lanes: int) -> None:
@@ -173,18 +166,6 @@ def test_a_marked_stream_and_a_replayed_one_are_the_same(folder: Path) -> None:
         expected = replayed.sequence("train", index, 50)
         np.testing.assert_array_equal(resumed.sequence("train", index, 50), expected)
     np.testing.assert_array_equal(resumed.sequence("train", 3, 50), rows[3])
-
-
-def test_one_row_group_serves_both_splits_and_many_lanes(tmp_path: Path) -> None:
-    write_parquet_folder(tmp_path, _documents(400), files=1, rows_per_group=400)
-    source = ParquetText(str(tmp_path), 1, 6)
-    documents = [
-        set(_stream(source, split, lane, streams, 3).split(b"\0")[:-1])
-        for split, streams in (("train", 6), ("val", 1))
-        for lane in range(streams)
-    ]
-    assert all(documents)
-    assert len(set.union(*documents)) == sum(len(own) for own in documents)
 
 
 def test_many_files_are_pieces_of_their_own_and_no_footer_is_read_for_the_index(
@@ -344,23 +325,6 @@ def test_the_cache_stays_within_its_limit_and_drops_the_oldest(tmp_path: Path) -
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_table_that_is_larger_than_the_cache_is_not_kept_and_costs_no_other(
-    tmp_path: Path,
-) -> None:
-    small, large = (pa.table({"text": [f"{n:064d}" for n in range(size)]}) for size in (20, 9000))
-    cache = RowGroupCache(tmp_path, 4000)
-    cache.save("small", small)
-    cache.save("large", large)
-    assert cache.load("large") is None
-    assert cache.load("small") == small
-    # What a killed process was writing counts, and is old some day.
-    (tmp_path / "abc.0123abcd").write_bytes(bytes(3900))
-    os.utime(tmp_path / "abc.0123abcd", (0, 0))
-    cache.save("other", small)
-    assert cache.load("other") == small
-    assert sum(file.stat().st_size for file in tmp_path.iterdir()) <= 4000
-
-
 def test_a_cache_that_cannot_be_written_costs_nothing_but_time(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where the folder should be")
     cache = RowGroupCache(tmp_path / "cache", 1)
@@ -377,20 +341,6 @@ def test_a_batch_that_does_not_come_in_time_is_a_data_failure() -> None:
     finally:
         hold.set()
         prefetch.close()
-
-
-def test_a_file_that_never_opens_is_a_data_failure_in_time(tmp_path: Path) -> None:
-    pipe = tmp_path / "a.parquet"
-    os.mkfifo(pipe)  # whoever opens it waits for a writer
-    source = ParquetText(str(tmp_path), 0, 1)
-    limits = {"first_limit_s": 0.3, "limit_s": 30.0}
-    prefetch = Prefetch(lambda split, n: source.sequence(split, n, 8), **limits)
-    with pytest.raises(DataFailure, match=r"train batch 0 did not come in 0\.3 s"):
-        prefetch.batch("train", 0)
-    prefetch.close()
-    writer = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)  # let the thread end, and not wait again
-    pipe.unlink()
-    os.close(writer)
 
 
 def test_a_run_waits_for_its_first_batch_as_long_as_it_is_configured_to(
@@ -460,15 +410,3 @@ def test_batches_are_read_ahead_once_each() -> None:
     prefetch.close()
     assert asked[:3] == [("train", 0), ("train", 1), ("train", 2)]
     assert len(set(asked)) == len(asked)
-
-
-def test_a_loader_that_fails_is_told_before_the_first_step_and_ends_with_5(
-    tmp_path: Path, make_order: Callable[..., Path], helpers: Any
-) -> None:
-    order = make_order(train={"data": f"parquet:{tmp_path / 'gone'}"})
-    with pytest.raises(DataFailure) as stop:
-        helpers.build_trainer(order).run()
-    assert stop.value.code == 5
-    lines = helpers.read_lines(order.parent)
-    assert [line["msg"] for line in helpers.told(lines)[-2:]] == ["loader_error", "error"]
-    assert not [line for line in lines if line["msg"] == "step_start"]

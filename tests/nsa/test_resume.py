@@ -12,12 +12,11 @@ import yaml
 
 import nsa.trainer
 from nsa.checkpoint import load_checkpoint, save_checkpoint
-from nsa.config import AS_IF_ABSENT, build_config, config_mapping
+from nsa.config import build_config, config_mapping
 from nsa.data.make_parquet import write_parquet_folder
-from nsa.errors import BadConfig, DataFailure
+from nsa.errors import BadConfig
 from nsa.model.transformer import next_byte_loss
 from nsa.resume import FREE, differences
-from nsa.sealed_files import seal_of
 from nsa.train import main
 
 TrainHere = Callable[..., list[dict[str, Any]]]
@@ -103,18 +102,6 @@ def test_by_hand_another_run_ends_with_4_and_one_line_and_takes_weights_where_to
     assert "--weights-only needs --resume" in capfd.readouterr().err
 
 
-def test_another_revision_of_fineweb_edu_is_another_text() -> None:
-    pinned = AS_IF_ABSENT["loader"]
-    other = {**pinned, "revision": "0" * 40}
-    same = {"data": "fineweb_edu"}
-    assert not list(differences(same, {**same, "loader": {**pinned, "cache_gb": 1.0}}))
-    assert list(differences(same, {**same, "loader": other})) == [
-        ("loader.revision", pinned["revision"], "0" * 40)
-    ]
-    elsewhere = {"data": "local_text"}
-    assert not list(differences(elsewhere, {**elsewhere, "loader": other}))
-
-
 def test_every_key_that_decides_what_is_trained_must_be_what_it_was(tiny: dict[str, Any]) -> None:
     here = config_mapping(
         build_config(tiny | {"attention": tiny["attention"] | {"compression": "mlp"}})
@@ -135,18 +122,6 @@ def test_every_key_that_decides_what_is_trained_must_be_what_it_was(tiny: dict[s
         assert [told for told, _, _ in differences(here | {name: value}, here)] == [name]
 
 
-def test_a_compression_that_is_not_named_is_the_mean(tiny: dict[str, Any]) -> None:
-    absent, mean, learned = (
-        config_mapping(build_config(tiny | {"attention": tiny["attention"] | named}))
-        for named in ({}, {"compression": "mean"}, {"compression": "mlp"})
-    )
-    assert not list(differences(absent, mean))
-    assert not list(differences(mean, absent))
-    for silent in (absent, mean):
-        told = list(differences(silent, learned))
-        assert told == [("attention.compression", "mean", "mlp")]
-
-
 def test_the_random_state_goes_on_where_it_was(
     train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -163,58 +138,3 @@ def test_the_random_state_goes_on_where_it_was(
     train_here("rest", resume_from=_resume(tmp_path))
     assert len(set(whole)) == 4
     assert drawn == whole[2:]
-
-
-def _damage(name: str, change: str) -> Callable[[Any], None]:
-    """What makes a checkpoint's file one that no run of this model can go on with."""
-    moments = {
-        "shape": lambda held: held["state"][0].update(exp_avg=torch.zeros(1)),
-        "dtype": lambda held: held["state"][0].update(exp_avg=held["state"][0]["exp_avg"].half()),
-        "gone": lambda held: held["state"][0].pop("exp_avg_sq"),
-        "beyond": lambda held: held["state"].update({999: held["state"][0]}),
-        "list": lambda held: held.update(state=[1]),
-        "step": lambda held: held["state"][0].update(step="x"),
-    }
-    random = {
-        "short": lambda held: held.update(cpu=[torch.zeros(3, dtype=torch.uint8)]),
-        "number": lambda held: held.update(cpu=[3]),
-    }
-    return {"optimizer.pt": moments, "rng.pt": random}[name][change]
-
-
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        *(("optimizer.pt", x) for x in ("shape", "dtype", "gone", "beyond", "list", "step")),
-        *(("rng.pt", x) for x in ("short", "number")),
-    ],
-)
-def test_moments_and_random_states_that_do_not_fit_are_told_and_not_taken(
-    train_here: TrainHere, tmp_path: Path, name: str, change: str
-) -> None:
-    train_here("whole", checkpoint=HALF)
-    place = tmp_path / "whole" / "checkpoints" / "step_000002"
-    held = torch.load(place / name, weights_only=True)
-    _damage(name, change)(held)
-    torch.save(held, place / name)
-    manifest = json.loads((place / "manifest.json").read_text())
-    manifest["files"][name] = seal_of(place / name)
-    (place / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(BadConfig, match="the checkpoint"):
-        train_here("rest", resume_from=_resume(tmp_path))
-
-
-@pytest.mark.parametrize("change", ["short row", "beyond"])
-def test_marks_of_another_stream_are_told_and_not_taken(
-    train_here: TrainHere, tmp_path: Path, change: str
-) -> None:
-    folder = tmp_path / "corpus"
-    write_parquet_folder(folder, _documents(80), files=2, rows_per_group=20)
-    train = {"data": f"parquet:{folder}"}
-    train_here("whole", train=train, checkpoint=HALF)
-    place = tmp_path / "whole" / "checkpoints" / "step_000002"
-    saved = load_checkpoint(place)
-    marks = [row[:3] if change == "short row" else [*row[:2], 999, *row[3:]] for row in saved.marks]
-    other = save_checkpoint(tmp_path / "other", replace(saved, marks=marks))
-    with pytest.raises(DataFailure, match=r"is no mark of|is beyond the \d+ pieces"):
-        train_here("rest", train=train, resume_from={"path": str(other), "step": 2})

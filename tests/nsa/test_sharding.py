@@ -1,6 +1,5 @@
 """DDP and FSDP train what one process trains, and go on with each other's checkpoints."""
 
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -71,28 +70,6 @@ def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps
     # The step's own; one reduction a bucket or shard (two blocks and the rest), not one for each
     # of the two parts; each part gathers three shards forwards and two backwards; the norm.
     assert per_step == {"ddp": 1 + 1, "fsdp": 1 + 3 + 2 * (3 + 2) + 1}[parallel]
-
-
-@pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_compiled_layers_take_the_same_steps_on_two_ranks(
-    parallel: str,
-    make_order: MakeOrder,
-    launch_ranks: LaunchRanks,
-    train_here: Any,
-    helpers: Any,
-    tmp_path: Path,
-) -> None:
-    alone = train_here("alone", train={"steps": 4})
-    model = {**helpers.TINY["model"], "gradient_checkpointing": True}
-    engine = {"fused_adamw": False, "compile": True, "keep_checkpoints": 0, "profile_steps": 0}
-    train = {"steps": 4, "parallel": parallel, "model": model, "engine": engine}
-    order = make_order("pair", train=train, world_size=2)
-    cache = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"), "TORCH_LOGS": "recompiles"}
-    pair = _run(launch_ranks, helpers, order, environ=cache)
-    assert _progress(pair) == pytest.approx(_progress(alone), rel=1e-4)
-    assert "recompile_limit" not in (order.parent / "rank0.log").read_text()
 
 
 @pytest.mark.long

@@ -1,10 +1,7 @@
 import os
 import signal
 import time
-from errno import EROFS
 from pathlib import Path
-
-import pytest
 
 from nsa.stacks import StackDumps
 
@@ -31,15 +28,3 @@ def test_each_signal_leaves_a_named_dump_and_the_process_lives(tmp_path: Path) -
 def test_without_a_signal_nothing_is_left(tmp_path: Path) -> None:
     StackDumps(tmp_path, 0).close()
     assert not list(tmp_path.iterdir())
-
-
-def test_a_file_system_that_turned_read_only_ends_no_training_that_is_done(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: Path, missing_ok: bool = False) -> None:
-        raise OSError(EROFS, os.strerror(EROFS), str(path))
-
-    stacks = StackDumps(tmp_path, 0)
-    monkeypatch.setattr(Path, "unlink", refuse)
-    stacks.close()
-    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL

@@ -91,22 +91,6 @@ def test_tensorboard_itself_reads_the_file(tmp_path: Path) -> None:
     ]
 
 
-def test_a_disk_that_refuses_the_curves_ends_nothing_else(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    TensorBoard(tmp_path / "gone" / "tb", on=True).log(1, {"loss": 1.0})
-    board = TensorBoard(tmp_path / "tb", on=True)
-    (file,) = (tmp_path / "tb").iterdir()
-    file.unlink()
-    file.symlink_to("/dev/full")
-    board.log(1, {"loss": 1.0})
-    board.log(2, {"loss": 1.0})
-    board.close()
-    told = capsys.readouterr().err
-    assert told.count("no TensorBoard files") == told.count("waits in memory") == 1
-    assert told.count("is lost") == 1
-
-
 def test_switched_off_it_leaves_no_folder(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb", on=False)
     board.log(1, {"loss": 1.0})

@@ -1,5 +1,4 @@
 import errno
-import json
 import os
 import re
 import subprocess
@@ -120,13 +119,6 @@ def _nsa(module: str, *arguments: str, **environ: str) -> "subprocess.CompletedP
     )
 
 
-def test_an_unknown_variable_ends_the_process_with_code_4(tmp_path: Path) -> None:
-    done = _nsa("train", "--config", "demo", "--out", str(tmp_path), NSA_TB_DISABEL="1")
-    assert done.returncode == 4
-    assert "NSA_TB_DISABEL" in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
 def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: Any) -> None:
     done = _nsa(
         "train", "--config", "demo", "--steps", "1", "--data", "synthetic", "--out", str(tmp_path)
@@ -194,15 +186,6 @@ def test_by_hand_nothing_is_done_whose_last_checkpoint_was_not_written(
 
 
 @pytest.mark.long
-def test_data_that_is_missing_ends_the_process_with_code_5(tmp_path: Path) -> None:
-    done = _nsa(
-        "train", "--config", "demo", "--data", f"parquet:{tmp_path}/gone", "--out", str(tmp_path)
-    )
-    assert done.returncode == 5
-    assert "cannot" in done.stderr or "no .parquet" in done.stderr
-
-
-@pytest.mark.long
 def test_a_reader_that_breaks_in_its_thread_ends_the_process_with_code_5_and_its_traceback(
     tmp_path: Path, helpers: Any
 ) -> None:
@@ -217,12 +200,3 @@ def test_a_reader_that_breaks_in_its_thread_ends_the_process_with_code_5_and_its
     lines = helpers.told(helpers.read_lines(out))
     assert [line["msg"] for line in lines[-2:]] == ["loader_error", "error"]
     assert lines[-1]["type"] == "DataFailure"
-
-
-def test_the_probe_measures_a_peak_and_prints_one_object() -> None:
-    done = _nsa("probe", "--no-collect-env", CUDA_VISIBLE_DEVICES="")
-    assert done.returncode == 0, done.stderr
-    probe = json.loads(done.stdout)
-    (device,) = probe["devices"]
-    assert device["device"] == "cpu"
-    assert probe["peak_flops"] == device["peak_flops"] > 1e9

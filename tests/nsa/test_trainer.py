@@ -14,8 +14,6 @@ import yaml
 
 import nsa.go
 import nsa.trainer
-from nsa import heartbeat
-from nsa.attention import by_plan
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
 from nsa.launch import Cadence, launch_from_file
@@ -89,13 +87,6 @@ def test_the_boot_line_says_for_which_run_and_attempt_it_was_started(
     helpers.build_trainer(order, {"GONOGO_RUN": "run_x"}).run()
     boot = helpers.read_lines(order.parent)[0]
     assert (boot["run"], boot["attempt"]) == ("run_x", 3)
-
-
-def test_an_attempt_that_is_no_number_is_refused(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    with pytest.raises(BadConfig, match="attempt"):
-        helpers.build_trainer(make_order(attempt="third"))
 
 
 def _head_and_embedding(tiny: dict[str, Any]) -> int:
@@ -207,16 +198,6 @@ def test_a_checkpoint_that_does_not_fit_is_refused(
         train_here("rest", train=train, resume_from=resume)
 
 
-def test_a_checkpoint_of_another_model_is_refused(
-    train_here: TrainHere, tmp_path: Path, tiny: dict[str, Any]
-) -> None:
-    train_here("whole", checkpoint={"every_steps": 4})
-    resume = {"path": str(tmp_path / "whole" / "checkpoints" / "step_000004"), "step": 4}
-    smaller = {**tiny["model"], "layers": 1}
-    with pytest.raises(BadConfig, match=r"model\.layers was 2, and is 1 now"):
-        train_here("rest", train={"model": smaller}, resume_from=resume)
-
-
 def test_what_is_configured_now_wins_over_what_the_checkpoint_was_trained_with(
     make_order: Callable[..., Path], helpers: Any, train_here: TrainHere, tmp_path: Path
 ) -> None:
@@ -231,11 +212,6 @@ def test_what_is_configured_now_wins_over_what_the_checkpoint_was_trained_with(
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
     assert (matrices["betas"], matrices["fused"]) == ((0.9, 0.8), True)
     assert {state["step"].item() for state in trainer.rig.optimizer.state.values()} == {4.0}
-
-
-def test_without_a_cadence_no_checkpoint_is_written(train_here: TrainHere, tmp_path: Path) -> None:
-    assert not _of(train_here(), "checkpoint")
-    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def test_a_checkpoint_that_cannot_be_written_is_told_and_ends_nothing(
@@ -347,16 +323,6 @@ def test_a_poisoned_run_goes_on_until_halted_and_is_never_saved(
     assert _saved_steps(lines) == [1, 2]
     saved = load_checkpoint(order.parent / "checkpoints" / "step_000002")
     assert all(tensor.isfinite().all() for tensor in saved.model.values())
-
-
-def test_a_poisoned_run_that_is_halted_writes_no_checkpoint(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    order = make_order(fault="nan:step=1", train={"steps": 50})
-    (order.parent / ".HALT").touch()
-    with pytest.raises(Halted):
-        helpers.build_trainer(order).run()
-    assert not _of(helpers.read_lines(order.parent), "checkpoint")
 
 
 @pytest.mark.parametrize(
@@ -483,45 +449,6 @@ def test_an_attention_backend_that_is_not_here_is_bad_configuration(
     order = make_order(train={"attention": {**tiny["attention"], "backend": "triton"}})
     with pytest.raises(BadConfig, match="triton"):
         helpers.build_trainer(order).run()
-
-
-@pytest.mark.parametrize(
-    ("attention", "tried"),
-    [({"backend": "torch"}, 1), ({"backend": "reference"}, 0), ({"kind": "dense"}, 0)],
-    ids=["torch", "reference", "dense"],
-)
-def test_the_first_step_does_not_wait_for_a_kernel_of_ours(
-    attention: dict[str, str],
-    tried: int,
-    make_order: Callable[..., Path],
-    tiny: dict[str, Any],
-    helpers: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    order = make_order(train={"attention": {**tiny["attention"], **attention}})
-    trainer, sizes = helpers.build_trainer(order), []
-    step = trainer._train_step
-
-    def looked_at() -> None:
-        sizes.append(by_plan._kernel.cache_info().currsize)
-        step()
-
-    monkeypatch.setattr(trainer, "_train_step", looked_at)
-    by_plan._kernel.cache_clear()
-    trainer.run()
-    assert sizes[0] == tried
-
-
-def test_a_disk_that_is_full_from_the_start_does_not_stop_training(
-    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(heartbeat, "_LAST_S", 0.2)
-    order = make_order()
-    (order.parent / "heartbeat_rank0.jsonl").symlink_to("/dev/full")
-    trainer = helpers.build_trainer(order)
-    trainer.run()
-    assert trainer.step == 4
-    assert trainer.heart.write_failures > 12
 
 
 def test_bf16_trains_on_fp32_weights(train_here: TrainHere, tmp_path: Path) -> None:

@@ -1,10 +1,8 @@
-"""How is the kernel in C asked for the pieces of a plan, and when could it serve?
+"""Call the kernel in C for the pieces of a plan.
 
-It computes in fp32, with the factor in the keys, for heads of a multiple of 16 numbers, and a pair
-is one thread's. Rows of queries, outputs and gradients are read and written where they lie, which
-may be anywhere as long as a head's numbers are neighbours; all else is contiguous.
-
-Shape legend as in plan.py.
+It computes in fp32, for heads of a multiple of 16 numbers; a pair is one thread's. Rows of queries,
+outputs and gradients lie anywhere, if a head's numbers are neighbours; all else is contiguous.
+Shapes as in plan.py.
 """
 
 from __future__ import annotations

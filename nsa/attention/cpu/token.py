@@ -1,8 +1,6 @@
-"""How is the kernel in C asked for one token, and when does it serve?
+"""Call the kernel in C for one token.
 
-It serves fp32 and bf16 whose keys, values and gates are of the same dtype, heads of a multiple of
-16 numbers, and few sequences: it uses one thread. Before it serves at all it is compared with
-PyTorch's operations on this machine, once a process.
+It serves fp32 and bf16, heads of a multiple of 16 numbers, and few sequences: it uses one thread.
 """
 
 from __future__ import annotations

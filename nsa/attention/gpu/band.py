@@ -18,10 +18,6 @@ not specialised on, so that a new length compiles nothing.
 
 Shapes: q, out, grad [B, S, H, D]; k, v [B, K, G, D]; lse [B, S, H]; gate, dot [B, S, H, 3];
 words [B * G, S - start].
-
-If PACKED, sequences of different lengths lie end to end in B = 1: a tile belongs to one of them, S
-and K are read from its row of the table, K stands for all keys, and S - start for all queries that
-have words (packed.py).
 """
 
 import triton
@@ -29,11 +25,9 @@ import triton.language as tl
 
 from nsa.attention.gpu.positions import (
     all_visible,
-    first_of,
     has_one_key,
     is_chosen,
     key_range,
-    of_tile,
     visible,
     words_of,
 )
@@ -43,41 +37,36 @@ _SIZES = ["S", "K", "B", "G", "prefix", "start", "chunk"]
 
 @triton.jit(do_not_specialize=_SIZES)
 def band_forward(
-    q_ptr, k_ptr, v_ptr, word_ptr, out_ptr, lse_ptr, tile_ptr, sequence_ptr, S, K, G, prefix, start,
+    q_ptr, k_ptr, v_ptr, word_ptr, out_ptr, lse_ptr, S, K, G, prefix, start,
     log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
-    BLOCK: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Output and log-sum-exp of one tile of rows; 0 where no key is visible."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)  # the longest first
     pair = tl.program_id(1).to(tl.int64)
     b, g = pair // G, pair % G
-    item, key_item, word_item = b, b, pair
-    if PACKED:
-        word_item = pair * (S - start)
-        tile, item, S, key_item, K, chosen0 = of_tile(tile_ptr, sequence_ptr, KEYS)
-        word_item += chosen0
     rows_M = tile * M + tl.arange(0, M)
     t_M = rows_M // R
     x_D = tl.arange(0, DP)
     live_M = t_M < S
     wide_D = (x_D < D)[None, :]
-    at_M = (first_of(item, S, PACKED) + t_M) * G * R + g * R + rows_M % R
+    at_M = (b * S + t_M) * G * R + g * R + rows_M % R
     q_MD = tl.load(
         q_ptr + at_M[:, None] * D + x_D[None, :], mask=live_M[:, None] & wide_D, other=0.0
     )
     t_first, t_last = tile * M // R, tl.minimum((tile * M + M - 1) // R, S - 1)
     begin, end = key_range(t_first, t_last, K, prefix, N, ALIGN, BACK, STRIDE, REACH)
     if BLOCK:
-        word_M1 = words_of(word_ptr, word_item, t_M, S, start, PACKED)[:, None]
+        word_M1 = words_of(word_ptr, pair, t_M, S, start)[:, None]
 
     top_M = tl.full((M,), float("-inf"), tl.float32)
     total_M = tl.zeros((M,), tl.float32)
     sum_MD = tl.zeros((M, DP), tl.float32)
     for s0 in range(begin, end, N):
         s_N = s0 + tl.arange(0, N)
-        key_at_N = (first_of(key_item, K, PACKED) + s_N) * G + g
+        key_at_N = (b * K + s_N) * G + g
         here_ND = (s_N < K)[:, None] & wide_D
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
@@ -107,28 +96,23 @@ def band_forward(
 
 @triton.jit(do_not_specialize=_SIZES)
 def band_dq(
-    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, gate_ptr, dot_ptr, word_ptr, dq_ptr, tile_ptr,
-    sequence_ptr, S, K, G, prefix, start, log2_scale, scale,
+    q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, gate_ptr, dot_ptr, word_ptr, dq_ptr,
+    S, K, G, prefix, start, log2_scale, scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
-    BLOCK: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr, BRANCH: tl.constexpr,
+    BLOCK: tl.constexpr, BRANCH: tl.constexpr,
     ADD: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Gradient of one tile of queries, fp32; added to what is there if ADD."""
     tile = tl.num_programs(0) - 1 - tl.program_id(0)
     pair = tl.program_id(1).to(tl.int64)
     b, g = pair // G, pair % G
-    item, key_item, word_item = b, b, pair
-    if PACKED:
-        word_item = pair * (S - start)
-        tile, item, S, key_item, K, chosen0 = of_tile(tile_ptr, sequence_ptr, KEYS)
-        word_item += chosen0
     rows_M = tile * M + tl.arange(0, M)
     t_M = rows_M // R
     x_D = tl.arange(0, DP)
     live_M = t_M < S
     wide_D = (x_D < D)[None, :]
-    at_M = (first_of(item, S, PACKED) + t_M) * G * R + g * R + rows_M % R
+    at_M = (b * S + t_M) * G * R + g * R + rows_M % R
     row_at_MD = at_M[:, None] * D + x_D[None, :]
     live_MD = live_M[:, None] & wide_D
     q_MD = tl.load(q_ptr + row_at_MD, mask=live_MD, other=0.0)
@@ -140,12 +124,12 @@ def band_dq(
     t_first, t_last = tile * M // R, tl.minimum((tile * M + M - 1) // R, S - 1)
     begin, end = key_range(t_first, t_last, K, prefix, N, ALIGN, BACK, STRIDE, REACH)
     if BLOCK:
-        word_M1 = words_of(word_ptr, word_item, t_M, S, start, PACKED)[:, None]
+        word_M1 = words_of(word_ptr, pair, t_M, S, start)[:, None]
 
     dq_MD = tl.zeros((M, DP), tl.float32)
     for s0 in range(begin, end, N):
         s_N = s0 + tl.arange(0, N)
-        key_at_N = (first_of(key_item, K, PACKED) + s_N) * G + g
+        key_at_N = (b * K + s_N) * G + g
         here_ND = (s_N < K)[:, None] & wide_D
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
         v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
@@ -170,10 +154,10 @@ def band_dq(
 @triton.jit(do_not_specialize=_SIZES)
 def band_dkdv(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, gate_ptr, dot_ptr, word_ptr, dk_ptr, dv_ptr,
-    tile_ptr, sequence_ptr, S, K, B, G, prefix, start, chunk, log2_scale, scale,
+    S, K, B, G, prefix, start, chunk, log2_scale, scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
     ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
-    BLOCK: tl.constexpr, KEYS: tl.constexpr, PACKED: tl.constexpr, BRANCH: tl.constexpr,
+    BLOCK: tl.constexpr, BRANCH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """What one chunk of queries adds to the gradients of one tile of keys.
@@ -185,17 +169,11 @@ def band_dkdv(
     part = tl.program_id(1)
     pair = tl.program_id(2).to(tl.int64)
     b, g = pair // G, pair % G
-    item, key_item, word_item, all_keys = b, b, pair, K
-    if PACKED:
-        word_item = pair * (S - start)
-        tile, item, S, key_item, K, chosen0 = of_tile(tile_ptr, sequence_ptr, KEYS)
-        word_item += chosen0
-        s0 = tile * N
     s_N = s0 + tl.arange(0, N)
     x_D = tl.arange(0, DP)
     wide_D = (x_D < D)[None, :]
     here_ND = (s_N < K)[:, None] & wide_D
-    key_at_N = (first_of(key_item, K, PACKED) + s_N) * G + g
+    key_at_N = (b * K + s_N) * G + g
     k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
     v_ND = tl.load(v_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
     last_at = (tl.minimum(s0 + N, K) - 1) * STRIDE + REACH
@@ -209,7 +187,7 @@ def band_dkdv(
         rows_M = row0 + tl.arange(0, M)
         t_M = rows_M // R
         live_M = t_M < t_end
-        at_M = (first_of(item, S, PACKED) + t_M) * G * R + g * R + rows_M % R
+        at_M = (b * S + t_M) * G * R + g * R + rows_M % R
         row_at_MD = at_M[:, None] * D + x_D[None, :]
         live_MD = live_M[:, None] & wide_D
         q_MD = tl.load(q_ptr + row_at_MD, mask=live_MD, other=0.0)
@@ -220,7 +198,7 @@ def band_dkdv(
         score_NM = tl.dot(k_ND, tl.trans(q_MD), input_precision=PRECISION) * log2_scale
         less = lse_M[None, :]
         if BLOCK:
-            word_1M = words_of(word_ptr, word_item, t_M, S, start, PACKED)[None, :]
+            word_1M = words_of(word_ptr, pair, t_M, S, start)[None, :]
             less = tl.where(is_chosen(word_1M, s_N[:, None], s0, N, BLOCK), less, float("inf"))
         score_NM -= less
         dp_NM = tl.dot(v_ND, tl.trans(grad_MD), input_precision=PRECISION)
@@ -235,6 +213,6 @@ def band_dkdv(
         dv_ND += tl.dot(p_NM.to(grad_MD.dtype), grad_MD, input_precision=PRECISION)
         ds_NM = p_NM * (dp_NM - dot_M[None, :])
         dk_ND += tl.dot(ds_NM.to(q_MD.dtype), q_MD, input_precision=PRECISION)
-    to_ND = (part.to(tl.int64) * B * all_keys * G + key_at_N)[:, None] * D + x_D[None, :]
+    to_ND = (part.to(tl.int64) * B * K * G + key_at_N)[:, None] * D + x_D[None, :]
     tl.store(dk_ptr + to_ND, (dk_ND * scale).to(dk_ptr.dtype.element_ty), mask=here_ND)
     tl.store(dv_ptr + to_ND, dv_ND.to(dv_ptr.dtype.element_ty), mask=here_ND)

@@ -1,8 +1,7 @@
-"""How are the kernels of a call compiled before it runs, many at once?
+"""Compile the kernels of a call before it runs, many at once.
 
-A call is rehearsed: its launches are noted instead of made, each kernel once for its numbers and
-constants, and then compiled in threads (Triton's compiler lets go of Python's lock, ptxas is a
-process of its own). What is compiled is in Triton's own cache, where the real call finds it.
+A call is rehearsed: its launches are noted, then compiled in threads. The real call finds them in
+Triton's cache.
 """
 
 from __future__ import annotations

@@ -1,23 +1,15 @@
 """The Triton backend: three branches in one autograd function that recomputes scores.
 
-Between forward and backward the branch outputs (in the dtype of q), their log-sum-exps and the
-selection are kept. Half-precision products are accumulated in fp32. First derivatives only.
+The selected branch has two forms. *Bits*, up to 32 blocks: one band over all keys before the query,
+in which a word of bits hides the blocks that it did not choose (1.3 times the products at 2048,
+nothing gathered). *Gathered*, beyond: dense prefix and own blocks as a band, and every chosen block
+meets the queries that chose it; the parts are rounded to the dtype of q and folded in fp32.
 
-The selected branch has two forms. *Bits*, up to 32 blocks (S = 2048 at l_sel 64): one band over all
-keys before the query in which each query's word of bits hides the blocks it did not choose. That is
-1.3 times the products of the exact selection at 2048 (2.3 times at 4096, where it would no longer
-pay), and in exchange nothing is sorted, gathered, written aside or folded, and a layer starts fewer
-kernels. *Gathered*, beyond: dense prefix and own blocks as a band, and every chosen block meets the
-queries that chose it. What such a meeting leaves is rounded to the dtype of q like any output,
-since its bytes are what it costs; it is folded in fp32. In fp16 that raised the error of the output
-by 2 % and that of dq by 4 % (14 blocks a query, interpreted).
-
-Compiled for a GPU, or run slowly on the CPU when Triton was imported with TRITON_INTERPRET=1.
+First derivatives only. TRITON_INTERPRET=1 runs it slowly on a CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -37,11 +29,8 @@ from nsa.attention.gpu.launch import (
     dots,
     mix,
 )
-from nsa.attention.gpu.packed import pack
 from nsa.attention.gpu.shapes import Band, Shape
-from nsa.attention.gpu.tiles import tiles_for
-from nsa.attention.selection import ids_at, prefix_length, selected_ids
-from nsa.attention.sequences import places_of
+from nsa.attention.selection import prefix_length, selected_ids
 from nsa.attention.tensors import Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
@@ -124,7 +113,7 @@ def _gradients(
         dtype = torch.promote_types(*dtypes[2 * rule.branch : 2 * rule.branch + 2])
         dk, dv = attend_backward(shape, rule, rows, k, v, lse, dq, words, dtype)
         if rule.branch == 1 and index and not bits:
-            gathered = Index(entry=index[0], first=index[1], blocks=shape.pairs * shape.pair_blocks)
+            gathered = Index(entry=index[0], first=index[1], blocks=shape.pairs * shape.blocks)
             attend_gathered_backward(shape, rows, k, v, lse, gathered, dq, dk, dv)
         grads += [dk, dv]
     grads = [x.to(dtype) for x, dtype in zip(grads, dtypes, strict=True)]
@@ -203,7 +192,7 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
     elif shape.late:
         entries = shape.pairs * shape.late * shape.gathered_blocks
         kept.append(q.new_empty(entries, dtype=torch.int32))
-        kept.append(q.new_empty(shape.pairs * shape.pair_blocks + 1, dtype=torch.int32))
+        kept.append(q.new_empty(shape.pairs * shape.blocks + 1, dtype=torch.int32))
     return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
 
 
@@ -253,56 +242,3 @@ def nsa_attention_triton(
     if not want_ids:
         return out, None
     return out, _all_ids(chosen, shape)
-
-
-def attend_packed(
-    tensors: Tensors,
-    compressed: tuple[Tensor, Tensor],
-    lengths: Sequence[int],
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    want_ids: bool = True,
-) -> tuple[Tensor, Tensor | None]:
-    """NSA over sequences laid end to end, all of them in one pass.
-
-    Args:
-        tensors: All [T, ...].
-        compressed: Keys and values [C, G, D] of the blocks of each sequence, one after another.
-        lengths: Tokens of each sequence, none of them 0.
-        l: Here and below as `nsa_attention_triton`.
-        d: See l.
-        l_sel: See l.
-        n_sel: See l.
-        w: See l.
-        scale: See l.
-        want_ids: See l.
-
-    Returns:
-        `out` [T, H, D] in the dtype of q, and the selected block ids [T, G, n_sel] or None.
-    """
-    q, G = tensors.q, tensors.groups
-    _, H, D = q.shape
-    longest = max(lengths)
-    start = prefix_length(longest, l_sel, n_sel)
-    with torch.cuda.device_of(q):
-        packed = pack(
-            lengths, q.device, l=l, d=d, l_sel=l_sel, start=start, heads=H // G,
-            tiles=tiles_for(q.dtype, D),
-        )  # fmt: skip
-        shape = Shape(
-            B=1, S=longest, G=G, R=H // G, D=D, l=l, d=d, l_sel=l_sel, n_sel=n_sel, scale=scale,
-            start=start, packed=packed,
-        )  # fmt: skip
-        one = [x[None] for x in (q, *compressed, *tensors[3:])]
-        out, chosen = _NsaTritonFunction.apply(*one, shape, w)
-        if not want_ids:
-            return out[0], None
-        free = chosen[..., selection_rule.RULE.first :].transpose(0, 1)
-        free = free.reshape(shape.late, G, shape.free).long()
-        position = places_of(lengths, q.device, l, d).position
-        return out[0], ids_at(position, packed.token_of_late.long(), free, l_sel, n_sel)

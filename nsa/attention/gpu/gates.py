@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""How do three branches become one output, and one gradient three?
+"""Mix three branches into one output, and one gradient into three.
 
 Rows are (batch item, query, head); branch outputs [rows, D], gates and dots [rows, 3].
 """

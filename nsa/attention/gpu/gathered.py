@@ -11,9 +11,6 @@ the parts in their order.
 Chosen blocks lie wholly in the past of the queries that chose them, so there is no mask in time.
 Numbers of entries are divided within their pair, in 32 bits: a 64-bit division costs a GPU as much
 as a row's products.
-
-If PACKED, sequences lie end to end (packed.py): the pairs are the groups, T, J and the numbers of
-queries and blocks go over all sequences, and tables say which tokens they are.
 """
 
 import triton
@@ -35,33 +32,22 @@ def _rows_of(
 
 @triton.jit
 def _rows_of_pair(
-    token_ptr, S, G, T, start, rows,
-    M: tl.constexpr, R: tl.constexpr, F: tl.constexpr, PACKED: tl.constexpr,
+    S, G, T, start, rows, M: tl.constexpr, R: tl.constexpr, F: tl.constexpr
 ):  # fmt: skip
     """Of M rows of a pair's queries from `start` on: place, first choice, and which rows exist."""
     row_M = tl.program_id(0) * M + tl.arange(0, M)
     pair = tl.program_id(1).to(tl.int64)
     query_M, r_M = row_M // R, row_M % R
-    if PACKED:
-        token_M = tl.load(token_ptr + query_M, mask=row_M < rows, other=0).to(tl.int64)
-        at_M = token_M * G * R + pair * R + r_M
-    else:
-        at_M = (pair // G * S + start + query_M) * G * R + pair % G * R + r_M
+    at_M = (pair // G * S + start + query_M) * G * R + pair % G * R + r_M
     return at_M, (pair * T + query_M) * F * R + r_M, row_M < rows
-
-
-@triton.jit
-def _first_key(block, of_block_ptr, J, L_SEL: tl.constexpr, PACKED: tl.constexpr):
-    """First key of a block within its batch item; all packed sequences are one."""
-    return tl.load(of_block_ptr + block % J * 3) if PACKED else block % J * L_SEL
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def gathered_forward(
     q_ptr, k_ptr, v_ptr, part_ptr, part_lse_ptr, entry_ptr, entry_first_ptr, portion_block_ptr,
-    portion_first_ptr, of_block_ptr, S, G, J, T, start, blocks, log2_scale,
+    portion_first_ptr, S, G, J, T, start, blocks, log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    F: tl.constexpr, L_SEL: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
+    F: tl.constexpr, L_SEL: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """One block against one portion of its rows."""
     portion = tl.program_id(0)
@@ -69,8 +55,6 @@ def gathered_forward(
     if block < blocks:
         pair = (block // J).to(tl.int64)
         b, g = pair // G, pair % G
-        if PACKED:
-            start = tl.load(of_block_ptr + block % J * 3 + 1)
         first = tl.load(entry_first_ptr + block)
         count = tl.load(entry_first_ptr + block + 1) - first
         portion_row_M = (portion - tl.load(portion_first_ptr + block)) * M + tl.arange(0, M)
@@ -84,7 +68,7 @@ def gathered_forward(
             q_ptr + at_M[:, None] * D + x_D[None, :], mask=live_M[:, None] & wide_D, other=0.0
         )
         n_N = tl.arange(0, N)
-        key_at_N = b * S + _first_key(block, of_block_ptr, J, L_SEL, PACKED) + n_N
+        key_at_N = b * S + block % J * L_SEL + n_N
         key_at_N = key_at_N * G + g
         here_ND = (n_N < L_SEL)[:, None] & wide_D
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
@@ -107,12 +91,11 @@ def gathered_forward(
 
 @triton.jit(do_not_specialize=_SIZES)
 def merge(
-    part_ptr, part_lse_ptr, out_ptr, lse_ptr, token_ptr, S, G, T, start, rows,
+    part_ptr, part_lse_ptr, out_ptr, lse_ptr, S, G, T, start, rows,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, F: tl.constexpr,
-    PACKED: tl.constexpr,
 ):  # fmt: skip
     """Fold the F chosen blocks of each row into the output and log-sum-exp of its own blocks."""
-    at_M, choice_M, live_M = _rows_of_pair(token_ptr, S, G, T, start, rows, M, R, F, PACKED)
+    at_M, choice_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
     x_D = tl.arange(0, DP)
     live_MD = live_M[:, None] & (x_D < D)[None, :]
     own_M = tl.load(lse_ptr + at_M, mask=live_M, other=0.0)
@@ -139,10 +122,10 @@ def merge(
 @triton.jit(do_not_specialize=_SIZES)
 def gathered_backward(
     q_ptr, k_ptr, v_ptr, grad_ptr, lse_ptr, gate_ptr, dot_ptr, part_ptr, dk_ptr, dv_ptr, entry_ptr,
-    entry_first_ptr, portion_block_ptr, portion_first_ptr, of_block_ptr, S, G, J, T, start, blocks,
+    entry_first_ptr, portion_block_ptr, portion_first_ptr, S, G, J, T, start, blocks,
     log2_scale, scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    F: tl.constexpr, L_SEL: tl.constexpr, TILES: tl.constexpr, PACKED: tl.constexpr,
+    F: tl.constexpr, L_SEL: tl.constexpr, TILES: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Parts of dk and dv from one portion (TILES tiles) of a block's rows, and each row's dq."""
@@ -151,15 +134,13 @@ def gathered_backward(
     if block < blocks:
         pair = (block // J).to(tl.int64)
         b, g = pair // G, pair % G
-        if PACKED:
-            start = tl.load(of_block_ptr + block % J * 3 + 1)
         first = tl.load(entry_first_ptr + block)
         count = tl.load(entry_first_ptr + block + 1) - first
         row0 = (portion - tl.load(portion_first_ptr + block)) * (M * TILES)
         n_N = tl.arange(0, N)
         x_D = tl.arange(0, DP)
         wide_D = (x_D < D)[None, :]
-        key_at_N = b * S + _first_key(block, of_block_ptr, J, L_SEL, PACKED) + n_N
+        key_at_N = b * S + block % J * L_SEL + n_N
         key_at_N = key_at_N * G + g
         here_ND = (n_N < L_SEL)[:, None] & wide_D
         k_ND = tl.load(k_ptr + key_at_N[:, None] * D + x_D[None, :], mask=here_ND, other=0.0)
@@ -204,12 +185,11 @@ def gathered_backward(
 
 @triton.jit(do_not_specialize=_SIZES)
 def add_dq(
-    part_ptr, dq_ptr, token_ptr, S, G, T, start, rows,
+    part_ptr, dq_ptr, S, G, T, start, rows,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, F: tl.constexpr,
-    PACKED: tl.constexpr,
 ):  # fmt: skip
     """Add the F chosen blocks' shares to the gradient of each query."""
-    at_M, choice_M, live_M = _rows_of_pair(token_ptr, S, G, T, start, rows, M, R, F, PACKED)
+    at_M, choice_M, live_M = _rows_of_pair(S, G, T, start, rows, M, R, F)
     x_D = tl.arange(0, DP)
     live_MD = live_M[:, None] & (x_D < D)[None, :]
     to_MD = dq_ptr + at_M[:, None] * D + x_D[None, :]
@@ -223,16 +203,14 @@ def add_dq(
 
 @triton.jit(do_not_specialize=_SIZES)
 def add_dkdv(
-    part_dk_ptr, part_dv_ptr, dk_ptr, dv_ptr, portion_first_ptr, of_block_ptr, S, G, J,
-    D: tl.constexpr, DP: tl.constexpr, N: tl.constexpr, L_SEL: tl.constexpr, PACKED: tl.constexpr,
+    part_dk_ptr, part_dv_ptr, dk_ptr, dv_ptr, portion_first_ptr, S, G, J,
+    D: tl.constexpr, DP: tl.constexpr, N: tl.constexpr, L_SEL: tl.constexpr,
 ):  # fmt: skip
     """Add the parts of one block to the gradients of its keys and values."""
     block = tl.program_id(0)
     pair = (block // J).to(tl.int64)
     n_N = tl.arange(0, N).to(tl.int64)
-    s_N = _first_key(block, of_block_ptr, J, L_SEL, PACKED) + n_N
-    if PACKED:
-        S = tl.load(of_block_ptr + block % J * 3 + 2)
+    s_N = block % J * L_SEL + n_N
     x_D = tl.arange(0, DP)
     # The last block may be cut off by the end of the sequence; nobody has chosen it then.
     here_ND = ((n_N < L_SEL) & (s_N < S))[:, None] & (x_D < D)[None, :]

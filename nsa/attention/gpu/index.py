@@ -1,9 +1,8 @@
-"""Which entries met this block? The selection turned round, on the device and without a wait.
+"""Invert the selection on the device: the entries that met each block.
 
 An *entry* is one choice: query t of pair n = b * G + g chose a block in slot f; its number is
-(n * T + (t - start)) * F + f. A *block* is numbered n * J + j. The entries are sorted by block, and
-the work is cut into portions of a fixed number of rows (entry, head). How many portions there are
-depends on the data; as many programs as there could be are started, and the rest end at once.
+(n * T + (t - start)) * F + f. A *block* is n * J + j. Entries are sorted by block and cut into
+portions of rows (entry, head). As many programs start as there could be portions.
 """
 
 from __future__ import annotations
@@ -44,21 +43,18 @@ class Index:
     blocks: int
 
 
-def invert(chosen_NTF: Tensor, J: int, first_T: Tensor | None = None) -> Index:
+def invert(chosen_NTF: Tensor, J: int) -> Index:
     """Sort the choices by block; within a block they keep their order, so results repeat.
 
     Args:
         chosen_NTF: Block of each choice.
         J: Blocks of a pair.
-        first_T: What numbers the blocks of each query's sequence begin with, where several are
-            packed.
     """
     N = chosen_NTF.shape[0]
     device = chosen_NTF.device
     blocks = N * J
     pair = torch.arange(N, device=device, dtype=torch.int32)[:, None, None]
-    first = pair * J if first_T is None else pair * J + first_T[:, None]
-    by_block, entry = (chosen_NTF + first).flatten().sort(stable=True)
+    by_block, entry = (chosen_NTF + pair * J).flatten().sort(stable=True)
     edges = torch.arange(blocks + 1, device=device, dtype=torch.int32)
     place = torch.searchsorted(by_block, edges, out_int32=True)
     return Index(entry=entry.to(torch.int32), first=place, blocks=blocks)

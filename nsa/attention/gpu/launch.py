@@ -34,9 +34,9 @@ def attend(
     tile = tiles_for(q.dtype, shape.D).forward
     out = torch.empty_like(q)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
-    programs, tiles = shape.programs("forward", shape.S * shape.R, tile.rows)
+    programs = triton.cdiv(shape.S * shape.R, tile.rows)
     band.band_forward[(programs, shape.pairs)](
-        q, k, v, words, out, lse, tiles, shape.table("sequences"), shape.end, k.shape[1], shape.G,
+        q, k, v, words, out, lse, shape.S, k.shape[1], shape.G,
         rule.prefix, shape.start, shape.scale * _LOG2_E,
         M=tile.rows, N=tile.keys, PRECISION="ieee", **shape.constants(), **rule.constants(),
         **tile.options(),
@@ -74,22 +74,21 @@ def attend_backward(
     K, log2_scale = k.shape[1], shape.scale * _LOG2_E
     constants = {**shape.constants(), **rule.constants(), "BRANCH": rule.branch}
     inputs = (rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, words)
-    sequences = shape.table("sequences")
-    programs, tiles = shape.programs("dq", shape.S * shape.R, table.dq.rows)
+    programs = triton.cdiv(shape.S * shape.R, table.dq.rows)
     band.band_dq[(programs, shape.pairs)](
-        *inputs, dq, tiles, sequences, shape.end, K, shape.G, rule.prefix, shape.start,
+        *inputs, dq, shape.S, K, shape.G, rule.prefix, shape.start,
         log2_scale, shape.scale,
         M=table.dq.rows, N=table.dq.keys, ADD=rule.branch > 0, PRECISION="ieee", **constants,
         **table.dq.options(),
     )  # fmt: skip
-    programs, tiles = shape.programs(rule.key_tiles, K, table.dkdv.keys)
+    programs = triton.cdiv(K, table.dkdv.keys)
     chunk = rule.chunk(shape.S, programs * shape.pairs)
     parts = triton.cdiv(shape.S, chunk)
     dtype = torch.float32 if rule.summed or parts > 1 else dtype
     dk, dv = (k.new_empty((parts, *k.shape), dtype=dtype) for _ in range(2))
     if K:
         band.band_dkdv[(programs, parts, shape.pairs)](
-            *inputs, dk, dv, tiles, sequences, shape.end, K, shape.B, shape.G, rule.prefix,
+            *inputs, dk, dv, shape.S, K, shape.B, shape.G, rule.prefix,
             shape.start, chunk, log2_scale, shape.scale,
             M=table.dkdv.rows, N=table.dkdv.keys, PRECISION="ieee", **constants,
             **table.dkdv.options(),
@@ -114,53 +113,23 @@ def choose(
     words = q.new_empty(shape.pairs, T, dtype=torch.int64) if as_words else None
     width = padded(J)
     rows = max(1, _CHOICE_NUMBERS // width)
-    stretches = _stretches(shape, tile.rows)
-    score = q.new_empty(shape.pairs * stretches[0].queries * J, dtype=torch.float32)
-    tiles, sequences = shape.table("scores"), shape.table("sequences")
-    for at in stretches:
-        scores.block_scores[(at.tiles, triton.cdiv(J, tile.keys), shape.pairs)](
-            q, k, lse, score, tiles, sequences, shape.S, k.shape[1], shape.G, J, at.queries,
-            at.first, shape.scale * _LOG2_E,
+    # So many queries at a time that their scores stay within `_SCORE_BYTES`.
+    most = max(1, _SCORE_BYTES // max(1, 4 * shape.pairs * J))
+    score = q.new_empty(shape.pairs * min(most, T) * J, dtype=torch.float32)
+    for first in range(shape.start, shape.S, most):
+        count = min(most, shape.S - first)
+        grid = (triton.cdiv(count, tile.rows), triton.cdiv(J, tile.keys), shape.pairs)
+        scores.block_scores[grid](
+            q, k, lse, score, shape.S, k.shape[1], shape.G, J, count, first, shape.scale * _LOG2_E,
             M=tile.rows, N=tile.keys, L=shape.l, STEP=shape.d, L_SEL=shape.l_sel, PRECISION="ieee",
             **shape.constants(), **tile.options(),
         )  # fmt: skip
-        scores.choose_blocks[(triton.cdiv(at.queries, rows), shape.pairs)](
-            score, chosen, words, tiles, sequences, shape.end, J, at.queries, at.first,
-            shape.start,
+        scores.choose_blocks[(triton.cdiv(count, rows), shape.pairs)](
+            score, chosen, words, shape.S, J, count, first, shape.start,
             FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
-            WORDS=as_words, TILE=0 if shape.packed is None else tile.rows,
+            WORDS=as_words,
         )  # fmt: skip
     return chosen, words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretch:
-    """Queries whose block scores are in memory together.
-
-    Attributes:
-        first: Number of the first query; of packed sequences, of the first tile.
-        queries: How many; of packed sequences whole tiles, some of whose queries do not exist.
-        tiles: Of the scores.
-    """
-
-    first: int
-    queries: int
-    tiles: int
-
-
-def _stretches(shape: Shape, rows: int) -> list[_Stretch]:
-    """All queries that choose, so many at a time that their scores stay within `_SCORE_BYTES`."""
-    most = max(1, _SCORE_BYTES // max(1, 4 * shape.pairs * shape.blocks))
-    if shape.packed is None:
-        counts = {t: min(most, shape.S - t) for t in range(shape.start, shape.S, most)}
-        return [
-            _Stretch(first=t, queries=count, tiles=triton.cdiv(count, rows))
-            for t, count in counts.items()
-        ]
-    tiles = len(shape.packed.scores)
-    most = max(1, most // rows)
-    counts = {t: min(most, tiles - t) for t in range(0, tiles, most)}
-    return [_Stretch(first=t, queries=count * rows, tiles=count) for t, count in counts.items()]
 
 
 def attend_gathered(
@@ -169,20 +138,20 @@ def attend_gathered(
     """Add the chosen blocks to the output and log-sum-exp of the own ones, in place."""
     pairs, T, F = chosen.shape
     tile = tiles_for(q.dtype, shape.D).gathered
-    index = invert(chosen, shape.pair_blocks, shape.table("block_of_late"))
+    index = invert(chosen, shape.blocks)
     portions = cut(index, shape.R, tile.rows)
     part = q.new_empty(pairs * T * F * shape.R, shape.D)
     part_lse = part.new_empty(len(part), dtype=torch.float32)
     gathered.gathered_forward[(portions.most,)](
         q, k, v, part, part_lse, index.entry, index.first, portions.block, portions.first,
-        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.S, shape.G, shape.blocks, T, shape.start, index.blocks,
         shape.scale * _LOG2_E,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, PRECISION="ieee",
         **shape.constants(), **tile.options(),
     )  # fmt: skip
     rows = T * shape.R
     gathered.merge[(triton.cdiv(rows, 32), pairs)](
-        part, part_lse, out, lse, shape.table("token_of_late"), shape.S, shape.G, T, shape.start,
+        part, part_lse, out, lse, shape.S, shape.G, T, shape.start,
         rows, M=32, F=F, **shape.constants(),
     )  # fmt: skip
     return index
@@ -208,21 +177,20 @@ def attend_gathered_backward(
     gathered.gathered_backward[(portions.most,)](
         rows.q, k, v, rows.grad, lse, rows.gates, rows.dots, part, part_dk, part_dv, index.entry,
         index.first, portions.block, portions.first,
-        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks, T, shape.start, index.blocks,
+        shape.S, shape.G, shape.blocks, T, shape.start, index.blocks,
         shape.scale * _LOG2_E, shape.scale,
         M=tile.rows, N=padded(shape.l_sel), F=F, L_SEL=shape.l_sel, TILES=_GATHERED_TILES,
         PRECISION="ieee", **shape.constants(), **tile.options(),
     )  # fmt: skip
     count = T * shape.R
     gathered.add_dq[(triton.cdiv(count, 32), pairs)](
-        part, dq, shape.table("token_of_late"), shape.S, shape.G, T, shape.start, count,
+        part, dq, shape.S, shape.G, T, shape.start, count,
         M=32, F=F, **shape.constants(),
     )  # fmt: skip
     gathered.add_dkdv[(index.blocks,)](
         part_dk, part_dv, dk, dv, portions.first,
-        shape.table("of_block"), shape.S, shape.G, shape.pair_blocks,
+        shape.S, shape.G, shape.blocks,
         D=shape.D, DP=padded(shape.D), N=padded(shape.l_sel), L_SEL=shape.l_sel,
-        PACKED=shape.packed is not None,
     )  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 # mypy: allow-untyped-defs
-"""Which keys does a query of a band see, and where do they lie? The rule is in band.py."""
+"""The keys that a query of a band sees (the rule is in band.py)."""
 
 import triton
 import triton.language as tl
@@ -13,15 +13,9 @@ def first_position(t, prefix, ALIGN: tl.constexpr, BACK: tl.constexpr):
 
 @triton.jit
 def visible(
-    t,
-    s,
-    K,
-    prefix,
-    ALIGN: tl.constexpr,
-    BACK: tl.constexpr,
-    STRIDE: tl.constexpr,
-    REACH: tl.constexpr,
-):
+    t, s, K, prefix,
+    ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
+):  # fmt: skip
     """Which queries see which keys by their position; t and s broadcast to a matrix."""
     at = s * STRIDE + REACH
     return (at <= t) & (at >= first_position(t, prefix, ALIGN, BACK)) & (s < K)
@@ -29,17 +23,9 @@ def visible(
 
 @triton.jit
 def all_visible(
-    t_first,
-    t_last,
-    s0,
-    K,
-    prefix,
-    N: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BACK: tl.constexpr,
-    STRIDE: tl.constexpr,
-    REACH: tl.constexpr,
-):
+    t_first, t_last, s0, K, prefix, N: tl.constexpr,
+    ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
+):  # fmt: skip
     """Whether every query of [t_first, t_last] sees all keys of the tile at s0."""
     low = tl.maximum(
         first_position(t_first, prefix, ALIGN, BACK), first_position(t_last, prefix, ALIGN, BACK)
@@ -50,13 +36,9 @@ def all_visible(
 
 @triton.jit
 def has_one_key(
-    t,
-    prefix,
-    ALIGN: tl.constexpr,
-    BACK: tl.constexpr,
-    STRIDE: tl.constexpr,
-    REACH: tl.constexpr,
-):
+    t, prefix,
+    ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
+):  # fmt: skip
     """Whether a query sees a single key by position: its score moves nothing (ds is 0).
 
     Without this the difference of two sums would leave their rounding. Such a query is never in a
@@ -68,31 +50,9 @@ def has_one_key(
 
 
 @triton.jit
-def of_tile(tile_ptr, sequence_ptr, KEYS: tl.constexpr):
-    """Of this program's tile of packed sequences.
-
-    Its number within its sequence, the sequence's first token, tokens, first key, keys and first
-    query that chooses.
-    """
-    tile = tile_ptr + tl.program_id(0).to(tl.int64) * 2
-    sequence = sequence_ptr + tl.load(tile).to(tl.int64) * 5
-    first_token, first_key = tl.load(sequence), tl.load(sequence + KEYS)
-    return (
-        tl.load(tile + 1), first_token.to(tl.int64), tl.load(sequence + 1), first_key.to(tl.int64),
-        tl.load(sequence + KEYS + 1), tl.load(sequence + 4),
-    )  # fmt: skip
-
-
-@triton.jit
-def first_of(item, size, PACKED: tl.constexpr):
-    """First token or key of a batch item; a packed sequence comes with its own."""
-    return item if PACKED else item * size
-
-
-@triton.jit
-def words_of(word_ptr, item, t_M, S, start, PACKED: tl.constexpr):
+def words_of(word_ptr, pair, t_M, S, start):
     """The chosen blocks of each row's query as bits; all of them before `start`."""
-    at_M = word_ptr + first_of(item, S - start, PACKED) + (t_M - start)
+    at_M = word_ptr + pair * (S - start) + (t_M - start)
     return tl.load(at_M, mask=(t_M >= start) & (t_M < S), other=-1)
 
 
@@ -107,16 +67,9 @@ def is_chosen(word, s, s0, N: tl.constexpr, BLOCK: tl.constexpr):
 
 @triton.jit
 def key_range(
-    t_first,
-    t_last,
-    K,
-    prefix,
-    N: tl.constexpr,
-    ALIGN: tl.constexpr,
-    BACK: tl.constexpr,
-    STRIDE: tl.constexpr,
-    REACH: tl.constexpr,
-):
+    t_first, t_last, K, prefix, N: tl.constexpr,
+    ALIGN: tl.constexpr, BACK: tl.constexpr, STRIDE: tl.constexpr, REACH: tl.constexpr,
+):  # fmt: skip
     """Begin and end of the keys that some query of [t_first, t_last] sees."""
     low = tl.maximum(first_position(t_first, prefix, ALIGN, BACK) - REACH, 0)
     end = tl.where(t_last >= REACH, (t_last - REACH) // STRIDE + 1, 0)

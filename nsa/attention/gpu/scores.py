@@ -1,28 +1,21 @@
 # mypy: allow-untyped-defs
-"""Which blocks do the queries beyond the dense prefix choose?
+"""Score and choose blocks for the queries beyond the dense prefix.
 
-Scores are computed again from q, the compressed keys and their log-sum-exp, one small product per
-offset between a selection block and the compressed blocks that overlap it (Eq. 9 and 10), so the
-probabilities themselves are never stored. Neither are the scores of all queries: a long sequence
-goes through both kernels a stretch of queries at a time.
-
-Of packed sequences (band.py) a stretch is made of whole tiles, each of one sequence: `first` is the
-number of its first tile, and the scores of a tile stand below those of the one before.
+Scores are computed again from q, the compressed keys and their log-sum-exp, one product per offset
+(Eq. 9 and 10). Probabilities are never stored; long sequences go a stretch of queries at a time.
 """
 
 import triton
 import triton.language as tl
-
-from nsa.attention.gpu.positions import first_of
 
 _SIZES = ["S", "C", "G", "J", "T", "first", "start"]
 
 
 @triton.jit(do_not_specialize=_SIZES)
 def block_scores(
-    q_ptr, k_ptr, lse_ptr, score_ptr, tile_ptr, sequence_ptr, S, C, G, J, T, first, log2_scale,
+    q_ptr, k_ptr, lse_ptr, score_ptr, S, C, G, J, T, first, log2_scale,
     R: tl.constexpr, D: tl.constexpr, DP: tl.constexpr, M: tl.constexpr, N: tl.constexpr,
-    L: tl.constexpr, STEP: tl.constexpr, L_SEL: tl.constexpr, PACKED: tl.constexpr,
+    L: tl.constexpr, STEP: tl.constexpr, L_SEL: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Scores [B, G, T, J] of the queries from `first` on, M of them and N blocks.
@@ -33,13 +26,6 @@ def block_scores(
     OVERLAP: tl.constexpr = L // STEP
     pair = tl.program_id(2).to(tl.int64)
     b, g = pair // G, pair % G
-    item, key_item, rows = b, b, T
-    if PACKED:
-        tile = tile_ptr + (first + tl.program_id(0)).to(tl.int64) * 2
-        sequence = sequence_ptr + tl.load(tile).to(tl.int64) * 5
-        first = tl.load(tile + 1) - tl.program_id(0) * M
-        item, T = tl.load(sequence).to(tl.int64), tl.load(sequence + 1) - first
-        key_item, C = tl.load(sequence + 2).to(tl.int64), tl.load(sequence + 3)
     t_M = first + tl.program_id(0) * M + tl.arange(0, M)
     j_N = tl.program_id(1) * N + tl.arange(0, N)
     t_last = tl.minimum(first + tl.program_id(0) * M + M, first + T) - 1
@@ -55,7 +41,7 @@ def block_scores(
                     count += 1
             i_N = j_N * A + offset
             inside_N = (i_N >= 0) & (i_N < C)
-            key_at_N = (first_of(key_item, C, PACKED) + i_N) * G + g
+            key_at_N = (b * C + i_N) * G + g
             k_ND = tl.load(
                 k_ptr + key_at_N[:, None] * D + x_D[None, :],
                 mask=inside_N[:, None] & wide_D,
@@ -63,7 +49,7 @@ def block_scores(
             )
             seen_MN = inside_N[None, :] & ((i_N * STEP + L - 1)[None, :] <= t_M[:, None])
             for r in range(R):
-                at_M = (first_of(item, S, PACKED) + t_M) * G * R + g * R + r
+                at_M = (b * S + t_M) * G * R + g * R + r
                 q_MD = tl.load(
                     q_ptr + at_M[:, None] * D + x_D[None, :],
                     mask=live_M[:, None] & wide_D,
@@ -73,7 +59,7 @@ def block_scores(
                 logit_MN = tl.dot(q_MD, tl.trans(k_ND), input_precision=PRECISION) * log2_scale
                 p_MN = tl.exp2(tl.where(seen_MN, logit_MN - lse_M[:, None], float("-inf")))
                 score_MN += p_MN * count
-        to_M = pair * rows + (t_M - first)
+        to_M = pair * T + (t_M - first)
         tl.store(
             score_ptr + to_M[:, None] * J + j_N[None, :],
             score_MN,
@@ -83,31 +69,21 @@ def block_scores(
 
 @triton.jit(do_not_specialize=_SIZES)
 def choose_blocks(
-    score_ptr, chosen_ptr, word_ptr, tile_ptr, sequence_ptr, S, J, T, first, start,
+    score_ptr, chosen_ptr, word_ptr, S, J, T, first, start,
     FREE: tl.constexpr, FIRST: tl.constexpr, RECENT: tl.constexpr, M: tl.constexpr,
-    JP: tl.constexpr, L_SEL: tl.constexpr, WORDS: tl.constexpr, TILE: tl.constexpr,
+    JP: tl.constexpr, L_SEL: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
     """The FIRST blocks, then the FREE best, ties to the lower: [B * G, S - start, FIRST + FREE].
 
     Of the T queries from `first` on, whose scores are there: [B * G, T, J].
     The RECENT blocks up to the query's own stand for no choice. With WORDS also every block that a
-    query selects, the recent ones too, as bits of [B * G, S - start]. TILE is how many queries a
-    tile of packed sequences has, 0 where none are packed.
+    query selects, the recent ones too, as bits of [B * G, S - start].
     """
     query_M = tl.program_id(0) * M + tl.arange(0, M)
     pair = tl.program_id(1).to(tl.int64)
-    if TILE:
-        live_M = query_M < T
-        tile_M = tile_ptr + (first + query_M // TILE).to(tl.int64) * 2
-        sequence_M = sequence_ptr + tl.load(tile_M, mask=live_M, other=0).to(tl.int64) * 5
-        t_M = tl.load(tile_M + 1, mask=live_M, other=0) + query_M % TILE
-        live_M = live_M & (t_M < tl.load(sequence_M + 1))
-        row_M = pair * (S - start) + (tl.load(sequence_M + 4) + (t_M - start))
-        own_M = t_M // L_SEL
-    else:
-        row_M = pair * (S - start) + (first - start) + query_M
-        live_M = query_M < T
-        own_M = (first + query_M) // L_SEL
+    row_M = pair * (S - start) + (first - start) + query_M
+    live_M = query_M < T
+    own_M = (first + query_M) // L_SEL
     j_P = tl.arange(0, JP)
     may_MP = (j_P >= FIRST)[None, :] & (j_P[None, :] <= (own_M - RECENT)[:, None])
     score_MP = tl.load(

@@ -1,9 +1,7 @@
-"""How large is a tile of each kernel? A table by width of the numbers and of the heads.
+"""Tile sizes of each kernel, by width of the numbers and of the heads.
 
-No autotuning: the first step of a run costs what every step costs, and a run repeats itself. The
-sizes are those that compile for sm_80 and sm_90 within their shared memory (a test compiles them).
-Those for 16 bits and D up to 64 are the fastest, or within 2 %, of what `bench/gpu.py` tried on an
-H200 at D = 64; the others were chosen by what fits.
+A table instead of autotuning: runs repeat themselves. All sizes compile for sm_80 and sm_90. Those
+for 16 bits and D up to 64 were measured on an H200 (bench/gpu.py); the others fit.
 """
 
 import functools

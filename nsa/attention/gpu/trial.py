@@ -1,17 +1,12 @@
-"""Are the Triton kernels right and faster here? The trial behind a proof (nsa/attention/proof.py).
+"""Check on this machine that the Triton kernels are right, and measure whether they are faster.
 
-*Right*: outputs and all gradients, from equally rounded inputs, against the fp32 `reference` over a
-table of odd shapes that reaches every kernel in both forms of the selected branch and with several
-(batch item, group) pairs; at a long sequence against the torch backend, and against the reference
-at sampled queries. A query that stands between two blocks of nearly equal score may choose either,
-and such queries must be few. What it chose must be what the rule allows, and score nearly as much
-as what was wanted: one query of each block that errs is few, too. Its row is compared with what the
-reference makes of that choice.
-Memory is handed out full of NaN and of huge integers, so a kernel that reads what nobody wrote is
-found out, and so is one that writes to its inputs. *Faster*: forward + backward at the shapes of
-the 125M model against the torch backend, medians of CUDA-event timings.
+*Right*: output and all gradients against the fp32 `reference`, from equally rounded inputs, over
+shapes that reach every kernel; a long sequence against the torch backend, and against the reference
+at sampled queries. A query between two blocks of nearly equal score may choose either one: such
+queries must be few, and are left out. New memory is filled with NaN meanwhile, so that a kernel
+that reads unwritten memory is found. *Faster*: medians of CUDA-event timings of forward + backward.
 
-Under TRITON_INTERPRET=1 on a CPU the first part runs on tiny shapes; nothing is timed there.
+Under TRITON_INTERPRET=1 on a CPU only tiny shapes are compared, and nothing is timed.
 """
 
 from __future__ import annotations
@@ -19,27 +14,21 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
-from nsa.attention.compression import compressed_length
-from nsa.attention.gpu.cases import (
-    INTERPRETED,
-    LONG,
-    ON_GPU,
-    TIMED,
-    Case,
-    attend,
-    draw_inputs,
-    forward_backward,
-)
+from nsa.attention.compression import compress_tokens
 from nsa.attention.gpu.compilation import compile_together, rehearse
-from nsa.attention.precision import products
-from nsa.attention.reference import scores_of_blocks, seen_blocks, select
+from nsa.attention.gpu.function import nsa_attention_triton
+from nsa.attention.kernels import Kernels
+from nsa.attention.precision import exact_products
+from nsa.attention.reference import nsa_attention_reference
+from nsa.attention.tensors import Tensors
+from nsa.attention.torch_backend import nsa_attention_torch
 
 # Largest relative error of the output and of gradients.
 TOLERANCES = {
@@ -48,116 +37,138 @@ TOLERANCES = {
     torch.bfloat16: (1.5e-2, 2e-2),
 }
 WORST_ROW_X = 2.5
-"""Times these, of a single head of a single token: a few wrong ones of many drown in the whole."""
-NEAR = 8
-"""Positions, up to which away rows are alike."""
-FEWEST_SAME = 0.98
-MOST_LOST = 2e-5
-"""Of the score of the blocks that a query should have chosen: by so much may others score less.
-Products of TF32 lose 1e-6, scores with a noise of 1e-5 as much; the next best block for the last of
-sixteen loses 9e-5 and more."""
-SAMPLED_ROWS = 64
+"""Times these for a single row: a few wrong rows of many vanish in the norm of all."""
+FEWEST_SAME = 0.99
+"""Share of queries that choose the same blocks; one wrong query of each block is more."""
+_NEAR = 8
+"""Rows up to so many positions away are of about one size."""
 _WARM_UP, _REPEATS = 5, 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Shapes and sizes of one comparison; the paper's sizes and the trainer's heads by default."""
+
+    S: int
+    B: int = 1
+    H: int = 12
+    G: int = 2
+    D: int = 64
+    l: int = 32  # noqa: E741
+    d: int = 16
+    l_sel: int = 64
+    n_sel: int = 16
+    w: int = 512
+
+    def options(self) -> dict[str, Any]:
+        """The arguments of a backend besides tensors."""
+        names = ("l", "d", "l_sel", "n_sel", "w")
+        return {name: getattr(self, name) for name in names} | {"scale": self.D**-0.5}
+
+
+_SMALL: dict[str, Any] = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
+_ODD: dict[str, Any] = {"H": 3, "G": 1, "D": 40, "l": 8, "d": 4, "l_sel": 12, "n_sel": 4, "w": 7}
+# Beyond 32 blocks the selected branch takes its other form.
+ON_GPU: dict[torch.dtype, tuple[Case, ...]] = {
+    torch.bfloat16: (
+        *(Case(S=S, B=2) for S in (1, 33, 1025, 1500, 2048, 2500)),
+        Case(S=2500, H=6, G=1),
+        Case(S=1500, H=4, G=4),
+        Case(S=1500, H=16, G=1),
+    ),
+    torch.float32: (
+        *(Case(S=S) for S in (31, 1500, 2048)),
+        Case(S=2500, B=2),
+        Case(S=300, **_ODD),
+        Case(S=900, **_ODD),
+    ),
+    torch.float16: (Case(S=1500), Case(S=2500, B=2)),
+}
+LONG = Case(S=8192)
+INTERPRETED: dict[torch.dtype, tuple[Case, ...]] = {
+    torch.float32: (
+        Case(S=100, H=6, G=1, D=8, **_SMALL),
+        Case(S=7, H=2, G=1, D=8, **_SMALL),
+    ),
+    torch.float16: (Case(S=70, H=2, G=1, D=8, **_SMALL),),
+}
+TIMED: dict[torch.dtype, tuple[Case, ...]] = {
+    torch.bfloat16: (Case(S=2048, B=2), LONG),
+    torch.float16: (Case(S=2048, B=2), LONG),
+    torch.float32: (Case(S=2048, B=2),),
+}
+
+
+def draw_inputs(case: Case, dtype: torch.dtype, device: torch.device) -> list[Tensor]:
+    """q, six keys and values, gates, compressed keys and values, in a dtype."""
+    generator = torch.Generator(device=device).manual_seed(case.S)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, device=device, generator=generator).to(dtype)
+
+    q = draw(case.B, case.S, case.H, case.D)
+    keys_values = [draw(case.B, case.S, case.G, case.D) for _ in range(6)]
+    gates = draw(case.B, case.S, case.H, 3).sigmoid()
+    # Rounded before either backend starts: else the rounding would decide near ties.
+    blocks = [compress_tokens(x, case.l, case.d).to(dtype) for x in keys_values[:2]]
+    return [q, *keys_values, gates, *blocks]
+
+
+def attend(backend: str, tensors: Sequence[Tensor], **options: Any) -> tuple[Tensor, Tensor | None]:
+    """Output and block ids of a backend, called directly."""
+    if backend == "triton":
+        return nsa_attention_triton(Tensors(*tensors), **options)
+    if backend == "torch":
+        return nsa_attention_torch(Tensors(*tensors), kernels=Kernels(), **options)
+    return nsa_attention_reference(Tensors(*tensors), **options)
+
+
+def forward_backward(
+    case: Case, backend: str, dtype: torch.dtype, device: torch.device, *, backward: bool = True
+) -> Callable[[], object]:
+    """A whole call of one backend, compression included, with or without its gradients."""
+    leaves = [x.requires_grad_(backward) for x in draw_inputs(case, dtype, device)[:-2]]
+    grad = torch.randn(case.B, case.S, case.H, case.D, device=device).to(dtype)
+    options = case.options() | ({"want_ids": False} if backend == "triton" else {})
+
+    def step() -> object:
+        with torch.set_grad_enabled(backward):
+            out, _ = attend(backend, leaves, **options)
+        return torch.autograd.grad(out, leaves, grad) if backward else out
+
+    return step
+
+
 def relative_error(got: Tensor, wanted: Tensor, share: float = 1.0) -> float:
-    """Norm of the difference over that of what is wanted; small where both are nearly nothing.
+    """Norm of the difference over the norm of `wanted`; small where both are nearly zero.
 
     Args:
-        got: What is looked at.
+        got: What is checked.
         wanted: What is believed.
-        share: Of the queries, those whose gradient is not zero, which nearly nothing goes by.
+        share: Of the queries, those whose gradient is not zero.
     """
     least = 1e-3 * (wanted.numel() * share) ** 0.5
     return float((got.float() - wanted.float()).norm() / wanted.float().norm().clamp_min(least))
 
 
-def worst_row_error(
-    got: Tensor, wanted: Tensor, near: int | None = None, lengths: Sequence[int] = ()
-) -> float:
-    """Largest norm of the difference of one row (the last dimension), over what rows are like.
-
-    That is its own norm and the root mean square of others: rows of which nearly nothing is left by
-    cancellation are as exact as the others, not more.
+def worst_row_error(got: Tensor, wanted: Tensor, near: int | None = None) -> float:
+    """Largest difference of one row [..., D], over its own norm and that of the rows around it.
 
     Args:
-        got: What is looked at [B, S, H, D].
+        got: What is checked [B, S, H, D].
         wanted: What is believed.
-        near: How far away the others are, in positions: few queries see the last keys, whose
-            gradients would be small beside those of all. All unless given.
-        lengths: Of the sequences that lie end to end: those nearby are of the same one.
+        near: How many positions away "around" is, since few queries see the last keys; None = all.
     """
     wanted = wanted.float()
     norms = wanted.norm(dim=-1)
     squares = norms.square().mean((0, 2))
-    squares = squares.mean() if near is None else _mean_nearby(squares, near, lengths)[:, None]
+    if near is None:
+        squares = squares.mean()
+    else:
+        sizes = {"stride": 1, "padding": near, "count_include_pad": False}
+        squares = avg_pool1d(squares[None, None], 2 * near + 1, **sizes)[0, 0, :, None]  # type: ignore[arg-type]
     usual = squares.sqrt() + 1e-3 * wanted.shape[-1] ** 0.5
-    worst = (got.float() - wanted).norm(dim=-1).div_(norms + usual)
-    return float(worst.max())  # NaN where one is
-
-
-def _mean_nearby(x_S: Tensor, near: int, lengths: Sequence[int]) -> Tensor:
-    """Mean of those up to `near` places away in the same sequence, each its own."""
-    means = [
-        avg_pool1d(x[None, None], 2 * near + 1, stride=1, padding=near, count_include_pad=False)
-        for x in x_S.split(list(lengths) or len(x_S))
-        if len(x)
-    ]
-    return torch.cat(means, -1)[0, 0]
-
-
-@torch.no_grad()
-def lost_score(
-    case: Case, inputs: Sequence[Tensor], ids: Tensor, wanted: Tensor, rows: Tensor | None = None
-) -> float:
-    """How much less the chosen blocks of a query score than those that were wanted, as a share.
-
-    Args:
-        case: Shapes and sizes.
-        inputs: As `draw_inputs` gives them.
-        ids: Block ids that were chosen [B, S, G, n_sel], or those of `rows`.
-        wanted: Those that should have been.
-        rows: Positions of the queries that are compared; all unless given.
-
-    Returns:
-        The most of all queries; infinity where one chose what no scores would have it choose.
-    """
-    q, k_blocks, G = inputs[0].float(), inputs[-2].float(), case.G
-    places = torch.arange(case.S, device=q.device) if rows is None else rows
-    differ_Q, most = (ids != wanted).flatten(2).any(-1).any(0), 0.0
-    begin = block = 0
-    for length in case.lengths or (case.S,):
-        compressed = compressed_length(length, case.l, case.d)
-        here = differ_Q & (places >= begin) & (places < begin + length)
-        positions = places[here] - begin
-        if len(positions):
-            keys = k_blocks[:, block : block + compressed].repeat_interleave(case.H // G, dim=2)
-            seen = seen_blocks(positions, compressed, case.l, case.d)
-            sizes = {"l": case.l, "d": case.d, "l_sel": case.l_sel, "scale": case.D**-0.5}
-            scores = scores_of_blocks(
-                q[:, begin + positions], keys, seen, G, -(-length // case.l_sel), **sizes
-            )
-            most = max(most, _lost(case, scores, positions, ids[:, here], wanted[:, here]))
-        begin, block = begin + length, block + compressed
-    return most
-
-
-def _lost(case: Case, scores: Tensor, positions: Tensor, ids: Tensor, wanted: Tensor) -> float:
-    """As `lost_score`, of queries at some positions of one sequence and their block scores."""
-
-    def marked(chosen: Tensor) -> Tensor:
-        # The last column is of what is no block.
-        none = scores.new_zeros(*scores.shape[:-1], scores.shape[-1] + 1)
-        there = chosen.where((chosen >= 0) & (chosen < scores.shape[-1]), scores.shape[-1])
-        return none.scatter(-1, there, 1.0)[..., :-1]
-
-    # By the rule, and what is left by these marks alone: it is that choice, if it can be one.
-    if not torch.equal(select(marked(ids), case.l_sel, case.n_sel, positions), ids):
-        return float("inf")
-    least = torch.finfo(scores.dtype).tiny
-    of_ids, of_wanted = ((scores * marked(x)).sum(-1) for x in (ids, wanted))
-    lost = (of_wanted - of_ids) / of_wanted.clamp_min(least)
-    return float(lost.clamp_min(0).nan_to_num(nan=float("inf")).max())
+    return float(((got.float() - wanted).norm(dim=-1) / (norms + usual)).max())  # NaN where one is
 
 
 def compare(
@@ -175,143 +186,82 @@ def compare(
         case: Shapes and sizes.
         dtype: Of the inputs.
         device: Where both compute.
-        ours: The backend that is looked at.
+        ours: The backend that is checked.
         against: The one that is believed, from the same numbers: `reference` in fp32, or `torch`.
-        rows: Positions of the queries that are compared; all unless given. With rows the gradient
-            of every other query is zero, so keys and values are compared in full.
+        rows: Positions of the queries that are compared; all unless given. Keys and values are
+            compared in full: the gradient of every other query is zero.
     """
-    inputs = draw_inputs(case, dtype, device)
-    got, (out, ids) = _attend_spoilt(case, inputs, ours)
-    single = against == "reference"
-    wanted = _leaves(inputs, torch.float32 if single else dtype)
+    inputs, single = draw_inputs(case, dtype, device), against == "reference"
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    believed = [
+        x.to(torch.float32 if single else dtype, copy=True).requires_grad_() for x in inputs
+    ]
+    with _spoilt_memory():
+        out, ids = _attend_blocks(case, leaves, ours)
     sampled = {"rows": rows} if single and rows is not None else {}
-    expected, expected_ids = attend(case, wanted, against, **sampled)
-    here = slice(None) if rows is None else rows
-    there = slice(None) if sampled else here
-    same_BSG = (ids[:, here] == expected_ids[:, there]).all(-1)
-    same = int(same_BSG.sum()) / same_BSG.numel()  # a GPU's mean of ones may be less than 1
-    found = _errors(case, (got, out, here), (wanted, expected, there), same_BSG)
-    untouched = all(torch.equal(x, y) for x, y in zip(got, inputs, strict=True))
-    # Of many that differ nothing has to be explained, nor would their scores have room.
-    lost = float("inf") if same < FEWEST_SAME else lost_score(
-        case, inputs, ids[:, here], expected_ids[:, there], rows
-    )  # fmt: skip
-    right = untouched and _right(found, dtype) and same >= FEWEST_SAME and lost <= MOST_LOST
-    if right and same < 1.0:
-        places = torch.arange(case.S, device=device) if rows is None else rows
-        others = _compare_choices(case, inputs, ours, places[~same_BSG.all(-1).all(0)])
-        found = {name: max(found[name], others[name], key=_of_nan_first) for name in found}
-        right = _right(found, dtype)
+    expected, expected_ids = _attend_blocks(case, believed, against, **sampled)
+    here: Any = slice(None) if rows is None else rows
+    there: Any = slice(None) if sampled else here
+    same = (ids[:, here] == expected_ids[:, there]).all(-1)
+    share = int(same.sum()) / same.numel()
+    kept = same.repeat_interleave(case.H // case.G, dim=2)[..., None]
+    generator = torch.Generator(device=device).manual_seed(1)
+    shape = out[:, here].shape
+    grad = torch.randn(shape, device=device, generator=generator).to(dtype) * kept
+    with exact_products(device):
+        with _spoilt_memory():
+            out.backward(_at(out, here, grad))
+        expected.backward(_at(expected, there, grad))
+    near = _NEAR if rows is None else None  # queries around a sampled one have no gradient
+    outs = (out.detach()[:, here] * kept, expected.detach()[:, there] * kept)
+    read = [(x, y) for x, y in zip(leaves, believed, strict=True) if x.numel()]
+    grads = [(x.grad, y.grad) for x, y in read if x.grad is not None and y.grad is not None]
+    whole = len(grads) == len(read) - 2  # k_cmp and v_cmp are not read
+    found = {
+        "out": relative_error(*outs),
+        "gradients": _largest([relative_error(x, y, shape[1] / case.S) for x, y in grads]),
+        "worst_row": worst_row_error(*outs, near),
+        "worst_gradient": _largest([worst_row_error(x, y, near) for x, y in grads]),
+    }
+    of_out, of_gradients = TOLERANCES[dtype]
+    limits = (of_out, of_gradients, WORST_ROW_X * of_out, WORST_ROW_X * of_gradients)
+    untouched = all(torch.equal(x, y) for x, y in zip(leaves, inputs, strict=True))
+    small = all(error < limit for error, limit in zip(found.values(), limits, strict=True))
     return {
-        **asdict(case), "lengths": list(case.lengths), "against": against,
-        "dtype": str(dtype).removeprefix("torch."),
-        "rows": None if rows is None else len(rows), "same_selection": same, **found,
-        "lost_score": lost, "right": right,
+        **asdict(case), "against": against, "dtype": str(dtype).removeprefix("torch."),
+        "rows": None if rows is None else len(rows), "same_selection": share, **found,
+        "right": whole and untouched and small and share >= FEWEST_SAME,
     }  # fmt: skip
 
 
-def _compare_choices(
-    case: Case, inputs: Sequence[Tensor], ours: str, rows: Tensor
-) -> dict[str, float]:
-    """Errors at some positions, against the reference where it attends to the same blocks."""
-    got, (out, ids) = _attend_spoilt(case, inputs, ours)
-    wanted = _leaves(inputs, torch.float32)
-    expected, _ = attend(case, wanted, "reference", rows=rows, selected=ids[:, rows])
-    everyone = torch.ones_like(ids[:, rows, :, 0], dtype=torch.bool)
-    return _errors(case, (got, out, rows), (wanted, expected, slice(None)), everyone)
+def _attend_blocks(
+    case: Case, leaves: Sequence[Tensor], backend: str, **options: Any
+) -> tuple[Tensor, Tensor]:
+    *tensors, k_blocks, v_blocks = leaves
+    given = {**case.options(), "compressed": (k_blocks, v_blocks), **options}
+    out, ids = attend(backend, tensors, **given)
+    assert ids is not None
+    return out, ids
 
 
-def _attend_spoilt(
-    case: Case, inputs: Sequence[Tensor], ours: str
-) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
-    """New leaves, and the output and ids of a backend that finds spoilt memory."""
-    leaves = _leaves(inputs, inputs[0].dtype)
-    with _spoilt_memory():
-        return leaves, attend(case, leaves, ours)
+def _at(like: Tensor, place: Any, grad: Tensor) -> Tensor:
+    whole = torch.zeros_like(like)
+    whole[:, place] = grad.to(like.dtype)
+    return whole
 
 
-def _leaves(inputs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
-    return [x.to(dtype, copy=True).requires_grad_() for x in inputs]
+def _largest(errors: list[float]) -> float:
+    return max(errors, key=lambda error: (error != error, error))  # NaN above all
 
 
-Side = tuple[Sequence[Tensor], Tensor, slice | Tensor]
-"""Leaves, the output, and which of its queries are compared."""
-
-
-def _errors(case: Case, got: Side, wanted: Side, kept_BSG: Tensor) -> dict[str, float]:
-    """Errors of the output and of all gradients, from the rows that are kept: the others get none.
-
-    Infinite where a gradient is missing.
-    """
-    (leaves, out, here), (believed, expected, there) = got, wanted
-    kept = kept_BSG.repeat_interleave(case.H // case.G, dim=2)[..., None]
-    generator = torch.Generator(device=out.device).manual_seed(1)
-    shape = out[:, here].shape
-    grad = torch.randn(shape, device=out.device, generator=generator).to(out.dtype) * kept
-
-    def of_all(like: Tensor, at: slice | Tensor) -> Tensor:
-        whole = torch.zeros_like(like)
-        whole[:, at] = grad.to(like.dtype)
-        return whole
-
-    with products(out.device, "ieee"):
-        with _spoilt_memory():
-            out.backward(of_all(out, here))
-        expected.backward(of_all(expected, there))
-    blocks = [compressed_length(length, case.l, case.d) for length in case.lengths]
-    lengths_of = [case.lengths] * (len(leaves) - 2) + [blocks] * 2
-    grads = [
-        (x.grad, y.grad, lengths)
-        for x, y, lengths in zip(leaves, believed, lengths_of, strict=True)
-        if x.grad is not None and y.grad is not None and x.numel()
-    ]
-    complete = len(grads) == sum(x.numel() > 0 for x in leaves) - 2  # k_cmp, v_cmp: not read
-    gradients = [relative_error(x, y, shape[1] / case.S) for x, y, _ in grads]
-    # Of queries in samples those nearby have no gradient.
-    near = NEAR if shape[1] == case.S else None
-    worst = [worst_row_error(x, y, near, lengths) for x, y, lengths in grads]
-    outs = (out.detach()[:, here] * kept, expected.detach()[:, there] * kept)
-    return {
-        "out": relative_error(*outs),
-        "gradients": max(gradients, key=_of_nan_first) if complete else float("inf"),
-        "worst_row": worst_row_error(*outs, near, case.lengths),
-        "worst_gradient": max(worst, key=_of_nan_first) if complete else float("inf"),
-    }
-
-
-def _right(errors: dict[str, float], dtype: torch.dtype) -> bool:
-    """Whether all errors are small, which NaN is not."""
-    of_out, of_gradients = TOLERANCES[dtype]
-    limits = {
-        "out": of_out,
-        "gradients": of_gradients,
-        "worst_row": WORST_ROW_X * of_out,
-        "worst_gradient": WORST_ROW_X * of_gradients,
-    }
-    return all(errors[name] < limit for name, limit in limits.items())
-
-
-def _of_nan_first(error: float) -> tuple[bool, float]:
-    return error != error, error
-
-
-def sample_rows(S: int, device: torch.device, count: int = SAMPLED_ROWS) -> Tensor:
+def sample_rows(S: int, device: torch.device, count: int = 64) -> Tensor:
     """Positions of queries all over a sequence, its first and its last among them, ascending."""
     return torch.linspace(0, S - 1, min(count, S), device=device).round().long()
 
 
-def compare_long(case: Case, dtype: torch.dtype, device: torch.device) -> list[dict[str, Any]]:
-    """A sequence too long for S x S: against torch whole, and against the reference in samples."""
-    rows = sample_rows(case.S, device)
-    return [
-        compare(case, dtype, device, against="torch"),
-        compare(case, dtype, device, rows=rows),
-    ]
-
-
 @contextmanager
 def _spoilt_memory() -> Iterator[None]:
-    """What `empty` returns is full of NaN or of the largest integer, meanwhile."""
+    """Fill what `empty` returns with NaN or the largest integer, meanwhile."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True, warn_only=True)
     try:
@@ -324,27 +274,13 @@ def timings_ms(step: Callable[[], object], repeats: int = _REPEATS) -> list[floa
     """CUDA-event timings after warm-up, in milliseconds."""
     for _ in range(_WARM_UP):
         step()
-    marks = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-        for _ in range(repeats)
-    ]
+    marks = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(repeats)]
     for begin, end in marks:
         begin.record()
         step()
         end.record()
     torch.cuda.synchronize()
     return [begin.elapsed_time(end) for begin, end in marks]
-
-
-def time_both(dtype: torch.dtype, device: torch.device) -> dict[str, dict[str, float]]:
-    """Milliseconds of Triton and torch by "BxS"."""
-    return {
-        f"{case.B}x{case.S}": {
-            backend: statistics.median(timings_ms(forward_backward(case, backend, dtype, device)))
-            for backend in ("triton", "torch")
-        }
-        for case in TIMED[dtype]
-    }
 
 
 def run_trial(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
@@ -355,6 +291,12 @@ def run_trial(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     cases = (*ON_GPU[dtype], LONG)
     compile_together(rehearse([forward_backward(case, "triton", dtype, device) for case in cases]))
     errors = [compare(case, dtype, device) for case in ON_GPU[dtype]]
-    errors += compare_long(LONG, dtype, device)
-    right = all(row["right"] for row in errors)
-    return {"errors": errors, "times_ms": time_both(dtype, device) if right else {}}
+    errors.append(compare(LONG, dtype, device, against="torch"))
+    errors.append(compare(LONG, dtype, device, rows=sample_rows(LONG.S, device)))
+    times: dict[str, dict[str, float]] = {}
+    for case in TIMED[dtype] if all(row["right"] for row in errors) else ():
+        times[f"{case.B}x{case.S}"] = {
+            backend: statistics.median(timings_ms(forward_backward(case, backend, dtype, device)))
+            for backend in ("triton", "torch")
+        }
+    return {"errors": errors, "times_ms": times}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-ODD_LENGTHS = (1, 7, 8, 31, 32, 33, 63, 64, 65, 127, 200)
+ODD_LENGTHS = (1, 7, 31, 32, 33, 63, 64, 65, 127)
 
 
 def _relative(x, y):
@@ -24,11 +24,11 @@ def test_odd_lengths_agree_with_the_reference_in_fp64(S, small, make_inputs, run
 
 
 @pytest.mark.parametrize(("H", "G"), [(2, 2), (2, 1), (6, 1), (12, 2), (16, 1)])
-@pytest.mark.parametrize("q_factor", [1.0, 30.0, 1000.0])
+@pytest.mark.parametrize("q_factor", [1.0, 1000.0])
 def test_every_group_size_agrees_in_fp64_however_large_the_logits(
     H, G, q_factor, small, make_inputs, run
 ):
-    inputs = make_inputs(150, H=H, G=G, q_factor=q_factor)
+    inputs = make_inputs(100, B=1, H=H, G=G, q_factor=q_factor)
     # A softmax that is one-hot to the last bit makes ties of the scores, which only equal
     # rounding would settle equally: the compressed logits stay moderate.
     inputs |= {"k_cmp": (inputs["k_cmp"] / q_factor).detach()}
@@ -65,20 +65,8 @@ def test_fp32_agrees_with_the_fp64_reference(S, q_factor, small, make_inputs, ru
         assert _relative(grads[name], wanted[name]) < 1e-4, name
 
 
-@pytest.mark.parametrize("S", [1, 31, 32, 33, 63, 64, 65, 127])
-def test_the_sizes_of_the_paper_agree_on_short_sequences(S, make_inputs, run):
-    inputs = make_inputs(S, H=6, dtype=torch.float32)
-    out, sel, grads = run(inputs, backend="torch")
-    exact = {name: x.double() for name, x in inputs.items()}
-    expected, ids, wanted = run(exact, backend="reference")
-    assert torch.equal(sel, ids)
-    torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)
-    for name in inputs:
-        torch.testing.assert_close(grads[name].double(), wanted[name], rtol=1e-4, atol=1e-5)
-
-
 def test_the_sizes_of_the_paper_agree_beyond_the_dense_prefix(make_inputs, run):
-    inputs = make_inputs(1300, B=1, H=6, G=1, D=16, dtype=torch.float32)
+    inputs = make_inputs(1100, B=1, H=2, G=1, D=8, dtype=torch.float32)
     out, sel, grads = run(inputs, backend="torch")
     expected, ids, wanted = run(inputs, backend="reference")
     assert torch.equal(sel, ids)
@@ -87,7 +75,7 @@ def test_the_sizes_of_the_paper_agree_beyond_the_dense_prefix(make_inputs, run):
         assert _relative(grads[name], wanted[name]) < 1e-4, name
 
 
-@pytest.mark.parametrize("q_factor", [30.0, 1000.0, 1e6])
+@pytest.mark.parametrize("q_factor", [30.0, 1e6])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 def test_huge_logits_stay_finite_forward_and_backward(
@@ -152,20 +140,6 @@ def test_strided_inputs_and_an_expanded_gradient_change_nothing(small, make_inpu
         torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("backend", ["reference", "torch"])
-def test_a_nan_is_passed_on_and_breaks_nothing(backend, dtype, small, make_inputs, run):
-    inputs = make_inputs(150, dtype=dtype)
-    with torch.no_grad():
-        inputs["q"][0, 90] = torch.nan
-        inputs["k_cmp"][0, 100] = torch.nan
-    out, sel, grads = run(inputs, backend=backend, **small)
-    assert out[0, 90].isnan().all()
-    assert out[1].isfinite().all()
-    assert grads["q"][0, 90].isnan().all()
-    assert ((sel >= -1) & (sel <= 149 // small["l_sel"])).all()
-
-
 @pytest.mark.parametrize("backend", ["reference", "torch"])
 def test_autocast_does_not_round_the_scores(backend, small, make_inputs, run):
     inputs = make_inputs(100, dtype=torch.float32)
@@ -193,17 +167,6 @@ def test_checkpointing_gives_the_same_gradients(small, make_inputs):
     plain = torch.autograd.grad(attention(*leaves).square().sum(), leaves)
     again = checkpoint(attention, *leaves, use_reentrant=False)
     for x, y in zip(plain, torch.autograd.grad(again.square().sum(), leaves), strict=True):
-        assert torch.equal(x, y)
-
-
-def test_a_graph_kept_for_a_second_backward_gives_the_same_gradients(small, make_inputs):
-    from nsa.attention import nsa_attention
-
-    inputs = make_inputs(130)
-    leaves = list(inputs.values())
-    out = nsa_attention(**inputs, backend="torch", **small).square().sum()
-    first = torch.autograd.grad(out, leaves, retain_graph=True)
-    for x, y in zip(first, torch.autograd.grad(out, leaves), strict=True):
         assert torch.equal(x, y)
 
 

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import errno
-import math
-import os
 import random
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from nsa.attention import NsaCache, Sizes, counters, decode, nsa_attention, selection_rule
-from nsa.attention.cpu import library, planned, token
-from nsa.attention.selection_rule import SelectionRule
+from nsa.attention import NsaCache, Sizes, counters, decode, nsa_attention
+from nsa.attention.cpu import library, token
 from nsa.attention.settings import c_compiler
 
 BRANCHES = [f"{kind}_{branch}" for branch in ("cmp", "sel", "win") for kind in "kv"]
@@ -55,25 +49,6 @@ def _last(inputs, cache, **options):
 
 
 @needs_compiler
-@pytest.mark.parametrize(
-    ("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 2e-2)], ids=str
-)
-@pytest.mark.parametrize(
-    ("H", "G", "D"), [(6, 2, 16), (7, 1, 64), (15, 1, 48), (4, 4, 128), (2, 1, 256)]
-)
-def test_heads_of_every_number_and_width_are_attended(H, G, D, dtype, tolerance, make_inputs):
-    inputs = make_inputs(90, H=H, G=G, D=D, dtype=dtype)
-    out, chosen = nsa_attention(**inputs, return_selection=True, **SIZES[0])
-    cache = _cache_of(inputs, SIZES[0], 0)
-    for t in range(90):
-        cache.append(*(inputs[name].detach()[:, t : t + 1] for name in BRANCHES))
-        step, ids = _last(inputs, cache)
-        assert torch.equal(ids[:, 0], chosen[:, t]), t
-        torch.testing.assert_close(step[:, 0], out[:, t], rtol=tolerance, atol=tolerance)
-    assert _served() == {"c": ""}
-
-
-@needs_compiler
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 def test_blocks_of_every_size_are_attended(sizes, make_inputs):
     inputs = make_inputs(110, H=6, G=2, D=32, dtype=torch.float32)
@@ -85,22 +60,6 @@ def test_blocks_of_every_size_are_attended(sizes, make_inputs):
         step, ids = _last(inputs, cache)
         assert torch.equal(ids[:, 0], chosen[:, t]), t
         torch.testing.assert_close(step[:, 0].double(), out[:, t], rtol=1e-5, atol=3e-6)
-    assert _served() == {"c": ""}
-
-
-@needs_compiler
-@pytest.mark.parametrize(
-    "rule", [SelectionRule(first=2, recent=3), SelectionRule(first=1, recent=1)]
-)
-def test_it_follows_the_selection_rule(rule, make_inputs, monkeypatch):
-    monkeypatch.setattr(selection_rule, "RULE", rule)
-    sizes = {**SIZES[0], "n_sel": rule.least + 1}
-    inputs = make_inputs(100, H=4, G=2, D=16, dtype=torch.float32)
-    exact = {name: x.detach().double() for name, x in inputs.items()}
-    _, chosen = nsa_attention(**exact, backend="reference", return_selection=True, **sizes)
-    for tokens in (1, 20, 60, 100):
-        _, ids = _last(inputs, _cache_of(inputs, sizes, tokens))
-        assert torch.equal(ids[:, 0], chosen[:, tokens - 1])
     assert _served() == {"c": ""}
 
 
@@ -122,22 +81,6 @@ def test_of_equal_blocks_the_lowest_are_selected(sizes, dtype, make_inputs):
 
 
 @needs_compiler
-def test_what_is_no_number_is_told_and_selects_blocks_that_are_there(make_inputs):
-    sizes = SIZES[0]
-    for bad in (math.nan, math.inf):
-        inputs = make_inputs(100, B=1, H=4, G=2, D=16, dtype=torch.float32)
-        inputs = {name: x.detach().clone() for name, x in inputs.items()}
-        inputs["k_cmp"][0, 50, 0, 3] = bad
-        out, ids = _last(inputs, _cache_of(inputs, sizes, 100))
-        assert out[0, 0, :2].isnan().all(), "the heads of its group"
-        assert out[0, 0, 2:].isfinite().all(), "and no others"
-        assert ids.sort(dim=-1).values.equal(ids)
-        assert ids.min() >= 0
-        assert ids.max() <= 99 // 8
-    assert _served() == {"c": ""}
-
-
-@needs_compiler
 def test_large_scores_are_attended_as_softmax_attends_them(make_inputs):
     inputs = make_inputs(100, B=1, H=4, G=2, D=16, dtype=torch.float32)
     inputs = {name: x.detach() * (300 if name[0] in "qk" else 1) for name, x in inputs.items()}
@@ -149,49 +92,8 @@ def test_large_scores_are_attended_as_softmax_attends_them(make_inputs):
 
 
 @needs_compiler
-def test_more_blocks_are_scored_than_are_compressed_or_read(make_inputs):
-    sizes = {"l": 256, "d": 2, "l_sel": 2, "n_sel": 3, "w": 1}
-    inputs = make_inputs(900, B=1, H=1, G=1, D=16, dtype=torch.float32)
-    cache = _cache_of(inputs, sizes, 900)
-    assert cache.blocks < 900 // sizes["l_sel"]
-    _assert_as_by_operations(inputs, cache)
-
-
-@needs_compiler
-def test_however_many_blocks_may_be_selected_only_those_there_take_room(make_inputs):
-    inputs = make_inputs(40, B=1, D=16, dtype=torch.float32)
-    every, few = ({**SIZES[0], "n_sel": n_sel} for n_sel in (1_000_000, 5))
-    out, ids = _last(inputs, _cache_of(inputs, every, 40))
-    expected, wanted = _last(inputs, _cache_of(inputs, few, 40))
-    assert _served() == {"c": ""}
-    assert torch.equal(out, expected)
-    assert torch.equal(ids[..., :5], wanted)
-    assert (ids[..., 5:] == -1).all()
-
-
-@pytest.mark.long
-@needs_compiler
-@pytest.mark.parametrize("default", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
-    anew, make_inputs, default
-):
-    inputs = make_inputs(900, B=1, H=8, G=1, D=64, dtype=torch.float32)
-    cache = _cache_of(inputs, SIZES[0], 900)
-    torch.set_default_dtype(default)
-    try:
-        _assert_as_by_operations(inputs, cache)
-    finally:
-        torch.set_default_dtype(torch.float32)
-    with torch.device("meta"):
-        out, ids = _last(inputs, cache)
-    assert (out.device.type, ids.device.type) == ("cpu", "cpu")
-    assert _served()["c"] == ""
-
-
-@needs_compiler
-@pytest.mark.parametrize("part", range(4))
 def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_room(
-    part, monkeypatch
+    monkeypatch,
 ):
     """The kernel is given its room by its caller: 64 numbers behind that stay as they are."""
     behind: list[torch.Tensor] = []
@@ -204,15 +106,15 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         behind.append(room[shape[0] :].fill_(12345.0))
         return room[: shape[0]]
 
-    drawn = random.Random(part)
-    for seed in range(60):
+    drawn = random.Random(0)
+    for seed in range(40):
         d = drawn.choice([1, 2, 3, 4, 8])
         sizes = Sizes(
             l=d * drawn.randint(1, 40), d=d, l_sel=d * drawn.randint(1, 10),
             n_sel=drawn.randint(3, 9), w=drawn.randint(1, 70),
         )  # fmt: skip
         B, G, R = drawn.choice([1, 2]), drawn.choice([1, 2, 3]), drawn.choice([1, 2, 5, 6, 7, 13])
-        D, S = 16 * drawn.choice([1, 2, 3, 4, 8]), drawn.randint(1, 700)
+        D, S = 16 * drawn.choice([1, 2, 3, 4, 8]), drawn.randint(1, 400)
         made = torch.Generator().manual_seed(seed)
         cache = NsaCache(B=B, G=G, D=D, capacity=S + drawn.randint(0, 30), sizes=sizes)
         cache.append(*torch.randn(6, B, S, G, D, generator=made))
@@ -224,16 +126,8 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         expected, chosen = decode(q, gates, cache, reading="v2")
         assert torch.equal(ids, chosen), (sizes, S)
         torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-5)
-    assert len(behind) >= 60
+    assert len(behind) >= 40
     assert all((numbers == 12345.0).all() for numbers in behind)
-
-
-def _assert_as_by_operations(inputs, cache):
-    out, ids = _last(inputs, cache)
-    expected, chosen = _last(inputs, cache, reading="v2")
-    torch.testing.assert_close(out, expected, rtol=1e-5, atol=3e-6)
-    assert torch.equal(ids, chosen)
-    assert _served()["c"] == ""
 
 
 @needs_compiler
@@ -298,21 +192,6 @@ def test_a_token_that_is_not_of_its_cache_is_refused(q, gates, make_inputs):
     assert "c" in _served()
 
 
-@needs_compiler
-def test_a_cache_on_another_device_is_told_not_read(make_inputs):
-    inputs = make_inputs(20, B=1, H=4, G=2, D=16, dtype=torch.float32)
-    q, gates = (inputs[name].detach()[:, :1] for name in ("q", "gates"))
-    there = NsaCache(B=1, G=2, D=16, capacity=20, sizes=Sizes(**SIZES[0]), device="meta")
-    there.length = 20
-    here = _cache_of(inputs, SIZES[0], 20)
-    for cache, gate in ((there, gates), (here, gates.to("meta"))):
-        with pytest.raises(ValueError, match="on meta"):
-            decode(q, gate, cache)
-    assert _served() == {}
-    decode(q, gates, here)
-    assert "c" in _served()
-
-
 @pytest.fixture
 def quickly_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where its speed is of no matter: a fifth of the time."""
@@ -336,29 +215,21 @@ def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 @pytest.mark.long
 @needs_compiler
-def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path, monkeypatch):
+def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path):
     assert isinstance(anew(), dict)
     (built,) = (tmp_path / "gonogo" / "nsa-cpu").iterdir()
-    assert built.stat().st_mode & 0o077 == 0
+    made_at = built.stat().st_mtime_ns
+    assert built.parent.stat().st_mode & 0o077 == 0
     compiler = [c_compiler() or ""]
-    monkeypatch.setattr(library, "_compile", lambda *_: pytest.fail("it is there"))
     assert library.build_library(compiler, built.parent, token.KERNEL) == built
+    assert built.stat().st_mtime_ns == made_at
     other = tmp_path / "other.c"
     other.write_text(f"{token.KERNEL.source.read_text()}\nint other;\n")
-    monkeypatch.undo()
     changed = token.KERNEL._replace(source=other)
     assert library.build_library(compiler, built.parent, changed) != built
 
 
-@needs_compiler
-def test_a_library_that_another_could_have_put_there_is_not_loaded(anew, tmp_path):
-    folder = tmp_path / "gonogo" / "nsa-cpu"
-    folder.mkdir(parents=True)
-    folder.chmod(0o777)
-    assert "not this user's alone" in str(anew())
-    assert list(folder.iterdir()) == []
-
-
+@pytest.mark.usefixtures("quickly_compiled")
 @needs_compiler
 def test_a_kernel_that_is_wrong_here_does_not_serve(anew, tmp_path, monkeypatch, make_inputs):
     wrong = tmp_path / "decode.c"
@@ -378,7 +249,6 @@ def test_a_kernel_that_is_wrong_here_does_not_serve(anew, tmp_path, monkeypatch,
     [
         ("CC", "/bin/false", "could not be built"),
         ("CC", "/nowhere/cc", "could not be built"),
-        ("CC", " ", "could not be built"),
         ("NSA_CPU_KERNELS", "0", "switches it off"),
     ],
 )
@@ -393,7 +263,9 @@ def test_without_a_compiler_or_by_choice_pytorch_serves(
 
 
 @needs_compiler
-@pytest.mark.parametrize("options", ["-fvisibility=hidden", "-fsanitize=address"])
+@pytest.mark.parametrize(
+    "options", ["-fvisibility=hidden", pytest.param("-fsanitize=address", marks=pytest.mark.long)]
+)
 @pytest.mark.usefixtures("quickly_compiled")
 def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
     options, anew, tmp_path, monkeypatch
@@ -402,84 +274,3 @@ def test_what_cannot_be_loaded_or_is_not_the_kernel_ends_no_program(
     monkeypatch.setenv("CC", f"{c_compiler()} {options}")
     assert "could not be built" in str(anew())
     assert list((tmp_path / "gonogo" / "nsa-cpu").iterdir()) == []
-
-
-@needs_compiler
-@pytest.mark.usefixtures("quickly_compiled")
-@pytest.mark.parametrize("links", [True, False])
-def test_a_library_that_another_host_runs_in_is_not_replaced(anew, tmp_path, monkeypatch, links):
-    """Two hosts of one home compile at once: what is replaced there is gone under who has it."""
-
-    def refuse(*_: object) -> None:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-    if not links:
-        monkeypatch.setattr(os, "link", refuse)
-    compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
-    built = library.build_library(compiler, folder, token.KERNEL)
-    file = built.stat().st_ino
-    name, _, _ = built.stem.rpartition("-")
-    assert library._compile(compiler, folder, name, token.KERNEL) == built, (
-        "compilers repeat themselves"
-    )
-    assert (built.stat().st_ino, list(folder.iterdir())) == (file, [built])
-    assert isinstance(anew(), dict)
-
-
-@needs_compiler
-@pytest.mark.usefixtures("quickly_compiled")
-def test_a_library_that_is_not_whole_is_made_anew(anew, tmp_path):
-    """After a power cut what was renamed last may be cut short, or hold zeros."""
-    compiler, folder = [c_compiler() or ""], tmp_path / "gonogo" / "nsa-cpu"
-    built = library.build_library(compiler, folder, token.KERNEL)
-    whole = built.read_bytes()
-    for spoiled in (whole[:8192], whole[:4096] + bytes(len(whole) - 4096)):
-        built.write_bytes(spoiled)
-        again = library.build_library(compiler, folder, token.KERNEL)
-        assert again.read_bytes() == whole
-        assert list(folder.iterdir()) == [again]
-    assert isinstance(anew(), dict)
-
-
-@needs_compiler
-@pytest.mark.usefixtures("quickly_compiled")
-def test_what_a_killed_compilation_left_goes_with_the_next(tmp_path):
-    folder = tmp_path / "kept"
-    folder.mkdir(mode=0o700)
-    for name, age_s in (("old", 3 * library.LIMIT_S), ("new", 1.0)):
-        (folder / f".making-{name}.so").touch()
-        os.utime(folder / f".making-{name}.so", (time.time() - age_s,) * 2)
-    built = library.build_library([c_compiler() or ""], folder, token.KERNEL)
-    assert sorted(folder.iterdir()) == [folder / ".making-new.so", built]
-
-
-def test_a_compiler_that_hangs_ends_with_all_that_it_has_started(tmp_path, monkeypatch):
-    monkeypatch.setattr(library, "LIMIT_S", 1.0)
-    compiler, pid = tmp_path / "cc", tmp_path / "pid"
-    compiler.write_text(f"#!/bin/sh\nsleep 300 &\necho $! > {pid}\nwait\n")
-    compiler.chmod(0o700)
-    with pytest.raises(subprocess.TimeoutExpired):
-        library.build_library([str(compiler)], tmp_path / "kept", token.KERNEL)
-    deadline = time.monotonic() + 120
-    while _lives(int(pid.read_text())):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-@needs_compiler
-@pytest.mark.parametrize("kernel", [token.KERNEL, planned.KERNEL], ids=lambda one: one.source.stem)
-def test_the_compiler_has_nothing_to_say_of_it(kernel, tmp_path):
-    # No vector crosses a call, so that it matters nothing how wide ones would be passed here.
-    warnings = ["-Wall", "-Wextra", "-Wno-psabi"]
-    made = [c_compiler() or "", *library._FLAGS, *warnings, "-o", str(tmp_path / "x.so")]
-    done = subprocess.run(
-        [*made, str(kernel.source), "-lm"], check=False, capture_output=True, text=True
-    )
-    assert (done.returncode, done.stderr) == (0, "")

@@ -210,13 +210,3 @@ def test_a_copied_cache_goes_on_by_itself(small, make_inputs):
         _append(other, token)
         step, _ = decode(token["q"], token["gates"], other)
         torch.testing.assert_close(step[:, 0], out[:, t], rtol=1e-12, atol=1e-12)
-
-
-def test_a_prompt_leaves_its_last_tokens_and_not_itself(small, make_inputs):
-    inputs = {name: x.detach() for name, x in make_inputs(203).items()}
-    cache = _cache(inputs, small)
-    _append(cache, inputs)
-    kept = [part for pair in cache._open for part in pair]
-    most = inputs["k_cmp"][:, : small["l"]].nbytes
-    assert kept
-    assert all(part.untyped_storage().nbytes() <= most for part in kept)

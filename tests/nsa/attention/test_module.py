@@ -174,14 +174,6 @@ def test_any_cache_of_the_same_sizes_serves_and_others_are_refused(compression, 
         layer(x, NsaCache(**made, sizes=Sizes()))
 
 
-def test_weights_of_a_compression_without_blocks_get_a_gradient_of_zeros(small):
-    layer = _layer(small, "mlp")
-    layer(_tokens(5)).sum().backward()
-    for name, parameter in layer.compression.named_parameters():
-        assert parameter.grad is not None, name
-        assert not parameter.grad.any(), name
-
-
 def test_a_cache_and_documents_are_not_mixed(small):
     layer, x = _layer(small), _tokens(5)
     with pytest.raises(ValueError, match="no doc_ids"):
@@ -267,46 +259,6 @@ def test_a_layer_with_a_hook_is_called_as_it_is(small):
     layer.w_q.register_forward_hook(lambda *_: called.append(1))
     layer(_tokens(9))
     assert called == [1]
-
-
-def test_a_layer_with_another_forward_is_called_as_it_is(small):
-    layer, x = _layer(small), _tokens(9)
-    weight = layer.w_q.weight.detach()
-    wanted = layer(x)
-    # As what offloads weights does it: they are elsewhere until the layer is called.
-    layer.w_q.weight = torch.nn.Parameter(weight.to("meta"), requires_grad=False)
-    layer.w_q.forward = lambda read: read @ weight.T
-    torch.testing.assert_close(layer(x), wanted, rtol=1e-12, atol=1e-13)
-
-
-def test_a_layer_with_a_hook_before_its_backward_is_called_as_it_is(small):
-    layer = _layer(small)
-    called = []
-    layer.w_q.register_full_backward_pre_hook(lambda *_: called.append(1))
-    layer(_tokens(9).requires_grad_()).sum().backward()
-    assert called == [1]
-
-
-class _OnlyMultiplies(Tensor):
-    """As quantised weights are: `linear` is all that they know."""
-
-    @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
-        if func is torch.cat:
-            raise NotImplementedError("cat")
-        if func is torch.nn.functional.linear:
-            args = [x.as_subclass(Tensor) if isinstance(x, cls) else x for x in args]
-            return func(*args)
-        return super().__torch_function__(func, types, args, kwargs or {})
-
-
-def test_a_layer_with_a_weight_of_another_kind_is_called_as_it_is(small):
-    layer, x = _layer(small), _tokens(9)
-    wanted = layer(x).detach()
-    for each in (layer.w_q, *layer.w_k.values(), *layer.w_v.values(), layer.gate):
-        other = each.weight.detach().as_subclass(_OnlyMultiplies)
-        each.weight = torch.nn.Parameter(other, requires_grad=False)
-    torch.testing.assert_close(layer(x).detach(), wanted, rtol=1e-12, atol=1e-13)
 
 
 def test_decoding_keeps_no_graph(small):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention import NativeSparseAttention, counters, nsa_attention, nsa_attention_varlen
-from nsa.attention.block import Block
+from nsa.attention.network import Block
 from nsa.attention.operator import attend
 
 # PyTorch's compiler warns about itself.
@@ -31,29 +31,26 @@ def _inputs(make_inputs: Any, small: dict[str, int], S: int, **options: Any) -> 
     return list(inputs.values())
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
-@pytest.mark.parametrize("S", [5, 100])
-def test_pytorch_finds_nothing_wrong_with_the_operator(S, backend, small, make_inputs):
+@pytest.mark.parametrize("S", [5, 40])
+def test_pytorch_finds_nothing_wrong_with_the_operator(S, small, make_inputs):
     inputs = _inputs(make_inputs, small, S, B=1, dtype=torch.float32)
-    options = {**small, "scale": 0.3, "want_ids": True, "backend": backend}
+    options = {**small, "scale": 0.3, "want_ids": True, "backend": "torch"}
     found = torch.library.opcheck(attend, tuple(inputs), options)
     assert set(found.values()) == {"SUCCESS"}
 
 
-@pytest.mark.parametrize("backend", ["torch", "reference"])
-def test_its_gradients_are_those_of_finite_differences(backend, small, make_inputs):
+def test_its_gradients_are_those_of_finite_differences(small, make_inputs):
     inputs = _inputs(make_inputs, small, 70, B=1, H=2, G=1, D=4)
 
     def output(*tensors: Tensor) -> Tensor:
-        return attend(*tensors, **small, scale=0.5, want_ids=False, backend=backend)[0]
+        return attend(*tensors, **small, scale=0.5, want_ids=False, backend="torch")[0]
 
     assert torch.autograd.gradcheck(output, inputs, fast_mode=True)
 
 
-@pytest.mark.parametrize("compression", ["mean", "mlp"])
-def test_a_whole_block_is_one_graph_with_the_same_values_and_gradients(compression, small):
+def test_a_whole_block_is_one_graph_with_the_same_values_and_gradients(small):
     torch.manual_seed(0)
-    layer = NativeSparseAttention(24, 4, 2, 8, compression=compression, **small)
+    layer = NativeSparseAttention(24, 4, 2, 8, compression="mlp", **small)
     block = Block(layer, 24, 40, 1e-5)
     x = torch.randn(2, 90, 24, requires_grad=True)
     leaves = [x, *block.parameters()]

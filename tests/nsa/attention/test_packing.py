@@ -71,7 +71,7 @@ def test_documents_with_caller_compressed_keys_or_a_wrong_shape_are_refused(smal
     C = (20 - small["l"]) // small["d"] + 1
     blocks = (torch.zeros(2, C, 2, 8), torch.zeros(2, C, 2, 8))
     doc_ids = torch.zeros(2, 20, dtype=torch.int64)
-    with pytest.raises(ValueError, match="exclude"):
+    with pytest.raises(ValueError, match="excludes"):
         nsa_attention(**inputs, doc_ids=doc_ids, compressed=blocks, **small)
     with pytest.raises(ValueError, match="doc_ids"):
         nsa_attention(**inputs, doc_ids=doc_ids[:, :-1], **small)
@@ -84,9 +84,7 @@ def _laid_end_to_end(make_inputs, lengths, **options):
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])
-@pytest.mark.parametrize(
-    "lengths", [(70, 1, 0, 33, 33, 13), (150,), (65, 130, 97, 40, 39, 5, 5, 5)], ids=str
-)
+@pytest.mark.parametrize("lengths", [(70, 1, 0, 33, 33, 13), (150,)], ids=str)
 def test_sequences_laid_end_to_end_are_each_as_if_alone(backend, lengths, small, make_inputs):
     inputs, edges = _laid_end_to_end(make_inputs, lengths)
     options = {"backend": backend, "return_selection": True, **small}

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import random
-import subprocess
-import sys
-import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsa.attention import by_plan, counters, nsa_attention, selection_rule
+from nsa.attention import counters, nsa_attention, torch_backend
 from nsa.attention.cpu import library, planned
 from nsa.attention.plan import Gathered, Plan
 
@@ -63,30 +59,12 @@ def _assert_as_the_equations(inputs: dict[str, Tensor], run: Ran, sizes: dict[st
 def test_blocks_of_every_size_are_attended(
     sizes: dict[str, int], make_inputs: Made, run: Ran
 ) -> None:
-    inputs = make_inputs(210, B=1, H=6, G=2, D=32, dtype=torch.float32)
+    inputs = make_inputs(150, B=1, H=6, G=2, D=16, dtype=torch.float32)
     _assert_as_the_equations(inputs, run, sizes)
 
 
-@pytest.mark.parametrize(
-    ("H", "G", "D"), [(6, 2, 16), (7, 1, 64), (15, 1, 48), (4, 4, 128), (2, 1, 256), (60, 1, 16)]
-)
-def test_heads_of_every_number_and_width_are_attended(
-    H: int, G: int, D: int, make_inputs: Made, run: Ran
-) -> None:
-    inputs = make_inputs(90, B=1, H=H, G=G, D=D, dtype=torch.float32)
-    _assert_as_the_equations(inputs, run, SIZES[0])
-
-
-@pytest.mark.parametrize("S", [1, 2, 15, 16, 17, 63, 64, 65, 129])
-def test_sequences_of_every_length_are_attended(S: int, make_inputs: Made, run: Ran) -> None:
-    for sizes in SIZES[:4]:
-        inputs = make_inputs(S, H=3, G=1, D=16, dtype=torch.float32)
-        _assert_as_the_equations(inputs, run, sizes)
-
-
-@pytest.mark.parametrize("part", range(4))
 def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_room(
-    part: int, make_inputs: Made, run: Ran, monkeypatch: pytest.MonkeyPatch
+    make_inputs: Made, run: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The kernel is given its room by its caller: 64 numbers behind that stay as they are."""
     behind: list[Tensor] = []
@@ -97,8 +75,8 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         return room[:numbers]
 
     monkeypatch.setattr(planned, "_room", guarded)
-    drawn = random.Random(part)
-    for seed in range(25):
+    drawn = random.Random(0)
+    for seed in range(20):
         d = drawn.choice([1, 2, 4, 8, 16])
         sizes = {
             "l": d * drawn.randint(1, 4), "d": d, "l_sel": d * drawn.randint(1, 9),
@@ -108,7 +86,7 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
             continue
         G, R = drawn.choice([1, 2, 3]), drawn.choice([1, 2, 5, 6, 7, 13])
         shape = {"B": drawn.choice([1, 2]), "H": G * R, "G": G, "D": 16 * drawn.choice([1, 2, 5])}
-        inputs = make_inputs(drawn.randint(1, 200), dtype=torch.float32, seed=seed, **shape)
+        inputs = make_inputs(drawn.randint(1, 120), dtype=torch.float32, seed=seed, **shape)
         exact = {name: x.detach().double() for name, x in inputs.items()}
         out, _, grads = run(inputs, backend="torch", **sizes)
         expected, _, wanted = run(exact, backend="torch", **sizes)
@@ -116,7 +94,7 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         for name, grad in grads.items():
             torch.testing.assert_close(grad.double(), wanted[name], rtol=1e-4, atol=5e-5)
     assert "c" in _served()
-    assert len(behind) >= 60
+    assert len(behind) >= 40
     assert all((numbers == 12345.0).all() for numbers in behind)
 
 
@@ -133,60 +111,19 @@ def _laid(x: Tensor, how: str) -> Tensor:
     return x.contiguous()
 
 
-@pytest.mark.parametrize("sizes", [SIZES[0], SIZES[3]], ids=str)
-@pytest.mark.parametrize("q_factor", [1.0, 30.0])
 @pytest.mark.parametrize("how", ["heads first", "batch last", "part of more", "backwards"])
-def test_queries_and_gradients_are_read_where_they_lie(
-    how: str, q_factor: float, sizes: dict[str, int], make_inputs: Made
-) -> None:
-    inputs = make_inputs(150, H=6, D=16, dtype=torch.float32, q_factor=q_factor)
+def test_queries_and_gradients_are_read_where_they_lie(how: str, make_inputs: Made) -> None:
+    inputs = make_inputs(150, H=6, D=16, dtype=torch.float32)
     given = torch.randn(inputs["q"].shape)
     results = []
     for each in ("as made", how):
         leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
-        out = nsa_attention(**{**leaves, "q": _laid(leaves["q"], each)}, **sizes)
+        out = nsa_attention(**{**leaves, "q": _laid(leaves["q"], each)}, **SIZES[0])
         grads = torch.autograd.grad(out, list(leaves.values()), _laid(given, each))
         results.append((out, *grads))
     assert _served() == {"c": ""}
     for name, plain, other in zip(("out", *inputs), *results, strict=True):
         assert torch.equal(plain, other), name
-
-
-@pytest.mark.parametrize("threads", [(1, 3), (3, 1)], ids=str)
-def test_another_may_compute_the_gradients_than_the_output(
-    threads: tuple[int, int], make_inputs: Made, run: Ran
-) -> None:
-    """The kernel, which leaves rows where they lie, and PyTorch's operations, which pack them."""
-    inputs = make_inputs(150, B=1, D=16, dtype=torch.float32)
-    _, _, wanted = run({n: x.detach().double() for n, x in inputs.items()}, **SIZES[0])
-    counters.clear()
-    torch.set_num_threads(threads[0])
-    out = nsa_attention(**inputs, **SIZES[0])
-    torch.set_num_threads(threads[1])
-    generator = torch.Generator().manual_seed(99)
-    out.backward(torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out))
-    assert set(_served()) == {"c", "torch"}
-    for name, x in inputs.items():
-        torch.testing.assert_close(x.grad.double(), wanted[name], rtol=1e-4, atol=3e-5)
-
-
-def test_no_copy_of_the_queries_is_made(make_inputs: Made) -> None:
-    """Most memory at once: output, its gradient's queries', the selected output, and one more."""
-    inputs = make_inputs(1024, B=1, H=12, G=2, D=64, dtype=torch.float32)
-    sizes = SIZES[-1]
-
-    def step() -> None:
-        out = nsa_attention(**inputs, **sizes)
-        torch.autograd.grad(out, list(inputs.values()), given)
-
-    given = torch.randn(inputs["q"].shape)
-    step()  # what is made once
-    with torch.profiler.profile(profile_memory=True) as profile:
-        step()
-    events = profile.profiler.kineto_results.events()
-    changes = [event.nbytes() for event in events if event.name() == "[memory]"]
-    of_queries = inputs["q"].numel() * 4
-    assert 3 * of_queries <= max(itertools.accumulate(changes)) <= 4.75 * of_queries
 
 
 def test_large_scores_are_attended_as_softmax_attends_them(make_inputs: Made, run: Ran) -> None:
@@ -246,10 +183,9 @@ def test_of_equal_blocks_the_lowest_are_selected(sizes: dict[str, int], make_inp
             assert earlier <= whole or earlier in chosen, (t, block)
 
 
-@pytest.mark.parametrize("D", [16, 32, 48])
-def test_a_row_computes_alike_among_any_others(D: int) -> None:
+def test_a_row_computes_alike_among_any_others() -> None:
     """Who else chose a block is the future's, and moves no bit."""
-    functions, t = planned.load_functions(), 30
+    functions, t, D = planned.load_functions(), 30, 32
     assert not isinstance(functions, str)
     q, k, v = torch.randn(1, 1, 64, 1, D), *torch.randn(2, 1, 64, D)
     for key, keys in itertools.product((0, 2, 40), (2, 6, 16)):
@@ -265,7 +201,7 @@ def test_a_row_computes_alike_among_any_others(D: int) -> None:
         assert all(torch.equal(one, found[0]) for one in found), (key, keys)
 
 
-@pytest.mark.parametrize("R", [1, 6, 7, 11, 13])
+@pytest.mark.parametrize("R", [1, 6, 13])
 def test_equal_keys_get_equal_scores_in_every_place(R: int) -> None:
     functions, S, D = planned.load_functions(), 181, 16
     assert not isinstance(functions, str)
@@ -287,27 +223,6 @@ def test_threads_change_no_bit(make_inputs: Made, run: Ran) -> None:
     out, _, again = run(inputs, backend="torch", **SIZES[0])
     assert torch.equal(out, alone)
     assert all(torch.equal(again[name], grad) for name, grad in grads.items())
-    assert _served() == {"c": ""}
-
-
-@pytest.mark.parametrize(
-    "default", [pytest.param(torch.float16, marks=pytest.mark.long), torch.float64], ids=str
-)
-def test_what_a_process_makes_tensors_of_says_nothing_of_the_kernels_own(
-    default: torch.dtype, anew: Callable[[], None], make_inputs: Made, run: Ran
-) -> None:
-    inputs = make_inputs(120, D=16, dtype=torch.float32)
-    expected, _, _ = run(inputs, backend="torch", **SIZES[0])
-    anew()
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(default)
-    try:
-        with torch.device("meta"):
-            by_plan.prepare()
-        out, _, _ = run(inputs, backend="torch", **SIZES[0])
-    finally:
-        torch.set_default_dtype(before)
-    assert torch.equal(out, expected)
     assert _served() == {"c": ""}
 
 
@@ -354,7 +269,7 @@ def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callable[[
 
 
 def _forget() -> None:
-    for each in (library.load_library, planned.load_functions, by_plan._kernel):
+    for each in (library.load_library, planned.load_functions, torch_backend.cpu_kernel):
         each.cache_clear()
 
 
@@ -415,57 +330,6 @@ def test_by_choice_pytorch_serves(
         torch.testing.assert_close(grad, wanted[name], rtol=1e-4, atol=3e-5)
 
 
-def _processor_has(*names: str) -> bool:
-    return set(names) <= set(library._processor().decode().split())
-
-
-def _compile_for(machine: str, anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = [flag for flag in library._FLAGS if not flag.startswith("-march")]
-    monkeypatch.setattr(library, "_FLAGS", (*flags, f"-march={machine}"))
-    anew()
-
-
-@pytest.mark.long
-@pytest.mark.skipif(not _processor_has("sse2"), reason="needs an x86 processor")
-@pytest.mark.parametrize("machine", ["x86-64", "haswell"])
-def test_processors_with_narrower_vectors_compute_the_same(
-    machine: str,
-    anew: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    make_inputs: Made,
-    run: Ran,
-) -> None:
-    if machine == "haswell" and not _processor_has("avx2", "fma", "bmi2"):
-        pytest.skip("needs AVX2")
-    _compile_for(machine, anew, monkeypatch)
-    for S, sizes in zip((1, 65, 130, 131, 210, 90), SIZES, strict=True):
-        inputs = make_inputs(S, B=1, H=7, G=1, D=48, dtype=torch.float32)
-        _assert_as_the_equations(inputs, run, sizes)
-
-
-def test_threads_that_outlive_the_main_one_are_served() -> None:
-    program = """
-        import threading, time, torch
-        from nsa.attention import counters, nsa_attention
-        torch.set_num_threads(2)
-
-        def attend():
-            threading.main_thread().join()
-            x = [torch.ones(1, 40, n, 16) for n in (4, 2, 2, 2, 2, 2, 2)]
-            out = nsa_attention(*x, torch.ones(1, 40, 4, 3))
-            print(out.mean().item(), [r.path for r in counters.snapshot() if "piec" in r.operation])
-
-        threading.Thread(target=attend).start()
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    mean, path = done.stdout.split()
-    assert 2.0 <= float(mean) <= 3.0
-    assert path == "['c']"
-
-
 def test_what_a_thread_raises_is_raised(make_inputs: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = make_inputs(40, D=16, dtype=torch.float32)
     nsa_attention(**inputs, **SIZES[0])
@@ -478,32 +342,3 @@ def test_what_a_thread_raises_is_raised(make_inputs: Made, monkeypatch: pytest.M
         torch.set_num_threads(threads)
         with pytest.raises(MemoryError, match="no room"):
             nsa_attention(**inputs, **SIZES[0])
-
-
-def test_a_window_of_any_width_is_all_there_is(make_inputs: Made) -> None:
-    inputs = make_inputs(70, D=16, dtype=torch.float32)
-    widest = nsa_attention(**inputs, **{**SIZES[0], "w": 70})
-    assert _served() == {"c": ""}
-    for w in (71, 2**31, 2**63 - 1, 2**63, 2**64 + 1):
-        assert torch.equal(nsa_attention(**inputs, **{**SIZES[0], "w": w}), widest), w
-
-
-@pytest.mark.long
-def test_a_rule_that_forces_many_blocks_is_served(
-    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made, run: Ran
-) -> None:
-    """The kernel is tried in as many tokens as such a rule asks for."""
-    monkeypatch.setattr(selection_rule, "RULE", selection_rule.SelectionRule(first=1, recent=18))
-    anew()
-    inputs = make_inputs(220, B=1, D=16, dtype=torch.float32)
-    _assert_as_the_equations(inputs, run, {**SIZES[0], "n_sel": 21})
-
-
-def test_where_files_have_no_owners_pytorch_serves(
-    anew: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make_inputs: Made
-) -> None:
-    """As on Windows, where many a compiler is about."""
-    monkeypatch.delattr(os, "geteuid")
-    anew()
-    nsa_attention(**make_inputs(40, D=16, dtype=torch.float32), **SIZES[0])
-    assert "POSIX" in _served()["torch"]

@@ -11,7 +11,7 @@ from nsa.attention import NsaCache, Sizes, decode, nsa_attention, selection_rule
 from nsa.attention.checks import check_sizes
 from nsa.attention.selection_rule import RULE, SelectionRule
 from nsa.config import AttentionConfig
-from nsa.model.selection_stats import selection_stats
+from nsa.model.statistics import selection_stats
 
 RULES = [RULE, SelectionRule(first=2, recent=3), SelectionRule(first=1, recent=1),
          SelectionRule(first=3, recent=2)]  # fmt: skip

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 from importlib.util import find_spec
@@ -95,7 +94,6 @@ def _signature(kernel, number):
     in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
     in_int32 = (
         "entry", "entry_first", "portion_block", "portion_first", "chosen",
-        "tile", "sequence", "of_block", "token",
     )  # fmt: skip
     others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
     types = {}
@@ -125,9 +123,6 @@ def _kernels():
     }  # fmt: skip
 
 
-_OF_PACKED = ("tile_ptr", "sequence_ptr", "of_block_ptr", "token_ptr")
-
-
 def _compile(kernel, tile, number, capability, **others):
     import triton
     from triton.backends.compiler import GPUTarget
@@ -137,13 +132,11 @@ def _compile(kernel, tile, number, capability, **others):
         "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
         "FIRST": 1, "RECENT": 2,
         "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
-        "BLOCK": 0, "WORDS": True, "KEYS": 0, "PACKED": False, "TILE": 0,
+        "BLOCK": 0, "WORDS": True,
         "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
     }  # fmt: skip
     values |= others
     constants = {n: values[n] for n in kernel.arg_names if n in values}
-    if not values["PACKED"]:
-        constants |= {n: None for n in kernel.arg_names if n in _OF_PACKED}
     if not values["BLOCK"] and "BLOCK" in constants:
         constants["word_ptr"] = None
     types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
@@ -180,32 +173,14 @@ def test_every_kernel_compiles_to_machine_code_that_fits(
     for name in names:
         for kernel in _kernels()[name]:
             blocks = (0, 64) if "BLOCK" in kernel.arg_names else (0,)
-            packed = (False, True) if {"PACKED", "TILE"} & set(kernel.arg_names) else (False,)
-            for block, several in itertools.product(blocks, packed):
+            for block in blocks:
                 tile = getattr(table, name, None)
-                of_packed = {"PACKED": several, "TILE": table.scores.rows if several else 0}
-                compiled = _compile(kernel, tile, number, capability, BLOCK=block, **of_packed)
+                compiled = _compile(kernel, tile, number, capability, BLOCK=block)
                 assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
                 assert compiled.metadata.shared <= shared_bytes, kernel
 
 
-@pytest.mark.long
-@needs_triton
-@pytest.mark.parametrize("S", [32768, 65536])
-def test_the_choice_among_the_blocks_of_a_long_sequence_compiles(S, tmp_path, monkeypatch):
-    from nsa.attention.gpu import launch, scores
-    from nsa.attention.gpu.tiles import padded
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    width = padded(S // 64)
-    rows = max(1, launch._CHOICE_NUMBERS // width)
-    compiled = _compile(scores.choose_blocks, None, "bf16", 90, JP=width, M=rows, WORDS=False)
-    assert compiled.asm["cubin"][:4] == b"\x7fELF"
-    assert compiled.metadata.shared <= 227 * 1024
-
-
-FEW, MANY, LONG = "1500,700,64", ",".join(["900", *["1"] * 99, "1100", "5"]), "2112,1300,3"
-LAUNCHED = ("1500", "2048", "2112", "3001", FEW, MANY, LONG)
+LAUNCHED = ("1500", "2048", "2112", "3001")
 
 
 @pytest.fixture(scope="module")
@@ -226,32 +201,12 @@ def test_a_new_length_compiles_nothing_anew(launches):
 
 @pytest.mark.long
 @needs_triton
-@pytest.mark.parametrize(
-    "S", ["2048", "3001", MANY, LONG], ids=["bits", "gathered", "packed", "both"]
-)
+@pytest.mark.parametrize("S", ["2048", "3001"], ids=["bits", "gathered"])
 def test_nothing_waits_for_the_gpu(launches, S):
     asking = {"_local_scalar_dense", "item", "nonzero", "masked_select", "repeat_interleave",
               "unique", "is_nonzero", "equal", "bincount", "index"}  # fmt: skip
     assert {"empty", "_to_copy"} & set(launches[S]["torch"])
     assert not asking & set(launches[S]["torch"])
-
-
-@pytest.mark.long
-@needs_triton
-def test_up_to_32_blocks_nothing_is_gathered(launches):
-    gathering = {"gathered_forward", "merge", "gathered_backward", "add_dq", "add_dkdv"}
-    assert len(launches["2048"]["launched"]) == 13
-    assert not gathering & set(launches["2048"]["launched"])
-    assert gathering <= set(launches["2112"]["launched"])
-
-
-@pytest.mark.long
-@needs_triton
-def test_any_number_of_packed_sequences_is_one_pass(launches):
-    assert launches[FEW]["launched"] == launches[MANY]["launched"] == launches["2048"]["launched"]
-    assert launches[LONG]["launched"] == launches["2112"]["launched"]
-    assert set(launches[FEW]["compiled"]) >= {"band_forward", "band_dq", "band_dkdv"}
-    assert launches[MANY]["compiled"] == []
 
 
 @pytest.mark.long
@@ -340,7 +295,7 @@ def test_compiled_kernels_agree_with_the_reference(
 ):
     from nsa.attention.compression import compress_tokens
     from nsa.attention.gpu import function
-    from nsa.attention.precision import products
+    from nsa.attention.precision import exact_products
 
     monkeypatch.setattr(function, "MOST_BLOCKS_AS_BITS", bits)
     inputs = {n: x.detach().cuda() for n, x in make_inputs(S, H=H, G=G, D=64, dtype=dtype).items()}
@@ -349,7 +304,7 @@ def test_compiled_kernels_agree_with_the_reference(
     exact = tuple(x.float() for x in blocks)
     single = {n: x.float() for n, x in inputs.items()}
     out, sel, grads = run(inputs, backend="triton", compressed=blocks)
-    with products(torch.device("cuda"), "ieee"):
+    with exact_products(torch.device("cuda")):
         expected, ids, wanted = run(single, backend="reference", compressed=exact)
     same = (sel == ids).all(-1)
     assert same.float().mean() > 0.99

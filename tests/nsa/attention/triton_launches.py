@@ -3,8 +3,7 @@
 Nothing is executed: the driver is replaced by one that names a GPU (sm_90), and launches end after
 compilation, so results are garbage. Prints one JSON line per sequence length: the kernels that were
 launched, in order, those among them that had to be compiled, and PyTorch's operations beside them.
-A program of its own, started by test_triton.py: `python triton_launches.py LENGTH…`. Lengths joined
-by commas are packed sequences, whose tables are there already when operations are noted.
+A program of its own, started by test_triton.py: `python triton_launches.py LENGTH…`.
 """
 
 from __future__ import annotations
@@ -78,34 +77,14 @@ def _attend(S: int) -> None:
     out.sum().backward()
 
 
-def _attend_packed(lengths: list[int]) -> None:
-    from nsa.attention.gpu.function import attend_packed
-    from nsa.attention.tensors import Tensors
-
-    def draw(tokens: int, heads: int, width: int = 64) -> torch.Tensor:
-        return torch.randn(tokens, heads, width, dtype=torch.bfloat16, requires_grad=True)
-
-    T, C = sum(lengths), sum(max(0, (length - 32) // 16 + 1) for length in lengths)
-    out, _ = attend_packed(
-        Tensors(draw(T, 12), *(draw(T, 2) for _ in range(6)), draw(T, 12, 3)),
-        (draw(C, 2), draw(C, 2)), lengths,
-        l=32, d=16, l_sel=64, n_sel=16, w=512, scale=0.125, want_ids=False,
-    )  # fmt: skip
-    out.sum().backward()
-
-
 if __name__ == "__main__":
     torch.set_num_threads(1)
     driver.set_active(GpuOnPaper())
     JITFunction.run = _compile_only
     for argument in sys.argv[1:]:
-        lengths = [int(length) for length in argument.split(",")]
         _launched.clear()
         _compiled.clear()
         told: dict[str, Any] = {"S": argument, "launched": _launched, "compiled": _compiled}
-        if len(lengths) > 1:
-            _attend_packed(lengths)
-            told = {name: list(value) for name, value in told.items()} | {"S": argument}
         with _Operations() as operations:
-            _attend(*lengths) if len(lengths) == 1 else _attend_packed(lengths)
+            _attend(int(argument))
         print(json.dumps({**told, "torch": sorted(operations.names)}), flush=True)

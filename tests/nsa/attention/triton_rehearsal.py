@@ -25,8 +25,8 @@ def _cached(kernel: JITFunction) -> int:
 
 if __name__ == "__main__":
     from nsa.attention.gpu import gates, gathered
-    from nsa.attention.gpu.cases import Case, forward_backward
     from nsa.attention.gpu.compilation import compile_each, compile_together, rehearse
+    from nsa.attention.gpu.trial import Case, forward_backward
 
     torch.set_num_threads(1)
     driver.set_active(GpuOnPaper())

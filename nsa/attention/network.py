@@ -1,11 +1,13 @@
-"""What stands around the attention in a Llama-style layer: RMSNorm, SwiGLU, two residuals."""
+"""The Llama-style network around the attention: pre-norm layers, embeddings untied."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 
 class RMSNorm(nn.Module):
@@ -63,3 +65,61 @@ class Block(nn.Module):
         read = self.attention_norm(x_BSE)
         x_BSE = x_BSE + self.attention(read, cache, documents, table=table)
         return x_BSE + self.ffn(self.ffn_norm(x_BSE))
+
+
+class Network:
+    """Embedding, layers, norm and head; for an `nn.Module` to inherit beside its own class.
+
+    Attributes:
+        gradient_checkpointing: Whether training computes a layer's inside again in the backward
+            pass; `reentrant` by PyTorch's older way.
+    """
+
+    embedding: nn.Embedding
+    blocks: nn.ModuleList
+    norm: RMSNorm
+    head: nn.Linear
+    training: bool
+    gradient_checkpointing = False
+    reentrant = False
+
+    def add_network(
+        self,
+        attention: Callable[[], nn.Module],
+        *,
+        layers: int,
+        vocab: int,
+        dim: int,
+        ffn_width: int,
+        norm_eps: float,
+    ) -> None:
+        """Make the modules; `attention` makes the attention of one layer."""
+        self.embedding = nn.Embedding(vocab, dim)
+        self.blocks = nn.ModuleList(
+            Block(attention(), dim, ffn_width, norm_eps) for _ in range(layers)
+        )
+        self.norm = RMSNorm(dim, norm_eps)
+        self.head = nn.Linear(dim, vocab, bias=False)
+
+    def layers(self) -> list[Block]:
+        """The layers, first to last."""
+        return [block for block in self.blocks if isinstance(block, Block)]
+
+    def run_layers(
+        self,
+        x_BSE: Tensor,
+        caches: Sequence[Any] | None = None,
+        documents: Any = None,
+        table: Tensor | None = None,
+    ) -> Tensor:
+        """Embedded tokens through all layers; arguments as `NativeSparseAttention.forward`."""
+        for number, block in enumerate(self.blocks):
+            if caches is not None:
+                x_BSE = block(x_BSE, caches[number], documents, table)
+            elif self.gradient_checkpointing and self.training:
+                x_BSE = checkpoint(
+                    block, x_BSE, None, documents, table, use_reentrant=self.reentrant
+                )
+            else:
+                x_BSE = block(x_BSE, None, documents, table)
+        return x_BSE
