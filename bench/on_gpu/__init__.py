@@ -6,6 +6,6 @@
 - `failures`: which errors are of use to nobody after them. Pure.
 - `rows`: the file that every row is appended to at once, and one stage's own deadline.
 - `stopwatch`: timings on a GPU (events, CUDA graphs) and on a CPU (for the smoke test).
-- `machine`, `compiling`, `correctness`, `attention`, `kernel_table`, `packed`, `trainer_steps`,
+- `machine`, `compiling`, `correctness`, `attention`, `kernel_table`, `trainer_steps`,
   `tile_sweep`, `other_dtypes`: the stages, each `run(context)`.
 """
