@@ -1,14 +1,12 @@
 """`python -m worker`: the worker of this host, until it is told to stop.
 
-The main thread makes rounds (worker.desk.rounds); the waker (RQ) and the exporter have threads of
-their own. SIGTERM or SIGINT stops it: runs are left alone, or end with a checkpoint
-(GONOGO_WORKER_ON_STOP): by SIGTERM as preempted, by SIGINT as halted by an operator. A second
-signal ends the waiting. A worker that only stops because its
-parent died leaves its runs alone in any case.
+The main thread makes rounds (worker.claims.loop). The wake listener (RQ) and the exporter have
+threads of their own. SIGTERM or SIGINT stops it. Its runs are left alone, or end with a checkpoint
+(GONOGO_WORKER_ON_STOP): preempted by SIGTERM, halted by SIGINT. A second signal ends the waiting. A
+worker whose parent died leaves its runs alone in any case.
 
-Exit codes: 0 stopped · 1 this home has no free worker name or cannot be written to, or the driver
-does not say which GPUs there are · 2 bad
-settings.
+Exit codes: 0 stopped · 1 no free worker name, a home that cannot be written, or a driver that does
+not list its GPUs · 2 bad settings.
 """
 
 import logging
@@ -22,18 +20,17 @@ from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.machine_id import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
-from worker.desk.desk import Desk
-from worker.desk.job import REQUESTS
-from worker.desk.rounds import Stopping, end_runs, make_rounds
-from worker.desk.submitting import Submitting
-from worker.desk.waker import start_listening
+from worker.claims.claimer import Claimer
+from worker.claims.engine_runs import EngineRuns
+from worker.claims.loop import REQUESTS, StopSignal, end_runs, make_rounds
+from worker.claims.wake_listener import start_listening
 from worker.engine.choice import build_engine
 from worker.engine.engine import Engine
-from worker.host.claim_book import ClaimBook
-from worker.host.host_probe import ProbeStore
-from worker.host.slots import Slots, find_places, find_slots
-from worker.host.worker_number import take_worker_number, worker_name
-from worker.metrics.exporter import announce_exporter
+from worker.exporter import announce_exporter
+from worker.host.claim_secrets import ClaimSecrets
+from worker.host.probe import ProbeStore
+from worker.host.slots import Slots, find_slots, scheduler_slots
+from worker.host.worker_name import take_worker_number, worker_name
 from worker.settings import OnStop, Settings, load_settings
 
 _log = logging.getLogger("worker")
@@ -60,27 +57,27 @@ def main() -> int:
     if taken is None:
         print(f"gonogo worker: too many workers in {settings.home}", file=sys.stderr)
         return 1
-    stopping = Stopping(REQUESTS)
+    stopping = StopSignal(REQUESTS)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stopping.on_signal)
-    submitting = _submitting(settings, engine, machine)
+    engine_runs = _engine_runs(settings, engine, machine)
     name = worker_name(settings.home, place, machine, taken[0])
-    work(settings, slots, submitting, machine, name, stopping)
+    work(settings, slots, engine_runs, machine, name, stopping)
     return 0
 
 
 def work(
     settings: Settings,
     slots: Slots,
-    submitting: Submitting | None,
+    engine_runs: EngineRuns | None,
     machine: str,
     name: str,
-    stopping: Stopping,
+    stopping: StopSignal,
 ) -> None:
-    """Make rounds until told to stop, then do with the runs what the settings say."""
-    parent = os.getppid()  # one that died told us nothing: its runs go on
-    desk = Desk(
-        submitting=submitting,
+    """Make rounds until told to stop, then leave or end the runs."""
+    parent = os.getppid()  # if it dies, runs go on
+    claimer = Claimer(
+        engine_runs=engine_runs,
         settings=settings,
         name=name,
         machine=machine,
@@ -88,26 +85,25 @@ def work(
         probes=ProbeStore(settings.home, checkout_root(), settings.inherited),
         metrics_url=announce_exporter(settings, machine, slots),
     )
-    if desk.submitting is None:  # a login node is not measured
-        desk.probes.start(desk.free())
+    if claimer.engine_runs is None:  # a login node is not measured
+        claimer.probes.start(claimer.free())
     listening = threading.Event()
     start_listening(settings.redis_url, listening)
     _log.info("%s: %s", name, slots.describe(), extra={"action": "worker_started"})
     settings.notifier.say(READY="1", STATUS=f"{name}: {slots.describe()}")
-    make_rounds(desk, REQUESTS, stopping)
+    make_rounds(claimer, REQUESTS, stopping)
     settings.notifier.say(STOPPING="1")
     listening.set()
     if settings.on_stop is OnStop.CHECKPOINT and os.getppid() == parent:
-        end_runs(desk, stopping, now=time.time())
-    desk.close()
+        end_runs(claimer, stopping, now=time.time())
+    claimer.close()
     _log.info("%s stopped", name, extra={"action": "worker_stopped"})
 
 
 def identity_of(settings: Settings) -> tuple[str, str]:
-    """Return the machine whose runs are a worker's, and the place that its name begins with.
+    """Return the id of the machine whose runs are a worker's, and the first part of its name.
 
-    What an engine was handed lives on no host of the worker's: it is the home's, and from whichever
-    login node, or pod, the home is worked.
+    With an engine both are the home's, from whichever login node or pod it is used.
 
     Raises:
         OSError: there is no such id, and none can be made.
@@ -125,7 +121,7 @@ def _slots_of(settings: Settings) -> Slots:
         Unavailable: the driver does not say which there are.
     """
     if settings.engine is not EngineName.LOCAL:
-        return find_places(settings.home, settings.devices)
+        return scheduler_slots(settings.home, settings.devices)
     return find_slots(
         settings.home,
         wanted=settings.devices,
@@ -135,16 +131,16 @@ def _slots_of(settings: Settings) -> Slots:
     )
 
 
-def _submitting(settings: Settings, engine: Engine | None, machine: str) -> Submitting | None:
+def _engine_runs(settings: Settings, engine: Engine | None, machine: str) -> EngineRuns | None:
     """Return what hands runs to the engine; None: the worker starts them itself."""
     if engine is None:
         return None
-    return Submitting(
+    return EngineRuns(
         engine=engine,
         name=settings.engine,
         runs=settings.runs,
         machine=machine,
-        book=ClaimBook(settings.home),
+        secrets=ClaimSecrets(settings.home),
     )
 
 

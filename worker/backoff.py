@@ -1,7 +1,6 @@
-"""How long does what failed wait before it is tried again? Twice as long each time, and jittered.
+"""Pauses before something that failed is tried again: twice as long each time, with jitter.
 
-After an outage of the control plane or of Redis a hundred hosts come back: with full jitter each
-waits anything from nothing to the whole pause, so they do not come at once.
+With full jitter a hundred hosts do not come back at the same moment after an outage.
 """
 
 import random

@@ -1,10 +1,10 @@
-"""How does the worker's side call the control plane? The agent calls over HTTP, thinly.
+"""Client of the control plane's agent calls.
 
-Guarantees: every call ends within its timeouts; a failure is one of the contract's errors
-(`Unavailable`: try again; `StaleToken`: the control plane itself says that a newer claim owns the
-run; other `Conflict`: a step that does not fit; other `Rejected`: never by repeating). Only the
-control plane refuses: what a stranger on the way says (a proxy, a page to sign in), by whatever
-status, is weather. Nothing here retries, and neither key nor secrets enter a message or a log line.
+Every call ends within its timeouts. A failure is one of the contract's errors: `Unavailable` (try
+again), `StaleToken` (a newer claim owns the run), `Conflict` (an event that does not fit), another
+`Rejected` (never by repeating). Only the control plane refuses: what a proxy or a sign-in page
+answers, with any status, is an outage. Nothing is retried here, and neither key nor secrets enter a
+message or a log.
 """
 
 from collections.abc import Callable, Mapping
@@ -41,24 +41,16 @@ CALL_TIMEOUT_S = 10.0
 EVIDENCE_TIMEOUT_S = 30.0
 
 
-_ALWAYS_SAID: Mapping[type[BaseModel], frozenset[str]] = {
-    ClaimAnswer: frozenset({"order"}),
-    TelemetryAck: frozenset({"acked"}),
-    Accepted: frozenset({"ok", "detail"}),
-}
-"""What the control plane says in every answer: to `{}` and `{"ok": true}` strangers come, too."""
-
-
 class Intercepted(Unavailable):
-    """A stranger between here and the control plane refuses; it says nothing of what was sent."""
+    """A stranger between here and the control plane refuses."""
 
 
 class TooLarge(Rejected):
-    """The message is too large for the control plane, or for anybody on the way."""
+    """The message is too large for the control plane or a proxy."""
 
 
 class KeyRefused(NotAllowed):
-    """The key is not valid: of a run that says nothing."""
+    """The key is not valid."""
 
 
 _A = TypeVar("_A", bound=BaseModel)
@@ -71,9 +63,8 @@ class ControlPlane:
         url: its address.
         key: the worker key.
         secret_of: returns the secret of a run's claim.
-        moved: returns where it is by now, asked after each call that it did not take; None: there.
-        renewed: returns the key as it is by now, asked after each call whose key it refused; None:
-            it is not known to have changed.
+        find_url: returns the present address, asked after a failure; None: the same.
+        find_key: returns the present key, asked after the key was refused; None: the same.
         transport: what carries the calls.
     """
 
@@ -83,15 +74,14 @@ class ControlPlane:
         key: str | None,
         *,
         secret_of: Callable[[str], str | None] = lambda run: None,
-        moved: Callable[[], str | None] = lambda: None,
-        renewed: Callable[[], str | None] = lambda: None,
+        find_url: Callable[[], str | None] = lambda: None,
+        find_key: Callable[[], str | None] = lambda: None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        self._secret_of, self._moved, self._renewed = secret_of, moved, renewed
-        headers = _signed(key) if key else {}
+        self._secret_of, self._find_url, self._find_key = secret_of, find_url, find_key
         self._http = httpx.Client(
             base_url=_base_of(url),
-            headers=headers,
+            headers=_signed(key),
             timeout=httpx.Timeout(CALL_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
             transport=transport,
             trust_env=False,
@@ -121,11 +111,11 @@ class ControlPlane:
         return self._post_about(run, "telemetry", telemetry, TelemetryAck)
 
     def post_state(self, run: str, report: StateReport) -> Accepted:
-        """Report that the run's lifecycle went on."""
+        """Report an event of the run's lifecycle."""
         return self._post_about(run, "state", report, Accepted)
 
     def post_findings(self, run: str, report: FindingsReport) -> Accepted:
-        """Report findings; those that are known already change nothing."""
+        """Report findings; known ones change nothing."""
         return self._post_about(run, "findings", report, Accepted)
 
     def post_evidence(self, run: str, report: EvidenceReport) -> Accepted:
@@ -149,7 +139,7 @@ class ControlPlane:
         path = f"/runs/{run}/{call}"
         try:
             secret = self._secret_of(run)
-        except OSError as error:  # without it the control plane would refuse what is said
+        except OSError as error:
             raise Unavailable(f"{path}: the claim's secret cannot be read: {error}") from error
         headers = {CLAIM_HEADER: secret} if secret else {}
         return self._post(path, body, answer, headers=headers, timeout_s=timeout_s)
@@ -163,41 +153,14 @@ class ControlPlane:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
-        """Post one message; after a failure the next goes where the control plane is by now.
-
-        After one whose key was refused it goes with the key that there is by now.
-
-        Raises: see `_post_there`.
-        """
-        try:
-            return self._post_there(path, body, answer, headers=headers, timeout_s=timeout_s)
-        except (Rejected, Unavailable) as error:
-            url = self._moved()
-            if url is not None:
-                self._http.base_url = _base_of(url)
-            key = self._renewed() if isinstance(error, KeyRefused) else None
-            if key is not None:
-                self._http.headers.update(_signed(key))
-            raise
-
-    def _post_there(
-        self,
-        path: str,
-        body: BaseModel,
-        answer: type[_A],
-        *,
-        headers: Mapping[str, str] | None,
-        timeout_s: float,
-    ) -> _A:
-        """Post one message.
+        """Post one message; after a failure the next one goes to the present address.
 
         Raises:
-            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol; nothing
-                is sent of a run whose secret cannot be read just now.
-            Intercepted: a refusal that is no problem of ours.
+            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
+            Intercepted: a refusal that is no problem document of ours.
             StaleToken: by the answer's code, and only with the newer token.
-            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem of ours.
-            TooLarge: anybody on the way finds the message too large.
+            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem document.
+            TooLarge: the message is too large for anybody on the way.
         """
         try:
             response = self._http.post(
@@ -206,22 +169,27 @@ class ControlPlane:
                 headers={"Content-Type": "application/json", **(headers or {})},
                 timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             )
-        except httpx.HTTPError as error:
-            raise Unavailable(f"{path}: {type(error).__name__}: {error}") from error
-        if response.is_success:
-            text = f"{path}: the answer is not that of a control plane"
-            try:
-                found = answer.model_validate_json(response.content)
-            except ValidationError as error:
+            if not response.is_success:
+                raise _error_of(path, response)
+            return answer.model_validate_json(response.content)
+        except (httpx.HTTPError, ValidationError, Rejected, Unavailable) as error:
+            self._http.base_url = self._find_url_or(str(self._http.base_url))
+            if isinstance(error, KeyRefused):
+                self._http.headers.update(_signed(self._find_key()))
+            if isinstance(error, ValidationError):
+                text = f"{path}: the answer is not that of a control plane"
                 raise Unavailable(text) from error
-            if not found.model_fields_set.issuperset(_ALWAYS_SAID[answer]):
-                raise Unavailable(text)
-            return found
-        raise _error_of(path, response)
+            if isinstance(error, httpx.HTTPError):
+                raise Unavailable(f"{path}: {type(error).__name__}: {error}") from error
+            raise
+
+    def _find_url_or(self, base: str) -> str:
+        url = self._find_url()
+        return base if url is None else _base_of(url)
 
 
-def _signed(key: str) -> dict[str, str]:
-    return {"Authorization": f"Bearer {key}"}
+def _signed(key: str | None) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def _base_of(url: str) -> str:
@@ -233,28 +201,22 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
     status = response.status_code
     problem = _problem_of(response)
     detail = f"{path}: {status}: {problem.detail if problem else response.reason_phrase}"
-    if response.is_client_error and problem is None and status not in (413, 429):
-        return Intercepted(f"{detail}, which is no answer of the control plane's")
-    if status == 409 and problem and problem.code == StaleToken.code and problem.token is not None:
-        return StaleToken(detail, newer=problem.token)
-    if status == 409:
-        allowed = tuple(problem.allowed) if problem else ()
-        return Conflict(detail, state=problem.state if problem else None, allowed=allowed)
     if status == 413:
         return TooLarge(detail)
-    if status == 404:
-        return NotFound(detail)
-    if status == 401:
-        return KeyRefused(detail)
-    if status == 403:
-        return NotAllowed(detail)
-    if status == 429 or status >= 500 or not response.is_client_error:
+    if status == 429 or not response.is_client_error:
         return Unavailable(detail)
-    return Rejected(detail)
+    if problem is None:
+        return Intercepted(f"{detail}, which is no answer of the control plane's")
+    if status == 409 and problem.code == StaleToken.code and problem.token is not None:
+        return StaleToken(detail, newer=problem.token)
+    if status == 409:
+        return Conflict(detail, state=problem.state, allowed=tuple(problem.allowed))
+    simple = {401: KeyRefused, 403: NotAllowed, 404: NotFound}
+    return simple.get(status, Rejected)(detail)
 
 
 def _problem_of(response: httpx.Response) -> ProblemBody | None:
-    """Return the problem of ours that an answer is, or None where something else came back."""
+    """Return the problem document of an answer, or None where a stranger answers."""
     try:
         problem = ProblemBody.model_validate_json(response.content)
     except ValidationError:

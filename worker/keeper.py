@@ -1,7 +1,4 @@
-"""The keeper of a host of the service: gonogo's own, with a watcher that ships what it sees.
-
-`python -m worker.keeper RUNDIR …` takes the arguments of `python -m gonogo.supervise.keeper`.
-"""
+"""`python -m worker.keeper RUNDIR …`: gonogo's keeper, with a watcher that ships what it sees."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What does a worker (and its keepers) read from the environment? Here, and only here."""
+"""The environment of a worker and its keepers, read here and only here."""
 
 import os
 import re
@@ -19,15 +19,14 @@ _TYPED = re.compile(
     r"(?:SQUEUE|SCANCEL|SCONTROL|SRUN|SLURMD)_\w+|SLURM_(?!(?:CONF|CLUSTERS|JWT)$)\w+"
     r"|SBATCH_(?:ARRAY_INX|CLUSTERS|ERROR|INPUT|NO_KILL|WAIT)"
 )
-"""Variables by which people have Slurm's commands filter, ask back, or write times their way, those
-that Slurm itself sets in a job, and those by which sbatch waits for a job, makes many of one, sends
-it where the other commands do not look, or has Slurm say COMPLETED of one that lost a node."""
+"""Variables that change what Slurm prints or selects, that Slurm sets in a job, or by which sbatch
+waits, makes an array or sends the job elsewhere."""
 _KEY = "GONOGO_API_KEY"
 _KEY_FILE = f"{_KEY}_FILE"
 
 
 class OnStop(StrEnum):
-    """What a worker that is told to stop does with its runs."""
+    """What a worker does with its runs when it stops."""
 
     LEAVE = "leave"
     CHECKPOINT = "checkpoint"
@@ -70,22 +69,21 @@ class Settings:
         return self.home / "runs"
 
     def key(self) -> str | None:
-        """Return the key for the agent calls: the environment's, else a local one of the home.
+        """Return the key for the agent calls: the environment's, else one of the home.
 
-        The service makes the local ones at its first start, so this may change from None; and what
-        a file holds may be renewed.
+        The service makes those of the home at its first start, and a file may be renewed.
         """
         said = self.inherited.get(_KEY)
         return said or self.renewed_key() or self.api_key or load_key(self.home)
 
     def key_place(self) -> str:
-        """Return where the key of `key` stands, for people."""
+        """Return where `key` is from, for people."""
         if self.inherited.get(_KEY):
             return _KEY
         return str(self.home / "key" if self.renewed_key() is None else self.key_file())
 
     def renewed_key(self) -> str | None:
-        """Return the key as its file holds it by now; None where it is of none that can be read."""
+        """Return the present content of the key's file; None where it cannot be read."""
         file = self.key_file()
         try:
             return None if file is None else file.read_text().strip() or None
@@ -93,10 +91,10 @@ class Settings:
             return None
 
     def key_file(self) -> Path | None:
-        """Return the file that the worker's own key is from, if it is from one."""
+        """Return the file of the worker's own key, if there is one."""
         named = self.inherited.get(_KEY_FILE)
         if named:
-            return Path(named).absolute()  # a keeper works elsewhere
+            return Path(named).absolute()  # a keeper has another working directory
         return None if self.api_key else self.home / "worker_key"
 
 
@@ -164,7 +162,7 @@ def parse_labels(text: str) -> dict[str, str]:
 def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
     """Return the environment of a keeper: ours, without what only a worker needs.
 
-    The keeper gives torchrun a clean one of its own, so no key reaches a trainer.
+    The keeper gives torchrun a clean one, so no key reaches a trainer.
     """
     ours = known_names().union(NAMES)
     kept = {name: value for name, value in settings.inherited.items() if name not in ours}
@@ -172,7 +170,7 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [root, settings.inherited.get("PYTHONPATH")]))
     more = {_KEY: key} if key else {}
     file = settings.key_file()
-    if key and file is not None:  # it may be renewed while the run goes on
+    if key and file is not None:  # it may be renewed during the run
         more[_KEY_FILE] = str(file)
     if settings.devices_script is not None:
         more["GONOGO_DEVICES_SCRIPT"] = str(settings.devices_script)
@@ -187,15 +185,10 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
 
 
 def slurm_environ() -> dict[str, str]:
-    """Return the environment of Slurm's commands: ours, without what is set for those typed.
+    """Return the environment of Slurm's commands: ours, without settings for interactive use.
 
-    Times are told in UTC: by local ones, an hour that autumn repeats has nodes boot before they do.
-    `SCANCEL_STATE=PENDING` has scancel end nothing and call it done, `SQUEUE_PARTITION` hides a job
-    that is there, and `SCANCEL_INTERACTIVE` asks. What sbatch reads (`SBATCH_ACCOUNT`) is kept, but
-    for what makes another thing of a job (`SBATCH_WAIT`), and the clusters that it names are those
-    that all of them ask. A worker that is in a job itself has that one's variables, which sbatch
-    hands on to each of ours: srun would take `SLURM_MEM_PER_CPU` or `SLURM_CPU_BIND` for what our
-    job was asked for.
+    Times are in UTC: local ones repeat an hour in autumn. What sbatch reads (`SBATCH_ACCOUNT`)
+    is kept, and the clusters that it names are those that every command asks.
     """
     kept = {name: value for name, value in os.environ.items() if _TYPED.fullmatch(name) is None}
     clusters = os.environ.get("SBATCH_CLUSTERS")

@@ -1,7 +1,6 @@
-"""The watcher of a host of the service: gonogo's own, and a thread that ships what it sees.
+"""`python -m worker.watcher RUNDIR`: gonogo's watcher, and a thread that ships what it sees.
 
-`python -m worker.watcher RUNDIR`, a child of `worker.keeper`. Without a key nothing is shipped, and
-the run is watched all the same.
+A child of `worker.keeper`. Without a key nothing is shipped, and the run is watched all the same.
 """
 
 import logging
@@ -16,7 +15,7 @@ from gonogo.supervise.watcher.shipping import Offline, Shipping
 from worker.settings import load_settings
 from worker.shipping.thread import ShippingThread
 
-if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
+if TYPE_CHECKING:
     from worker.shipping.shipper import Shipper
 
 
@@ -27,22 +26,22 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
     if key is None:
         return Offline()
 
-    def connect() -> "Shipper":
+    def connect() -> "Shipper":  # imported in the thread, so that the first tick is not late
         from worker.client import ControlPlane
-        from worker.engine.reached import load_reached
-        from worker.host.claim_book import ClaimBook
+        from worker.engine.engine import load_control_plane_url
+        from worker.host.claim_secrets import ClaimSecrets
         from worker.shipping.shipper import Shipper
 
         client = ControlPlane(
             settings.url,
             key,
-            secret_of=ClaimBook(settings.home).load,
-            moved=partial(load_reached, settings.home, run_dir.path),
-            renewed=settings.renewed_key,
+            secret_of=ClaimSecrets(settings.home).load,
+            find_url=partial(load_control_plane_url, settings.home, run_dir.path),
+            find_key=settings.renewed_key,
         )
         return Shipper(run_dir, order.run, order.token, client)
 
-    logging.getLogger("httpx").setLevel(logging.WARNING)  # one line a request says nothing
+    logging.getLogger("httpx").setLevel(logging.WARNING)
     thread = ShippingThread(connect)
     thread.start()
     return thread

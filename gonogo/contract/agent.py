@@ -24,7 +24,7 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Document, Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
-WAKE_JOB = "worker.desk.job.wake"
+WAKE_JOB = "worker.claims.loop.wake"
 """The one function that a queue message may name; anything else is refused."""
 
 MAX_TELEMETRY_LINES = 5_000

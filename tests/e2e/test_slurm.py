@@ -28,7 +28,6 @@ from gonogo.supervise.processes import send_signal
 from tests.e2e.lab import (
     Lab,
     clean_environ,
-    gonogo,
     last_step,
     one_phase_plan,
     processes_of,
@@ -267,23 +266,6 @@ def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_the
         assert order.nodes == 2
     finally:
         slurm.ask("scontrol", "update", "PartitionName=main", "State=UP")
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
-
-
-def test_a_run_that_waits_its_turn_says_who_is_ahead_and_what_is_free(
-    lab: Lab, slurm: Slurm
-) -> None:
-    hold = ("sbatch", "--parsable", "--gres=gpu:2", "--output=/dev/null", "--wrap=sleep 600")
-    ahead = [slurm.ask(*hold, "--nodes=2").strip(), slurm.ask(*hold, "--nodes=1").strip()]
-    try:
-        waits = lab.submit(one_phase_plan(), **{**ON_TWO, "cluster.slurm.gres": "gpu:1"})
-        told = "1 ahead, needs 2 GPUs, 0 free"
-        lab.wait(lambda: told in (lab.client.experiment(waits).waiting_for or ""), 120)
-        shown = gonogo(lab.stack.settings.home, "show", waits)
-        assert told in " ".join(shown.stdout.split())
-    finally:
-        slurm.ask("scancel", *ahead)
-    assert lab.wait_for_end(waits).verdict is Verdict.GO
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 

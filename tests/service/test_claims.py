@@ -20,7 +20,7 @@ from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, config_digest_holds, size_of
-from worker.desk.refusing import build_refused
+from worker.claims.claimer import build_refused
 
 
 def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:

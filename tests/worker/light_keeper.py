@@ -23,7 +23,7 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.end_request import load_request
 from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
 from worker.client import ControlPlane
-from worker.host.claim_book import ClaimBook
+from worker.host.claim_secrets import ClaimSecrets
 from worker.shipping.shipper import Shipper
 
 LIMIT_S = 120.0
@@ -61,7 +61,7 @@ def main() -> int:
     save_json(path / "exit.json", record.wire())
     for device in devices:
         os.close(device)  # type: ignore[arg-type]
-    book = ClaimBook(Path(os.environ["GONOGO_HOME"]))
+    book = ClaimSecrets(Path(os.environ["GONOGO_HOME"]))
     url, key = os.environ["GONOGO_URL"], os.environ["GONOGO_API_KEY"]
     client = ControlPlane(url, key, secret_of=book.load)
     shipper = Shipper(RunDir(path), order.run, order.token, client)

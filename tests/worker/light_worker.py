@@ -10,9 +10,9 @@ import sys
 from collections.abc import Sequence
 
 import worker.__main__ as application
-from worker.desk import rounds
-from worker.desk.desk import Desk
-from worker.host.host_probe import Probe, ProbeStore
+from worker.claims import loop
+from worker.claims.claimer import Claimer
+from worker.host.probe import Probe, ProbeStore
 
 
 class KnownProbe(ProbeStore):
@@ -27,9 +27,9 @@ class KnownProbe(ProbeStore):
 
 
 if __name__ == "__main__":
-    rounds.POLL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.3
+    loop.POLL_S = float(sys.argv[1]) if len(sys.argv) > 1 else 0.3
     application.ProbeStore = KnownProbe  # type: ignore[misc]
-    application.Desk = functools.partial(  # type: ignore[assignment,misc]
-        Desk, keeper_module="tests.worker.light_keeper"
+    application.Claimer = functools.partial(  # type: ignore[assignment,misc]
+        Claimer, keeper_module="tests.worker.light_keeper"
     )
     sys.exit(application.main())

@@ -135,7 +135,7 @@ def test_after_a_failure_it_is_called_where_it_is_by_now(there: str) -> None:
 
     transport = httpx.MockTransport(answer)
     client = ControlPlane(
-        "http://login1:8750", SECRET, moved=lambda: "http://login2:8750/", transport=transport
+        "http://login1:8750", SECRET, find_url=lambda: "http://login2:8750/", transport=transport
     )
     with pytest.raises((Unavailable, KeyRefused)):
         client.post_telemetry("run_1", Telemetry(token=1))
@@ -156,7 +156,7 @@ def test_after_its_key_was_refused_it_calls_with_the_one_that_there_is_by_now() 
     client = ControlPlane(
         "http://c:8750",
         SECRET,
-        renewed=lambda: next(found),
+        find_key=lambda: next(found),
         transport=httpx.MockTransport(answer),
     )
     for _ in range(2):

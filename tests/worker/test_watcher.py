@@ -10,8 +10,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.rundir import load_all_lines
 from tests.supervise.runs import NewRun, wait_until
 from tests.worker.control_plane import FakeControlPlane, RunStore, serving
-from worker.engine.reached import save_reached
-from worker.engine.submission import save_submission
+from worker.engine.engine import save_control_plane_url, save_submission
 
 
 @pytest.mark.parametrize(
@@ -81,7 +80,7 @@ def test_run_of_an_engine_is_told_of_and_ended_where_its_home_is_worked_by_now(
         store = plane.runs.setdefault(run.order.run, RunStore(token=1))
         run.wait_for_step(3)
         save_submission(run.path, "slurm", "7")
-        save_reached(home, plane.url)
+        save_control_plane_url(home, plane.url)
         store.command = {"kind": "cancel", "reason": "enough", "actor": "ann"}
         record = run.wait_for_exit()
     assert record.reason is OutcomeCode.CANCELLED

@@ -1,16 +1,26 @@
-"""What does every engine do? Start an attempt's keepers, say what became of them, stop them.
+"""What every engine does: start an attempt, report what became of it, stop it.
 
-An engine schedules; it never judges. It starts `python -m worker.once RUN` on every node of an
-order, which becomes the keeper there. `find` says what the engine knows *now*: that nothing of the
-attempt is left (`Ended`, with the proof in words) only where it really knows that. A job that a
-scheduler calls failed while one of its nodes does not answer is `Unknown`: the cut-off node may
-train on. What a keeper wrote about its own end lies in the run directory, and is not asked here.
+An engine schedules and never judges. It starts `python -m worker.node RUN` on every node of an
+order, which becomes the keeper there. `find` returns `Ended` only where the engine has proof that
+nothing of the attempt is left. A node that does not answer may train on, so it makes the answer
+`Unknown`. What a keeper wrote about its own end lies in the run directory.
+
+Files: `engine.json` in the run directory names the engine of an attempt. It is written before the
+order, without a name, and again once the engine has taken the attempt. A worker killed in between
+submits again, which starts no second job. `reached.json` in the home holds the address of the
+control plane, for nodes that were started under an older one.
 """
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from gonogo.contract.order import Order
+from gonogo.home_files import REACHED_FILE
+from gonogo.rundir import save_json
+from gonogo.supervise.durable import load_json
+
+ENGINE_NAME = "engine.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,23 +29,23 @@ class Handle:
 
     engine: str
     name: str
-    """What the engine calls it, such as a job's number."""
+    """The engine's name for it, such as the number of a job."""
     run: str
     token: int
     where: str = field(default="", compare=False)
-    """Where the engine has it, if it can be asked in several places; empty: that was not told."""
+    """Server and namespace, for an engine that can be asked in several places."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """The attempt is there, or waits its turn; `text` says for what."""
+    """The attempt runs, or waits for what `text` says."""
 
     text: str
     waits: bool = False
     stands: bool = False
-    """It began, and its scheduler has stopped its processes, to let them go on another time."""
+    """The scheduler has suspended its processes."""
     again: bool = False
-    """It began before, and waits to be started a second time, which nobody of ours asked for."""
+    """It has begun before and waits to be started a second time, which we did not ask for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +57,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """The engine cannot say: it does not answer, or cannot know itself."""
+    """The engine does not answer, or cannot know."""
 
     text: str
 
@@ -59,19 +69,80 @@ class Engine(Protocol):
     """Starts attempts somewhere."""
 
     def submit(self, order: Order, token: int) -> Handle:
-        """Have an attempt started; asked again for the same token it starts no second one.
+        """Start an attempt; a second call with the same token starts no second one.
 
         Raises:
             Rejected: the engine does not take such an order.
-            Unavailable: it does not answer; nothing is known to have been started.
+            Unavailable: it does not answer.
         """
 
     def find(self, handle: Handle) -> Found:
         """Return what has become of an attempt."""
 
     def stop(self, handle: Handle) -> None:
-        """Have an attempt ended; that it is asked proves nothing, `find` tells.
+        """Ask for the end of an attempt; `find` tells when it has ended.
 
         Raises:
             Unavailable: the engine does not answer.
         """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The content of engine.json."""
+
+    engine: str
+    name: str | None
+    """The engine's name for the attempt; None until the engine has taken it."""
+    where: str = ""
+
+    def handle(self, order: Order) -> Handle | None:
+        """Return what the engine is asked about; None before it has taken the attempt."""
+        if self.name is None:
+            return None
+        return Handle(
+            engine=self.engine,
+            name=self.name,
+            run=order.run,
+            token=order.token,
+            where=self.where,
+        )
+
+
+def save_submission(run_dir: Path, engine: str, name: str | None = None, where: str = "") -> None:
+    """Write engine.json."""
+    save_json(run_dir / ENGINE_NAME, {"v": 1, "engine": engine, "name": name, "where": where})
+
+
+def load_submission(run_dir: Path) -> Submission | None:
+    """Return the content of engine.json; None: the run belongs to this host."""
+    found = load_json(run_dir / ENGINE_NAME)
+    if found is None or not isinstance(found.get("engine"), str):
+        return None
+    name = found.get("name")
+    return Submission(
+        engine=found["engine"],
+        name=name if isinstance(name, str) else None,
+        where=str(found.get("where") or ""),
+    )
+
+
+def save_control_plane_url(home: Path, url: str) -> bool:
+    """Write reached.json; return True.
+
+    Raises:
+        OSError: the home cannot be written to now.
+    """
+    save_json(home / REACHED_FILE, {"v": 1, "url": url})
+    return True
+
+
+def load_control_plane_url(home: Path, run_dir: Path) -> str | None:
+    """Return the address for the nodes of an engine's run; None for other runs."""
+    try:
+        if load_submission(run_dir) is None:
+            return None
+        url = (load_json(home / REACHED_FILE) or {}).get("url")
+    except OSError:
+        return None
+    return url if isinstance(url, str) and url else None

@@ -1,16 +1,12 @@
 """The engine `jobset`: an attempt is one JobSet of Kubernetes, and every node of it one pod.
 
-The JobSet is made from a template, deploy/kubernetes/run.yaml, which a team adapts (images,
-tolerations, volumes): the engine fills in the run, its token, its nodes and its devices, and adds
-nothing else. Neither Job nor JobSet starts anything again by itself: a second start is our own
-decision, under another token.
+The JobSet is made from a template, which `gonogo render k8s` writes and a team adapts. The engine
+fills in the run, its token, its nodes and its devices, and nothing else. Neither Job nor JobSet
+starts anything again: a second start is our own decision, under another token.
 
-What Kubernetes says is read with care. That a JobSet has failed says nothing of a node that is cut
-off and trains on; that all of its pods have ended does, since a pod's containers are terminated,
-and its object goes, only when its kubelet says so. So an attempt has ended when every pod of it is
-terminated or gone, or was turned away by its kubelet: one without a device to give (its driver's
-plugin is not back yet, after a boot) starts no container, and tells of none. That there is no
-JobSet proves it only where it was made: with another context in KUBECONFIG there never was one.
+An attempt has ended when every pod of it is terminated, gone, or was rejected by its kubelet. A
+JobSet that has failed proves nothing, for a node that is cut off trains on. A missing JobSet proves
+the end only on the server and in the namespace where it was made.
 """
 
 import copy
@@ -24,8 +20,15 @@ import yaml
 from gonogo.contract.errors import Corrupt, Rejected, Unavailable
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from worker.engine.engine import Ended, Found, Handle, Running, Unknown
-from worker.engine.submission import load_submission, save_submission
+from worker.engine.engine import (
+    Ended,
+    Found,
+    Handle,
+    Running,
+    Unknown,
+    load_submission,
+    save_submission,
+)
 
 NAME = "jobset"
 PLACEHOLDER = "RUN"
@@ -39,12 +42,7 @@ _FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
 _QUOTA = "exceeded quota"
 """What the server says of a namespace that holds as many objects as it may just now."""
 _REJECTED = "Pod was rejected: "
-"""What a kubelet's message begins with where it turned a pod away, and its status tells no more."""
-_BY_KUBELET = frozenset({"Evicted", "Preempting", "Terminated", "DeadlineExceeded"})
-"""Why a kubelet ends a pod by itself: its node is short of something, or shuts down. It calls the
-pod failed once nothing of it runs."""
-_AFTER_OTHERS = "PodInitializing"
-"""Why a container waits whose turn comes once those that prepare the pod are done."""
+"""How the message of a pod begins that its kubelet has turned away."""
 _UNCOUNTED = re.compile(r"IgnoreMaxRestarts$|^Ignore$")
 """Actions of rules by which maxRestarts and backoffLimit of 0 stop nothing."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
@@ -100,25 +98,42 @@ class JobSets:
         """Make the attempt's JobSet, unless it is there already."""
         jobset = fill_template(self._template, order, token)
         name = jobset["metadata"]["name"]
-        where = self._api.where
-        handle = Handle(engine=NAME, name=name, run=order.run, token=token, where=where)
-        known = self._get(name)
+        handle = Handle(engine=NAME, name=name, run=order.run, token=token, where=self._api.where)
+        try:
+            known = self._api.get(name)
+        except Refused as error:
+            raise Unavailable(f"Kubernetes: {error}") from error
         if known is None:
-            self._mark(handle)
-            try:
-                self._api.create(jobset)
-            except Refused as error:
-                if error.status != _CONFLICT:  # nothing was made
-                    save_submission(self._runs / order.run, NAME)
-                    if error.status == _FORBIDDEN and _QUOTA in error.text:
-                        raise Unavailable(f"Kubernetes: {error.text}") from error
-                    raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
-                known = self._get(name)
-                if known is None:  # of something else: a quota that others change just now
-                    raise Unavailable(f"Kubernetes: {error.text}") from error
-        if known is not None and not is_ours(known, handle):
+            self._create(handle, jobset)
+        elif not is_ours(known, handle):
             raise Rejected(f"there is a JobSet {name} that is not this attempt's")
         return handle
+
+    def _create(self, handle: Handle, jobset: Object) -> None:
+        """Make a JobSet; where is written before, since an answer may be lost.
+
+        Raises:
+            Rejected: the server does not take it.
+            Unavailable: it may take it later, or it may have been made elsewhere.
+        """
+        run_dir = self._runs / handle.run
+        before = load_submission(run_dir)
+        if before is not None and before.where not in ("", handle.where):
+            raise Unavailable(
+                f"Kubernetes: JobSet {handle.name} may have been made at {before.where}, "
+                f"and {handle.where} is asked, which has none of that name"
+            )
+        save_submission(run_dir, NAME, where=handle.where)
+        try:
+            self._api.create(jobset)
+        except Refused as error:
+            later = error.status == _CONFLICT
+            if not later:
+                save_submission(run_dir, NAME)
+                later = error.status == _FORBIDDEN and _QUOTA in error.text
+            if later:
+                raise Unavailable(f"Kubernetes: {error.text}") from error
+            raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
 
     def find(self, handle: Handle) -> Found:
         """Return what Kubernetes says of the attempt's JobSet and of its pods."""
@@ -142,28 +157,6 @@ class JobSets:
             return judge_jobset(handle, jobset, pods, began=began)
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             return Unknown(text=f"Kubernetes: an answer of another shape: {error!r}")
-
-    def _mark(self, handle: Handle) -> None:
-        """Write down where an attempt is about to be made: an answer may be lost.
-
-        Raises:
-            Unavailable: it was about to be made elsewhere, and may run there.
-        """
-        run_dir = self._runs / handle.run
-        before = load_submission(run_dir)
-        if before is not None and before.where not in ("", handle.where):
-            raise Unavailable(
-                f"Kubernetes: JobSet {handle.name} may have been made at {before.where}, "
-                f"and {handle.where} is asked, which has none of that name"
-            )
-        save_submission(run_dir, NAME, where=handle.where)
-
-    def _get(self, name: str) -> Object | None:
-        """Return a JobSet that is to be made; who may not look knows nothing of it."""
-        try:
-            return self._api.get(name)
-        except Refused as error:
-            raise Unavailable(f"Kubernetes: {error}") from error
 
     def stop(self, handle: Handle) -> None:
         """Delete the JobSet: TERM to its keepers, and KILL after the pods' grace."""
@@ -311,8 +304,7 @@ def judge_jobset(
         return Running(text=f"Kubernetes: suspended, {why}", waits=True, again=began)
     waiting = [reason for pod in pods if (reason := _waits_for(pod)) is not None]
     if waiting or not pods:
-        asked = f"`kubectl describe jobs -l {JOBSET_LABEL}={handle.name}` says what hinders that"
-        why = waiting[0] if waiting else f"its pods are not made yet; {asked}"
+        why = waiting[0] if waiting else "its pods are not made yet"
         return Running(text=f"Kubernetes: {why}", waits=True)
     if not left:
         return Unknown(text=f"Kubernetes: all pods of JobSet {handle.name} ended, it has not yet")
@@ -348,37 +340,15 @@ def _where(pod: Object) -> str:
 
 
 def _is_terminated(pod: Object) -> bool:
-    """Say whether a pod's kubelet has told that its containers ended, or none ever had it.
+    """Say whether a pod's kubelet says that its containers ended, or no node ever had it.
 
-    A pod that is called failed since its node is away has containers that nobody saw end.
+    A pod that is called failed because its node is away may still run.
     """
     if not pod.get("spec", {}).get("nodeName"):
         return bool(pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed")
-    told = pod.get("status", {}).get("containerStatuses", [])
-    ended = bool(told) and all("terminated" in (row.get("state") or {}) for row in told)
-    ended = ended or _has_not_begun(pod)
+    rows = pod.get("status", {}).get("containerStatuses", [])
+    ended = bool(rows) and all("terminated" in (row.get("state") or {}) for row in rows)
     return _is_rejected(pod) or (_phase(pod) in ("Succeeded", "Failed") and ended)
-
-
-def _has_not_begun(pod: Object) -> bool:
-    """Say whether a pod that has failed did so before its containers: in one that prepares it.
-
-    Its kubelet leaves the containers waiting then, for good, as nothing of the pod starts again.
-    So it does where it ended the pod before all was prepared, and that reason is a kubelet's only.
-    """
-    spec, status = pod["spec"], pod.get("status", {})
-    told = status.get("containerStatuses") or []
-    # A sidecar, or what has rules of its own, may fail and start again.
-    once = {row["name"] for row in spec.get("initContainers") or [] if "restartPolicy" not in row}
-    first = status.get("initContainerStatuses") or []
-    failed = any(
-        row["name"] in once and ((row.get("state") or {}).get("terminated") or {}).get("exitCode")
-        for row in first
-    )
-    runs = any("running" in (row.get("state") or {}) for row in first)
-    ended = bool(told) and status.get("reason") in _BY_KUBELET and not runs
-    waits = all("waiting" in (row.get("state") or {}) for row in told)
-    return spec.get("restartPolicy") == "Never" and (failed or ended) and waits
 
 
 def _is_rejected(pod: Object) -> bool:
@@ -401,10 +371,9 @@ def _waits_for(pod: Object) -> str | None:
     for row in status.get("conditions", []):
         if row.get("type") == "PodScheduled" and row.get("status") == "False":
             return str(row.get("message") or row.get("reason"))
-    first, then = status.get("initContainerStatuses") or [], status.get("containerStatuses") or []
-    for told in (*first, *then):
-        waiting = (told.get("state") or {}).get("waiting")
-        if waiting and waiting.get("reason") != _AFTER_OTHERS:
+    for row in status.get("containerStatuses") or []:
+        waiting = (row.get("state") or {}).get("waiting")
+        if waiting:
             why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
             return f"{_name(pod)}: {why}"
     return f"{_name(pod)} is pending"

@@ -1,18 +1,16 @@
-"""The engine `slurm`: an attempt is one job, and every node of it one task, which is its keeper.
+"""The engine `slurm`: an attempt is one job with one task a node, and each task is a keeper.
 
-Jobs are never requeued by Slurm: a second start is our own decision, under another token (and a
-node that Slurm starts twice all the same refuses the second, `gonogo.supervise.keeper.meeting`).
-Before the time limit the batch script gets TERM, and asks the run to leave with a checkpoint, as
-`preempted`; srun must not see that signal, for it kills its tasks at once. At a preemption, and at
-scancel, all processes of the job get TERM, and KILL after KillWait: keepers ask for the same, and
-trainers do not die of it (`--shield`).
+Slurm never requeues our jobs: a second start is our own decision, under another token. Before the
+time limit the batch script gets TERM and asks the run to leave with a checkpoint (`preempted`).
+srun must not see that signal, for it would kill its tasks at once. At a preemption and at scancel
+all processes of the job get TERM, and KILL after KillWait. Keepers then ask the run to leave, and
+`--shield` keeps the trainers from dying of TERM.
 
-What Slurm says is read with care: NODE_FAIL is not *stopped*, for a node that is cut off goes on
-until its link returns, and nor is CANCELLED. A job has ended only when its state says so **and**
-every node of it answers its controller, or has booted since it began; after NODE_FAIL one must
-have, for which node failed is not told. The nodes meant are those that Slurm tells, and those that
-the run directory says the attempt was kept on, for a job that Slurm queued again behind our back (a
-controller that crashed) has no nodes any more.
+A job has ended only when its state says so **and** every node of it answers its controller, or has
+booted since the job began. NODE_FAIL and CANCELLED alone prove nothing: a node that is cut off
+trains on until its link returns. After NODE_FAIL one node must have booted, because Slurm does not
+say which one failed. The nodes are those that Slurm lists, or those in the run directory where a
+controller that crashed has queued the job again.
 """
 
 import contextlib
@@ -40,8 +38,6 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
 from gonogo.supervise.release import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
-from worker.engine.slurm_queue import Queue
-from worker.engine.submission import load_begun
 from worker.settings import slurm_environ
 
 NAME = "slurm"
@@ -49,7 +45,7 @@ _PREFIX = "gonogo-"
 TERM_BEFORE_S = 120
 """Slurm may send the signal up to a minute earlier; leaving takes a step and a checkpoint."""
 LOOK_LIMIT_S = 600
-"""How long the nodes of a job have to see its order: cold file systems make minutes of it."""
+"""How long the nodes of a job may take to see its order on a cold file system."""
 COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 SCRIPT_NAME = "slurm.sh"
@@ -61,23 +57,22 @@ _AFTERWARDS = re.compile(
     r"|launch/slurm: \w+: Terminating|error: \S+: tasks? \S+: Terminated)"
     r"|slurmstepd-\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*"
 )
-"""What srun prints of the other nodes, which it ends once one has said why it does not begin."""
+"""What srun prints about the other nodes, which it ends once one has failed."""
 CLOCKS_APART = timedelta(seconds=30)
-"""A node that booted so long after a job began did so by any clock of the cluster."""
+"""A node that booted so long after the start of a job did so by any clock of the cluster."""
 _SUBMITTED = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
-"""What `sbatch --parsable` prints: a job's number, and its cluster. Where a site has put a program
-in sbatch's place, its greeting and its checks stand before that."""
+"""Output of `sbatch --parsable`: the number of the job, and its cluster."""
 _OWNED = re.compile(r"^\s*([0-9]+) ([0-9]+)\s*$", re.MULTILINE)
-"""A line of squeue that is a job's number and its user's, and nothing else."""
+"""A line of squeue: the number of a job and its user's."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
     r"|Zero Bytes|Protocol authentication|I/O error|try again"
     r"|inactive or drain|not available now|not usable now|down, drained or reserved"
 )
-"""What sbatch says when it may take the same job another time."""
+"""What sbatch prints when it may take the same job another time."""
 _NEVER = re.compile(r"(?:Assoc|QOS)(?:Grp|Max|Min)(?!Submit)\w+")
-"""The limit that such a job passes at any time: one sentence of sbatch's stands for all limits."""
+"""A limit that such a job exceeds at any time."""
 _LIVING = frozenset(
     {"RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "STOPPED", "SIGNALING", "STAGE_OUT"}
 )
@@ -87,7 +82,7 @@ _OVER = frozenset(
         "DEADLINE", "OUT_OF_MEMORY",
     }
 )  # fmt: skip
-"""The states in which a job has ended; there are others (`RESIZING`), and each version adds one."""
+"""The states in which a job has ended."""
 _STANDING = frozenset({"SUSPENDED", "STOPPED"})
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
 _MEETING = re.compile(r"\.meet_node\d+\.json")
@@ -98,10 +93,7 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run one of Slurm's commands.
-
-    One that does not answer is ended with all that it has started: a site may have put a script in
-    its place.
+    """Run one of Slurm's commands, and kill it with all its children when it does not answer.
 
     Raises:
         Unavailable: it is not there, or does not answer.
@@ -114,7 +106,7 @@ def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             encoding="utf-8",
-            errors="replace",  # people write comments and reasons in whatever their terminal speaks
+            errors="replace",  # comments come in any encoding
             start_new_session=True,
         ) as process:
             try:
@@ -135,7 +127,7 @@ class Slurm:
 
     Args:
         runs: folder of the run directories, which all nodes share.
-        cluster: what is asked of Slurm for every job, where its plan says nothing else.
+        cluster: defaults for every job; a plan may set others.
         environ: environment of the jobs.
         run: runs a command.
         keeper: module that keeps a run; None: the worker's own.
@@ -151,12 +143,8 @@ class Slurm:
     ) -> None:
         self._runs, self._cluster, self._environ, self._run = runs, cluster, environ, run
         self._keeper = keeper
-        self._queue = Queue(self._ask, parse_fields)
         self._ended: dict[Handle, Ended] = {}
-        """Jobs that had ended when Slurm was asked last; it forgets them `MinJobAge` later, on some
-        clusters within seconds."""
-        self._renamed: set[Handle] = set()
-        """Those whose job bore another name when Slurm was asked last."""
+        """Jobs that had ended; Slurm forgets a job `MinJobAge` after its end."""
 
     def submit(self, order: Order, token: int) -> Handle:
         """Submit the attempt's job, unless Slurm has it already."""
@@ -173,9 +161,6 @@ class Slurm:
         options = build_options(order, token, cluster, run_dir)
         done = self._run(["sbatch", "--parsable", *options, str(script)])
         if done.returncode != 0:
-            taken = self._ids_of(name)  # what a site has in sbatch's place may fail behind it
-            if taken:
-                return self._handle(taken[0], order, token)
             said = done.stderr.strip() or done.stdout.strip()
             if done.returncode < 0:
                 raise Unavailable(f"sbatch was ended by signal {-done.returncode}")
@@ -183,102 +168,76 @@ class Slurm:
                 raise Unavailable(f"sbatch: {said}")
             raise Rejected(f"Slurm does not take this order: {said}")
         numbers = _SUBMITTED.findall(done.stdout)
-        if not numbers:  # it is looked for by its name, the next time
+        if not numbers:  # the next call looks for it by name
             said = printable(done.stdout) or "nothing"
             raise Unavailable(f"sbatch tells no job's number: {said}")
         return self._handle(numbers[-1], order, token)
 
     def find(self, handle: Handle) -> Found:
-        """Return what Slurm says of the attempt's job and of the nodes that it had.
+        """Return what Slurm says of the attempt's job and of its nodes.
 
-        Where that job runs no more, or not yet again, what it says of another one of that name: a
-        busy controller takes a job after sbatch has given up, and so it may have two. The end of
-        one proves nothing where the other one began the attempt, and Slurm has forgotten it.
+        A busy controller may take a job after sbatch has given up, so there may be two of one
+        name. The attempt has ended when all of them have.
         """
         try:
-            found = self._find_told(handle)
+            found = self._find_job(handle)
             if isinstance(found, Running) and not (found.waits and found.again):
                 return found
             known = self._ids_of(job_name(handle.run, handle.token))
             for other in [number for number in known if number != handle.name]:
-                twin = self._find_told(replace(handle, name=other))
+                twin = self._find_job(replace(handle, name=other))
                 if not isinstance(twin, Ended) and not (isinstance(twin, Running) and twin.waits):
                     return twin
-            begun = load_begun(self._runs / handle.run)
-            if isinstance(found, Ended) and begun not in (None, handle.name, *known):
-                text = f"{found.proof}, but job {begun} began it, which Slurm knows no more"
-                return Unknown(text=text)
         except Unavailable as error:
             return Unknown(text=error.detail)
         except OSError as error:
             return Unknown(text=f"{self._runs / handle.run}: {error}")
         return found
 
-    def _find_told(self, handle: Handle) -> Found:
-        """Return what Slurm says of one job, or what it said where it has forgotten it by now.
+    def _find_job(self, handle: Handle) -> Found:
+        """Return what Slurm says of one job, or said before it forgot the job.
 
         Raises:
-            Unavailable: see `_find_job`.
-            OSError: likewise.
-        """
-        found = self._find_job(handle)
-        if found is None:
-            text = f"Slurm knows no job {handle.name} any more"
-            return self._ended.get(handle, Unknown(text=text))
-        self._ended.pop(handle, None)
-        if isinstance(found, Ended):
-            self._ended[handle] = found
-        return found
-
-    def _find_job(self, handle: Handle) -> Found | None:
-        """Return what Slurm says of one job; None: it knows none of that number.
-
-        Raises:
-            Unavailable: Slurm does not tell of it, or of its nodes.
-            OSError: the run's directory cannot be read just now.
+            Unavailable: Slurm does not answer.
+            OSError: the run's directory cannot be read now.
         """
         run_dir = self._runs / handle.run
-        began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its word is later
+        began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its answer is newer
         meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
         done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
         if done.returncode != 0 and _GONE.search(done.stderr):
-            return None
+            forgotten = Unknown(text=f"Slurm knows no job {handle.name} any more")
+            return self._ended.get(handle, forgotten)
         if done.returncode != 0:
             raise Unavailable(f"scontrol: {done.stderr.strip()}")
+        self._ended.pop(handle, None)
         job = parse_fields(done.stdout)
-        self._renamed.discard(handle)
-        if is_renamed(handle, job):
-            self._renamed.add(handle)
-            job["JobName"] = job_name(handle.run, handle.token)
         rows = self._nodes_of(job, handle) if job.get("JobState") in _OVER else []
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
-        if not isinstance(found, Running) or not found.waits:
-            return found if began and not meets else tell_output(found, run_dir, job, rows)
-        why = "it began before" if began else self._queue.describe(job)
-        return replace(found, text=f"{found.text} ({why})" if why else found.text, again=began)
+        if isinstance(found, Running) and found.waits:
+            text = f"{found.text} (it began before)" if began else found.text
+            return replace(found, text=text, again=began)
+        found = found if began and not meets else add_output(found, run_dir, job, rows)
+        if isinstance(found, Ended):
+            self._ended[handle] = found
+        return found
 
     def stop(self, handle: Handle) -> None:
         """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace.
 
-        By its name: its number is another job's where a controller lost its state, and a second job
-        of that name is the same attempt's. By its number, too, where somebody has renamed it.
+        By name: after a controller has lost its state, the number may be another job's.
         """
-        named = f"--name={job_name(handle.run, handle.token)}"
-        both = [[*ours_alone(), named], [handle.name]]
-        for which in both if handle in self._renamed else both[:1]:
-            done = self._run(["scancel", *which])
-            if done.returncode != 0 and not _GONE.search(done.stderr):
-                raise Unavailable(f"scancel: {done.stderr.strip()}")
+        done = self._run(["scancel", *ours_alone(), f"--name={job_name(handle.run, handle.token)}"])
+        if done.returncode != 0 and not _GONE.search(done.stderr):
+            raise Unavailable(f"scancel: {done.stderr.strip()}")
 
     def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> list[dict[str, str]]:
-        """Return what Slurm tells of each node that a job had.
-
-        Of one that is in hidden partitions alone it tells nobody who does not ask for all.
+        """Return Slurm's fields of each node that a job had.
 
         Raises:
-            Unavailable: Slurm does not tell, or knows no node of a name that the run tells.
+            Unavailable: Slurm does not answer, or does not know one of the nodes.
         """
         listed = job.get("NodeList", "")
         if listed in ("", "(null)"):
@@ -290,14 +249,10 @@ class Slurm:
         return [parse_fields(row) for row in rows if row.strip()]
 
     def _ids_of(self, name: str) -> list[str]:
-        """Return the jobs of a name that Slurm has of this user, or had lately.
-
-        Anybody may give a job of his any name, and read ours in the queue. With `SLURM_CLUSTERS`
-        squeue says of which cluster they are, before it says them, what a site has in its place
-        says more, and none of ours is an array's.
+        """Return the jobs of a name that this user has, or had lately.
 
         Raises:
-            Unavailable: it does not tell.
+            Unavailable: Slurm does not answer.
         """
         asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i %U")
         owned = _OWNED.findall(self._ask("squeue", *asked))
@@ -314,15 +269,14 @@ class Slurm:
 
 
 def job_name(run: str, token: int) -> str:
-    """Return what an attempt's job is called: by this one finds whether it was submitted."""
+    """Return the name of an attempt's job, by which it is found again."""
     return f"{_PREFIX}{run}.{token}"
 
 
 def ours_alone() -> list[str]:
-    """Return by what scancel leaves the jobs of others alone.
+    """Return the option by which an administrator's scancel leaves the jobs of others alone.
 
-    Without it an administrator's cancels them, and anybody else's fails over them. It takes only a
-    user that this host knows by name.
+    Slurm takes only a user that this host knows by name.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -331,24 +285,13 @@ def ours_alone() -> list[str]:
     return [f"--user={os.getuid()}"]
 
 
-def is_renamed(handle: Handle, job: Mapping[str, str]) -> bool:
-    """Say whether a job is an attempt's by its script, since somebody has given it another name.
-
-    One that bears the name of another attempt is that one's, whatever it runs.
-    """
-    if job.get("JobName", _PREFIX).startswith(_PREFIX):
-        return False
-    return Path(job.get("Command", "")).parts[-2:] == (handle.run, SCRIPT_NAME)
-
-
-def tell_output(
+def add_output(
     found: Found, run_dir: Path, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]
 ) -> Found:
-    """Return what became of a job whose nodes have not all begun, with what it printed last.
+    """Return what became of a job whose nodes have not all begun, with its last output.
 
-    A node that finds no interpreter says so there and nowhere else; one that does not see the run's
-    directory cannot even open that log, and its slurmd ends the job without a word. One whose
-    prolog fails is drained, and the job is cancelled before there is a log.
+    A node without our interpreter says so there and nowhere else. A node that does not see the run
+    directory cannot open the log. A node whose prolog fails is drained.
 
     Args:
         found: what Slurm says.
@@ -376,10 +319,7 @@ def tell_output(
 
 
 def load_last_words(path: Path) -> str | None:
-    """Return the last two lines of a log that say something; None where there is no log.
-
-    Empty where none can be read. That the rest of the job was ended says nothing of why.
-    """
+    """Return the last two lines of a log that say why; None: no log; empty: unreadable."""
     try:
         with read_plain(path) as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - LAST_BYTES))
@@ -394,10 +334,10 @@ def load_last_words(path: Path) -> str | None:
 
 
 def kept_on(run_dir: Path, token: int) -> list[str]:
-    """Return the hosts on which an attempt was kept, by their short names, as the run tells.
+    """Return the short names of the hosts of an attempt, from the run directory.
 
     Raises:
-        Unavailable: the directory cannot be read just now.
+        Unavailable: the directory cannot be read now.
     """
     try:
         names = [name for name in os.listdir(run_dir) if _MEETING.fullmatch(name)]
@@ -408,10 +348,10 @@ def kept_on(run_dir: Path, token: int) -> list[str]:
 
 
 def load_defaults(path: Path) -> SlurmCluster:
-    """Return what a file says that every job asks of Slurm: the keys of a plan's `cluster.slurm`.
+    """Return the defaults of a file that has the keys of a plan's `cluster.slurm`.
 
     Raises:
-        Rejected: it cannot be read, or says what a plan may not.
+        Rejected: it cannot be read, or has other keys.
     """
     where = f"GONOGO_SLURM_DEFAULTS: {path}"
     try:
@@ -427,10 +367,9 @@ def load_defaults(path: Path) -> SlurmCluster:
 
 
 def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
-    """Return what is asked of Slurm for an order: what its plan says, over what holds for all.
+    """Return what an order asks of Slurm: the keys of its plan over the defaults.
 
-    Of further directives each counts by itself. On a profile with devices each rank gets one, where
-    nobody says how many a node has.
+    On a profile with devices each rank gets one GPU, unless plan or defaults say otherwise.
     """
     own = order.cluster.slurm if order.cluster is not None else None
     said = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
@@ -477,10 +416,7 @@ def file_pattern(path: Path) -> str:
 
 
 def build_epilog(token: int, run_dir: Path) -> str:
-    """Return what Slurm runs on a node behind its task: it tells of a keeper that was killed.
-
-    No other node could know, and launchers wait ten minutes for one that has not begun.
-    """
+    """Return the script that Slurm runs on a node after its task: it reports a killed keeper."""
     words = shlex.join([*own_module(GONE_MODULE), str(run_dir), "--token", str(token)])
     return f'#!/bin/sh\nexec {words} --node "$SLURM_NODEID"\n'
 
@@ -494,14 +430,13 @@ def build_script(
 ) -> str:
     """Return the batch script: one task a node, which becomes the keeper there.
 
-    Where there are several, each sees its order first: one without this Python, or without the
-    home, would be waited for by the others for minutes, in each attempt anew. One on which that
-    hangs ends the job: nothing else can begin there, and Slurm drains a node that kills nothing.
+    Several nodes first check that each sees the order. Otherwise the others would wait for minutes
+    for a node without this Python or without the home.
     """
     names = sorted(name for name in environ if re.fullmatch(r"[A-Za-z_]\w*", name))
     exports = [f"export {name}={shlex.quote(environ[name])}" for name in names]
     which = ["--keeper", keeper] if keeper is not None else []
-    words = [own_python(), "-m", "worker.once", order.run, "--token", str(token), *which]
+    words = [own_python(), "-m", "worker.node", order.run, "--token", str(token), *which]
     once = shlex.join(words)
     leave, look = (shlex.join([*words, word]) for word in ("--leave", "--look"))
     each = "srun --ntasks-per-node=1 --export=ALL"
@@ -523,18 +458,14 @@ def build_script(
 
 
 def parse_fields(line: str) -> dict[str, str]:
-    """Return the fields of one line of `scontrol show --oneliner`.
-
-    Of two of one name the first is Slurm's: a comment or a reason, which a person writes, comes
-    after what is read here, and may hold another.
-    """
+    """Return the fields of one line of `scontrol show --oneliner`; the first of a name counts."""
     parts = re.split(r"\s+(?=[A-Z][A-Za-z:/]*=)", line.strip())
     rows = [part.partition("=") for part in parts if "=" in part]
     return {name: value for name, _, value in reversed(rows)}
 
 
 def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:
-    """Say whether a node started anew after a job had begun: nothing of the job is left there.
+    """Say whether a node has booted since a job began: nothing of the job is left there.
 
     Args:
         job: fields of `scontrol show job`.
@@ -549,14 +480,14 @@ def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:
 
 
 def _is_unwell(told: str) -> bool:
-    """Say whether a node may be cut off; not one that is switched off since nothing is on it."""
+    """Say whether a node may be cut off; an idle node that is powered down is not."""
     state, *flags = told.split("+")
     rest = [flag for flag in flags if state != "IDLE" or flag not in _ASLEEP]
     return any(map(_UNWELL.search, (state, *rest)))
 
 
 def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]) -> Found:
-    """Return what a job's state and those of its nodes come to.
+    """Return what the states of a job and of its nodes prove.
 
     Args:
         handle: the attempt.
@@ -565,7 +496,7 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     """
     state, reason = job.get("JobState", ""), job.get("Reason", "None")
     if job.get("JobName") != job_name(handle.run, handle.token):
-        return Unknown(text=f"job {handle.name} is another one's: {job.get('JobName')}")
+        return Unknown(text=f"job {handle.name} has another name: {job.get('JobName')}")
     if state in _WAITING:
         return Running(text=f"Slurm: {state}, {reason}", waits=True)
     if state in _LIVING:

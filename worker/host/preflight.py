@@ -1,8 +1,7 @@
-"""Is this host fit for this run? Checked before the keeper starts; recorded in `preflight/`.
+"""Checks whether this host is fit for a run, before the keeper starts; recorded in `preflight/`.
 
-Each check says pass, warn or fail in a sentence; one fail and the run is not started. A check that
-could not be made warns: it never passes for lack of evidence. On a profile with devices, a device
-that cannot be read fails.
+Each check passes, warns or fails with a sentence. One failure, and the run is not started. A check
+that could not be made warns. On a profile with devices, a device that cannot be read fails.
 """
 
 import os
@@ -20,11 +19,11 @@ from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.query import SeenDevices, query_devices
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.preflight.code import load_branch
-from gonogo.supervise.preflight.device_checks import judge_peaks
-from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
-from worker.host.host_probe import Probe, ProbeStore
-from worker.host.node_check import NodeCheck
-from worker.host.sanity import Sanity
+from gonogo.supervise.preflight.peak import judge_peaks
+from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
+from worker.host.gpu_check import GpuCheck
+from worker.host.model_check import ModelCheck
+from worker.host.probe import Probe, ProbeStore
 
 
 def run_preflight(
@@ -58,7 +57,7 @@ def run_preflight(
     ours = is_ours(order.entry, order.command)
     seen = not unfit and look is not None and not look.scripted
     free = gpus_of(devices or ()) if seen and may_use_gpus(order) else ()
-    sanity = Sanity(store, order, run_dir, free) if ours else None
+    sanity = ModelCheck(store, order, run_dir, free) if ours else None
     if sanity is not None and not unfit:
         sanity.start()
     probe = store.result(free)
@@ -76,7 +75,7 @@ def run_preflight(
         "store": lambda: check_store(order, run_dir),
     }
     own = {} if sanity is None else {SANITY: sanity.result}
-    node_check = NodeCheck(store, order.profile, () if unfit else free, order.env)
+    node_check = GpuCheck(store, order.profile, () if unfit else free, order.env)
     if node_check.devices:
         own[NODE] = node_check.result
     made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)

@@ -1,11 +1,9 @@
-"""Which devices may this worker give to runs, and which does a run get?
+"""The devices that this worker may give to runs, and the choice for a run.
 
-GPUs and MIG slices by UUID (`gonogo.device_slots`), inside what the worker itself was given
-(CUDA_VISIBLE_DEVICES) and what GONOGO_WORKER_DEVICES names of them; `cpu:N` on a host without one.
-A GPU profile's run takes one device a rank; on profile `cpu` it takes one slot whatever its ranks.
-Whether a slot is free is asked of its lock (`gonogo.supervise.locks`), so that keepers that
-outlived an earlier worker, and other workers of the host, are seen without being asked; one in
-quarantine is not free.
+GPUs and MIG slices by UUID (`gonogo.slots`), within CUDA_VISIBLE_DEVICES and GONOGO_WORKER_DEVICES;
+`cpu:N` on a host without a GPU. A GPU profile takes one device a rank; profile `cpu` takes one slot
+for all ranks. A slot is free when nobody holds its lock (`gonogo.supervise.locks`) and it is not in
+quarantine. So keepers of an earlier worker, and other workers of the host, are respected.
 """
 
 import logging
@@ -31,8 +29,8 @@ _log = logging.getLogger(__name__)
 _CPUS = re.compile(r"cpu:(\d{1,3})")
 _NUMBERED = re.compile(r"cuda:(\d{1,3})")
 _NONE = ("cpu:0",)
-PLACES = 32
-"""How many runs a worker hands to a scheduler at once, where nobody says."""
+SCHEDULER_SLOTS = 32
+"""How many runs a worker hands to a scheduler at once, by default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,12 +44,12 @@ class Slots:
     """Slot → what to call it in a log."""
 
     def free(self, now: float | None = None) -> tuple[str, ...]:
-        """Return the slots that nobody holds and that are fit just now; `now` in Unix seconds."""
+        """Return the fit slots that nobody holds; `now` in Unix seconds."""
         fit = without_quarantined(self.home, self.names, time.time() if now is None else now)
         return self.locks.free(fit)
 
     def describe(self) -> str:
-        """Say what they are, and where their locks lie, for the line at the worker's start."""
+        """Return a line for the log at the worker's start."""
         said = ", ".join(self.shown.get(name, name) for name in self.names)
         if not gpus_of(self.names):
             return said
@@ -60,8 +58,8 @@ class Slots:
         return f"{said}; device locks in {self.home / 'locks'}: runs of other homes are not seen"
 
 
-def keep_away(home: Path, unfit: Mapping[str, str], now: float) -> None:
-    """Quarantine devices that are not fit, so that the next run gets others.
+def quarantine_devices(home: Path, unfit: Mapping[str, str], now: float) -> None:
+    """Quarantine unfit devices, so that the next run gets others.
 
     Args:
         home: GONOGO_HOME.
@@ -120,17 +118,17 @@ def find_slots(
     )
 
 
-def find_places(home: Path, wanted: str | None) -> Slots:
-    """Return the slots of a worker whose engine finds the devices: how many runs it may have there.
+def scheduler_slots(home: Path, wanted: str | None) -> Slots:
+    """Return the slots of a worker with an engine: one for each run that it may have there.
 
     Args:
         home: GONOGO_HOME.
-        wanted: `cpu:N` for N runs; None for PLACES.
+        wanted: `cpu:N` for N runs; None for SCHEDULER_SLOTS.
 
     Raises:
-        Rejected: it names devices, of which the engine's hosts have their own.
+        Rejected: it names devices, which the engine's hosts choose themselves.
     """
-    names = _cpu_slots(f"cpu:{PLACES}" if wanted is None else wanted)
+    names = _cpu_slots(f"cpu:{SCHEDULER_SLOTS}" if wanted is None else wanted)
     if not names:
         raise Rejected(
             f"GONOGO_WORKER_DEVICES={wanted}; expected cpu:N, how many runs its engine may have"
@@ -139,7 +137,7 @@ def find_places(home: Path, wanted: str | None) -> Slots:
 
 
 def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:
-    """Return the devices for an order, lowest first, or None when they do not suffice."""
+    """Return the devices for an order, lowest first, or None when there are too few."""
     profile = hardware_profiles().get(order.profile)
     if profile is not None and profile.has_devices:
         return choose_together(free, order.ranks_per_node)

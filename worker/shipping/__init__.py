@@ -1,1 +1,1 @@
-"""What a run's directory tells the control plane, and what it has acknowledged."""
+"""Ships the contents of a run directory to the control plane."""

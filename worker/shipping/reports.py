@@ -1,7 +1,7 @@
-"""Which reports about a run are due, and what do they say? Built from its directory alone."""
+"""Reports about a run that are due, built from its directory alone."""
 
 import logging
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -24,16 +24,16 @@ _M = TypeVar("_M", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingsPart:
-    """The findings of a stretch of findings.jsonl, and where the next stretch begins."""
+    """Findings of a part of findings.jsonl, and where the next part begins."""
 
     findings: list[Finding]
     offset: int
     unreadable: int
-    """Lines of the stretch that are no findings."""
+    """Lines that are no findings."""
 
 
 def load_findings(run_dir: RunDir, offset: int = 0) -> FindingsPart:
-    """Return the findings on the complete lines from `offset` on, as many as one message takes."""
+    """Return the findings on the complete lines from `offset` on, as many as fit in a message."""
     part = load_lines(run_dir.findings, offset, offset + MAX_FINDINGS_BYTES)
     found = [finding for line in part.lines if (finding := _finding_of(line))]
     unreadable = len(part.lines) - len(found)
@@ -42,21 +42,17 @@ def load_findings(run_dir: RunDir, offset: int = 0) -> FindingsPart:
 
 def recorded_findings(run_dir: RunDir) -> list[Finding]:
     """Return the different findings (by key) of the whole file, in order."""
-    return list({finding.key: finding for finding in _all_findings(run_dir)}.values())
-
-
-def _all_findings(run_dir: RunDir) -> Iterator[Finding]:
-    """Yield every finding that is sent, in the order of the file."""
-    offset = -1
-    part = load_findings(run_dir)
+    found: dict[str, Finding] = {}
+    offset, part = -1, load_findings(run_dir)
     while part.offset != offset:
-        yield from part.findings
+        found |= {finding.key: finding for finding in part.findings}
         offset = part.offset
         part = load_findings(run_dir, offset)
+    return list(found.values())
 
 
 def first_step_at(telemetry: Telemetry) -> float | None:
-    """Return the stamp of the first line of a training step among those sent, if any."""
+    """Return the stamp of the first line of a training step in a message, if any."""
     stamps = [at for part in telemetry.ranks if (at := _first_step(part.lines)) is not None]
     return min(stamps, default=None)
 
@@ -74,10 +70,10 @@ def _first_step(lines: list[str]) -> float | None:
 
 
 def due_events(run_dir: RunDir, reported: Container[RunEvent], *, stepped: bool) -> list[RunEvent]:
-    """Return the events that the directory shows and that were not reported, in order."""
+    """Return the events in the directory that were not reported, in order."""
     shown: dict[RunEvent, Callable[[], bool]] = {
         RunEvent.CHECK: run_dir.order.exists,
-        RunEvent.LAUNCH: lambda: _is_fit(run_dir) and (stepped or _is_kept(run_dir)),
+        RunEvent.LAUNCH: lambda: _has_launched(run_dir, stepped),
         RunEvent.STEP: lambda: stepped,
         RunEvent.HALT: lambda: _is_halting(run_dir),
     }
@@ -87,7 +83,7 @@ def due_events(run_dir: RunDir, reported: Container[RunEvent], *, stepped: bool)
 def build_report(
     run_dir: RunDir, token: int, event: RunEvent, *, stepped_at: float | None = None
 ) -> StateReport:
-    """Return the report of an event before the end, with what the directory holds about it."""
+    """Return the report of an event before the end."""
     known = event is not RunEvent.CHECK
     stamps = {
         RunEvent.CHECK: _changed_at(run_dir.order),
@@ -150,24 +146,20 @@ def load_or_none(path: Path, model: type[_M]) -> _M | None:
         return None
 
 
-def _is_fit(run_dir: RunDir) -> bool:
-    """Say whether preflight has passed."""
+def _has_launched(run_dir: RunDir, stepped: bool) -> bool:
+    """Say whether preflight has passed and a keeper has begun."""
     preflight = load_or_none(run_dir.preflight, Preflight)
-    return preflight is not None and preflight.passed
-
-
-def _is_kept(run_dir: RunDir) -> bool:
-    """Say whether a keeper has begun: whoever checked the host may have died before that."""
-    return is_there(run_dir.path / "keeper.json")
+    fit = preflight is not None and preflight.passed
+    return fit and (stepped or is_there(run_dir.path / "keeper.json"))
 
 
 def _is_halting(run_dir: RunDir) -> bool:
-    """Say whether the run is being ended: `.HALT`, or a finding that halts, as far as seen."""
+    """Say whether the run is being ended: `.HALT`, or a finding that halts."""
     if run_dir.halt.exists():
         return True
     try:
         found = recorded_findings(run_dir)
-    except OSError as error:  # which is no reason to tell nothing else
+    except OSError as error:  # other events are reported all the same
         _log.warning("findings unseen: %s", error, extra={"action": "findings_unseen"})
         return False
     return any(finding.severity is Severity.HALT for finding in found)

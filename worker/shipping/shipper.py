@@ -1,15 +1,11 @@
-"""How does what stands in a run directory reach the control plane?
+"""Ships one run directory to the control plane.
 
-Guarantees: the run directory is the only spool. Growing files (heartbeats, ticks, device samples,
-findings) go by byte offset from what the control plane acknowledged, so a lost, doubled or late
-message, a restart or an outage of any length costs nothing; small records go as the bytes that they
-are; findings and state reports are idempotent, and state reports keep their order. A control plane
-that has less than it had (its database was restored) is told everything again. The end promises
-what there is of each file, and nothing is judged before all of it has arrived. `.shipped`
-is written only when everything, the end included, has been acknowledged (or the run's token is
-stale, after which nothing of it will ever be taken). Nothing here raises for a service that fails.
-
-Not covered: logs are tails; what lies further behind than a megabyte is skipped, not sent.
+The run directory is the only spool. Growing files go by byte offset from what the control plane
+acknowledged, so a lost message, a restart or an outage of any length costs nothing. Findings and
+state reports are idempotent. A control plane that has less than it had (its database was restored)
+gets everything again. The report of the end names the size of each file, and nothing is judged
+before all of it has arrived. `.shipped` is written once everything is acknowledged, or once a newer
+attempt owns the run. Nothing here raises for a service that fails.
 """
 
 import logging
@@ -42,12 +38,6 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
 from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
-from worker.shipping.acknowledged import Reported, load_reported
-from worker.shipping.evidence import build_evidence, pending_evidence
-from worker.shipping.fencing import Fence, superseded
-from worker.shipping.growing import GrowingFiles, brings
-from worker.shipping.parts import replaced_files, stream_sizes
-from worker.shipping.records import SentRecords
 from worker.shipping.reports import (
     build_end,
     build_report,
@@ -56,10 +46,13 @@ from worker.shipping.reports import (
     load_findings,
     recorded_findings,
 )
+from worker.shipping.state import Fence, Reported, load_reported, superseded
+from worker.shipping.telemetry import GrowingFiles, has_content, stream_sizes
+from worker.shipping.uploads import SentRecords, build_evidence, pending_evidence
 
 STALE_PAUSE_S = 1.0
 RENEW_S = 1.0
-"""An empty message at least this often: it renews the lease and brings commands."""
+"""An empty message at least this often renews the lease and returns commands."""
 OUTAGE = Backoff(first_s=0.25, longest_s=4.0)
 MAX_ROUNDS = 8
 FINISH_ROUNDS = 10_000
@@ -77,8 +70,7 @@ class Shipper:
         run_id: the run.
         token: the token that it was claimed with.
         client: the control plane.
-        called_stale: run → when (monotonic clock) the control plane first called its token stale;
-            shared by the shippers that whoever makes one for every attempt makes.
+        called_stale: see `Fence`.
     """
 
     def __init__(
@@ -107,12 +99,12 @@ class Shipper:
 
     @property
     def fenced(self) -> bool:
-        """Whether a newer attempt owns the run: the control plane has said so twice."""
+        """Whether a newer attempt owns the run."""
         return self._fence.fenced
 
     @property
     def stale(self) -> bool:
-        """Whether the control plane's last word was that the token is stale."""
+        """Whether the last answer was that the token is stale."""
         return self._fence.stale
 
     @property
@@ -127,10 +119,10 @@ class Shipper:
         suspect: bool = False,
         near: Mapping[str, Near] | None = None,
     ) -> TelemetryAck | None:
-        """Send what is new, in at most a few calls; return the control plane's last answer.
+        """Send what is new in a few calls; return the last answer of the control plane.
 
-        Returns None when nothing was asked or the control plane does not answer (it is tried again
-        with a growing pause). A stale token comes back as a `supersede` command.
+        None when nothing was asked or nobody answers; the next try comes after a growing pause. A
+        stale token comes back as a `supersede` command.
         """
         if self.fenced:
             return superseded()
@@ -146,7 +138,7 @@ class Shipper:
             return None
 
     def report(self) -> None:
-        """Report the lifecycle's events that are due; what cannot be sent now is sent later."""
+        """Report the events that are due; what cannot be sent now is sent later."""
         if self.fenced:
             return
         try:
@@ -156,18 +148,16 @@ class Shipper:
         except (Unavailable, Rejected) as error:
             _log.warning("report waits: %s", error, extra={"action": "report_waits"})
 
-    def tell(self, finding: Finding) -> None:
-        """Have a finding reported that the disk does not take: it may never stand in the file."""
+    def add_finding(self, finding: Finding) -> None:
+        """Report a finding that could not be written to the full disk."""
         self._unwritten.append(finding)
 
     def finish(self, exit_record: ExitRecord, *, within_s: float = math.inf) -> bool:
         """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
 
-        One attempt: a control plane that fails makes it False, to be called again later.
-
         Args:
             exit_record: how the run ended.
-            within_s: what is not sent after so long is left to the next call, which goes on there.
+            within_s: what is not sent by then is left to the next call.
         """
         if (self._dir.path / ".shipped").exists():
             return True
@@ -183,31 +173,31 @@ class Shipper:
                 _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
         except OSError as error:
-            if is_for_good(error):  # somebody's doing, after the end
+            if is_for_good(error):
                 name = Path(str(error.filename)).name
-                self._note_refused(f"{name}: {error.strerror}, and what stood in it is owed")
+                self._note_refused(f"{name}: {error.strerror}")
             raise
         if self.fenced and self._is_set_aside():
-            return True  # a mark would be the newer attempt's
-        self._reported.forget()  # whoever opens the run again has all of it told again
+            return True  # the mark would lie in the newer attempt's directory
+        self._reported.forget()  # who opens the run again sends all of it
         self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
         forget_refusal(self._dir.path)
         return True
 
     def _is_set_aside(self) -> bool:
-        """Say whether a newer claim's directory stands where this one did."""
+        """Say whether the directory of a newer claim has replaced this one."""
         token = (load_json(self._dir.order) or {}).get("token")
         return isinstance(token, int) and token > self._token
 
     def _is_news(self, error: GonogoError) -> bool:
-        """Note that the control plane refuses the run itself; False where it had said just that."""
+        """Note that the control plane refuses the run; False where it had said the same before."""
         if not isinstance(error, Rejected) or isinstance(error, KeyRefused):
             return True
         return self._note_refused(error.detail)
 
     def _note_refused(self, text: str) -> bool:
-        """Note why nothing more of the run is taken, for a person; False where it stood so."""
+        """Write why nothing more of the run is accepted; False where that was written before."""
         try:
             return note_refusal(self._dir.path, text, time.time())
         except OSError as unsaid:
@@ -223,7 +213,7 @@ class Shipper:
         ack = None
         for _ in range(MAX_ROUNDS):
             telemetry = self._growing.build_message(suspect=suspect, near=near)
-            asked, fresh = self._growing.asked, brings(telemetry)
+            asked, fresh = self._growing.asked, has_content(telemetry)
             if asked and not fresh and now_mono - self._last_call < RENEW_S:
                 break
             ack, _ = self._send_telemetry(telemetry)
@@ -241,10 +231,10 @@ class Shipper:
         step: Callable[[], None],
         errors: tuple[type[Exception], ...] = (Rejected, Intercepted, OSError),
     ) -> None:
-        """Do a step whose refusal, by somebody or by a disk, must not hold heartbeats back.
+        """Do a step whose failure must not hold heartbeats back.
 
-        Nor must a token that is stale without a newer one: a run that a restored database calls
-        queued is its worker's again with the next telemetry, and with nothing else.
+        A token that is stale without a newer one must not either: after a restore the control plane
+        may call the run queued, until the next telemetry.
 
         Raises:
             StaleToken: a newer claim owns the run.
@@ -258,22 +248,19 @@ class Shipper:
 
     def _finish(self, exit_record: ExitRecord, deadline: float) -> bool:
         """Send everything, then the end; False where the time is up before."""
-        replaced = self._growing.left_out = replaced_files(self._dir, exit_record)
         for _ in range(FINISH_ROUNDS):
             telemetry = self._growing.build_message(suspect=False)
-            if self._growing.asked and not brings(telemetry):
-                if self._growing.unseen is not None:
-                    raise self._growing.unseen  # the end promises what stands in it
+            if self._growing.asked and not has_content(telemetry):
+                if self._growing.unread is not None:
+                    raise self._growing.unread  # the end promises its lines
                 break
             _, moved = self._send_telemetry(telemetry)
             if not moved:
                 raise Unavailable("the control plane acknowledges nothing new")
-            if brings(telemetry) and time.monotonic() > deadline:
-                return False  # something was sent, however slow the control plane is
+            if has_content(telemetry) and time.monotonic() > deadline:
+                return False  # the next call continues
         self._send_unwritten()
-        has_findings = self._dir.findings.name not in replaced
-        if has_findings:
-            self._send_findings()
+        self._send_findings()
         self._send_states()
         self._send_evidence(limit=10_000)
         beats = {str(rank): self._dir.heartbeat(rank) for rank in self._dir.ranks()}
@@ -281,12 +268,8 @@ class Shipper:
             self._dir,
             self._token,
             exit_record,
-            sizes={
-                rank: complete_bytes(path)
-                for rank, path in beats.items()
-                if path.name not in replaced
-            },
-            findings=len(recorded_findings(self._dir)) if has_findings else 0,
+            sizes={rank: complete_bytes(path) for rank, path in beats.items()},
+            findings=len(recorded_findings(self._dir)),
             files=stream_sizes(self._dir),
             records=self._records.send(),
         )
@@ -294,7 +277,7 @@ class Shipper:
         return True
 
     def _send_telemetry(self, telemetry: Telemetry) -> tuple[TelemetryAck, bool]:
-        """Send one message, or a smaller one where that is too large for somebody on the way.
+        """Send one message, or a smaller one where it is too large for a proxy.
 
         Returns the answer, and whether more is acknowledged than before.
         """
@@ -315,8 +298,11 @@ class Shipper:
         return ack, moved
 
     def _begin_anew(self) -> None:
-        """Repeat what was acknowledged before the control plane's database was restored."""
-        _log.warning("it has less than it had: all is repeated", extra={"action": "went_back"})
+        """Send everything again: the database of the control plane was restored."""
+        _log.warning(
+            "the control plane has less than it had: all is sent again",
+            extra={"action": "went_back"},
+        )
         self._reported.forget()
         self._records.forget()
         self._save()
@@ -340,14 +326,14 @@ class Shipper:
             _log.info("%s is past: %s", report.event, error, extra={"action": "state_past"})
 
     def _send_unwritten(self) -> None:
-        """Report the findings that no disk took; they are idempotent, should it take them later."""
+        """Report the findings that could not be written."""
         if self._unwritten:
             report = FindingsReport(token=self._token, findings=self._unwritten)
             self._client.post_findings(self._run, report)
             self._unwritten = []
 
     def _send_findings(self) -> None:
-        """Report the findings that stand in the file beyond the last acknowledged byte."""
+        """Report the findings after the last acknowledged byte of the file."""
         part = load_findings(self._dir, self._reported.findings_bytes)
         while part.offset != self._reported.findings_bytes:
             if part.findings:
@@ -364,11 +350,10 @@ class Shipper:
         self._send_evidence(limit=1)
 
     def _send_evidence(self, limit: int) -> None:
-        """Upload up to `limit` files; one that is refused is not tried again.
+        """Upload up to `limit` files; a refused one is not tried again.
 
-        Where it is the caller that is refused (a key is made anew, a database restored), that says
-        nothing of the file: it is tried again until the end is told. So is one that cannot be read
-        just now, which is put behind the others meanwhile.
+        A file that cannot be read now, or a call that is refused for the caller's sake, is tried
+        again after the others.
         """
         ended = self._dir.exit.exists()
         pending = pending_evidence(self._dir, self._reported.evidence, ended=ended)

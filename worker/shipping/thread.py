@@ -1,8 +1,7 @@
-"""How does the watcher ship without ever waiting? In a thread of its own, beside the ticks.
+"""Ships in a thread of its own, so that the watcher never waits for the control plane.
 
-A control plane that is slow, down or gone delays nothing and decides nothing; what it asks comes
-back as a command. A host that has no thread to give just now has the run watched all the same: each
-look asks for one again.
+A control plane that is slow or down delays nothing and decides nothing. A host that cannot start a
+thread now still watches the run; each look tries again to start one.
 """
 
 import logging
@@ -55,7 +54,7 @@ class ShippingThread:
         self.finished = threading.Event()
 
     def start(self) -> bool:
-        """Start the thread unless it was started; False while the host has none to give."""
+        """Start the thread unless it was started; False while the host cannot."""
         if self._thread is None:
             begin = partial(start_thread, self.run, "shipping")
             self._thread = self._weather.tried("shipping", begin, None)
@@ -78,7 +77,7 @@ class ShippingThread:
         return _boot_clock() - self._acked_at
 
     def tell(self, finding: Finding) -> None:
-        """Tell of a finding that the disk does not take: it may never stand in the file."""
+        """Report a finding that could not be written to the full disk."""
         self._unwritten.put(finding)
 
     def finish(self, record: ExitRecord) -> None:
@@ -87,7 +86,7 @@ class ShippingThread:
         self._wake.set()
 
     def close(self, record: ExitRecord | None) -> None:
-        """Ship until everything arrived, for at most GIVE_UP_S; the reaper ships what is left."""
+        """Ship until everything arrived, for at most GIVE_UP_S; the worker ships what is left."""
         if record is not None:
             self.finish(record)
             give_up = time.monotonic() + GIVE_UP_S
@@ -120,7 +119,7 @@ class ShippingThread:
         """Do one round; returns how long to wait before the next."""
         record = self._exit
         while not self._unwritten.empty():
-            shipper.tell(self._unwritten.get_nowait())
+            shipper.add_finding(self._unwritten.get_nowait())
         if record is not None:
             if shipper.finish(record):
                 self.finished.set()

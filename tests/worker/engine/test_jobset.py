@@ -21,7 +21,7 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order
 from worker.engine.choice import build_engine
-from worker.engine.engine import Ended, Handle, Running, Unknown
+from worker.engine.engine import Ended, Handle, Running, Unknown, load_submission, save_submission
 from worker.engine.jobset import (
     GPU,
     JobSets,
@@ -31,7 +31,6 @@ from worker.engine.jobset import (
     load_template,
 )
 from worker.engine.kubernetes_api import KubernetesApi
-from worker.engine.submission import load_submission, save_submission
 from worker.settings import load_settings
 
 ROOT = Path(__file__).parents[3]
@@ -198,7 +197,7 @@ def test_an_attempt_is_one_jobset_of_the_template_with_its_run_filled_in(
     spec = made["spec"]["replicatedJobs"][0]["template"]["spec"]
     assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
     (container,) = spec["template"]["spec"]["containers"]
-    words = ["python", "-m", "worker.once", ORDER.run, "--token", "7"]
+    words = ["python", "-m", "worker.node", ORDER.run, "--token", "7"]
     assert container["args"] == words
     assert made["spec"]["network"]["subdomain"] == NAME
 
@@ -290,20 +289,6 @@ def test_a_refusal_is_told_from_a_server_that_cannot_now(
     assert isinstance(engine.find(HANDLE), Unknown)
 
 
-def test_a_conflict_over_something_else_has_made_nothing(engine: JobSets, server: Server) -> None:
-    """The namespace's quota is changed by many at once: the server says 409 of that, too."""
-    real, message = server.answer, "Operation cannot be fulfilled on resourcequotas"
-
-    def answer(method: str, *asked: Any) -> tuple[int, dict[str, Any]]:
-        return (409, _status(409, message)) if method == "POST" else real(method, *asked)
-
-    server.answer = answer  # type: ignore[method-assign]
-    with pytest.raises(Unavailable, match="resourcequotas"):
-        engine.submit(ORDER, TOKEN)
-    server.answer = real  # type: ignore[method-assign]
-    assert engine.submit(ORDER, TOKEN) == HANDLE
-
-
 def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -> None:
     server.close()
     assert isinstance(engine.find(HANDLE), Unknown)
@@ -327,25 +312,6 @@ def test_a_server_that_takes_what_it_is_asked_and_says_nothing_proves_nothing(
         server.answers.set()
 
 
-@pytest.mark.parametrize("program", ["false", "no-such-program"])
-def test_a_program_that_gives_no_token_proves_nothing_and_is_told(
-    server: Server, template: Path, tmp_path: Path, program: str
-) -> None:
-    """A cloud's command line, once its sign-in has expired: a person renews it."""
-    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
-    version = "client.authentication.k8s.io/v1beta1"
-    config["users"][0]["user"] = {"exec": {"apiVersion": version, "command": program}}
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    engine = JobSets(load_template(template), KubernetesApi(), tmp_path)
-    found = engine.find(HANDLE)
-    assert isinstance(found, Unknown)
-    assert found.text.startswith("Kubernetes: ")
-    assert program in found.text
-    for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
-        with pytest.raises(Unavailable, match=program):
-            ask()
-
-
 @pytest.mark.parametrize(
     "page",
     [
@@ -366,14 +332,6 @@ def test_what_something_else_answers_proves_nothing_and_ends_nothing(
     server.page = page
     assert isinstance(engine.find(HANDLE), Unknown)
     with pytest.raises(Unavailable):
-        engine.submit(ORDER, TOKEN)
-
-
-def test_who_may_not_look_does_not_end_what_is_to_be_submitted(
-    engine: JobSets, server: Server
-) -> None:
-    server.fails = (403, "forbidden")
-    with pytest.raises(Unavailable, match="forbidden"):
         engine.submit(ORDER, TOKEN)
 
 
@@ -463,18 +421,6 @@ def test_a_jobset_whose_making_was_not_answered_is_made_nowhere_else(
     assert engine.submit(ORDER, TOKEN) == HANDLE
 
 
-def test_a_jobset_that_was_refused_may_be_made_elsewhere(
-    engine: JobSets, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(KubernetesApi, "get", lambda *_: None)
-    server.fails = (403, "exceeded quota: jobsets")
-    with pytest.raises(Unavailable):
-        engine.submit(ORDER, TOKEN)
-    submission = load_submission(tmp_path / ORDER.run)
-    assert submission is not None
-    assert submission.where == ""
-
-
 def test_a_run_is_followed_from_its_queue_to_its_end(engine: JobSets, server: Server) -> None:
     engine.submit(ORDER, TOKEN)
     found = engine.find(HANDLE)
@@ -548,74 +494,6 @@ AFTER_OTHERS = _container({"waiting": {"reason": "PodInitializing"}})
 FAILED = {**_container({"terminated": {"exitCode": 1}}), "name": "fetch"}
 
 
-def prepared(phase: str, *inits: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """Return a pod whose container waits for the one that prepares it."""
-    found = pod(0, phase, containerStatuses=[AFTER_OTHERS], initContainerStatuses=list(inits))
-    found["spec"].update(restartPolicy="Never", initContainers=[{"name": "fetch", **more}])
-    return found
-
-
-def evicted(state: str, **more: Any) -> dict[str, Any]:
-    """Return a pod that its kubelet evicted, the one that prepares it in this state."""
-    found = prepared("Failed", {**FAILED, "state": {state: {"exitCode": 0}}})
-    found["status"] |= {"reason": "Evicted", "message": "low on ephemeral-storage", **more}
-    return found
-
-
-@pytest.mark.parametrize(
-    ("found", "ended"),
-    [
-        pytest.param(prepared("Failed", FAILED), True, id="it failed there"),
-        pytest.param(prepared("Running", FAILED), False, id="its kubelet has not said so yet"),
-        pytest.param(prepared("Failed", FAILED, restartPolicy="Always"), False, id="a sidecar"),
-        pytest.param(
-            prepared("Failed", {**FAILED, "state": {"running": {}}}),
-            False,
-            id="its node is away: it may have begun since",
-        ),
-        pytest.param(
-            prepared("Failed", {**FAILED, "state": {"terminated": {"exitCode": 0}}}),
-            False,
-            id="it was prepared",
-        ),
-        pytest.param(evicted("waiting"), True, id="evicted before it was prepared"),
-        pytest.param(evicted("terminated"), True, id="evicted while it was prepared"),
-        pytest.param(evicted("running"), False, id="evicted, and it may be prepared yet"),
-        pytest.param(evicted("waiting", reason=None), False, id="called failed by a controller"),
-        pytest.param(
-            evicted("waiting", containerStatuses=[_container({"running": {}})]),
-            False,
-            id="evicted, and it runs",
-        ),
-    ],
-)
-def test_a_pod_that_failed_while_it_was_prepared_trains_nowhere(
-    engine: JobSets, server: Server, found: dict[str, Any], ended: bool
-) -> None:
-    server.jobsets[NAME] = jobset("Failed")
-    server.pods = [found]
-    assert isinstance(engine.find(HANDLE), Ended) == ended
-
-
-def test_what_prepares_a_pod_says_what_it_waits_for(engine: JobSets, server: Server) -> None:
-    why = {"reason": "ImagePullBackOff", "message": "no such image"}
-    fetch = {**FAILED, "state": {"waiting": why}}
-    server.jobsets[NAME] = jobset()
-    server.pods = [prepared("Pending", fetch)]
-    text = f"Kubernetes: {NAME}-node-0-0: ImagePullBackOff: no such image"
-    assert engine.find(HANDLE) == Running(text=text, waits=True)
-    server.pods = [prepared("Pending", {**fetch, "state": {"running": {}}})]
-    text = f"Kubernetes: {NAME}-node-0-0 is pending"
-    assert engine.find(HANDLE) == Running(text=text, waits=True)
-
-
-def test_pods_that_are_not_made_are_looked_for_where_kubernetes_tells_why() -> None:
-    """A quota on pods, the namespace's pod security, no such account: events of the job."""
-    found = judge_jobset(HANDLE, jobset(), [])
-    assert isinstance(found, Running)
-    assert f"kubectl describe jobs -l jobset.sigs.k8s.io/jobset-name={NAME}" in found.text
-
-
 def test_an_attempt_of_which_no_pod_is_left_does_not_run_on() -> None:
     """JobSet's controller is down: what the run wrote about its end is taken without it."""
     found = judge_jobset(HANDLE, jobset(), [pod(0, "Succeeded"), pod(1, "Succeeded", node="b")])
@@ -668,7 +546,7 @@ IGNORE = "{rules: [{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}
         (("completionMode: Indexed", "completionMode: NonIndexed"), "must be one, and Indexed"),
         (("metadata:", "meta:"), "no template"),
         (("replicatedJobs:\n", "replicatedJobs:\n  - name: second\n"), "no template"),
-        (("args:", "args: python -m worker.once RUN\n              command:"), "no argument"),
+        (("args:", "args: python -m worker.node RUN\n              command:"), "no argument"),
         (("kind: JobSet", "kind: Job"), "holds 0 JobSets"),
         (("replicatedJobs", "jobs"), "no template"),
         (("spec:", "spec: ["), "cannot be read"),

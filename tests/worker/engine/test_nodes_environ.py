@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from worker.engine.nodes_environ import nodes_environ
+from worker.engine.choice import node_environ
 from worker.settings import load_settings
 
 
@@ -24,7 +24,7 @@ def test_a_node_finds_home_service_and_programs_and_a_script_that_many_read_hold
             "SLURM_JOB_ID": "7",
         }
     )
-    found = nodes_environ(settings)
+    found = node_environ(settings)
     assert load_settings(found).allow == ("train.py",)
     assert found["GONOGO_HOME"] == str(tmp_path)
     assert found["GONOGO_URL"] == "http://login:8750"

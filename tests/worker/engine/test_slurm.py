@@ -26,7 +26,6 @@ from worker.engine.slurm import (
     Slurm,
     build_options,
     build_script,
-    has_booted_since,
     job_name,
     judge_job,
     lay_over,
@@ -36,7 +35,6 @@ from worker.engine.slurm import (
     parse_fields,
     run_command,
 )
-from worker.engine.submission import save_begun
 from worker.settings import load_settings
 
 ORDER = make_order(nodes=2, world_size=2, token=7)
@@ -75,14 +73,6 @@ def test_what_people_wrote_in_a_comment_is_no_field_of_the_job() -> None:
     assert parse_fields(line)["JobState"] == "PENDING"
 
 
-def test_what_people_wrote_in_another_encoding_is_no_end_of_the_answer(tmp_path: Path) -> None:
-    """`scontrol show node` tells the reasons of all nodes, which any administrator wrote."""
-    said = tmp_path / "said"
-    said.write_bytes("NodeName=node1 State=DRAIN Reason=Lüfter OS=Linux\n".encode("latin-1"))
-    found = parse_fields(run_command(["cat", str(said)]).stdout)
-    assert (found["State"], found["OS"]) == ("DRAIN", "Linux")
-
-
 def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -93,52 +83,6 @@ def test_what_people_set_for_commands_that_they_type_is_kept_from_ours(
     assert {"SLURM_CONF=set", "SBATCH_PARTITION=set"} <= set(seen)
     assert [name for name in theirs if f"{name}=set" in seen] == []
     assert run_command(["cat"]).stdout == "", "a command that asks is answered by nobody"
-
-
-def test_what_makes_another_thing_of_a_job_is_kept_from_sbatch(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With `SBATCH_NO_KILL` a job that lost a node ends as FAILED on those that answer."""
-    other = ("ARRAY_INX", "ERROR", "INPUT", "NO_KILL", "WAIT")
-    for name in other:
-        monkeypatch.setenv(f"SBATCH_{name}", "")
-    seen = run_command(["env"]).stdout
-    assert [name for name in other if f"SBATCH_{name}=" in seen] == []
-
-
-def test_clusters_that_sbatch_is_told_are_those_that_the_others_ask(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SBATCH_CLUSTERS", "big")
-    monkeypatch.setenv("SLURM_CLUSTERS", "small")
-    seen = run_command(["env"]).stdout.splitlines()
-    assert "SLURM_CLUSTERS=big" in seen
-    assert "SBATCH_CLUSTERS=big" not in seen
-
-
-def test_the_job_that_a_worker_is_in_itself_is_kept_from_those_that_it_submits(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With `SLURM_MEM_PER_CPU` from outside, the srun of a job that asked for `mem` is refused."""
-    outer = ("SLURM_MEM_PER_CPU", "SLURM_CPU_BIND", "SLURM_JOB_ID", "SRUN_CPUS_PER_TASK")
-    kept = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_JWT")
-    for name in (*outer, *kept):
-        monkeypatch.setenv(name, "set")
-    seen = run_command(["env"]).stdout.splitlines()
-    assert [name for name in outer if f"{name}=set" in seen] == []
-    assert {f"{name}=set" for name in kept} <= set(seen)
-
-
-def test_a_node_that_booted_in_the_hour_before_the_clocks_go_back_has_not_booted_since(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Booted at 02:55, and the job began ten minutes later, at 02:05."""
-    monkeypatch.setenv("TZ", "Europe/Berlin")
-    told = [
-        run_command(["date", f"--date=@{at}", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
-        for at in (1792889700, 1792890300)
-    ]
-    assert not has_booted_since(job("NODE_FAIL", StartTime=told[1]), {"BootTime": told[0]})
 
 
 @pytest.mark.parametrize("state", ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "PREEMPTED"])
@@ -272,11 +216,6 @@ def test_all_that_sbatch_is_told_of_an_attempt() -> None:
     ]  # fmt: skip
 
 
-def test_a_per_cent_in_the_home_is_no_pattern_of_sbatch() -> None:
-    options = build_options(ORDER, 7, SlurmCluster(), Path("/home/100%user/runs/r"))
-    assert "--output=/home/100%%user/runs/r/slurm.log" in options
-
-
 def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
     """Their keepers have to say how their parts ended; only a look ends the job at once."""
     *_, looks, _, _, keeps, _ = build_script(ORDER, 7, {}, RUN_DIR).splitlines()
@@ -336,7 +275,7 @@ def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path)
     job.terminate()
     wait_until(said.exists, "the request")
     assert job.poll() is None, "it waits until all have left"
-    assert said.read_text().split()[:3] == ["-m", "worker.once", ORDER.run]
+    assert said.read_text().split()[:3] == ["-m", "worker.node", ORDER.run]
     assert said.read_text().split()[-1] == "--leave"
     leave.touch()
     assert job.wait(30) == 7
@@ -394,13 +333,6 @@ def test_an_attempt_that_slurm_has_already_is_not_submitted_again(tmp_path: Path
     assert [command[0] for command in answers.asked] == ["squeue"]
 
 
-def test_what_squeue_says_besides_numbers_is_no_job_of_ours(tmp_path: Path) -> None:
-    (tmp_path / ORDER.run).mkdir()
-    said = f"CLUSTER: cm4\n7_[0-3] {UID}\nqueue of 12 s ago, 900 jobs\n41 {UID}\n"
-    answers = Answers(squeue=(0, said, ""))
-    assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
-
-
 GREETING = """
 -----------------------------------------------------------------
           Welcome to the Stampede3 Supercomputer
@@ -429,32 +361,10 @@ def test_a_job_of_which_no_number_is_told_is_looked_for_by_its_name(tmp_path: Pa
     assert engine.submit(ORDER, 7).name == "519605"
 
 
-class Failing(Answers):
-    """An sbatch that ends with a code of its own once Slurm has the job, or before."""
-
-    def __init__(self, code: int, jobs: str) -> None:
-        super().__init__(sbatch=(code, "", "post-submit hook: disk quota exceeded"))
-        self.jobs = jobs
-
-    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        done = super().__call__(command)
-        if command[0] == "sbatch":
-            self.answers["squeue"] = (0, self.jobs, "")
-        return done
-
-
-def test_a_job_that_slurm_took_is_ours_whatever_sbatch_ends_with(tmp_path: Path) -> None:
-    (tmp_path / ORDER.run).mkdir()
-    taken = Slurm(tmp_path, SlurmCluster(), {}, Failing(1, f"41 {UID}\n"))
-    assert taken.submit(ORDER, 7).name == "41"
-    with pytest.raises(Rejected, match="disk quota"):
-        Slurm(tmp_path, SlurmCluster(), {}, Failing(1, "")).submit(ORDER, 7)
-
-
 def test_an_sbatch_that_was_killed_has_refused_nothing(tmp_path: Path) -> None:
     (tmp_path / ORDER.run).mkdir()
     with pytest.raises(Unavailable, match="signal 9"):
-        Slurm(tmp_path, SlurmCluster(), {}, Failing(-9, "")).submit(ORDER, 7)
+        Slurm(tmp_path, SlurmCluster(), {}, Answers(sbatch=(-9, "", ""))).submit(ORDER, 7)
 
 
 def test_a_command_that_does_not_answer_leaves_no_process_of_it(
@@ -473,36 +383,6 @@ def test_no_job_is_stopped_that_bears_the_number_of_ours_and_another_name(tmp_pa
     answers = Answers()
     Slurm(tmp_path, SlurmCluster(), {}, answers).stop(HANDLE)
     assert answers.asked == [["scancel", *OURS, f"--name={NAME}"]]
-
-
-def test_a_job_that_somebody_renamed_is_ours_by_its_script_and_is_cancelled(tmp_path: Path) -> None:
-    script = f"{tmp_path}/{ORDER.run}/slurm.sh"
-    told = f"JobName=vip JobState=SUSPENDED NodeList=node1 Command={script} WorkDir=/"
-    answers = Answers(scontrol=(0, told, ""))
-    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
-    (tmp_path / ORDER.run).mkdir()
-    found = engine.find(HANDLE)
-    assert isinstance(found, Running)
-    assert found.stands
-    engine.stop(HANDLE)
-    assert answers.asked[-2:] == [["scancel", *OURS, f"--name={NAME}"], ["scancel", HANDLE.name]]
-
-
-@pytest.mark.parametrize(
-    ("name", "run"),
-    [("vip", "run_of_another"), (job_name(ORDER.run, 6), ORDER.run)],
-    ids=["another script", "an older attempt"],
-)
-def test_a_job_of_another_name_and_script_or_attempt_is_neither_ours_nor_cancelled(
-    tmp_path: Path, name: str, run: str
-) -> None:
-    told = f"JobName={name} JobState=RUNNING Command={tmp_path}/{run}/slurm.sh WorkDir=/"
-    answers = Answers(scontrol=(0, told, ""))
-    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
-    (tmp_path / ORDER.run).mkdir()
-    assert isinstance(engine.find(HANDLE), Unknown)
-    engine.stop(HANDLE)
-    assert answers.asked[-1] == ["scancel", *OURS, f"--name={NAME}"]
 
 
 FAILED = "sbatch: error: Batch job submission failed: "
@@ -579,37 +459,6 @@ class Requeued(Answers):
         said = self.nodes if "node" in command else JOB_LINE.format(self.state)
         said = f"12 {UID}\n" if command[0] == "squeue" else said
         return subprocess.CompletedProcess(command, 0, said, "")
-
-
-class Hidden(Answers):
-    """A job in a hidden partition, of which Slurm tells by its number, or who asks for all."""
-
-    def __init__(self, state: str) -> None:
-        super().__init__()
-        self.state = state
-
-    def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        self.asked.append(list(command))
-        told = "--all" in command
-        if command[0] == "squeue":
-            return subprocess.CompletedProcess(command, 0, f"12 {UID}\n" if told else "", "")
-        if "node" in command:
-            said = "NodeName=node1 State=IDLE\nNodeName=node2 State=IDLE" if told else ""
-            return subprocess.CompletedProcess(command, 0 if told else 1, said, "")
-        line = f"JobName={NAME} JobState={self.state} NodeList=node[1-2]"
-        return subprocess.CompletedProcess(command, 0, line, "")
-
-
-def test_a_job_in_a_hidden_partition_is_seen_and_proven_ended(tmp_path: Path) -> None:
-    (tmp_path / ORDER.run).mkdir()
-    answers = Hidden("RUNNING")
-    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
-    assert engine.submit(ORDER, 7).name == "12", "it is submitted once"
-    assert isinstance(engine.find(HANDLE), Running)
-    asked = [row for row in answers.asked if "node" in row]
-    assert asked == [], "of what runs no node is asked about, where those are private"
-    answers.state = "CANCELLED"
-    assert isinstance(engine.find(HANDLE), Ended)
 
 
 def begin(runs: Path) -> None:
@@ -689,25 +538,6 @@ def test_an_attempt_that_slurm_took_twice_lives_as_long_as_either_job(
     assert isinstance(engine.find(HANDLE), Ended)
 
 
-def test_the_second_job_of_an_attempt_proves_nothing_once_the_first_is_forgotten(
-    tmp_path: Path,
-) -> None:
-    """The node of the first was cut off, and trains on; the second waited its turn meanwhile."""
-    (tmp_path / ORDER.run).mkdir()
-    begin(tmp_path)
-    assert save_begun(tmp_path / ORDER.run, "11")
-    assert not save_begun(tmp_path / ORDER.run, "12"), "it found the first one's nodes begun"
-    answers = Twice(job12="FAILED", job11="NODE_FAIL")
-    engine = Slurm(tmp_path, SlurmCluster(), {}, answers)
-    assert isinstance(engine.find(HANDLE), Unknown)
-    del answers.states["11"]
-    found = engine.find(HANDLE)
-    assert isinstance(found, Unknown)
-    assert "job 11 began it, which Slurm knows no more" in found.text
-    answers.states["11"] = "COMPLETED"
-    assert isinstance(engine.find(HANDLE), Ended)
-
-
 NO_PYTHON = """first
 srun: error: node2: task 1: Exited with exit code 2
 slurmstepd-node2: error: execve(): /v/bin/python: No such file or directory
@@ -758,36 +588,6 @@ def test_a_job_that_could_not_open_its_log_asks_whether_its_node_sees_the_home(
     assert "FAILED (JobLaunchFailure), and node2 answers" in found.proof
     asked = f"it has not opened {tmp_path / ORDER.run / 'slurm.log'}: is that path there"
     assert asked in found.proof
-
-
-@pytest.mark.parametrize(
-    ("node", "told"),
-    [
-        ("State=MIXED+DRAIN Reason=Prolog error", "; node2 is drained: Prolog error"),
-        ("State=IDLE", ", and node2 answers"),
-    ],
-    ids=["its prolog failed", "somebody cancelled it"],
-)
-def test_a_job_that_was_cancelled_before_its_log_could_be_opened_is_told_by_its_nodes(
-    tmp_path: Path, node: str, told: str
-) -> None:
-    (tmp_path / ORDER.run).mkdir()
-    line = f"JobName={NAME} JobState=CANCELLED Reason=None NodeList=node2"
-
-    def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        said = f"NodeName=node2 {node}" if "node" in command else line
-        return subprocess.CompletedProcess(command, 0, said, "")
-
-    found = Slurm(tmp_path, SlurmCluster(), {}, run).find(HANDLE)
-    assert isinstance(found, Ended)
-    assert found.proof.endswith(told)
-
-
-def test_what_a_job_printed_is_told_as_people_read_it_and_databases_take_it(tmp_path: Path) -> None:
-    """No text of PostgreSQL holds a NUL, and a terminal obeys what follows an escape."""
-    log = tmp_path / "slurm.log"
-    log.write_bytes(b"module\x00s loaded\n\x1b[31mno \xffpython\x1b[0m\r\n\n \x00\n")
-    assert load_last_words(log) == "module s loaded · no \ufffdpython"
 
 
 AFTERWARDS = """srun: launch/slurm: _step_signal: Terminating StepId=14.0
@@ -848,17 +648,6 @@ def test_further_directives_of_a_plan_lie_over_those_that_hold_for_every_job() -
     own = ClusterRequest(slurm=SlurmCluster(extra={"cpus-per-task": "4"}))
     found = lay_over(usual, make_order(cluster=own))
     assert found.extra == {"cpus-per-task": "4", "reservation": "lab"}
-
-
-def test_a_plan_leaves_to_slurm_what_holds_for_every_other_job() -> None:
-    """With a `mem` for every job no plan could say `mem-per-gpu`, which sbatch takes alone."""
-    usual = SlurmCluster(partition="gpu", extra={"exclusive": True, "mem": "90G"})
-    said = {"partition": None, "extra": {"exclusive": None, "mem": None, "mem-per-gpu": "9G"}}
-    own = ClusterRequest(slurm=SlurmCluster.model_validate(said))
-    order = make_order(cluster=own)
-    asked = build_options(order, 7, lay_over(usual, order), RUN_DIR)
-    assert "--mem-per-gpu=9G" in asked
-    assert [row for row in asked if re.match(r"--(exclusive|mem|partition)\b(?!-)", row)] == []
 
 
 def test_what_holds_for_every_job_stands_in_a_file_of_the_settings(

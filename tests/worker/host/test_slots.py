@@ -17,7 +17,7 @@ from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_fo
 from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
-from worker.host.slots import PLACES, Slots, choose_devices, find_places, find_slots
+from worker.host.slots import SCHEDULER_SLOTS, Slots, choose_devices, find_slots, scheduler_slots
 
 ROWS = [Device(uuid=f"GPU-{mark}", index=n, name="H200") for n, mark in enumerate("abc")]
 
@@ -190,7 +190,7 @@ def test_a_gpu_run_takes_a_device_a_rank_and_a_cpu_run_one_slot(
 def test_a_scheduler_s_runs_take_numbered_places_and_no_devices_of_this_host(
     tmp_path: Path,
 ) -> None:
-    assert len(find_places(tmp_path, None).names) == PLACES
-    assert find_places(tmp_path, "cpu:2").names == ("cpu:0", "cpu:1")
+    assert len(scheduler_slots(tmp_path, None).names) == SCHEDULER_SLOTS
+    assert scheduler_slots(tmp_path, "cpu:2").names == ("cpu:0", "cpu:1")
     with pytest.raises(Rejected, match="how many runs"):
-        find_places(tmp_path, "GPU-1")
+        scheduler_slots(tmp_path, "GPU-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gonogo.contract.lifecycle import RunEvent
-from worker.shipping.acknowledged import Reported, load_reported
+from worker.shipping.state import Reported, load_reported
 
 
 def test_what_was_reported_is_remembered(tmp_path: Path) -> None:

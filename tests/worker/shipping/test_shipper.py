@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
@@ -17,10 +16,8 @@ import pytest
 from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.given_up import load_refusal, load_refusals
-from gonogo.supervise.lost import build_infra_exit
 from tests.supervise.orders import (
     beat,
     completed,
@@ -31,12 +28,11 @@ from tests.supervise.orders import (
 )
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
-from worker.host.claim_book import ClaimBook
-from worker.shipping import growing, parts
-from worker.shipping import records as shipped_records
-from worker.shipping.fencing import STALE_AGAIN_S
-from worker.shipping.records import load_small_records
+from worker.host.claim_secrets import ClaimSecrets
+from worker.shipping import telemetry
 from worker.shipping.shipper import Shipper
+from worker.shipping.state import STALE_AGAIN_S
+from worker.shipping.uploads import load_small_records
 
 ORDER = make_order(token=7)
 NewShipper = Callable[[], Shipper]
@@ -111,7 +107,7 @@ def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lines = write_beats(run_dir, 0, range(3000))
-    monkeypatch.setattr("worker.shipping.growing.MAX_BATCH_BYTES", MAX_LINE_BYTES)
+    monkeypatch.setattr("worker.shipping.telemetry.MAX_BATCH_BYTES", MAX_LINE_BYTES)
     tries = 0
     while not new_shipper().finish(completed(), within_s=0.0):
         had = len(arrived(plane).lines.get("0", []))
@@ -180,14 +176,6 @@ def test_events_come_in_the_order_of_the_lifecycle(
     write_finding(run_dir, "h", Severity.HALT)
     assert shipping.finish(completed())
     assert arrived(plane).events() == ["check", "launch", "step", "halt", "end"]
-
-
-def test_a_boot_line_is_no_step(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    run_dir.heartbeat(0).write_bytes(beat(0, 0, msg="boot", step=0))
-    new_shipper().ship(0.0)
-    assert "step" not in arrived(plane).events()
 
 
 def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
@@ -382,44 +370,6 @@ def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
     assert again.states[-1].findings == len(again.findings) == 1
 
 
-def test_a_run_that_was_shipped_before_is_shipped_again_without_the_mark(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """As docs/how-to/deploy.md says of a restored database that knows nothing of the run's end."""
-    lines = write_beats(run_dir, 0, range(5))
-    write_finding(run_dir, "a")
-    assert new_shipper().finish(completed())
-    again = restore(plane)
-    assert new_shipper().finish(completed()), "the mark says that nothing waits"
-    assert not again.states
-    (run_dir.path / ".shipped").unlink()
-    assert new_shipper().finish(completed())
-    assert again.events() == ["check", "launch", "step", "end"]
-    assert again.lines["0"] == lines
-    assert list(again.findings) == ["a"]
-
-
-def test_a_backup_from_between_the_last_lines_and_the_end_is_told_what_it_lacks(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """It has every growing file, so nothing of those says that the database is one of before."""
-    lines = write_beats(run_dir, 0, range(5))
-    write_finding(run_dir, "a")
-    run_dir.evidence.mkdir()
-    (run_dir.evidence / "stack.txt").write_text("frames")
-    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
-    assert new_shipper().finish(completed())
-    told, again = arrived(plane), restore(plane)
-    again.offsets, again.lines, again.raw = dict(told.offsets), dict(told.lines), dict(told.raw)
-    again.logs, again.files = dict(told.logs), dict(told.files)
-    (run_dir.path / ".shipped").unlink()
-    assert new_shipper().finish(completed())
-    assert again.events() == told.events()
-    assert list(again.findings) == ["a"]
-    assert list(again.evidence) == ["evidence/stack.txt"]
-    assert again.lines["0"] == lines, "what it has is not sent twice"
-
-
 @pytest.mark.parametrize("call", ["records", "evidence", "findings", "state"])
 @pytest.mark.parametrize("status", [403, 409])
 def test_one_refusal_of_a_stranger_before_the_end_costs_nothing(
@@ -449,20 +399,6 @@ def test_a_record_that_the_control_plane_refuses_is_not_promised_and_keeps_no_en
     plane.refuse = {"records": 403}
     assert new_shipper().finish(completed())
     assert arrived(plane).states[-1].records == {}
-
-
-@pytest.mark.parametrize("call", ["findings", "state", "evidence"])
-def test_a_stranger_that_refuses_one_kind_of_message_keeps_no_heartbeat_back(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, call: str
-) -> None:
-    run_dir.evidence.mkdir()
-    (run_dir.evidence / "stack.txt").write_text("frames")
-    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
-    write_finding(run_dir, "a")
-    lines = write_beats(run_dir, 0, range(5))
-    plane.strange, plane.strangers = {call: 403}, 1000
-    assert new_shipper().ship(0.0) is not None
-    assert arrived(plane).lines["0"] == lines
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
@@ -513,74 +449,6 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
     assert load_refusal(run_dir.path) is None
-
-
-@pytest.mark.parametrize("become", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)])
-@pytest.mark.parametrize(
-    "name", ["heartbeat_rank0.jsonl", "heartbeat_rank1.jsonl", "findings.jsonl"]
-)
-def test_a_file_that_a_program_has_replaced_before_its_end_keeps_nobody_from_judging(
-    run_dir: RunDir,
-    plane: FakeControlPlane,
-    new_shipper: NewShipper,
-    name: str,
-    become: Callable[[Path], None],
-) -> None:
-    """What stood there can never come, and nobody may wait for it."""
-    lines = write_beats(run_dir, 0, range(5))
-    write_finding(run_dir, "a")
-    shipping = new_shipper()
-    for now in (0.0, 10.0):
-        assert shipping.ship(now) is not None
-    path = run_dir.path / name
-    path.unlink(missing_ok=True)
-    become(path)
-    end = build_infra_exit(
-        run_dir, ORDER, reason=OutcomeCode.KEEPER_LOST, text="the keeper was lost", now=200.0
-    )
-    assert new_shipper().finish(end)
-    store = arrived(plane)
-    told = store.states[-1]
-    assert (told.event, told.exit) == ("end", end)
-    assert store.lines["0"] == lines
-    assert told.sizes.keys() == {"0"} - {name.partition("rank")[2].partition(".")[0]}
-    assert told.findings == (name != "findings.jsonl")
-
-
-def test_a_record_that_becomes_a_pipe_while_it_is_looked_at_is_not_waited_for(
-    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever opened it waited for a writer: nothing more of the run, nor of others, was sent."""
-    os.mkfifo(run_dir.model)
-    (run_dir.path / "env.json").mkdir()
-    monkeypatch.setattr(Path, "is_file", lambda path: True)
-    names = [record.path for record in load_small_records(run_dir)]
-    assert "order.json" in names
-    assert not {"model.json", "env.json"} & set(names)
-
-
-def test_lines_that_are_no_findings_are_said_once_and_in_one_line(
-    run_dir: RunDir, new_shipper: NewShipper, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The program may write two million of them, and each look at the file reads all."""
-    run_dir.findings.write_text("{}\n" * 300)
-    shipping, clock = new_shipper(), itertools.count(step=10.0)
-    for _ in range(4):
-        shipping.ship(next(clock))
-    assert shipping.finish(completed())
-    said = [entry for entry in caplog.records if "findings" in entry.getMessage()]
-    said += [entry for entry in caplog.records if "unreadable finding" in entry.getMessage()]
-    assert [entry.getMessage() for entry in said] == ["findings.jsonl: 300 lines cannot be read"]
-
-
-def test_a_file_in_place_of_the_preflights_folder_keeps_no_end_back(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """The program may put it there, and a run that is never told the end of is never judged."""
-    shutil.rmtree(run_dir.preflight.parent, ignore_errors=True)
-    run_dir.preflight.parent.write_text("x")
-    assert new_shipper().finish(completed())
-    assert "end" in arrived(plane).events()
 
 
 def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
@@ -680,21 +548,13 @@ def test_a_long_log_is_sent_as_its_tail(
     assert text.encode() == data[-MAX_LOG_BYTES:]
 
 
-def test_a_log_that_is_no_text_is_sent_all_the_same(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    run_dir.torchrun_log.write_bytes(b"a\x00\xff\xfeb\n")
-    assert new_shipper().finish(completed())
-    assert arrived(plane).logs["torchrun.log"] == (6, "a\ufffd\ufffd\ufffdb\n")
-
-
 def test_more_lines_than_one_message_takes_go_in_several(
     run_dir: RunDir,
     plane: FakeControlPlane,
     new_shipper: NewShipper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parts, "MAX_TELEMETRY_LINES", 7)
+    monkeypatch.setattr(telemetry, "MAX_TELEMETRY_LINES", 7)
     lines = write_beats(run_dir, 0, range(40))
     shipping = new_shipper()
     shipping.ship(0.0)
@@ -709,23 +569,11 @@ def test_a_line_longer_than_a_message_still_passes(
     new_shipper: NewShipper,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(growing, "MAX_BATCH_BYTES", 1)
+    monkeypatch.setattr(telemetry, "MAX_BATCH_BYTES", 1)
     long = beat(0, 0, text="x" * 65_000)
     run_dir.heartbeat(0).write_bytes(long + beat(0, 1))
     assert new_shipper().finish(completed())
     assert arrived(plane).offsets["0"] == len(long + beat(0, 1))
-
-
-def test_a_line_of_carriage_returns_blocks_nothing(
-    run_dir: RunDir,
-    plane: FakeControlPlane,
-    new_shipper: NewShipper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(parts, "MAX_TELEMETRY_LINES", 5)
-    run_dir.heartbeat(0).write_bytes(b"\r" * 50 + b"\n" + beat(0, 1))
-    assert new_shipper().finish(completed())
-    assert arrived(plane).lines["0"][-1] == beat(0, 1).decode().rstrip("\n")
 
 
 def test_a_control_plane_that_takes_nothing_ends_the_attempt(
@@ -754,7 +602,9 @@ def test_a_finding_that_no_disk_takes_is_told_once_it_can_be(
 ) -> None:
     shipping = new_shipper()
     plane.refuse = {"findings": 503}
-    shipping.tell(Finding(detector="disk", severity=Severity.WARN, at=1.0, key="d", text="why"))
+    shipping.add_finding(
+        Finding(detector="disk", severity=Severity.WARN, at=1.0, key="d", text="why")
+    )
     assert shipping.ship(0.0) is None
     plane.refuse = {}
     assert shipping.ship(100.0) is not None
@@ -769,7 +619,9 @@ def test_a_finding_that_no_disk_took_is_told_before_the_end(
 ) -> None:
     """A program that dies of a full disk is found dead, and its run ends at once."""
     shipping = new_shipper()
-    shipping.tell(Finding(detector="disk", severity=Severity.HALT, at=1.0, key="d", text="why"))
+    shipping.add_finding(
+        Finding(detector="disk", severity=Severity.HALT, at=1.0, key="d", text="why")
+    )
     assert shipping.finish(completed())
     assert set(arrived(plane).findings) == {"d"}
 
@@ -853,15 +705,6 @@ def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
     assert store.states[-1].files == {name: len(raw) for name, raw in expected.items()}
 
 
-def test_ticks_of_a_long_run_arrive_in_parts(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    ticks = b'{"n":0}\n' * 200_000 + b"y" * 3_000_000 + b"\n"
-    run_dir.watch.write_bytes(ticks + b"torn")
-    assert new_shipper().finish(completed())
-    assert arrived(plane).files["watch.jsonl"] == ticks
-
-
 def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
@@ -886,29 +729,6 @@ def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
     }
 
 
-def test_what_a_trainer_wrote_under_ranks_names_leaves_room_for_what_decides(
-    run_dir: RunDir,
-    plane: FakeControlPlane,
-    new_shipper: NewShipper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    (run_dir.path / "exit.json").write_bytes(b"{}")
-    order = run_dir.order.read_bytes()
-    monkeypatch.setattr(shipped_records, "MAX_RECORDS_BYTES", len(order) + 4_000)
-    for rank in range(30):
-        (run_dir.path / f"exit_rank{rank}.json").write_bytes(b"r" * 1_000)
-        node = run_dir.path / "preflight" / f"node{rank}"
-        node.mkdir(parents=True)
-        (node / "preflight.json").write_bytes(b"n" * 1_000)
-    (run_dir.path / "preflight" / "preflight.json").write_bytes(b"{ }")
-    assert new_shipper().finish(completed())
-    store = arrived(plane)
-    assert {"exit.json", "order.json", "preflight/preflight.json"} <= set(store.records)
-    assert sum(map(len, store.records.values())) <= len(order) + 4_000
-    assert {"exit_rank0.json", "exit_rank1.json"} <= set(store.records), "those that were ordered"
-    assert set(store.states[-1].records) == set(store.records)
-
-
 def test_records_outlive_a_key_that_is_refused_for_a_while(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
@@ -925,7 +745,7 @@ def test_nothing_is_said_of_a_run_whose_secret_cannot_be_read_just_now(
     run_dir: RunDir, plane: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many open files, a stale handle: what came without it would be refused for good."""
-    book, read, turns = ClaimBook(tmp_path), Path.read_text, itertools.count()
+    book, read, turns = ClaimSecrets(tmp_path), Path.read_text, itertools.count()
     book.save(ORDER.run, "secret")
     arrived(plane).secret = "secret"
 
@@ -941,12 +761,3 @@ def test_nothing_is_said_of_a_run_whose_secret_cannot_be_read_just_now(
         assert finish_in(shipping, 20)
     assert set(arrived(plane).states[-1].records) >= {"order.json", "preflight/preflight.json"}
     assert not (run_dir.path / ".refused.json").exists()
-
-
-def test_record_that_is_refused_is_not_promised_and_the_end_arrives(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    plane.refuse["records"] = 413
-    assert new_shipper().finish(completed())
-    assert arrived(plane).events()[-1] == "end"
-    assert arrived(plane).states[-1].records == {}

@@ -28,7 +28,7 @@ class ShipperOnPaper:
         self.finishes = [False, True]
         self.told: list[Finding] = []
 
-    def tell(self, finding: Finding) -> None:
+    def add_finding(self, finding: Finding) -> None:
         self.told.append(finding)
 
     def ship(self, _now: float, *, suspect: bool, near: object) -> TelemetryAck | None:
@@ -155,13 +155,3 @@ def test_host_without_a_thread_for_a_moment_is_watched_and_ships_later(
     assert wait_until(thread.take_command, "the command") == asked
     thread.close(EXIT)
     assert thread.finished.is_set()
-
-
-def test_end_is_shipped_where_the_thread_comes_after_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("worker.shipping.thread.FINISH_PAUSE_S", 0.01)
-    thread = ShippingThread(lambda: cast("Any", ShipperOnPaper([])))
-    thread.close(EXIT)
-    assert thread.finished.is_set()
-    assert thread.join(60)

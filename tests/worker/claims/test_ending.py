@@ -1,0 +1,175 @@
+"""Does a run whose keeper is gone end once, with nothing of it left and everything shipped?"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord, RankExit
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.processes import boot_id, load_stat
+from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
+from tests.supervise.runs import kill_before_the_last_look, starting
+from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
+from worker.claims.ending import ShipperOf, end_and_ship
+from worker.client import ControlPlane
+from worker.host.open_runs import OpenRun, RunInventory
+from worker.shipping.shipper import Shipper
+
+ORDER = make_order(token=3)
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    with serving(FakeControlPlane(runs={ORDER.run: RunStore(token=3)})) as served:
+        yield served
+
+
+@pytest.fixture
+def ship(plane: FakeControlPlane) -> Iterator[ShipperOf]:
+    called_stale: dict[str, float] = {}
+    with ControlPlane(plane.url, KEY) as client:
+
+        def shipper_of(run_dir: RunDir, order: Order) -> Shipper | None:
+            return Shipper(run_dir, order.run, order.token, client, called_stale=called_stale)
+
+        yield shipper_of
+
+
+@pytest.fixture
+def lost(tmp_path: Path) -> RunDir:
+    """A run that was under way when its keeper was killed."""
+    run_dir = make_run_dir(tmp_path, ORDER)
+    write_beats(run_dir, 0, range(30))
+    write_finding(run_dir, "a")
+    state = {"pid": 2**22 - 1, "start_ticks": 1, "boot_id": boot_id()}
+    save_json(run_dir.path / "keeper.json", state)
+    return run_dir
+
+
+def only(runs: Path) -> OpenRun:
+    (found,) = RunInventory(runs).open_runs()
+    return found
+
+
+def test_a_lost_run_ends_as_infra_and_all_of_it_arrives(
+    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    save_json(lost.rank_exit(0), RankExit(signal=9, at=99.0).wire())
+    assert end_and_ship(only(tmp_path), ship, now=500.0)
+    record = load_record(lost.exit, ExitRecord)
+    assert record is not None
+    assert (record.reason, record.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+    assert record.ended_at == 500.0
+    assert record.ranks["0"].signal == 9
+    assert (record.run, record.attempt) == (ORDER.run, ORDER.attempt)
+    assert record.order_sha256 == sha256(lost.order.read_bytes()).hexdigest()
+    assert record.watch is not None
+    arrived = plane.runs[ORDER.run]
+    assert len(arrived.lines["0"]) == 30
+    assert (arrived.events()[-1], arrived.states[-1].findings) == ("end", 1)
+    assert RunInventory(tmp_path).open_runs() == []
+
+
+def test_what_is_left_of_a_lost_run_is_ended_before_its_record_is_written(
+    tmp_path: Path, lost: RunDir, ship: ShipperOf
+) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
+    left = subprocess.Popen([sys.executable, "-c", code], env={"GONOGO_RUN": ORDER.run})
+    assert end_and_ship(only(tmp_path), ship, now=500.0)
+    assert left.wait(60) == -signal.SIGKILL
+
+
+def test_an_end_that_is_recorded_is_shipped_as_it_is(
+    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    save_json(lost.exit, completed().wire())
+    assert end_and_ship(only(tmp_path), ship, now=500.0)
+    end = plane.runs[ORDER.run].states[-1]
+    assert end.exit == completed()
+
+
+def test_an_end_that_nobody_saw_is_seen_before_it_is_shipped(
+    tmp_path: Path, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    with starting(tmp_path) as new_run:
+        run = new_run(steps=15)
+        plane.runs[run.order.run] = RunStore(token=run.order.token)
+        kill_before_the_last_look(run.path)
+        assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
+        give_up = time.monotonic() + 60.0
+        while not end_and_ship(only(tmp_path), ship, now=500.0, environ=os.environ):
+            assert time.monotonic() < give_up
+        run.assert_replays()
+        arrived = plane.runs[run.order.run]
+        assert arrived.events()[-1] == "end"
+        assert len(arrived.lines["0"]) == len(run.beats(0))
+
+
+def test_a_run_whose_keeper_lives_is_left_alone(
+    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    stat = load_stat(os.getpid())
+    assert stat is not None
+    state = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
+    save_json(lost.path / "keeper.json", state)
+    assert not end_and_ship(only(tmp_path), ship, now=500.0)
+    assert not lost.exit.exists()
+    assert plane.calls == 0
+
+
+@pytest.mark.parametrize("wrong", ["start_ticks", "boot_id"])
+def test_a_pid_that_was_used_again_is_no_keeper(tmp_path: Path, lost: RunDir, wrong: str) -> None:
+    stat = load_stat(os.getpid())
+    assert stat is not None
+    state = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
+    state[wrong] = "other" if wrong == "boot_id" else stat.start_ticks + 1
+    save_json(lost.path / "keeper.json", state)
+    assert only(tmp_path).keeper is None
+
+
+def test_while_the_control_plane_is_down_the_end_is_recorded_and_waits(
+    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
+) -> None:
+    plane.down = True
+    assert not end_and_ship(only(tmp_path), ship, now=500.0)
+    assert lost.exit.exists()
+    plane.down = False
+    assert end_and_ship(only(tmp_path), ship, now=600.0)
+    assert plane.runs[ORDER.run].states[-1].at == 500.0
+
+
+def test_an_end_that_cannot_be_read_is_kept_and_written_anew(
+    tmp_path: Path, lost: RunDir, ship: ShipperOf
+) -> None:
+    lost.exit.write_text('{"v": 1, "co')
+    assert end_and_ship(only(tmp_path), ship, now=500.0)
+    assert (lost.path / "exit.json.corrupt").exists()
+    assert load_record(lost.exit, ExitRecord) is not None
+
+
+def test_a_run_taken_over_elsewhere_is_given_up(
+    tmp_path: Path,
+    lost: RunDir,
+    plane: FakeControlPlane,
+    ship: ShipperOf,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("worker.shipping.state.STALE_AGAIN_S", 0.05)
+    plane.runs[ORDER.run].token = 4
+    assert not end_and_ship(only(tmp_path), ship, now=500.0)
+    assert not (lost.path / ".shipped").exists()
+    time.sleep(0.06)
+    assert end_and_ship(only(tmp_path), ship, now=500.0)
+    assert plane.runs[ORDER.run].states == []
+    assert RunInventory(tmp_path).open_runs() == []

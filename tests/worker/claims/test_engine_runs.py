@@ -1,0 +1,544 @@
+"""Is a run handed to its engine once, and ended only by what is proven?"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from queue import SimpleQueue
+
+import pytest
+
+from gonogo.contract.cluster import EngineName
+from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.order import Order, RunReason
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.durable import load_json
+from gonogo.supervise.end_request import EndRequest, ask_halt
+from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.node_record import MET_NAME, exit_path, proof_of_loss
+from gonogo.supervise.processes import boot_id, find_process
+from tests.supervise.orders import completed, make_order
+from tests.worker.control_plane import KEY, FakeControlPlane, serving
+from worker.claims.claimer import Claimer
+from worker.claims.engine_runs import EngineRuns
+from worker.claims.loop import StopSignal, end_runs
+from worker.engine.engine import (
+    Ended,
+    Found,
+    Handle,
+    Running,
+    Unknown,
+    load_control_plane_url,
+    load_submission,
+    save_control_plane_url,
+)
+from worker.host.claim_secrets import ClaimSecrets
+from worker.host.probe import ProbeStore
+from worker.host.slots import Slots
+from worker.settings import load_settings
+
+PENDING = Running(text="Slurm: PENDING, Resources", waits=True)
+RUNNING = Running(text="Slurm: RUNNING on node[1-2]")
+ENDED = Ended(proof="Slurm: job 1 is FAILED, and node1, node2 answers")
+UNKNOWN = Unknown(text="scontrol: Unable to contact slurm controller")
+
+
+@dataclass
+class Scheduler:
+    """An engine that says what it is told to say, and remembers what it was asked."""
+
+    found: Found = PENDING
+    error: Exception | None = None
+    jobs: dict[tuple[str, int], str] = field(default_factory=dict)
+    stopped: list[str] = field(default_factory=list)
+    away: bool = False
+    """Whether nobody hears what is to be stopped."""
+    asked: int = 0
+
+    def submit(self, order: Order, token: int) -> Handle:
+        self.asked += 1
+        if self.error is not None:
+            raise self.error
+        name = self.jobs.setdefault((order.run, token), str(len(self.jobs) + 1))
+        return Handle(engine="slurm", name=name, run=order.run, token=token)
+
+    def find(self, handle: Handle) -> Found:
+        assert self.jobs[(handle.run, handle.token)] == handle.name
+        return self.found
+
+    def stop(self, handle: Handle) -> None:
+        if self.away:
+            raise Unavailable("nobody answers")
+        self.stopped.append(handle.name)
+
+
+@dataclass
+class Room:
+    """A worker of a login node, its control plane and its scheduler."""
+
+    home: Path
+    plane: FakeControlPlane
+    scheduler: Scheduler
+    order: Order
+    desks: list[Claimer] = field(default_factory=list)
+
+    def desk(self, engine: str = "slurm") -> Claimer:
+        said = {"GONOGO_HOME": str(self.home), "GONOGO_URL": self.plane.url}
+        settings = load_settings({**said, "GONOGO_ENGINE": engine})
+        submitting = EngineRuns(
+            engine=self.scheduler, name="slurm", runs=settings.runs, machine="a" * 32,
+            secrets=ClaimSecrets(self.home), wall=lambda: 50.0, seen_limit_s=0.0,
+            look_every_s=0.0,
+        )  # fmt: skip
+        locks = DeviceLocks(home=self.home)
+        made = Claimer(
+            settings=settings,
+            name="w",
+            machine="a" * 32,
+            slots=Slots(home=self.home, names=("cpu:0", "cpu:1"), locks=locks),
+            probes=ProbeStore(self.home, self.home, {}),
+            engine_runs=submitting if settings.engine is EngineName.SLURM else None,
+            wall=lambda: 50.0,
+        )
+        self.desks.append(made)
+        return made
+
+    @property
+    def run_dir(self) -> RunDir:
+        return RunDir(self.home / "runs" / self.order.run)
+
+    def end(self) -> ExitRecord | None:
+        return load_record(self.run_dir.exit, ExitRecord)
+
+    def states(self) -> list[str]:
+        return self.plane.runs[self.order.run].events()
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    (tmp_path / "worker_key").write_text(KEY)
+    order = make_order(nodes=2, world_size=2)
+    with serving(FakeControlPlane(orders=[order])) as plane:
+        room = Room(home=tmp_path, plane=plane, scheduler=Scheduler(), order=order)
+        yield room
+        for desk in room.desks:
+            desk.close()
+
+
+def test_a_claimed_run_is_submitted_once_whatever_dies_and_takes_a_place(room: Room) -> None:
+    desk = room.desk()
+    assert desk.run_round() == [room.order.run]
+    assert (room.plane.claims[0].engine, room.plane.claims[0].free) == ("slurm", ["cpu:0", "cpu:1"])
+    assert desk.free() == ("cpu:0",)
+    submission = load_submission(room.run_dir.path)
+    assert submission is not None
+    assert submission.name == "1"
+    assert room.states() == ["check"]
+    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "slurm", "name": None})
+    again = room.desk()
+    again.run_round()
+    again.run_round()
+    assert list(room.scheduler.jobs.values()) == ["1"]
+    assert load_submission(room.run_dir.path) == submission
+    assert room.end() is None
+
+
+def test_an_engine_that_does_not_answer_is_asked_again(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
+    desk = room.desk()
+    desk.run_round()
+    assert room.end() is None
+    room.scheduler.error = None
+    desk.run_round()
+    assert list(room.scheduler.jobs.values()) == ["1"]
+
+
+def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Job violates accounting/QOS policy")
+    desk = room.desk()
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {
+        room.order.run: "sbatch: Job violates accounting/QOS policy"
+    }
+    room.scheduler.error = None
+    for _ in range(2):  # the first one submits
+        desk.run_round()
+    assert room.plane.claims[-1].waits == {room.order.run: PENDING.text}
+    room.scheduler.found = RUNNING
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {}
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("first", OutcomeCode.START_FAILED),
+        ("rerun", OutcomeCode.START_FAILED),
+        ("resume", OutcomeCode.PREFLIGHT_FAILED),  # it took the run before: a reservation ended
+        ("confirm", OutcomeCode.PREFLIGHT_FAILED),
+    ],
+)
+def test_what_the_engine_refuses_has_failed_to_start_and_says_why(
+    room: Room, reason: str, code: OutcomeCode
+) -> None:
+    room.order = room.order.model_copy(update={"reason": RunReason(reason)})
+    room.plane.orders[:] = [room.order]
+    room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
+    desk = room.desk()
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert end.reason is code
+    assert "invalid partition" in end.text
+    assert room.states()[-1] == "end"
+    assert desk.free() == ("cpu:0", "cpu:1")
+
+
+def test_what_an_engine_would_start_a_second_time_is_stopped(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    room.scheduler.found = replace(PENDING, again=True)
+    desk.run_round()
+    assert set(room.scheduler.stopped) == {"1"}
+    assert room.end() is None, "that it was asked to stop proves nothing"
+    room.scheduler.found = ENDED
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.KEEPER_LOST
+
+
+@pytest.mark.parametrize("found", [PENDING, RUNNING, UNKNOWN], ids=["waits", "runs", "unknown"])
+def test_nothing_is_ended_that_is_not_proven_ended(room: Room, found: Found) -> None:
+    desk = room.desk()
+    room.scheduler.found = found
+    for _ in range(3):
+        desk.run_round()
+    assert room.end() is None
+    assert room.scheduler.stopped == []
+    assert room.plane.claims[-1].active == [room.order.run]
+
+
+def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_proof(
+    room: Room,
+) -> None:
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    save_json(exit_path(room.run_dir.path, 1), {"v": 1, "node": 1})
+    room.scheduler.found = ENDED
+    desk.run_round()
+    assert room.end() is None, "what its node wrote last may not be seen yet"
+    assert desk.submitting.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
+    desk.submitting.seen_limit_s = 0.0
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
+    assert end.text == f"the keeper was lost: {ENDED.proof}"
+    assert proof_of_loss(room.run_dir.path, 0) == f"slurm says: {ENDED.proof}"
+    assert load_json(room.run_dir.path / ".gone_node1.json") is None, "it spoke for itself"
+    assert room.states()[-1] == "end"
+
+
+def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    for found in (ENDED, RUNNING, ENDED):
+        now += 100.0
+        room.scheduler.found = found
+        desk.run_round()
+    assert room.end() is None, "what its node wrote last may not be seen yet"
+    now += 60.0
+    desk.run_round()
+    assert room.end() is not None
+
+
+def test_a_run_is_spoken_for_while_its_proven_end_waits_for_its_own_words(room: Room) -> None:
+    """Cancelled behind a slow prolog it is halting, and claims are no sign of life of it."""
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.seen_limit_s = 60.0
+    desk.run_round()
+    room.scheduler.found = RUNNING
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    room.scheduler.found = ENDED
+    desk.run_round()
+    spoken = room.plane.runs[room.order.run].telemetry
+    desk.run_round()
+    assert room.plane.runs[room.order.run].telemetry > spoken
+    assert room.end() is None
+
+
+def test_an_attempt_that_was_killed_before_it_could_leave_is_preempted_and_no_retry(
+    room: Room,
+) -> None:
+    """Slurm gives 30 s from TERM to KILL, and a checkpoint may take longer."""
+    desk = room.desk()
+    desk.run_round()
+    path = room.run_dir.path
+    save_json(path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    ask_halt(path, EndRequest(reason="preempted", ended_by="infra", at=1.0, text="SIGTERM"))
+    room.scheduler.found = Ended(proof="Slurm: job 1 is PREEMPTED, and node1 answers")
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
+    assert end.text == f"SIGTERM; then the keeper was lost: {room.scheduler.found.proof}"
+
+
+def test_what_the_attempt_wrote_itself_is_its_end_whatever_the_engine_still_knows(
+    room: Room,
+) -> None:
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.exit, completed().wire())
+    room.scheduler.found = RUNNING
+    desk.run_round()
+    assert room.states() == ["check"], "its own watcher ships it"
+    room.scheduler.found = UNKNOWN
+    desk._retries.clear()
+    desk.run_round()
+    assert room.states()[-1] == "end"
+    end = room.end()
+    assert end is not None
+    assert end.reason is OutcomeCode.COMPLETED
+
+
+def test_a_run_that_waits_its_turn_is_cancelled_by_a_person(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    command = {"kind": "cancel", "reason": "no need", "actor": "ada"}
+    room.plane.runs[room.order.run].command = command
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+    room.scheduler.found = Ended(proof="Slurm: job 1 is CANCELLED, and no node answers")
+    desk.run_round()
+    desk.run_round()
+    end = room.end()
+    assert end is not None
+    assert (end.reason, end.ended_by) == (OutcomeCode.CANCELLED, Actor.OPERATOR)
+    assert end.text == "ada: no need"
+
+
+def test_what_an_engine_does_not_cancel_is_told_to_who_waits_for_it(room: Room) -> None:
+    """A cluster's account may make jobs and not delete them."""
+    desk = room.desk()
+    desk.run_round()
+    room.plane.runs[room.order.run].command = {"kind": "cancel", "reason": "no need"}
+    room.scheduler.away = True
+    for _ in range(3):
+        desk.run_round()
+    assert desk.submitting is not None
+    told = f"{PENDING.text}; it cannot be cancelled: nobody answers"
+    assert desk.submitting.waits == {room.order.run: told}
+    room.scheduler.away = False
+    for _ in range(2):
+        desk.run_round()
+    assert desk.submitting.waits == {room.order.run: PENDING.text}
+
+
+def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room) -> None:
+    room.desk().run_round()
+    room.scheduler.found = ENDED
+    local = room.desk("local")
+    local.run_round()
+    local.run_round()
+    assert room.end() is None
+    assert room.plane.claims[-1].active == [room.order.run]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["taken", "not known to be taken"])
+def test_a_worker_of_another_engine_leaves_an_engine_s_run_as_it_is(
+    room: Room, named: bool
+) -> None:
+    """It asks where no such job is, which proves nothing of one that trains elsewhere."""
+    desk = room.desk()
+    desk.run_round()
+    name = "gonogo-run-1" if named else None
+    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "jobset", "name": name})
+    room.scheduler.jobs = {(room.order.run, room.order.token): "gonogo-run-1"}
+    room.scheduler.found = Ended(proof="JobSet gonogo-run-1 is gone")
+    asked = room.scheduler.asked
+    for _ in range(3):
+        desk.run_round()
+    assert room.end() is None
+    assert (room.scheduler.asked, room.scheduler.stopped) == (asked, [])
+    told = "it is a run of engine jobset, and this worker asks slurm"
+    assert room.plane.claims[-1].waits == {room.order.run: told}
+    save_json(room.run_dir.exit, completed().wire())
+    desk.run_round()
+    assert "end" in room.states(), "what it wrote about its end itself is told all the same"
+
+
+def test_a_run_that_may_live_where_its_engine_asks_no_more_is_let_go_once_it_is_declared_dead(
+    room: Room,
+) -> None:
+    room.scheduler.error = Unavailable("it may have been made at https://there/ml")
+    desk = room.desk()
+    desk.run_round()
+    where = {"v": 1, "engine": "slurm", "name": None, "where": "https://there/ml"}
+    save_json(room.run_dir.path / "engine.json", where)
+    desk.run_round()
+    assert room.plane.claims[-1].waits == {room.order.run: room.scheduler.error.detail}
+    room.plane.over = [room.order.run]
+    for _ in range(3):
+        desk.run_round()
+    assert room.plane.claims[-1].active == []
+    assert room.run_dir.halt.exists(), "where it lives, it ends"
+
+
+def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
+    room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
+    desk = room.desk()
+    desk.run_round()
+    room.plane.runs[room.order.run].token += 1
+    room.scheduler.error = None
+    desk.run_round()
+    desk.run_round()
+    assert room.scheduler.jobs == {}
+
+
+def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
+    desk = room.desk()
+    assert desk.submitting is not None
+    desk.submitting.look_every_s = 60.0
+    desk.run_round()
+    desk.run_round()
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    assert room.scheduler.stopped == []
+    desk.submitting.look_every_s = 0.0
+    desk.submitting._look_at.clear()
+    desk.run_round()
+    assert room.scheduler.stopped == ["1"]
+
+
+def test_an_engine_that_does_not_answer_keeps_no_claim_waiting(
+    room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim speaks for all that wait: half a minute without one, and they count as lost."""
+    now, took_s = 1000.0, 9.0
+    other = make_order(run="run_01KXGATE000000000000000002", nodes=2, world_size=2)
+    room.plane.orders.append(other)
+    desk = room.desk()
+    assert desk.run_round() == [room.order.run, other.run]
+    monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
+    asked = []
+
+    def find(handle: Handle) -> Found:
+        nonlocal now
+        asked.append(handle.run)
+        now += took_s
+        return UNKNOWN
+
+    monkeypatch.setattr(room.scheduler, "find", find)
+    desk.run_round()
+    assert len(asked) == 1
+    now += 10.0
+    desk.run_round()
+    assert len(asked) == 1, "of no other either"
+    now, took_s = now + 10.0, 0.1
+    desk.run_round()
+    assert len(asked) == 3, "it says at once that it knows nothing"
+
+
+def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> None:
+    """Node 0's keeper waits up to ten minutes for the others, and has no watcher meanwhile."""
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
+    room.scheduler.found = RUNNING
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    save_json(room.run_dir.path / MET_NAME, {"v": 1})
+    desk.run_round()
+    assert room.scheduler.stopped == [], "the watcher asks by now"
+    (room.run_dir.path / MET_NAME).unlink()
+    desk.run_round()
+    assert room.run_dir.halt.exists()
+    assert room.scheduler.stopped == ["1"]
+
+
+def test_a_run_that_its_scheduler_has_suspended_is_cancelled_by_a_person(room: Room) -> None:
+    """Its watcher stands, too, and may for days."""
+    desk = room.desk()
+    desk.run_round()
+    save_json(room.run_dir.path / MET_NAME, {"v": 1})
+    room.scheduler.found = replace(RUNNING, text="Slurm: SUSPENDED on node1", stands=True)
+    desk.run_round()
+    assert room.scheduler.stopped == []
+    room.plane.runs[room.order.run].command = {"kind": "cancel"}
+    desk.run_round()
+    assert room.run_dir.halt.exists()
+    assert room.scheduler.stopped == ["1"]
+
+
+def test_an_attempt_that_was_declared_dead_takes_no_place_for_ever(room: Room) -> None:
+    """After NODE_FAIL a node may train on: a takeover is a person's word, and no end of its own."""
+    desk = room.desk()
+    desk.run_round()
+    room.plane.over = [room.order.run]
+    room.scheduler.found = RUNNING
+    for _ in range(2):  # the first one is told
+        desk.run_round()
+    assert set(room.scheduler.stopped) == {"1"}
+    assert desk.free() == ("cpu:0",), "it may run yet"
+    room.scheduler.found, room.scheduler.away = UNKNOWN, True
+    desk.run_round()
+    assert desk.free() == ("cpu:0",), "nobody has heard that it is to be stopped"
+    room.scheduler.away = False
+    desk.run_round()
+    assert desk.free() == ("cpu:0", "cpu:1")
+    assert room.run_dir.halt.exists(), "a node that comes back ends it there"
+    assert room.end() is None
+
+
+def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
+    desk = room.desk()
+    desk.run_round()
+    me = find_process(os.getpid())
+    assert me is not None
+    keeper = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": boot_id()}
+    save_json(room.run_dir.path / "keeper.json", keeper)
+    end_runs(desk, StopSignal(SimpleQueue()), now=50.0)
+    assert not room.run_dir.halt.exists()
+    assert room.scheduler.stopped == []
+
+
+def test_nodes_are_told_the_address_of_the_worker_that_is_heard(room: Room) -> None:
+    """Another login node's worker, which is refused meanwhile, tells them nothing."""
+    desk = room.desk()
+    desk.run_round()
+    path = room.run_dir.path
+    assert load_control_plane_url(room.home, path) == room.plane.url
+    save_control_plane_url(room.home, "http://login2:8750")
+    desk.run_round()
+    assert load_control_plane_url(room.home, path) == "http://login2:8750", "written once"
+    room.plane.down = True
+    other = room.desk()
+    for one in (other, desk):
+        one.run_round()
+    assert load_control_plane_url(room.home, path) == "http://login2:8750"
+    room.plane.down = False
+    desk.run_round()
+    assert load_control_plane_url(room.home, path) == room.plane.url
+    (path / "engine.json").unlink()
+    assert load_control_plane_url(room.home, path) is None, (
+        "a run of this host's own stays where it was"
+    )

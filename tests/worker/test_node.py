@@ -1,0 +1,281 @@
+"""What has a node to offer to a run that a scheduler has sent to it?"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gonogo.contract.errors import Unavailable
+from gonogo.contract.order import Order
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.rundir import RunDir, save_json
+from gonogo.slots import gpus_of
+from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.locks import DeviceLocks, holding
+from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
+from gonogo.supervise.quarantine import load_quarantines
+from tests.supervise.orders import completed, make_order, make_run_dir
+from worker import node
+from worker.host.slots import SCHEDULER_SLOTS, Slots
+from worker.node import find_own_slots
+from worker.settings import load_settings
+
+
+@pytest.mark.parametrize(("devices", "runs"), [(None, SCHEDULER_SLOTS), ("cpu:2", 2)])
+def test_a_node_without_gpus_takes_what_its_scheduler_sends(
+    tmp_path: Path, devices: str | None, runs: int
+) -> None:
+    said = {} if devices is None else {"GONOGO_WORKER_DEVICES": devices}
+    slots = find_own_slots(load_settings({"GONOGO_HOME": str(tmp_path), **said}))
+    assert gpus_of(slots.names) or len(slots.names) == runs
+    assert slots.locks.path(slots.names[0]).is_relative_to(tmp_path) or gpus_of(slots.names)
+
+
+def test_a_gpu_that_is_not_fit_is_kept_from_the_next_run_of_its_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wrong = Check(id="devices", outcome=CheckOutcome.FAIL, text="ECC errors")
+    unfit = {"GPU-a": "ECC errors", "cpu:0": "its name is every node's"}
+    record = Preflight(passed=False, checks=[wrong], unfit=unfit)
+    monkeypatch.setattr(node, "run_preflight", lambda *_, **__: record)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    order, run_dir = make_order(), RunDir(tmp_path / "runs" / "run")
+    run_dir.path.mkdir(parents=True)
+    place = Place.whole(order.document())
+    assert node.check_host(settings, find_own_slots(settings), order, run_dir, place) is None
+    assert list(load_quarantines(tmp_path, time.time())) == ["GPU-a"]
+    assert run_dir.exit.exists()
+
+
+def kept(run_dir: RunDir, order: Order, node: int) -> None:
+    """Its keeper came together with the others, and holds its lock no more."""
+    save_json(
+        meet_path(run_dir.path, node), own_keeping(node=node, token=1, address="a:1").document(5.0)
+    )
+
+
+def keeper_has_begun(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(run_dir.path / "keeper.json", {"v": 1})
+
+
+def has_ended(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(run_dir.exit, completed().wire())
+
+
+def part_has_ended(run_dir: RunDir, order: Order, node: int) -> None:
+    save_json(exit_path(run_dir.path, node), {"v": 1})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "begin"),
+    [(1, keeper_has_begun), (1, has_ended), (2, kept), (2, has_ended), (2, part_has_ended)],
+)
+def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    nodes: int,
+    begin: Callable[[RunDir, Order, int], None],
+) -> None:
+    """Its devices are taken, by the run itself."""
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    node = nodes - 1
+    save_json(run_dir.preflight_of(node), Preflight(passed=True).wire())
+    begin(run_dir, order, node)
+    before = contents(run_dir)
+    assert start(tmp_path, monkeypatch, order, node) == 75
+    assert contents(run_dir) == before
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_is_started_while_the_keeper_lives_says_nothing_of_its_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    lock = ".keeper.lock" if nodes == 1 else ".keeper_node1.lock"
+    with holding(run_dir.path / lock):
+        before = contents(run_dir)
+        assert start(tmp_path, monkeypatch, order, nodes - 1) == 75
+        assert contents(run_dir) == before
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
+) -> None:
+    order = make_order(nodes=nodes, world_size=nodes)
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    if nodes == 2:
+        older = own_keeping(node=1, token=0, address="a:1").document(5.0)
+        save_json(meet_path(run_dir.path, 1), older)
+        kept(run_dir, order, 0)
+    assert start(tmp_path, monkeypatch, order, nodes - 1) == 0
+    assert (run_dir.exit if nodes == 1 else exit_path(run_dir.path, 1)).exists()
+
+
+@pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
+def test_a_run_is_asked_to_leave_when_the_disk_takes_it_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """The scheduler says once that the job's time is up."""
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+    reserve = run_dir.path / ".reserve"
+    reserve.write_bytes(bytes(9))
+    ask, tries = ask_halt, iter(range(3))
+
+    def refuse(path: Path, request: EndRequest) -> bool:
+        full = number == errno.ENOSPC and reserve.exists()
+        if full or (number == errno.ESTALE and next(tries, None) is not None):
+            raise OSError(number, os.strerror(number))
+        return ask(path, request)
+
+    monkeypatch.setattr(node, "ask_halt", refuse)
+    assert leave(tmp_path, monkeypatch, order) == 0
+    asked = load_request(run_dir.halt)
+    assert asked is not None
+    assert asked.reason == "preempted"
+    assert leave(tmp_path, monkeypatch, order) == 0
+    assert load_request(run_dir.halt) == asked, "the first one stands"
+
+
+def test_a_disk_that_takes_no_request_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+
+    def refuse(*_: object) -> bool:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(node, "ask_halt", refuse)
+    monkeypatch.setattr(node, "ASK_S", 0.0)
+    assert leave(tmp_path, monkeypatch, order) == 2
+    assert not run_dir.halt.exists()
+
+
+def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that fell off the bus takes the driver along, and the scheduler says it once."""
+    order = make_order()
+    run_dir = make_run_dir(tmp_path / "runs", order)
+
+    def hang(*_: object, **__: object) -> Slots:
+        raise Unavailable("the GPUs of this host cannot be listed")
+
+    monkeypatch.setattr(node, "find_slots", hang)
+    assert start(tmp_path, monkeypatch, order, 0) == 2
+    assert leave(tmp_path, monkeypatch, order) == 0
+    assert run_dir.halt.exists()
+
+
+def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+    locks = DeviceLocks(home=tmp_path)
+    slots = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=locks)
+    with holding(locks.path("cpu:0")):
+        held = node.hold_slot(slots, ("cpu:0",))
+        assert list(held) == ["cpu:1"]
+        assert node.hold_slot(slots, ("cpu:0",)) == {}, "its keeper waits for it, and says so"
+    assert locks.free(slots.names) == ("cpu:0",)
+    for descriptor in held.values():
+        assert os.get_inheritable(descriptor)
+        os.close(descriptor)
+
+
+def test_the_gpu_that_was_checked_is_its_keeper_s_to_take(tmp_path: Path) -> None:
+    slots = Slots(home=tmp_path, names=("GPU-a", "GPU-b"), locks=DeviceLocks(home=tmp_path))
+    assert node.hold_slot(slots, ("GPU-a",)) == {}
+    assert slots.locks.free(slots.names) == slots.names
+
+
+@pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "7"}, {}], ids=["in a job of Slurm", "in a pod"])
+def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, str]
+) -> None:
+    became: list[str] = []
+
+    def become(_path: str, command: list[str], _environ: dict[str, str]) -> None:
+        became.extend(command)
+        raise InterruptedError
+
+    for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
+        monkeypatch.setattr(node.os, name, found)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), **job})
+    slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
+    run_dir, place = RunDir(tmp_path), Place.of(make_order(nodes=2, world_size=2).document(), 1)
+    with pytest.raises(InterruptedError):
+        node.become_keeper(settings, slots, run_dir, place, ())
+    assert became[became.index("--node") + 1] == "1"
+    assert ("--shield" in became) is bool(job)
+
+
+def test_a_keeper_sees_nothing_that_its_scheduler_sets_for_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GONOGO_WORKER_ALLOW_ENV=any passes on what it sees: a trainer sets itself up by these."""
+    seen: dict[str, str] = {}
+
+    def become(_path: str, _command: list[str], environ: dict[str, str]) -> None:
+        seen.update(environ)
+        raise InterruptedError
+
+    for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
+        monkeypatch.setattr(node.os, name, found)
+    sets = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "n", "SRUN_DEBUG": "3"}
+    kept = {"SLURM_CONF": "/etc/slurm.conf", "TEAM": "ours"}
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), **sets, **kept})
+    slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
+    place = Place.of(make_order(nodes=2, world_size=2).document(), 1)
+    with pytest.raises(InterruptedError):
+        node.become_keeper(settings, slots, RunDir(tmp_path), place, ())
+    assert kept.items() <= seen.items()
+    assert sets.keys().isdisjoint(seen)
+
+
+def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
+    monkeypatch.setattr(node, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
+    return node.main([order.run, "--leave"])
+
+
+def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) -> int:
+    """What `worker.node` answers on a host that is not fit."""
+    wrong = Check(id="devices", outcome=CheckOutcome.FAIL, text="there are not enough")
+
+    def look(order: Order, run_dir: RunDir, **more: Any) -> Preflight:
+        found = Preflight(passed=False, checks=[wrong])
+        save_json(run_dir.preflight_of(more["node"]), found.wire())
+        return found
+
+    monkeypatch.setattr(node, "run_preflight", look)
+    monkeypatch.setenv("GONOGO_HOME", str(home))
+    monkeypatch.setenv("SLURM_NODEID", str(node))
+    return node.main([order.run, "--token", str(order.token)])
+
+
+def contents(run_dir: RunDir) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()}
+
+
+def test_a_node_that_only_looks_begins_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = make_order()
+    make_run_dir(tmp_path / "runs", order)
+    settings = load_settings({"GONOGO_HOME": str(tmp_path)})
+    monkeypatch.setattr(node, "load_settings", lambda: settings)
+    monkeypatch.setattr(node, "SEEN_LIMIT_S", 0.0)
+    before = sorted(tmp_path.rglob("*"))
+    assert node.main([order.run, "--look", "--token", str(order.token)]) == 0
+    assert node.main([order.run, "--look", "--token", str(order.token + 1)]) == 75
+    assert sorted(tmp_path.rglob("*")) == before
+    (tmp_path / "runs" / order.run / "order.json").unlink()
+    assert node.main([order.run, "--look", "--token", str(order.token)]) == 2

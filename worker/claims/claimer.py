@@ -1,0 +1,372 @@
+"""One round of the worker: end what is lost, claim over HTTP, launch.
+
+A round may be made at any moment, any number of times, by any number of workers of a home; one at a
+time holds the launch lock. A run whose directory cannot be read holds no other run back. Where the
+disk is full, no run is claimed.
+"""
+
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from gonogo import __version__
+from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
+from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir
+from gonogo.supervise.given_up import GivenUp, Refusal, load_refusal
+from gonogo.supervise.locks import holding, launch_lock
+from gonogo.supervise.processes import boot_id
+from gonogo.supervise.start import start_draining
+from gonogo.supervise.weather import Weather
+from worker.backoff import Backoff
+from worker.claims.ending import end_and_ship
+from worker.claims.engine_runs import EngineRuns
+from worker.claims.launching import KEEPER_MODULE, Launch, Launching
+from worker.client import ControlPlane
+from worker.engine.engine import load_submission, save_control_plane_url
+from worker.host.claim_secrets import ClaimSecrets
+from worker.host.open_runs import OpenRun, RunInventory
+from worker.host.probe import ProbeStore
+from worker.host.slots import Slots
+from worker.settings import Settings, keeper_environ
+from worker.shipping.shipper import Shipper
+
+RETRY = Backoff(first_s=1.0, longest_s=5.0)
+REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
+"""How long an unfit host claims nothing."""
+SETTLE_S = 20.0
+"""After so long in one round, claims come before the open runs that are left."""
+SEND_AGAIN_S = 600.0
+"""How often a control plane may ask again for a run that was shipped to its end."""
+_TRIED = b"\0" * 2**16
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, kw_only=True)
+class Claimer:
+    """Claims runs for the devices of one worker; used from the main thread only."""
+
+    settings: Settings
+    name: str
+    machine: str
+    """The id of this machine."""
+    slots: Slots
+    probes: ProbeStore
+    metrics_url: str | None = None
+    draining: bool = False
+    engine_runs: EngineRuns | None = None
+    """Hands claimed runs to an engine; None: this host starts them itself."""
+    keeper_module: str = KEEPER_MODULE
+    wall: Callable[[], float] = time.time
+    offered: int = 0
+    """How many devices the last claim offered; when more are free, another claim is due."""
+    weather: Weather = field(default_factory=lambda: Weather(_log))
+    _inventory: RunInventory = field(init=False)
+    _secrets: ClaimSecrets = field(init=False)
+    _called_stale: dict[str, float] = field(default_factory=dict)
+    _client: ControlPlane | None = None
+    _unanswered: type[Exception] | None = None
+    """What kept the last claim from an answer, as it was logged; None: it had one."""
+    _url_saved: bool = False
+    _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _retries: dict[str, Backoff] = field(default_factory=dict)
+    _rest: Backoff = REST
+    _tidied: bool = False
+    _sent_again: dict[str, float] = field(default_factory=dict)
+    _given_up: dict[str, str] = field(default_factory=dict)
+    """Run that the control plane asked for last → why a person gave it up."""
+    _refused: dict[str, str] = field(default_factory=dict)
+    """Run → why the control plane refuses it, as it was last logged."""
+
+    def __post_init__(self) -> None:
+        self._secrets = ClaimSecrets(self.settings.home)
+        self._inventory = RunInventory(self.settings.runs, self.machine)
+
+    def run_round(self) -> list[str] | None:
+        """End what is lost, claim until there is nothing more; return the runs started.
+
+        None when another worker of this home is making a round now.
+        """
+        self._children = [child for child in self._children if child.poll() is None]
+        started: list[str] = []
+        with holding(launch_lock(self.settings.home)) as mine:
+            if not mine:
+                return None
+            if not self._tidied:
+                forget = partial(self._secrets.forget_gone, self.settings.runs, self.wall())
+                self.weather.tried("claims", forget, None)
+                self._tidied = True
+            self._settle_all()
+            for _ in range(len(self.slots.names) + 1):
+                claim = self._claim()
+                if claim is None or claim.order is None:
+                    break
+                try:
+                    if self._begin(claim.order, claim.secret):
+                        started.append(claim.order.run)
+                except OSError as error:  # the control plane gives it out again
+                    self._rest_now(f"{claim.order.run} cannot be written here: {error}")
+        return started
+
+    def _begin(self, order: Order, secret: str | None) -> bool:
+        """Start a claimed run, or hand it to the engine; say whether it is on its way.
+
+        Raises:
+            OSError: its directory could not be made or written; nothing was started.
+        """
+        given_up = self._inventory.given_up(order.run)
+        if given_up is not None:
+            self._given_up[order.run] = given_up.reason
+            return False
+        self._inventory.expect(order.run)
+        if self.engine_runs is not None:
+            return self.engine_runs.accept(order, secret, self._shipper)
+        launch = self._launch(order, secret)
+        if launch.keeper is not None:
+            self._rest = REST
+            self._children.append(launch.keeper)
+        elif launch.host_unfit:
+            self._rest_now("this host is not fit")
+        return launch.keeper is not None
+
+    def free(self) -> tuple[str, ...]:
+        """Return the fit devices that no keeper holds; none while the host rests."""
+        if time.monotonic() < self._rest.not_before:
+            return ()
+        if self.engine_runs is not None:  # nothing is locked here: each open run takes a slot
+            taken = len(self._inventory.open_runs())
+            return self.slots.names[: max(0, len(self.slots.names) - taken)]
+        return self.slots.free(self.wall())
+
+    def close(self) -> None:
+        """Close the connection and stop a measurement; runs live on."""
+        self.probes.stop()
+        self._forget_client()
+
+    def _settle_all(self) -> None:
+        """End and ship what has no keeper; a run that cannot be shipped waits ever longer."""
+        now = time.monotonic()
+        runs = self._inventory.open_runs()
+        due = [(self._retries.get(run.run, RETRY), run) for run in runs]
+        # Runs that were left out are first in the next round.
+        for retry, run in sorted(due, key=lambda each: each[0].not_before):
+            if run.unread is not None:
+                self.weather.note(run.run, run.unread)
+                continue
+            if run.keeper is not None or now < retry.not_before:
+                continue
+            if time.monotonic() - now >= SETTLE_S:
+                return
+            unread: bool | None = False
+            settled = self.weather.tried(run.run, partial(self._settle_safely, run), unread)
+            if settled:
+                self._retries.pop(run.run, None)
+            elif settled is not None:
+                self._retries[run.run] = retry.later(time.monotonic())
+                self._log_refusal(run)
+
+    def _log_refusal(self, run: OpenRun) -> None:
+        """Log, once for each answer, that the control plane refuses a run, and what to type."""
+        unread: Refusal | None = None
+        load = partial(load_refusal, run.path)
+        found = self.weather.tried(f"what is refused of {run.run}", load, unread)
+        if found is not None and self._refused.get(run.run) != found.text:
+            self._refused[run.run] = found.text
+            text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"
+            text += " up by nobody but you: %s"
+            _log.error(text, run.run, found.text, found.way_out, extra={"action": "run_refused"})
+
+    def _settle_safely(self, run: OpenRun) -> bool | None:
+        """Settle a run; whatever lies in its directory holds no other run back.
+
+        Raises:
+            OSError: its directory can be neither read nor written now.
+        """
+        try:
+            return self._settle(run)
+        except OSError:
+            raise
+        except Exception:  # noqa: BLE001 - the edge of one run: the round goes on without it
+            _log.exception("%s: cannot be settled", run.run, extra={"action": "run_broke"})
+            return False
+
+    def _settle(self, run: OpenRun) -> bool | None:
+        """Settle a run without a keeper; True when nothing is left to do, None: it goes on."""
+        if load_submission(run.path) is None:
+            return self._end(run)
+        settled = self.engine_runs is not None and self.engine_runs.settle(run, self._shipper)
+        if not settled and not run.ended:
+            return None
+        return settled
+
+    def _end(self, run: OpenRun) -> bool:
+        """End and ship a run of this host; its GPUs are checked once to be free."""
+        was_ended = run.ended
+        try:
+            environ = keeper_environ(self.settings, None)
+            return end_and_ship(run, self._shipper, self.wall(), environ=environ)
+        finally:
+            if not was_ended and run.ended:
+                none: subprocess.Popen[bytes] | None = None
+                drain = partial(self._drain, run)
+                draining = self.weather.tried(f"the devices of {run.run}", drain, none)
+                self._children += [] if draining is None else [draining]
+
+    def _drain(self, run: OpenRun) -> "subprocess.Popen[bytes] | None":
+        return start_draining(
+            run.path,
+            home=self.settings.home,
+            locks=self.slots.locks,
+            environ=keeper_environ(self.settings, None),
+        )
+
+    def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
+        client = self._connect()
+        if client is None:
+            return None
+        return Shipper(run_dir, order.run, order.token, client, called_stale=self._called_stale)
+
+    def _rest_now(self, why: str) -> None:
+        """Claim nothing for a while, so that a sick host does not fail every run of the queue."""
+        self._rest = self._rest.later(time.monotonic())
+        text = "%s: claims nothing for %g s"
+        _log.error(text, why, self._rest.pause_s, extra={"action": "host_rests"})
+
+    def _offer(self) -> tuple[str, ...]:
+        """Return what is free for a claim; nothing where the disk is full."""
+        free = self.free()
+        if free:
+            try:
+                check_room(self.settings.home, self.settings.runs)
+            except OSError as error:
+                self._rest_now(f"its disk accepts no run ({error})")
+                return ()
+        return free
+
+    def _launch(self, order: Order, secret: str | None) -> Launch:
+        launching = Launching(
+            settings=self.settings,
+            machine=self.machine,
+            locks=self.slots.locks,
+            secrets=self._secrets,
+            probes=self.probes,
+            keeper_module=self.keeper_module,
+            wall=self.wall,
+        )
+        return launching.accept(order, secret, self._shipper, self.free())
+
+    def _claim(self) -> ClaimAnswer | None:
+        """Offer what is free; return the answer, or None when nobody answers."""
+        free = self._offer()
+        self.offered = len(free)
+        client = self._connect()
+        if client is None:
+            return None
+        request = ClaimRequest(
+            worker=self.name,
+            host=self.settings.host,
+            boot_id=boot_id(),
+            machine_id=self.machine,
+            pid=os.getpid(),
+            version=__version__,
+            labels=dict(self.settings.labels),
+            devices=list(self.slots.names),
+            free=list(free),
+            active=[run.run for run in self._inventory.open_runs()],
+            waits={} if self.engine_runs is None else shorten(self.engine_runs.waits),
+            allow=list(self.settings.allow),
+            allow_env=list(self.settings.allow_env),
+            engine=self.settings.engine,
+            metrics_url=self.metrics_url,
+            draining=self.draining,
+            tells_again=True,
+            lets_go=True,
+            given_up=shorten(self._given_up),
+        )
+        try:
+            claim = client.post_claim(request)
+        except (Unavailable, Rejected) as error:
+            self._note_unreachable(error)
+            return None
+        if self._unanswered is not None:
+            _log.info("the control plane answers again", extra={"action": "reachable"})
+        self._unanswered = None
+        self._send_again(claim.untold)
+        if self.engine_runs is not None:
+            self.engine_runs.over = frozenset(claim.over)
+            if not self._url_saved:
+                save = partial(save_control_plane_url, self.settings.home, self.settings.url)
+                self._url_saved = self.weather.tried("the address for nodes", save, False)
+        return claim
+
+    def _send_again(self, runs: list[str]) -> None:
+        """Ship again what was shipped: an older database was restored.
+
+        The next claim names the runs that a person gave up.
+        """
+        now = time.monotonic()
+        unread: GivenUp | None = None
+        asked_for = {
+            run: self.weather.tried(run, partial(self._inventory.given_up, run), unread)
+            for run in runs
+        }
+        self._given_up = {run: found.reason for run, found in asked_for.items() if found}
+        for run in runs:
+            asked = self._sent_again.get(run, float("-inf"))
+            if now - asked >= SEND_AGAIN_S and self.weather.tried(
+                run, partial(self._inventory.reopen, run), False
+            ):
+                self._sent_again[run] = now
+                _log.warning("%s: is shipped again", run, extra={"action": "sent_again"})
+
+    def _connect(self) -> ControlPlane | None:
+        """Return the client; None while there is no key yet."""
+        if self._client is None:
+            key = self.settings.key()
+            if key is None:
+                return None
+            self._client = ControlPlane(self.settings.url, key, secret_of=self._secrets.load)
+        return self._client
+
+    def _note_unreachable(self, error: Exception) -> None:
+        kind = Unavailable if isinstance(error, Unavailable) else type(error)
+        if self._unanswered is not kind:
+            whose = f"; its key is of {self.settings.key_place()}"
+            text = f"{error}{whose if isinstance(error, NotAllowed) else ''}"
+            _log.warning("no claim: %s", text, extra={"action": "claim_failed"})
+        self._unanswered, self._url_saved = kind, False
+        if isinstance(error, NotAllowed):
+            self._forget_client()  # the key may be new
+
+    def _forget_client(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def shorten(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return run → text within the limits of a claim."""
+    first = list(texts.items())[:MOST_WAITS]
+    return {run: text[:MOST_WAIT_TEXT].encode(errors="replace").decode() for run, text in first}
+
+
+def check_room(home: Path, runs: Path) -> None:
+    """Write a little where a claimed run begins, and remove it.
+
+    Raises:
+        OSError: nothing can be written there.
+    """
+    for folder in (home, runs):
+        if folder == home or folder.exists():
+            path = folder / ".room"  # the launch lock is held: nobody else tries
+            try:
+                path.write_bytes(_TRIED)
+            finally:
+                path.unlink(missing_ok=True)

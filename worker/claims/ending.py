@@ -1,0 +1,75 @@
+"""Ends a run whose keeper is gone, once, and ships its end.
+
+Without exit.json the keeper was lost (`gonogo.supervise.lost`). With exit.json the rest is shipped,
+after the watch has seen the end (`gonogo.supervise.late_look`). The keeper lock is held meanwhile,
+so no keeper and no other worker works on the directory.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.order import Order
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.late_look import look_late
+from gonogo.supervise.locks import holding, keeper_lock
+from gonogo.supervise.lost import end_lost
+from worker.host.open_runs import OpenRun
+from worker.shipping.reports import load_or_none
+from worker.shipping.shipper import Shipper
+
+_log = logging.getLogger(__name__)
+
+SHIP_S = 2.0
+"""Time for one run in a round: a long backlog is sent in pieces, with claims in between."""
+
+ShipperOf = Callable[[RunDir, Order], Shipper | None]
+End = Callable[[RunDir, Order, float], ExitRecord | None]
+
+
+def end_and_ship(
+    open_run: OpenRun,
+    ship: ShipperOf,
+    now: float,
+    *,
+    end: End = end_lost,
+    environ: Mapping[str, str] | None = None,
+) -> bool:
+    """End and ship one run without a living keeper; True when nothing is left to do.
+
+    Args:
+        open_run: a run of the inventory.
+        ship: makes the shipper of a directory; None while the control plane cannot be asked.
+        now: Unix seconds.
+        end: writes the end of a run that has no exit.json.
+        environ: of the watcher that looks at an end which nobody saw; None for runs of an engine.
+    """
+    if open_run.keeper is not None:
+        return False
+    with holding(keeper_lock(open_run.path)) as free:
+        if not free or living_keeper(open_run.path) is not None:
+            return False
+        run_dir = RunDir(open_run.path)
+        order = load_or_none(run_dir.order, Order)
+        if order is None:
+            _log.error("%s: no readable order", open_run.run, extra={"action": "end_failed"})
+            return False
+        exit_record = _load_exit(run_dir) or end(run_dir, order, now)
+        if exit_record is None:
+            return False
+        if environ is not None:
+            look_late(run_dir, environ)
+        shipper = ship(run_dir, order)
+        return shipper is not None and shipper.finish(exit_record, within_s=SHIP_S)
+
+
+def _load_exit(run_dir: RunDir) -> ExitRecord | None:
+    """Return exit.json; a torn one is set aside."""
+    try:
+        return load_record(run_dir.exit, ExitRecord)
+    except Corrupt as error:
+        run_dir.exit.replace(run_dir.exit.with_name("exit.json.corrupt"))
+        _log.error("%s: %s", run_dir.path.name, error, extra={"action": "exit_corrupt"})
+        return None

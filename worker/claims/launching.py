@@ -1,0 +1,208 @@
+"""Starts a claimed run: its directory, the checks of this host, its keeper.
+
+The order is on disk before anything acts on it. A worker that is killed at any point leaves a run
+that has a keeper, or that was never begun and is given out again. A stale token starts nothing.
+"""
+
+import logging
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.files import is_there
+from gonogo.planning.resolve import checkout_root
+from gonogo.rundir import RunDir, load_record, save_json
+from gonogo.supervise.keeper.living import is_kept_here
+from gonogo.supervise.locks import DeviceLocks
+from gonogo.supervise.lost import build_infra_exit
+from gonogo.supervise.processes import boot_id
+from gonogo.supervise.start import start_keeper
+from worker.claims.ending import ShipperOf
+from worker.host.claim_secrets import ClaimSecrets, mark_machine
+from worker.host.preflight import run_preflight
+from worker.host.probe import ProbeStore
+from worker.host.slots import choose_devices, quarantine_devices
+from worker.settings import Settings, keeper_environ
+from worker.shipping.shipper import Shipper
+
+KEEPER_MODULE = "worker.keeper"
+
+_log = logging.getLogger(__name__)
+
+Keeper = subprocess.Popen[bytes]
+
+NOT_STARTED = "keeper"
+"""Id of the check that fails when the keeper cannot be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """What became of a claimed run."""
+
+    keeper: Keeper | None = None
+    host_unfit: bool = False
+    """Whether this host would not be fit for the next run either."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Launching:
+    """Starts runs that this worker has claimed, while it holds the launch lock."""
+
+    settings: Settings
+    machine: str
+    """The id of this machine."""
+    locks: DeviceLocks
+    secrets: ClaimSecrets
+    probes: ProbeStore
+    keeper_module: str = KEEPER_MODULE
+    wall: Callable[[], float] = time.time
+
+    def accept(
+        self, order: Order, secret: str | None, ship: ShipperOf, free: Sequence[str]
+    ) -> Launch:
+        """Make the run's directory, check the host, start the keeper.
+
+        Args:
+            order: what was claimed.
+            secret: the claim's.
+            ship: makes the shipper of a directory; None while the control plane cannot be asked.
+            free: the devices that nobody holds.
+        """
+        moved = prepare_dir(
+            order, secret, ship, runs=self.settings.runs, secrets=self.secrets, machine=self.machine
+        )
+        if moved is None:
+            return Launch()
+        run_dir, shipper = moved
+        return self._launch(order, run_dir, shipper, free)
+
+    def _launch(
+        self, order: Order, run_dir: RunDir, shipper: Shipper, free: Sequence[str]
+    ) -> Launch:
+        devices = choose_devices(order, free)
+        record = run_preflight(
+            order,
+            run_dir,
+            devices=devices,
+            store=self.probes,
+            script=self.settings.devices_script,
+        )
+        if not record.passed or devices is None:
+            quarantine_devices(self.settings.home, record.unfit, self.wall())
+            self._end_unfit(order, run_dir, shipper, record)
+            return Launch(host_unfit=devices is not None and record.host_is_unfit())
+        shipper.ship(time.monotonic())  # checks take minutes: the run may be another's by now
+        if shipper.stale:
+            return Launch()
+        try:
+            keeper = self._start(run_dir, devices)
+        except OSError as error:
+            text = f"the keeper cannot be started: {error}"
+            failed = Check(id=NOT_STARTED, outcome=CheckOutcome.FAIL, text=text)
+            self._end_unfit(order, run_dir, shipper, Preflight(passed=False, checks=[failed]))
+            return Launch(host_unfit=True)
+        _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
+        return Launch(keeper=keeper)
+
+    def _start(self, run_dir: RunDir, devices: Sequence[str]) -> Keeper:
+        return start_keeper(
+            run_dir.path,
+            home=self.settings.home,
+            locks=self.locks,
+            devices=devices,
+            environ=keeper_environ(self.settings, self.settings.key()),
+            cwd=checkout_root(),
+            module=self.keeper_module,
+            options=[
+                *(part for name in self.settings.allow for part in ("--allow", name)),
+                *(part for name in self.settings.allow_env for part in ("--allow-env", name)),
+            ],
+        )
+
+    def _end_unfit(
+        self, order: Order, run_dir: RunDir, shipper: Shipper, record: Preflight
+    ) -> None:
+        """End a run that this host is not fit for."""
+        failed = [
+            f"{check.id}: {check.text}"
+            for check in record.checks
+            if check.outcome is CheckOutcome.FAIL
+        ]
+        exit_record = build_infra_exit(
+            run_dir,
+            order,
+            reason=OutcomeCode.PREFLIGHT_FAILED,
+            text="; ".join(failed),
+            now=self.wall(),
+        )
+        save_json(run_dir.exit, exit_record.wire())
+        _log.error("%s: %s", order.run, exit_record.text, extra={"action": "preflight_failed"})
+        shipper.finish(exit_record)
+
+
+def prepare_dir(
+    order: Order,
+    secret: str | None,
+    ship: ShipperOf,
+    *,
+    runs: Path,
+    secrets: ClaimSecrets,
+    machine: str,
+    mark: Callable[[Path], None] = lambda path: None,
+) -> tuple[RunDir, Shipper] | None:
+    """Make the directory of a claimed run; None where nothing of it may be started now.
+
+    Args:
+        order: what was claimed.
+        secret: the claim's.
+        ship: makes the shipper of a directory; None while the control plane cannot be asked.
+        runs: folder of the run directories.
+        secrets: keeps the secret.
+        machine: whose the directory is.
+        mark: writes what else must stand there before the order.
+    """
+    if not is_id(order.run, Kind.RUN):
+        _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
+        return None
+    path = runs / order.run
+    if not make_room(path, order):
+        _log.warning("%s: given out twice", order.run, extra={"action": "order_repeated"})
+        return None
+    run_dir = RunDir(path)
+    secrets.save(order.run, secret)
+    mark_machine(path, machine, boot_id())
+    mark(path)
+    save_json(run_dir.order, order.document())
+    shipper = ship(run_dir, order)
+    if shipper is None:
+        return None
+    shipper.report()
+    return None if shipper.stale else (run_dir, shipper)
+
+
+def make_room(path: Path, order: Order) -> bool:
+    """Make the directory of a run; the one of an older claim is set aside.
+
+    False when the directory belongs to this claim, to a newer one, or to a living keeper.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    stored = path / "order.json"
+    if not is_there(stored):
+        return True
+    try:
+        before = load_record(stored, Order)
+    except Corrupt:
+        before = None
+    lives = is_kept_here(path) and not is_there(path / "exit.json")
+    if lives or (before is not None and before.token >= order.token):
+        return False
+    path.rename(path.with_name(f".{path.name}.{before.token if before else 0}.{time.time_ns()}"))
+    path.mkdir()
+    return True

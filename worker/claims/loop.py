@@ -1,0 +1,172 @@
+"""When the worker makes a round, and how it stops.
+
+A round is made when a queue message asks for one, when a device has become free, and every `POLL_S`
+in any case, so a dead Redis delays nothing for long. Messages carry no order; only this loop, in
+the main thread, starts processes.
+"""
+
+import logging
+import signal
+import time
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from types import FrameType
+
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, until_after
+from gonogo.supervise.processes import ProcessRef
+from worker.claims.claimer import Claimer
+from worker.engine.engine import load_submission
+from worker.host.open_runs import OpenRun, RunInventory
+
+POLL_S = 2.0
+TICK_S = 0.25
+ROUND_LIMIT_S = 120.0
+END_LIMIT_S = HALT_LIMIT_S + 60.0
+
+_log = logging.getLogger(__name__)
+
+Requests = SimpleQueue[Future[list[str]] | None]
+
+REQUESTS: Requests = SimpleQueue()
+"""Rounds that are asked for; None only interrupts the waiting."""
+
+
+def wake(*_: object, **__: object) -> list[str]:
+    """Ask for a round, wait for its end, and return the ids of the runs that it started.
+
+    Raises:
+        TimeoutError: the round takes longer than two minutes.
+    """
+    asked: Future[list[str]] = Future()
+    REQUESTS.put(asked)
+    return asked.result(timeout=ROUND_LIMIT_S)
+
+
+@dataclass(slots=True)
+class StopSignal:
+    """How often the worker was told to stop, and by whom first."""
+
+    requests: Requests
+    times: int = 0
+    by_person: bool = False
+    """Whether the first was Ctrl-C; SIGTERM means that the host or container is taken away."""
+
+    def on_signal(self, number: int, frame: FrameType | None) -> None:
+        """Count a signal and interrupt the waiting."""
+        del frame
+        if self.times == 0:
+            self.by_person = number == signal.SIGINT
+        self.times += 1
+        self.requests.put(None)
+
+
+def make_rounds(claimer: Claimer, requests: Requests, stopping: StopSignal) -> None:
+    """Make rounds until the worker is told to stop."""
+    next_at = time.monotonic()
+    while stopping.times == 0:
+        claimer.settings.notifier.live(time.monotonic())
+        asked = _gather(requests, max(0.0, min(TICK_S, next_at - time.monotonic())))
+        if stopping.times:
+            _answer(asked, [])
+            return
+        waits = time.monotonic() < next_at and _count_free(claimer) <= claimer.offered
+        if waits and not asked:
+            continue
+        started = _try_round(claimer)
+        _answer(asked, started or [])
+        free, all_of_them = _count_free(claimer), len(claimer.slots.names)
+        claimer.settings.notifier.say(STATUS=f"{free} of {all_of_them} devices free")
+        next_at = time.monotonic() + (POLL_S if started is not None else TICK_S)
+
+
+def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
+    """Ask every living run to end with a checkpoint, and wait until all have ended.
+
+    A second signal ends the waiting; the runs end all the same. Runs of an engine go on.
+
+    Args:
+        claimer: the worker's.
+        stopping: the signals.
+        now: Unix seconds.
+    """
+    claimer.draining = True
+    inventory = RunInventory(claimer.settings.runs, claimer.machine)
+    asked = build_stop(now, by_person=stopping.by_person)
+    keepers = _own_keepers(claimer, inventory)
+    for run in keepers.values():
+        if not run.ended:
+            ask = partial(ask_halt, run.path, asked)
+            claimer.weather.tried("a request to leave", ask, None)
+            _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
+    deadline = time.monotonic() + END_LIMIT_S
+    next_at = time.monotonic()
+    while time.monotonic() < deadline and stopping.times < 2:
+        claimer.settings.notifier.live(time.monotonic())
+        # A keeper lives a little longer than its run is open: its last act is to report that.
+        keepers |= _own_keepers(claimer, inventory)
+        if not any(keeper.is_alive() for keeper in keepers):
+            break
+        if time.monotonic() >= next_at:
+            _try_round(claimer)
+            next_at = time.monotonic() + POLL_S
+        _answer(_gather(stopping.requests, TICK_S), [])
+    if stopping.times < 2:
+        _try_round(claimer)  # ships what the watchers left
+
+
+def _own_keepers(claimer: Claimer, inventory: RunInventory) -> dict[ProcessRef, OpenRun]:
+    """Return the living keepers of the runs that this host has started itself."""
+    nothing: list[OpenRun] = []
+    return {
+        run.keeper: run
+        for run in claimer.weather.tried("the runs", inventory.open_runs, nothing)
+        if run.keeper is not None and load_submission(run.path) is None
+    }
+
+
+def build_stop(now: float, *, by_person: bool) -> EndRequest:
+    """Return the request that ends a run because its worker stops.
+
+    A run that a person stopped waits for a person; any other resumes with the next worker.
+    """
+    return EndRequest(
+        reason=OutcomeCode.HALTED if by_person else OutcomeCode.PREEMPTED,
+        ended_by=Actor.OPERATOR if by_person else Actor.INFRA,
+        at=now,
+        text="the worker was told to stop",
+        until_mono=until_after(HALT_LIMIT_S),
+    )
+
+
+def _count_free(claimer: Claimer) -> int:
+    nothing: tuple[str, ...] = ()
+    return len(claimer.weather.tried("the devices", claimer.free, nothing))
+
+
+def _try_round(claimer: Claimer) -> list[str] | None:
+    """Make a round; None when another worker makes one."""
+    nothing: list[str] | None = []
+    try:
+        return claimer.weather.tried("a round", claimer.run_round, nothing)
+    except Exception:  # noqa: BLE001 - the loop's edge: the next round may do better
+        _log.exception("the round broke", extra={"action": "round_broke"})
+        return []
+
+
+def _gather(requests: Requests, wait_s: float) -> list[Future[list[str]]]:
+    """Return the rounds asked for, waiting for the first one at most `wait_s` seconds."""
+    found = []
+    try:
+        found.append(requests.get(timeout=wait_s))
+        while True:
+            found.append(requests.get_nowait())
+    except Empty:
+        return [request for request in found if request is not None]
+
+
+def _answer(asked: list[Future[list[str]]], started: list[str]) -> None:
+    for request in asked:
+        request.set_result(started)

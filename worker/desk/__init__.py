@@ -1,1 +1,0 @@
-"""What the worker's main thread does: claim runs, start their keepers, end what lost its keeper."""

@@ -1,0 +1,232 @@
+"""Measures this host's devices and software once a boot and commit: `python -m nsa.probe`.
+
+It takes seconds, so it starts with the worker, and its result is kept in `GONOGO_HOME/probe.json`
+(`hosts/{name}/probe.json` for hosts that share a home). A CPU is measured again when the number of
+usable cores has changed. Only nsa imports torch, hence the other process.
+"""
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from gonogo.device_slots import gpus_of, is_slice
+from gonogo.rundir import save_json
+from gonogo.supervise.preflight.code import load_git_sha
+from gonogo.supervise.processes import boot_id
+
+PROBE_LIMIT_S = 90.0
+_PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "TMPDIR")
+
+_log = logging.getLogger(__name__)
+
+
+class Probe(BaseModel):
+    """What nsa.probe said; `error` instead, when it could not."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    peak_flops: float | None = None
+    devices: list[dict[str, Any]] = []
+    torch: str | None = None
+    cpus: int | None = None
+    """How many cores it could use."""
+    collect_env: str | None = None
+    error: str | None = None
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """UUIDs of the GPUs that were measured."""
+        return frozenset(str(row["uuid"]) for row in self.devices if row.get("uuid"))
+
+    @property
+    def of_cpu(self) -> list[dict[str, Any]]:
+        """What was measured of the CPU."""
+        return [row for row in self.devices if row.get("device") == "cpu"]
+
+    def holds_for(self, cpus: int) -> "Probe | None":
+        """Return what still holds with so many cores: what it says of GPUs always does."""
+        if self.cpus == cpus or not self.of_cpu:
+            return self
+        rows = [row for row in self.devices if row.get("uuid")]
+        return self.model_copy(update={"devices": rows}) if rows else None
+
+    def knows(self, gpus: Sequence[str]) -> bool:
+        """Say whether these GPUs were measured; without any, whether the CPU was."""
+        if gpus:
+            return self.measured.issuperset(gpus)
+        return bool(self.of_cpu) or not self.devices
+
+
+class _Kept(BaseModel):
+    boot_id: str
+    git_sha: str | None
+    probe: Probe
+
+
+@dataclass(slots=True)
+class ProbeStore:
+    """The probe of this boot and commit: `start` measures, `result` waits.
+
+    A GPU is measured when a run gets it for the first time, or when it is free at the worker's
+    start; never while another run uses it.
+    """
+
+    home: Path
+    root: Path
+    environ: Mapping[str, str] = field(repr=False)
+    host: str | None = None
+    """Name of the host, where several share the home."""
+    _process: subprocess.Popen[bytes] | None = None
+    _measuring: tuple[str, ...] = ()
+
+    def start(self, slots: Sequence[str] = ()) -> None:
+        """Begin to measure free slots, unless they are known or a measurement is under way.
+
+        Args:
+            slots: what is free; without a GPU among them the CPU is measured.
+        """
+        kept = self._kept()
+        if kept is None or not kept.measured.issuperset(_whole(slots)):
+            self._begin(slots)
+
+    def _begin(self, slots: Sequence[str]) -> None:
+        """Begin to measure what of these slots is not known; without a GPU among them the CPU."""
+        kept = self._kept()
+        known = frozenset[str]() if kept is None else kept.measured
+        gpus = tuple(uuid for uuid in _whole(slots) if uuid not in known)
+        if self._process is not None:
+            return
+        try:
+            self._process = self.run("nsa.probe", gpus)
+            self._measuring = gpus
+        except OSError as error:
+            _log.warning("no probe: %s", error, extra={"action": "probe_failed"})
+
+    def run(
+        self, module: str, gpus: Sequence[str], *options: str, env: Mapping[str, str] | None = None
+    ) -> "subprocess.Popen[bytes]":
+        """Start a program of the workload on GPUs of its own, or on none.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        clean = {name: self.environ[name] for name in _PASSED_ON if name in self.environ}
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *options],
+            cwd=self.root,
+            env={**clean, **(env or {}), "CUDA_VISIBLE_DEVICES": ",".join(gpus)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def result(self, slots: Sequence[str] = ()) -> Probe:
+        """Return the probe, waiting for it if it must be; failures are not kept.
+
+        Args:
+            slots: what a run gets: those that nobody measured are measured now.
+        """
+        probe = Probe(error="nsa.probe was not asked")
+        for _ in range(2):  # one that is under way may be of other devices
+            kept = self._kept()
+            if kept is not None and kept.knows(_whole(slots)):
+                return kept
+            self._begin(slots)
+            others = self._measuring != _whole(slots)
+            probe = self._finish()
+            if probe.error is not None and not others:
+                return probe
+        return probe
+
+    def _finish(self) -> Probe:
+        """Wait for the measurement under way; keep what it says."""
+        process, self._process = self._process, None
+        if process is None:
+            return Probe(error="nsa.probe cannot be started")
+        out, error = answer_of(process, "nsa.probe", PROBE_LIMIT_S)
+        return Probe(error=error) if out is None else self._keep(out)
+
+    def stop(self) -> None:
+        """End a measurement that is still under way."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+    def _keep(self, out: bytes) -> Probe:
+        try:
+            said_now = Probe.model_validate_json(out)
+        except ValidationError:
+            return Probe(error="nsa.probe said something else than a probe")
+        probe = _added(self._kept(), said_now, self._measuring)
+        kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(self.root)}
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            save_json(self._path, {**kept, "probe": probe.model_dump(mode="json")})
+        except OSError as error:
+            _log.warning("no probe.json: %s", error, extra={"action": "probe_unsaved"})
+        return probe
+
+    @property
+    def _path(self) -> Path:
+        folder = self.home if self.host is None else self.home / "hosts" / self.host
+        return folder / "probe.json"
+
+    def _kept(self) -> Probe | None:
+        """Return the kept probe, when it is of this boot and commit, and of as many cores."""
+        try:
+            kept = _Kept.model_validate_json(self._path.read_bytes())
+        except (OSError, ValidationError, json.JSONDecodeError):
+            return None
+        current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
+        return kept.probe.holds_for(len(os.sched_getaffinity(0))) if current else None
+
+
+def answer_of(
+    process: "subprocess.Popen[bytes]", program: str, limit_s: float
+) -> tuple[bytes | None, str]:
+    """Wait for a program of the workload; what it printed, or None and why there is nothing.
+
+    Args:
+        process: started by `ProbeStore.run`; it is ended when the time is up.
+        program: how it is called in that sentence.
+        limit_s: for how long to wait, in seconds.
+    """
+    try:
+        out, err = process.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return None, f"{program} did not answer within {limit_s:g} s"
+    if process.returncode == 0:
+        return out, ""
+    said = (err or out).decode("utf-8", "replace").strip().splitlines()
+    return None, f"{program} ended with {process.returncode}: {said[-1] if said else 'no word'}"
+
+
+def _whole(slots: Sequence[str]) -> tuple[str, ...]:
+    """Return the GPUs among slots; a slice is not measured, no profile promises it anything."""
+    return tuple(slot for slot in gpus_of(slots) if not is_slice(slot))
+
+
+def _added(before: Probe | None, now: Probe, gpus: Sequence[str]) -> Probe:
+    """Return a probe with what was measured before, and the UUIDs of what was measured now."""
+    rows = [dict(row) for row in now.devices]
+    for row, uuid in zip(rows, gpus, strict=False):
+        if str(row.get("device")).startswith("cuda"):
+            row["uuid"] = uuid
+    known = {row.get("uuid") for row in rows}
+    old = [] if before is None else [row for row in before.devices if row.get("uuid") not in known]
+    rows = [*(row for row in old if row.get("uuid")), *rows]
+    peaks = [row["peak_flops"] for row in rows if row.get("peak_flops") is not None]
+    return now.model_copy(
+        update={"devices": rows, "peak_flops": sum(peaks) if peaks else now.peak_flops}
+    )

@@ -1,1 +1,0 @@
-"""What Prometheus reads of a host and its living runs."""
