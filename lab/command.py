@@ -20,7 +20,7 @@ from gonogo.cli.output import duration, err, out, print_fields, print_json, prin
 from gonogo.contract.errors import Rejected
 from gonogo.supervise.processes import die_with_parent
 from lab import Part, Tally, plan_parts, report_of, simulate_part
-from lab.done_parts import DoneParts
+from lab.finished_parts import FinishedParts
 from lab.plan import cells_of, pool_cells
 
 TELL_EVERY_S = 10.0
@@ -105,7 +105,7 @@ def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> 
     detector; then the costly parts, so that no core is left with one of them at the end.
     """
     jobs = jobs or os.cpu_count() or 1
-    file = None if resume is None else DoneParts(resume)
+    file = None if resume is None else FinishedParts(resume)
     known = dict(file.of(parts)) if file is not None else {}
     left = sorted((p for p in parts if p not in known), key=lambda p: (p.sick is None, -p.cost))
     whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gonogo.watch.registry import all_detectors
-from lab.sick import SICK, Sickness
+from lab.faults import FAULTS, Fault
 
 STEP_S = (1.0, 2.4, 25.0, 60.0)
 RANKS = (1, 2, 4, 8)
@@ -75,10 +75,10 @@ def pool_cells() -> list[Cell]:
     return cells_of(POOL_HOURS, STEP_S, RANKS) + many
 
 
-def sick_rows() -> list[Sickness]:
+def fault_rows() -> list[Fault]:
     """Return the faults that a detector we have is to answer."""
     names = {row.name for row in all_detectors()}
-    return [row for row in SICK if names.intersection(row.by)]
+    return [row for row in FAULTS if names.intersection(row.by)]
 
 
 def plan_parts(
@@ -92,7 +92,7 @@ def plan_parts(
         ranks = [cell.ranks for cell in cells if cell.ranks > 1] or [2]
         parts += [
             _sick(row, number, seed, noise, sorted(set(ranks)))
-            for row in sick_rows()
+            for row in fault_rows()
             for number in range(times)
         ]
     return parts
@@ -114,7 +114,7 @@ def _healthy(cell: Cell, seed: int, noise: str) -> list[Part]:
     ]
 
 
-def _sick(row: Sickness, number: int, seed: int, noise: str, ranks: Sequence[int]) -> Part:
+def _sick(row: Fault, number: int, seed: int, noise: str, ranks: Sequence[int]) -> Part:
     step_s = row.step_s[number % len(row.step_s)]
     return Part(
         seed=f"{seed}/{noise}/{row.name}/{number}",

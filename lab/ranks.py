@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from lab.telling import WHOLE, Telling
+from lab.variations import WHOLE, Reporting
 
 Probe = Callable[..., None]
 """Tells the watcher how a rank's process is found: when, which rank, its state."""
@@ -84,6 +84,7 @@ class Rank:
         "now",
         "offset",
         "rank",
+        "reporting",
         "rss_mb",
         "section",
         "section_seq",
@@ -91,13 +92,12 @@ class Rank:
         "since",
         "step",
         "stood",
-        "telling",
     )
 
     def __init__(
-        self, rank: int, *, now: float, offset: float, wall: Wall, telling: Telling = WHOLE
+        self, rank: int, *, now: float, offset: float, wall: Wall, reporting: Reporting = WHOLE
     ) -> None:
-        self.rank, self.now, self.offset, self.telling = rank, now, offset, telling
+        self.rank, self.now, self.offset, self.reporting = rank, now, offset, reporting
         self._wall = wall
         self.rss_mb = 2000.0
         self.mute = False
@@ -119,18 +119,18 @@ class Rank:
         self.in_step = False
         self._announced = True
         self.since = self.last_write = self.now
-        if self.telling.own_clock:
+        if self.reporting.own_clock:
             self.offset = 1.0 - self.now
 
     def say(self, msg: str, **fields: Any) -> None:
         """Write one line, unless the process cannot."""
-        telling, now = self.telling, self.now
+        reporting, now = self.reporting, self.now
         if self.mute:
             return
-        if telling is not WHOLE:
-            if not telling.tells(msg, self.step, self.rank):
+        if reporting is not WHOLE:
+            if not reporting.tells(msg, self.step, self.rank):
                 return
-            for name in telling.fields_left_out:
+            for name in reporting.fields_left_out:
                 fields.pop(name, None)
         self.seq += 1
         if not self.counts:
@@ -138,7 +138,7 @@ class Rank:
         fields["ts"] = self._wall.at(now)
         fields["mono"] = now + self.offset
         fields["seq"], fields["step"], fields["msg"] = self.seq, self.step, msg
-        if telling.sections:
+        if reporting.sections:
             fields["section"], fields["section_seq"] = self.section, self.section_seq
         self.last_write = now
         self.lines.append((now, like(self._proto, fields)))
@@ -155,8 +155,8 @@ class Rank:
     def spend(self, seconds: float) -> None:
         """Let time pass in the present section; the rank's thread speaks meanwhile."""
         end = self.now + seconds
-        while not self.mute and Msg.ALIVE not in self.telling.messages_left_out:
-            due = self.last_write + self.telling.alive_every_s
+        while not self.mute and Msg.ALIVE not in self.reporting.messages_left_out:
+            due = self.last_write + self.reporting.alive_every_s
             if not self._announced:
                 due = min(due, self.since + ANNOUNCE_AFTER_S)
             if due >= end:

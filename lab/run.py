@@ -17,15 +17,15 @@ from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS
 from gonogo.watch.registry import detector_names
-from lab.habits import PLAIN, habits_of
+from lab.faults import FAULTS, Fault
 from lab.losses import LOSSES, Loss
-from lab.noise import NOISES, Noise
 from lab.plan import Part
+from lab.rates import NOISES, Noise
 from lab.scripted import Scripted
-from lab.scripts import Script, script_of
-from lab.sick import SICK, Sickness
+from lab.scripts import Script, draw_script
 from lab.tally import Answer, Halt, Tally
 from lab.training import Training
+from lab.variations import PLAIN, draw_habits
 from lab.watcher import Watcher
 
 T0 = 5000.0
@@ -35,7 +35,7 @@ NO_LANGUAGE, REWARDED = frozenset({"gan", "ppo"}), frozenset({"grpo"})
 """Kinds of losses that no language model has, and one that has, but not of its first words."""
 FLOOR_SHARE = 0.85
 """Floor of a plan that has one, as a share of the run's natural speed."""
-OF_NAME = {row.name: row for row in SICK}
+OF_NAME = {row.name: row for row in FAULTS}
 
 
 def simulate_part(part: Part) -> Tally:
@@ -72,7 +72,7 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
         watch = halts_asked(watch)  # the bundled plans of our own trainer ask for them
     expected_s = step_s + outside_x * part.step_s
     order = _order(part, expected_s, vocab, sick, watch, dice, is_ours=is_ours)
-    habits = PLAIN if sick is not None else habits_of(noise, dice, order.last_step, part.ranks)
+    habits = PLAIN if sick is not None else draw_habits(noise, dice, order.last_step, part.ranks)
     of_run: dict[str, Any] = {
         "noise": noise,
         "dice": dice,
@@ -110,13 +110,11 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
     return training, watcher
 
 
-def _script(
-    noise: Noise, dice: random.Random, sick: Sickness | None, step_s: float
-) -> Script | None:
+def _script(noise: Noise, dice: random.Random, sick: Fault | None, step_s: float) -> Script | None:
     """Return what the run's script calls of our library, if it attached."""
     if sick is not None:
         return sick.script
-    return script_of(dice, step_s) if dice.random() < noise.attached_share else None
+    return draw_script(dice, step_s) if dice.random() < noise.attached_share else None
 
 
 def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:
@@ -150,7 +148,7 @@ def _order(
     part: Part,
     step_s: float,
     vocab: int | None,
-    sick: Sickness | None,
+    sick: Fault | None,
     watch: dict[str, Any],
     dice: random.Random,
     *,
@@ -214,7 +212,7 @@ def _healthy(part: Part, training: Training, watcher: Watcher) -> Tally:
     )
 
 
-def _settled(training: Training, watcher: Watcher, sick: Sickness) -> bool:
+def _settled(training: Training, watcher: Watcher, sick: Fault) -> bool:
     """Whether the sick run has got its answer, or has waited long enough."""
     if training.onset is None:
         return False
@@ -223,19 +221,19 @@ def _settled(training: Training, watcher: Watcher, sick: Sickness) -> bool:
     return any(_due(finding, sick) for finding in watcher.findings)
 
 
-def _due(finding: Finding, sick: Sickness) -> bool:
+def _due(finding: Finding, sick: Fault) -> bool:
     return finding.severity is sick.severity and finding.detector in sick.by
 
 
-def _answer(part: Part, sick: Sickness, onset: float | None, watcher: Watcher) -> Answer:
+def _answer(part: Part, sick: Fault, onset: float | None, watcher: Watcher) -> Answer:
     """Return what a sick run got: the first finding that halts, or that is due, is the answer."""
     seen = zip(watcher.findings, watcher.found_mono, strict=True)
-    telling = [row for row in seen if row[0].severity is Severity.HALT or _due(row[0], sick)]
-    if not telling:
+    reporting = [row for row in seen if row[0].severity is Severity.HALT or _due(row[0], sick)]
+    if not reporting:
         return Answer(
             sick=sick.name, by=sick.by[0], latency_s=None, wrong="nothing", seed=part.seed
         )
-    found, found_mono = telling[0]
+    found, found_mono = reporting[0]
     latency_s = None if onset is None else found_mono - onset
     wrong = _difference(found, sick)
     if wrong is None and (latency_s is None or latency_s < -1.0):
@@ -249,7 +247,7 @@ def _answer(part: Part, sick: Sickness, onset: float | None, watcher: Watcher) -
     )
 
 
-def _difference(found: Finding, sick: Sickness) -> str | None:
+def _difference(found: Finding, sick: Fault) -> str | None:
     """Return how an answer differs from what is due, or None."""
     named = f"{found.detector} {found.severity} rank {found.rank} in {found.section}: {found.text}"
     if not _due(found, sick):

@@ -9,14 +9,13 @@ from gonogo.contract.tick import ProcessState
 from lab import computing
 from lab.attached import AttachedRank
 from lab.computing import BACKWARD, FORWARD, OPTIMIZER
-from lab.faults import ANNOUNCED_S
+from lab.faults import ANNOUNCED_S, Fault
 from lab.ranks import Probe, Rank
 from lab.scripts import UNNAMED_STALL_S, Pause, Script, When, Who
-from lab.sick import Sickness
-from lab.telling import WHOLE, Telling
 from lab.training import Training
+from lab.variations import WHOLE, Reporting
 
-UNCOUNTED = Telling(fields_left_out=frozenset({"tokens", "toks_per_s"}))
+UNCOUNTED = Reporting(fields_left_out=frozenset({"tokens", "toks_per_s"}))
 LATCH_S = 0.002
 """What a collective takes once all have come."""
 ASLEEP_AFTER_S = 1.0
@@ -40,7 +39,7 @@ class Scripted(Training):
         self._hangs = False
         """Whether the fault is due in this step."""
 
-    def telling(self) -> Telling:
+    def reporting(self) -> Reporting:
         """Return what the library tells: all, but for what only the script knows."""
         return WHOLE if self.script.tells_tokens else UNCOUNTED
 
@@ -57,7 +56,7 @@ class Scripted(Training):
     def pause_after_step(self, probe: Probe) -> None:
         """Save and evaluate where the script does: within `_take`."""
 
-    def hang(self, sick: Sickness, probe: Probe) -> None:
+    def hang(self, sick: Fault, probe: Probe) -> None:
         """Take a step in which a rank stays where the fault is, for longer than it may."""
         self._hangs = True
         self._take(probe)

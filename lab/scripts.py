@@ -69,7 +69,7 @@ PAUSED_SHARE = 0.5
 """Times the training that evaluations may take, and checkpoints: longer ones come more rarely."""
 
 
-def script_of(dice: random.Random, step_s: float) -> Script:
+def draw_script(dice: random.Random, step_s: float) -> Script:
     """Return what the script of a healthy run of such steps calls."""
 
     def pause(every: tuple[int, ...], longest_s: tuple[float, ...], who: tuple[Who, ...]) -> Pause:

@@ -8,7 +8,7 @@ import random
 from typing import Any
 
 from lab.losses import Loss
-from lab.noise import Noise
+from lab.rates import Noise
 
 FIRST_LOSS = math.log(256)
 LAST_LOSS = 1.6

@@ -13,15 +13,14 @@ from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
 from lab import computing, faults, interludes
-from lab.around import Load
 from lab.computing import BACKWARD, FORWARD, OPTIMIZER
-from lab.habits import PLAIN, Habits
+from lab.faults import Fault
+from lab.hosts import Load
 from lab.losses import Loss
-from lab.noise import Noise
 from lab.ranks import Probe, Rank, Wall
+from lab.rates import Noise
 from lab.series import Series
-from lab.sick import Sickness
-from lab.telling import WHOLE, Telling, telling_of
+from lab.variations import PLAIN, WHOLE, Habits, Reporting, draw_reporting
 
 CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
 EVAL_STEPS, EVAL_S = 500, 3600.0
@@ -42,7 +41,7 @@ class Training:
         noise: Noise,
         dice: random.Random,
         step_s: float,
-        sick: Sickness | None,
+        sick: Fault | None,
         now: float,
         outside_x: float = 0.0,
         other_loss: Loss | None = None,
@@ -57,9 +56,9 @@ class Training:
         self.compiles = bool(order.train["engine"]["compile"])
         self.next_checkpoint = self.next_eval = 0.0
         offset = dice.uniform(1e4, 1e5) if dice.random() < OTHER_HOST_SHARE else 0.0
-        telling = WHOLE if sick is not None else self.telling()
+        reporting = WHOLE if sick is not None else self.reporting()
         self.ranks: Sequence[Rank] = [
-            self.rank_type(rank, now=now, offset=offset, wall=self.wall, telling=telling)
+            self.rank_type(rank, now=now, offset=offset, wall=self.wall, reporting=reporting)
             for rank in range(order.world_size)
         ]
         self._series = Series(
@@ -71,7 +70,7 @@ class Training:
             other=other_loss,
         )
         self.load = Load(noise, dice)
-        self.habits = habits if telling.tokens else replace(habits, grows_at=())
+        self.habits = habits if reporting.tokens else replace(habits, grows_at=())
         self._outside_x = outside_x
         """Median time between two steps, in step times."""
         self._apart_s = 0.0
@@ -87,9 +86,9 @@ class Training:
         self.onset: float | None = None
         """When the fault began."""
 
-    def telling(self) -> Telling:
+    def reporting(self) -> Reporting:
         """Return what a healthy run tells."""
-        return telling_of(self.noise, self.dice)
+        return draw_reporting(self.noise, self.dice)
 
     @property
     def known_until(self) -> float:
@@ -113,7 +112,7 @@ class Training:
         if fault is not None:
             self.onset = self.ranks[0].now
         for rank in self.ranks:
-            resumed = 0 if rank.telling.boots_at_zero else self.saved_step
+            resumed = 0 if rank.reporting.boots_at_zero else self.saved_step
             rank.begin(f"boot{self._boots}.{rank.rank}", first_seq=first_seq, step=resumed)
             probe(rank.now + 0.5, rank.rank, ProcessState.ALIVE)
             if fault == "absent" and rank.rank == 1:
@@ -225,7 +224,7 @@ class Training:
         if name == paused:
             computing.pause(self, rank, seconds / FORWARD)
 
-    def hang(self, sick: Sickness, probe: Probe) -> None:
+    def hang(self, sick: Fault, probe: Probe) -> None:
         """Hang in a step that opens."""
         faults.hang(self, sick, probe)
 

@@ -18,9 +18,9 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line
 from gonogo.watch.fold import fold_beats, near, start
-from lab.around import NODE_SILENT_S, Cut, cut_at
-from lab.noise import Noise
+from lab.hosts import NODE_SILENT_S, Cut, cut_at
 from lab.ranks import Stand, Wall, like
+from lab.rates import Noise
 
 IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6

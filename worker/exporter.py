@@ -28,8 +28,20 @@ from worker.host.slots import Slots
 from worker.settings import Settings
 
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+_GAUGES = {
+    "gonogo_rank_step": ("Step that the rank is in.", "rank"),
+    "gonogo_rank_last_heartbeat_timestamp_seconds": ("Last line of the rank.", "rank"),
+    "gonogo_rank_loss": ("Last loss that the rank said.", "rank"),
+    "gonogo_detector_armed": ("Whether the detector could fire.", "detector"),
+    "gonogo_detector_value": ("What the detector measures.", "detector"),
+    "gonogo_detector_limit": ("Where the detector acts.", "detector"),
+    "gonogo_watcher_last_tick_timestamp_seconds": ("Last tick of the watcher.", None),
+    "gonogo_telemetry_backlog_lines": ("Heartbeat lines not acknowledged.", None),
+}
+"""Gauge of a run → its help text, and its second label, if any."""
 
 _log = logging.getLogger(__name__)
+Sample = tuple[str, str | None, float | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,69 +76,47 @@ class HostCollector(Collector):
         yield devices
         found = {run: load_metrics(path) for run, path in view.live.items()}
         runs = {run: snapshot for run, snapshot in found.items() if snapshot is not None}
-        yield from _rank_families(runs)
-        yield from _watch_families(runs)
-        yield _step_family(runs)
+        yield from _gauges(runs)
+        findings = CounterMetricFamily(
+            "gonogo_findings", "Findings.", labels=["run", "detector", "severity"]
+        )
+        steps = HistogramMetricFamily(
+            "gonogo_rank_step_duration_seconds", "Duration of training steps.", labels=["run"]
+        )
+        for run, snapshot in runs.items():
+            for name, count in snapshot.findings.items():
+                detector, _, severity = name.partition("/")
+                findings.add_metric([run, detector, severity], count)
+            if snapshot.step_s is not None and snapshot.step_s.fits:
+                steps.add_metric([run], snapshot.step_s.cumulated(), snapshot.step_s.sum)
+        yield from (findings, steps)
 
 
-def _rank_families(runs: dict[str, Snapshot]) -> Iterator[Metric]:
-    labels = ["run", "rank"]
-    step = GaugeMetricFamily("gonogo_rank_step", "Step that the rank is in.", labels=labels)
-    last = GaugeMetricFamily(
-        "gonogo_rank_last_heartbeat_timestamp_seconds", "Last line of the rank.", labels=labels
-    )
-    loss = GaugeMetricFamily("gonogo_rank_loss", "Last loss that the rank said.", labels=labels)
+def _gauges(runs: dict[str, Snapshot]) -> Iterator[Metric]:
+    families = {
+        name: GaugeMetricFamily(name, text, labels=["run", *([] if label is None else [label])])
+        for name, (text, label) in _GAUGES.items()
+    }
     for run, snapshot in runs.items():
-        for rank, said in snapshot.ranks.items():
-            for family, value in ((step, said.step), (last, said.last), (loss, said.loss)):
-                if value is not None:
-                    family.add_metric([run, rank], value)
-    yield from (step, last, loss)
+        for name, label, value in _samples(snapshot):
+            if value is not None:
+                families[name].add_metric([run, *([] if label is None else [label])], value)
+    yield from families.values()
 
 
-def _watch_families(runs: dict[str, Snapshot]) -> Iterator[Metric]:
-    armed = GaugeMetricFamily(
-        "gonogo_detector_armed", "Whether the detector could fire.", labels=["run", "detector"]
-    )
-    findings = CounterMetricFamily(
-        "gonogo_findings", "Findings.", labels=["run", "detector", "severity"]
-    )
-    tick = GaugeMetricFamily(
-        "gonogo_watcher_last_tick_timestamp_seconds", "Last tick of the watcher.", labels=["run"]
-    )
-    backlog = GaugeMetricFamily(
-        "gonogo_telemetry_backlog_lines", "Heartbeat lines not acknowledged.", labels=["run"]
-    )
-    value = GaugeMetricFamily(
-        "gonogo_detector_value", "What the detector measures.", labels=["run", "detector"]
-    )
-    limit = GaugeMetricFamily(
-        "gonogo_detector_limit", "Where the detector acts.", labels=["run", "detector"]
-    )
-    for run, snapshot in runs.items():
-        for detector, on in snapshot.armed.items():
-            armed.add_metric([run, detector], float(on))
-        for detector, row in snapshot.near.items():
-            for family, number in ((value, row.value), (limit, row.limit)):
-                if number is not None:
-                    family.add_metric([run, detector], number)
-        for name, count in snapshot.findings.items():
-            detector, _, severity = name.partition("/")
-            findings.add_metric([run, detector, severity], count)
-        if snapshot.tick is not None:
-            tick.add_metric([run], snapshot.tick)
-        backlog.add_metric([run], snapshot.backlog)
-    yield from (armed, value, limit, findings, tick, backlog)
-
-
-def _step_family(runs: dict[str, Snapshot]) -> Metric:
-    family = HistogramMetricFamily(
-        "gonogo_rank_step_duration_seconds", "Duration of training steps.", labels=["run"]
-    )
-    for run, snapshot in runs.items():
-        if snapshot.step_s is not None and snapshot.step_s.fits:
-            family.add_metric([run], snapshot.step_s.cumulated(), snapshot.step_s.sum)
-    return family
+def _samples(snapshot: Snapshot) -> Iterator[Sample]:
+    """Yield name, second label and value of each gauge of a run."""
+    for rank, row in snapshot.ranks.items():
+        yield "gonogo_rank_step", rank, row.step
+        yield "gonogo_rank_last_heartbeat_timestamp_seconds", rank, row.last
+        yield "gonogo_rank_loss", rank, row.loss
+    for detector, on in snapshot.armed.items():
+        yield "gonogo_detector_armed", detector, float(on)
+    for detector, near in snapshot.near.items():
+        yield "gonogo_detector_value", detector, near.value
+        yield "gonogo_detector_limit", detector, near.limit
+    yield "gonogo_watcher_last_tick_timestamp_seconds", None, snapshot.tick
+    yield "gonogo_telemetry_backlog_lines", None, snapshot.backlog
 
 
 def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[WSGIServer, int]:

@@ -37,7 +37,6 @@ from gonogo.supervise.devices.query import has_nodes
 from gonogo.supervise.given_up import load_refusals
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
 from gonogo.supervise.quarantine import load_quarantines
-from gonogo.supervise.runs_folder import find_missing
 
 _MIN_FREE_BYTES = 5 * 10**9
 
@@ -226,16 +225,13 @@ def _check_quarantine(home: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def _check_runs(home: Path) -> Iterator[tuple[str, str, str]]:
-    """Say whether the folder of runs is there, which the control plane refuses, and what to do."""
+    """Yield the runs that the control plane refuses, and what to do."""
     try:
-        missing = find_missing(home, home / "runs")
         refused = list(load_refusals(home / "runs"))
     except OSError as error:
         yield "runs", "warn", f"{home / 'runs'}: {error.strerror}"
         return
-    if missing is not None:
-        yield "runs", "fail", missing
-    elif not refused:
+    if not refused:
         yield "runs", "pass", "none is refused"
     for row in refused:
         text = f"{row.run}: refused since {_at(row.since)}: {row.text}; it is kept; to give it up:"

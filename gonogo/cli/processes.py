@@ -3,7 +3,6 @@
 import signal
 import threading
 from dataclasses import replace
-from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Annotated
@@ -15,13 +14,12 @@ from gonogo.cli.checkout import replace_process
 from gonogo.cli.client import Client
 from gonogo.cli.connection import check_place
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import out, print_json, print_lines, shown_if_taken, tell
+from gonogo.cli.output import out, print_json, shown_if_taken, tell
 from gonogo.cli.scheduler_commands import missing_commands
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import GonogoError, Rejected, Unavailable
-from gonogo.supervise.runs_folder import take_as_new
+from gonogo.contract.errors import GonogoError, Rejected
 
 _LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
@@ -142,33 +140,12 @@ def serve(
     replace_process("service", *arguments, environ=load_settings().inherited)
 
 
-def worker(
-    new_runs: Annotated[
-        bool,
-        typer.Option(
-            "--new-runs",
-            help="Say that runs/ of this home is a new folder, which its runs lie in from now on;"
-            " start nothing.",
-        ),
-    ] = False,
-) -> None:
+def worker() -> None:
     """Run a worker on this GPU host, for the service of this home or of GONOGO_URL."""
     settings = load_settings()
-    if new_runs:
-        _take_runs_as_new(settings.home)
-        return
     check_place(settings, "worker_key")  # whoever answers gets it, and says what to start
     environ = {"GONOGO_URL": settings.url, **settings.inherited}
     replace_process("worker", environ=environ)
-
-
-def _take_runs_as_new(home: Path) -> None:
-    runs = home / "runs"
-    try:
-        take_as_new(home, runs)
-    except OSError as error:
-        raise Unavailable(f"{error.filename or runs}: {error.strerror or error}") from error
-    print_lines([f"the runs of {home} lie in {runs}, as it is now; a running worker goes on by it"])
 
 
 def register(app: typer.Typer) -> None:

@@ -323,7 +323,7 @@ def test_a_folder_without_a_decision_is_nothing_that_passes(tmp_path: Path) -> N
 def test_a_home_where_nothing_was_decided_yet_has_nothing_wrong(tmp_path: Path) -> None:
     """What a service and a worker keep there are no decisions, and one was asked of each."""
     save_signing_key(tmp_path, KEY)
-    for name in ("service", "probe", "runs_folder"):
+    for name in ("service", "probe"):
         save_json(tmp_path / f"{name}.json", {"v": 1})
     done = typed(tmp_path, "verify", "--json")
     assert done.returncode == 0, done.stdout

@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.cli.administer import check_stacks
-from gonogo.supervise import runs_folder
-from gonogo.supervise.runs_folder import mark_runs
 from tests.cli.typed import typed
-from tests.supervise.orders import make_order, make_run_dir
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"
 
@@ -170,25 +167,6 @@ def test_the_doctor_fails_where_nobody_can_say_what_is_quarantined(tmp_path: Pat
     (row,) = (row for row in json.loads(done.stdout)["checks"] if row["id"] == "quarantine")
     assert row["outcome"] == "fail"
     assert "Not a directory" in row["text"]
-
-
-def test_a_new_folder_of_runs_is_said_to_be_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make_run_dir(tmp_path / "runs", make_order())
-    monkeypatch.setattr(runs_folder, "MOUNTS", tmp_path / "nobody can say")
-    mark_runs(tmp_path, tmp_path / "runs")
-    (tmp_path / "runs").rename(tmp_path / "broken")
-
-    def row() -> dict[str, str]:
-        done = gonogo(tmp_path, "doctor", "--json")
-        (found,) = (row for row in json.loads(done.stdout)["checks"] if row["id"] == "runs")
-        return found
-
-    assert row()["outcome"] == "fail"
-    assert "gonogo worker --new-runs" in row()["text"]
-    assert gonogo(tmp_path, "worker", "--new-runs").returncode == 0
-    assert row()["outcome"] == "pass"
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.heartbeat import Identity
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import RunReason
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.record import load_run
 from gonogo.ledger.recorded import record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.planning.source import bundled_plan
@@ -80,11 +77,6 @@ def test_with_neither_order_nor_plan_completed_is_inconclusive(
     assert outcomes["completed"] == "inconclusive"
 
 
-def test_a_predecessor_that_reached_the_last_step_is_not_called_silent(copy_run: CopyRun) -> None:
-    found = judge_directory(copy_run("predecessor_healthy"), PLAN, "smoke", now=EPOCH + 10**8)
-    assert [row for row in found["findings"] if row["severity"] == "halt"] == []
-
-
 STALLED_AT = 11.3 + 160 * 107.8
 
 
@@ -142,14 +134,6 @@ def test_the_clock_of_a_run_that_arrived_stops_at_its_last_line(copy_run: CopyRu
     assert (found["verdict"], found["findings"]) == ("INCONCLUSIVE", [])
 
 
-def test_our_lines_without_an_order_show_nothing_that_was_asked_for(copy_run: CopyRun) -> None:
-    folder = copy_run("healthy")
-    (folder / "order.json").unlink()
-    found = judge_directory(folder)
-    assert found["verdict"] == "INCONCLUSIVE"
-    assert "order.json: it is missing" in found["not_observed"]
-
-
 def test_a_plan_and_a_phase_stand_for_a_missing_order(copy_run: CopyRun) -> None:
     folder = copy_run("healthy")
     (folder / "order.json").unlink()
@@ -161,14 +145,6 @@ def test_a_plan_and_a_phase_stand_for_a_missing_order(copy_run: CopyRun) -> None
     outcomes = {row["id"]: row["outcome"] for row in found["criteria"]}
     assert (outcomes["finite"], outcomes["coverage"]) == ("pass", "pass")
     assert found["verdict"] == "INCONCLUSIVE", "an order that is gone is evidence that is gone"
-
-
-def test_an_unreadable_line_is_said(copy_run: CopyRun) -> None:
-    folder = copy_run("healthy")
-    with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
-        stream.write(b"\xff\xfe\n")
-    texts = judge_directory(folder)["not_observed"]
-    assert "rank 0: 1 lines cannot be read" in texts
 
 
 def test_bad_input_is_refused_with_what_to_do(copy_run: CopyRun, tmp_path: Path) -> None:
@@ -224,49 +200,3 @@ def test_no_rerun_passes_by_itself_as_if_nothing_had_failed_before_it(
     assert [row["criterion"] for row in found["conditions"]] == conditions
     again = replay_decision(record_of(found), Surroundings(run_dir=folder))
     assert again.equal, again.text
-
-
-LEFT_OPEN = [
-    ("nothing", {}, "GO", []),
-    (
-        "everything", None, "INCONCLUSIVE",
-        ["the order names nothing; what else ran was compared with nothing"],
-    ),
-    ("one field", {"dim": None}, "GO", []),
-    (
-        "the digest", {"config_digest": None, "dataset": None, "torch": None}, "GO",
-        [
-            "the order names params, dim, layers, heads, groups, seq_len, vocab, dtype,"
-            " tokens_per_step, world_size, parallel, git_sha, nsa_env; what else ran was compared"
-            " with nothing"
-        ],
-    ),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("fields", "verdict", "said"), [row[1:] for row in LEFT_OPEN], ids=[r[0] for r in LEFT_OPEN]
-)
-def test_what_an_order_by_hand_leaves_open_is_said(
-    fields: dict[str, Any] | None, verdict: str, said: list[str], tmp_path: Path
-) -> None:
-    order = make_runs.order_of()
-    identity = Identity() if fields is None else order.identity.model_copy(update=fields)
-    order = order.model_copy(update={"identity": identity})
-    ranks = make_runs.healthy_ranks(order)
-    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
-    found = judge_directory(tmp_path / "run")
-    told = [row for row in found["not_observed"] if row.startswith("identity: ")]
-    assert told == [f"identity: {row}" for row in said]
-    assert found["verdict"] == verdict
-
-
-def test_a_directory_that_is_named_as_another_run_says_whose_it_is(copy_run: CopyRun) -> None:
-    path = copy_run("healthy")
-    run, name = load_run(path).order.run, new_id(Kind.RUN)
-    said = f"{name}: what lies in its directory is of {run}; nothing here is known of {name}"
-    assert not [row for row in judge_directory(path)["not_observed"] if "its directory" in row]
-    own = path.rename(path.with_name(run))
-    assert not [row for row in judge_directory(own)["not_observed"] if "its directory" in row]
-    other = own.rename(path.with_name(name))
-    assert judge_directory(other)["not_observed"][0] == said

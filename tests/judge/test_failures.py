@@ -248,23 +248,13 @@ def test_a_pattern_that_could_take_too_long_is_refused(text: str) -> None:
         bounded_pattern(text)
 
 
-@pytest.mark.parametrize("text", [r"a\(b\)+", "[(+*]{3}", r"\+\*+.*", "ab{2,9}c"])
-def test_literals_and_classes_repeat_nothing(text: str) -> None:
-    assert bounded_pattern(text) == text
+QUICK = ["nan ", "[["]
+LONG = ["gloo/", "index ", "loss ", "CANCELLED ", "a" * 30, "Assertion ", "nccl "]
 
 
-HOSTILE = ["gloo/", "index ", "nan ", "loss ", "CANCELLED ", "a" * 30, "Assertion ", "nccl ", "[["]
-
-
-@pytest.mark.parametrize("word", HOSTILE)
+@pytest.mark.parametrize("word", [*QUICK, *(pytest.param(w, marks=pytest.mark.long) for w in LONG)])
 def test_hostile_lines_take_no_time(word: str) -> None:
     lines = error_lines("\n".join([word * 20_000] * 50))
     assert all(len(line) <= MOST_ERROR_CHARS for line in lines)
     assert grows_with_size(lambda times: find_failure([word * times]), 25)
     assert grows_with_size(lambda times: error_lines(f"{word}\n" * times), 500)
-
-
-@pytest.mark.long
-def test_many_tracebacks_take_no_time() -> None:
-    assert grows_with_size(lambda times: error_lines(f"{HEAD}x\nOops\n" * times), 100)
-    assert grows_with_size(lambda times: error_lines(LOST * times), 100)

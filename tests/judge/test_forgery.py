@@ -28,25 +28,16 @@ from gonogo.contract.errors import GonogoError
 from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.tick import (
-    AgentProbe,
-    LinesSeen,
-    NodeProbe,
-    NodeState,
-    ProcessState,
     Tick,
 )
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts import record
 from gonogo.judge.facts.record import load_run
 from gonogo.rundir import PRUNED_NAME, file_seal, iter_lines, save_json
-from gonogo.supervise.exit_record import count_heartbeats
-from gonogo.supervise.prune import What
-from gonogo.watch import refold, replay_watch, tick_digest, tick_line
+from gonogo.supervise.prune.decide import What
+from gonogo.watch import tick_digest, tick_line
 from tests.data.make_runs import (
-    BOOT_MONO,
     EPOCH,
     Rank,
-    device_row,
     exit_of,
     healthy_ranks,
     order_of,
@@ -70,9 +61,11 @@ SHAPES: dict[str, Callable[[], Order]] = {
     "a rerun": lambda: because(order_of(), RunReason.RERUN),
     "two nodes": lambda: order_of().model_copy(update={"nodes": 2}),
 }
-LONG = ("talkative", "several boots", "pruned", "of a campaign", "a rerun", "two nodes")
-"""Shapes that every commit need not try: they are variants of those before."""
-EVERY_SHAPE = [pytest.param(name, marks=[pytest.mark.long] * (name in LONG)) for name in SHAPES]
+QUICK = ("two ranks", "with devices")
+"""Shapes that every commit tries; `make long` tries all."""
+EVERY_SHAPE = [
+    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in SHAPES
+]
 RESTARTS = {"restarted in place": (6,), "several boots": (3, 6, 9)}
 """Shape → the steps after which every rank starts anew."""
 
@@ -575,7 +568,7 @@ def test_no_edit_of_a_file_leaves_a_go(shape: str, healthy: dict[str, Path]) -> 
     assert tried >= 60
 
 
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", [0, *(pytest.param(n, marks=pytest.mark.long) for n in (1, 2, 3))])
 def test_no_edit_of_a_field_leaves_a_go(part: int, healthy: dict[str, Path]) -> None:
     """Every field is changed or removed; which of the two, its name decides."""
     folder = healthy["talkative"]
@@ -783,76 +776,6 @@ def test_every_node_s_preflight_has_to_pass(what: str, healthy: dict[str, Path])
     assert facts.wire() == decision["facts"]
 
 
-@pytest.mark.parametrize("document", [[], {"v": 1}], ids=["a list", "empty"])
-def test_a_node_s_preflight_that_cannot_be_read_is_no_go(
-    document: Any, healthy: dict[str, Path]
-) -> None:
-    copy = said_on_node_1(healthy["two nodes"], document)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-    (doubt,) = load_run(copy).unreadable
-    assert doubt.name == "preflight/node1/preflight.json"
-
-
-def test_what_a_follower_tells_after_the_end_is_judged_by_what_is_sealed(
-    healthy: dict[str, Path],
-) -> None:
-    """It looks once more when its node's end is written, which exit.json has sealed by then."""
-    copy, name = copied(healthy["two nodes"]), "watch_node1.jsonl"
-    lines = (copy / name).read_bytes().splitlines(keepends=True)
-    agent = {"pid": 7, "state": "dead", "code": 0, "signal": None}
-    late = wire_line({**json.loads(lines[-1]), "n": 9, "ranks": [], "agent": agent})
-    append(name, late)(copy)
-    assert verdict_of(copy) == "GO"
-    cut_lines(name, slice(None, -1))(copy)
-    assert verdict_of(copy) == "GO"
-    cut_lines(name, slice(None, -1))(copy)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-def test_a_node_whose_processes_nobody_looked_at_is_listed(healthy: dict[str, Path]) -> None:
-    copy = copied(healthy["two nodes"])
-    assert "node_unobserved" not in kinds_of(copy)
-    unseen = [
-        tick.model_copy(
-            update={
-                "ranks": [
-                    row if row.rank == 0 else row.model_copy(update={"state": ProcessState.UNKNOWN})
-                    for row in tick.ranks
-                ]
-            }
-        )
-        for tick in ticks_in(copy)
-    ]
-    sealed_anew(copy, unseen)
-    assert "node_unobserved" in kinds_of(copy)
-
-
-def test_how_long_a_node_was_silent_is_listed(healthy: dict[str, Path]) -> None:
-    copy = copied(healthy["two nodes"])
-    *before, last = ticks_in(copy)
-
-    def told(place: int, state: NodeState) -> None:
-        before[place] = before[place].model_copy(update={"nodes": [NodeProbe(node=1, state=state)]})
-
-    def listed() -> list[object]:
-        sealed_anew(copy, [*before, last])
-        assert verdict_of(copy) == "GO"
-        doubts = facts_of(load_run(copy)).doubts
-        return [row.found for row in doubts if row.kind == "node_unobserved"]
-
-    told(0, NodeState.HEARD)
-    told(-1, NodeState.ENDED)
-    assert listed() == []
-    told(3, NodeState.SILENT)
-    told(4, NodeState.SILENT)
-    assert listed() == [round(before[-1].mono - before[3].mono)]
-    told(9, NodeState.HEARD)
-    assert listed() == [round(before[9].mono - before[3].mono)]
-    told(-1, NodeState.SILENT)
-    silent_s = before[9].mono - before[3].mono + last.mono - before[-1].mono
-    assert listed() == [round(silent_s)]
-
-
 def kinds_of(folder: Path) -> set[str]:
     """The kinds of doubt about a directory."""
     return {row.kind.value for row in facts_of(load_run(folder)).doubts}
@@ -999,91 +922,6 @@ def add_tick(folder: Path, **fields: Any) -> None:
         stream.write(tick_line(tick))
 
 
-@pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
-def test_a_record_that_no_tick_sealed_was_added_later(name: str, healthy: dict[str, Path]) -> None:
-    copy = copied(healthy["two ranks"])
-    raw = (copy / name).read_bytes()
-    ticks = ticks_in(copy)
-    sealed = [
-        tick.model_copy(
-            update={"files": {path: seal for path, seal in tick.files.items() if path != name}}
-        )
-        for tick in ticks
-    ]
-    sealed_anew(copy, sealed)
-    (copy / name).unlink()
-    assert verdict_of(copy) == ("GO" if name == "model.json" else "INCONCLUSIVE")
-    (copy / name).write_bytes(raw)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-    doubts = facts_of(load_run(copy)).doubts_of(Effect.WATCH)
-    assert ("file_unwatched", name) in [(row.kind, row.name) for row in doubts]
-
-
-def test_a_torn_record_that_the_last_tick_sealed_cannot_be_taken_away(
-    healthy: dict[str, Path],
-) -> None:
-    copy = copied(healthy["two ranks"])
-    (copy / "model.json").write_bytes(b'{"v": 1,')
-    name = "model.json"
-    *before, last = (
-        tick.model_copy(update={"files": {k: v for k, v in tick.files.items() if k != name}})
-        for tick in ticks_in(copy)
-    )
-    files = {**last.files, "model.json": file_seal(copy / "model.json")}
-    sealed_anew(copy, [*before, last.model_copy(update={"files": files})])
-    assert verdict_of(copy) == "INCONCLUSIVE"
-    (copy / "model.json").unlink()
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-@pytest.mark.parametrize("name", ["preflight/preflight.json", "model.json", "exit_rank0.json"])
-def test_an_added_tick_does_not_seal_a_changed_record_anew(
-    name: str, healthy: dict[str, Path]
-) -> None:
-    copy = copied(healthy["two ranks"])
-    document = json.loads((copy / name).read_bytes())
-    save_json(copy / name, {**document, "more": 1})
-    add_tick(copy, files={name: file_seal(copy / name)})
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-def test_an_added_tick_does_not_take_back_how_a_rank_was_seen_to_end(tmp_path: Path) -> None:
-    save_healthy(tmp_path / "run", order_of())
-    *before, last = ticks_in(tmp_path / "run")
-    probes = [row.model_copy(update={"code": 1}) for row in last.ranks]
-    failed = last.model_copy(update={"ranks": probes})
-    lines = b"".join(map(tick_line, [*before, failed]))
-    (tmp_path / "run" / "watch.jsonl").write_bytes(lines)
-    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
-    add_tick(tmp_path / "run", ranks=last.ranks)
-    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
-
-
-def test_lines_and_ticks_of_steps_added_behind_the_end_leave_no_go(tmp_path: Path) -> None:
-    order, folder = order_of(), tmp_path / "run"
-    ranks, rest = healthy_ranks(order), {}
-    for rank in ranks:
-        cut = next(index for index, line in enumerate(rank.lines) if line.get("step") == 11)
-        rank.lines, rest[rank.rank] = rank.lines[:cut], rank.lines[cut:]
-    save_run(folder, order, ranks, exit_of(ranks))
-    assert verdict_of(folder) != "GO"
-    for rank, lines in rest.items():
-        with (folder / f"heartbeat_rank{rank}.jsonl").open("ab") as stream:
-            stream.write(b"".join(map(wire_line, lines)))
-    state = refold(folder).state
-    upto = {str(rank): (folder / f"heartbeat_rank{rank}.jsonl").stat().st_size for rank in rest}
-    add_tick(folder, lines=state.view.lines_seen(rest))
-    raw = (folder / "watch.jsonl").read_bytes().splitlines(keepends=True)
-    whole = ticks_in(folder)[-1].model_copy(update={"upto": upto})
-    (folder / "watch.jsonl").write_bytes(b"".join([*raw[:-1], tick_line(whole)]))
-    watch = refold(folder).watch
-    assert watch is not None
-    assert watch.agrees
-    assert watch.reaches
-    assert "lines_unwatched" in [row.kind for row in watch.problems]
-    assert verdict_of(folder) != "GO"
-
-
 def test_one_line_more_than_exit_json_has_counted_was_added(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two ranks"])
     said = json.loads((copy / "exit.json").read_bytes())
@@ -1092,29 +930,6 @@ def test_one_line_more_than_exit_json_has_counted_was_added(healthy: dict[str, P
     sealed_anew(copy, ticks_in(copy))
     (doubt,) = facts_of(load_run(copy)).doubts_of(Effect.WATCH)
     assert (doubt.kind, doubt.rank, doubt.found) == ("lines_unwatched", 0, 1)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-@pytest.mark.parametrize("meanwhile", [b"", b"{}"])
-def test_lines_are_counted_by_the_exit_json_that_is_sealed_whatever_stands_there_meanwhile(
-    meanwhile: bytes, healthy: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ticks were held against what was read once more: a moment without it counted no line."""
-    copy, fold = copied(healthy["two ranks"]), record.refold
-    said = json.loads((copy / "exit.json").read_bytes())
-    said["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] -= 1
-    save_json(copy / "exit.json", said)
-    sealed_anew(copy, ticks_in(copy))
-    sealed = (copy / "exit.json").read_bytes()
-
-    def without_it(*asked: Any, **more: Any) -> Any:
-        (copy / "exit.json").write_bytes(meanwhile)
-        try:
-            return fold(*asked, **more)
-        finally:
-            (copy / "exit.json").write_bytes(sealed)
-
-    monkeypatch.setattr(record, "refold", without_it)
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
@@ -1130,217 +945,7 @@ def test_a_tick_says_how_many_lines_its_digest_is_of(other: int, healthy: dict[s
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 
-def test_bytes_that_a_tick_had_read_reach_no_line_without_their_digest(
-    healthy: dict[str, Path],
-) -> None:
-    copy = copied(healthy["two ranks"])
-    *before, last = ticks_in(copy)
-    brought = next(tick for tick in reversed(before) if "0" in tick.lines)
-    lines = {rank: seen for rank, seen in brought.lines.items() if rank != "0"}
-    untold = brought.model_copy(update={"lines": lines})
-    sealed_anew(copy, [*(untold if tick is brought else tick for tick in before), last])
-    watch = facts_of(load_run(copy)).watch
-    assert watch is not None
-    assert not watch.reaches
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-def with_others(kind: str) -> list[Rank]:
-    """Ranks of which the first one's file holds lines that another process wrote."""
-    order = order_of()
-    ranks = healthy_ranks(order)
-    lines = ranks[0].lines
-    if kind == "conflict":
-        index = next(i for i, row in enumerate(lines) if row["msg"] == "progress")
-        lines.insert(index + 1, {**lines[index], "loss": 9.0})
-        return ranks
-    other = Rank(0, order.model_copy(update={"run": "run_01K00000000000000000000009"}))
-    other.mono = lines[0]["mono"] + 0.0005
-    other.boot()
-    other.step(1)
-    foreign = [{**row, "boot": "foreign", "pid": 7777} for row in other.lines]
-    ranks[0].lines = sorted(lines + foreign, key=lambda row: float(row["mono"]))
-    return ranks
-
-
-@pytest.mark.parametrize("kind", ["conflict", "foreign"])
-def test_lines_of_another_writer_cannot_be_dropped(kind: str, tmp_path: Path) -> None:
-    ranks = with_others(kind)
-    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
-    assert verdict_of(tmp_path / "run") != "GO"
-    path = tmp_path / "run" / "heartbeat_rank0.jsonl"
-    kept = [
-        raw
-        for raw in path.read_bytes().splitlines(keepends=True)
-        if b'"foreign"' not in raw and json.loads(raw).get("loss") != 9.0
-    ]
-    path.write_bytes(b"".join(kept))
-    (tmp_path / "run" / "findings.jsonl").write_bytes(b"")
-    assert verdict_of(tmp_path / "run") != "GO"
-
-
-def put_in_front(rank: Rank, step: int) -> list[dict[str, Any]]:
-    """Lines of a process of the same run, before this one's first, that tell of one step."""
-    boot = rank.lines[0]
-    first = {**boot, "boot": "front", "ts": boot["ts"] - 1.0, "mono": boot["mono"] - 1.0}
-    told = next(line for line in rank.lines if line["msg"] == "progress")
-    also = {"boot": "front", "seq": 2, "section_seq": 2, "step": step}
-    return [first, {**told, **also, "ts": boot["ts"] - 0.5, "mono": boot["mono"] - 0.5}]
-
-
-@pytest.mark.parametrize("filler", [None, b"loading\n"])
-def test_lines_put_in_front_do_not_tell_what_a_rank_never_said(
-    filler: bytes | None, tmp_path: Path
-) -> None:
-    """Repeated lines, and lines that are none, leave room for others in the number of lines."""
-    order, folder = order_of(), tmp_path / "run"
-    ranks = healthy_ranks(order)
-    told = [row for row in ranks[0].lines if (row["msg"], row["step"]) != ("progress", 5)]
-    lines = [{**row, "seq": number} for number, row in enumerate(told, 1)]
-    ranks[0].lines = lines if filler else [*lines, *lines[-2:]]
-    save_run(folder, order, ranks, exit_of(ranks))
-    path = folder / "heartbeat_rank0.jsonl"
-    if filler:
-        room = path.read_bytes() + filler * 2
-        seal = {"bytes": len(room), "lines": len(lines) + 2}
-        said = json.loads((folder / "exit.json").read_bytes())
-        save_json(
-            folder / "exit.json", {**said, "heartbeats": {**said["heartbeats"], path.name: seal}}
-        )
-        sealed_anew(folder, ticks_in(folder))
-    assert verdict_of(folder) == "INCONCLUSIVE"
-    path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
-    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
-    (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    assert "lines_changed" in kinds_of(folder)
-    assert verdict_of(folder) == "INCONCLUSIVE"
-
-
-def test_no_other_boot_s_lines_stand_in_for_those_of_a_second_writer(tmp_path: Path) -> None:
-    """Both are lines besides those of the obeyed boot, and ticks tell only how many these are."""
-    order = order_of()
-    ranks = healthy_ranks(order)
-    lines = list(ranks[0].lines)
-    differ = [{**row, "mono": row["mono"] + 0.001} for row in lines[30:32]]
-    ranks[0].lines = [*lines[:32], *differ, *lines[32:]]
-    folder = tmp_path / "run"
-    save_run(folder, order, ranks, exit_of(ranks))
-    assert verdict_of(folder) == "NO_GO"
-    path = folder / "heartbeat_rank0.jsonl"
-    path.write_bytes(b"".join(map(wire_line, [*put_in_front(ranks[0], 5), *lines])))
-    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
-    (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    assert "lines_changed" in kinds_of(folder)
-    assert verdict_of(folder) == "INCONCLUSIVE"
-
-
-def test_a_request_to_end_that_exit_json_names_cannot_be_removed(tmp_path: Path) -> None:
-    ranks = healthy_ranks(order_of())
-    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, requests=[".HALT"]))
-    assert not (tmp_path / "run" / ".HALT").exists()
-    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
-
-
 # ---- witnesses that disagree --------------------------------------------------------------------
-
-
-def other_process(kind: str) -> Callable[[Rank], list[dict[str, Any]]]:
-    """Progress lines of six steps by a process that nobody started for this run."""
-
-    def between(rank: Rank) -> list[dict[str, Any]]:
-        if rank.rank:
-            return []
-        other = Rank(0, order_of().model_copy(update={"run": "run_01K00000000000000000000009"}))
-        other.mono = rank.mono + 0.01
-        other.boot()
-        for step in range(1, 7):
-            other.step(step, loss=0.001)
-        told = [line for line in other.lines if line["msg"] in ("boot", "progress")]
-        told = told if kind == "another run's" else told[1:]
-        for number, line in enumerate(told):
-            mono = rank.mono + 0.01 + 0.001 * number
-            line.update(boot="other", pid=7777, seq=number + 1, mono=mono)
-            line["ts"] = ranks_ts(mono)
-        rank.mono += 0.1
-        return told
-
-    return between
-
-
-@pytest.mark.parametrize(("whole", "verdict"), [(False, "INCONCLUSIVE"), (True, "GO")])
-def test_a_training_after_one_that_was_done_has_to_end_too(
-    whole: bool, verdict: str, tmp_path: Path
-) -> None:
-    """The program passes over the error of its last training, and leaves with 0."""
-    order = order_of()
-    ranks = healthy_ranks(order)
-    for rank in ranks:
-        rank.mono += 1.0
-        rank.restart(0)
-        for step in order_steps(order) if whole else range(1, 7):
-            rank.step(step)
-        if whole:
-            rank.done()
-        else:
-            rank.say("error", 7, None, type="ValueError", text="x")
-    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
-    assert verdict_of(tmp_path / "run") == verdict
-
-
-def ranks_ts(mono: float) -> float:
-    """Unix seconds of a clock that ranks write."""
-    return EPOCH + mono - BOOT_MONO
-
-
-@pytest.mark.parametrize("kind", ["another run's", "without a boot line"])
-def test_no_other_process_tells_of_steps(kind: str, tmp_path: Path) -> None:
-    ranks = restarted_ranks(order_of(), other_process(kind))
-    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
-    assert verdict_of(tmp_path / "run") == "INCONCLUSIVE"
-
-
-class Told(dict[str, Any]):
-    """A line that came when its process wrote it, whatever its own clock says."""
-
-    came: float
-
-    def __getitem__(self, name: str) -> Any:
-        return self.came if name == "mono" else super().__getitem__(name)
-
-
-@pytest.mark.parametrize("restarted", [False, True])
-@pytest.mark.parametrize(("slow_x", "verdict"), [(1.0, "GO"), (4.0, "INCONCLUSIVE")])
-def test_a_clock_that_goes_too_slowly_makes_no_speed_of_a_restarted_rank_either(
-    slow_x: float, verdict: str, restarted: bool, tmp_path: Path
-) -> None:
-    """All that the trainer tells fits together; only the ticks know when its lines came."""
-    order = order_of()
-    ranks = [Rank(number, order) for number in range(order.world_size)]
-    for rank in ranks:
-        rank.boot()
-        for step in order_steps(order):
-            rank.step(step, dt_s=2.0)
-            if restarted and step == 6:
-                rank.mono += 3.0
-                rank.restart(step)
-        rank.done()
-        told = [Told(line) for line in rank.lines]
-        began = rank.lines[0]["mono"]
-        for line in told:
-            line.came = dict(line)["mono"]
-            line["mono"] = began + (line.came - began) / slow_x
-            if "dt_step_s" in line:
-                line.update(dt_step_s=2.0 / slow_x)
-            if "toks_per_s" in line:
-                line.update(toks_per_s=line["toks_per_s"] * slow_x)
-        rank.lines[:] = told
-    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
-    assert verdict_of(tmp_path / "run") == verdict
-
-
-def order_steps(order: Order) -> range:
-    """The steps that an order names."""
-    return range(1, order.last_step + 1)
 
 
 def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
@@ -1361,21 +966,6 @@ def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
     (folder / "watch.jsonl").write_bytes(raw + tick_line(end))
 
 
-def test_a_watcher_that_came_after_the_end_watched_no_run_that_began_anew(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    ranks = restarted_ranks(order_of())
-    save_run(folder, order_of(), ranks, exit_of(ranks))
-    first, *_, brought, end = ticks_in(folder)
-    one = brought.model_copy(update={"start": first.start, "files": first.files})
-    sealed_anew(folder, [one, end])
-    rows = [wire_line(row.wire()) for row in replay_watch(folder)]
-    (folder / "findings.jsonl").write_bytes(b"".join(rows))
-    found = load_run(folder)
-    assert found.watch is not None
-    assert found.watch.reaches
-    assert verdict_of(folder) == "INCONCLUSIVE"
-
-
 @pytest.mark.parametrize(("away_s", "said"), [(290.0, False), (310.0, True)])
 def test_a_watcher_that_was_away_for_long_did_not_watch(
     away_s: float, said: bool, healthy: dict[str, Path]
@@ -1393,33 +983,6 @@ def test_a_watcher_that_was_away_for_long_did_not_watch(
     assert verdict_of(copy) == "INCONCLUSIVE"  # its lines and its ticks have two clocks by now
 
 
-@pytest.mark.parametrize(("ago_s", "problem"), [(14.0, False), (16.0, True)])
-def test_the_last_tick_does_not_tell_of_the_devices_past(
-    ago_s: float, problem: bool, healthy: dict[str, Path]
-) -> None:
-    """Nothing seals the last tick: what it may add is of the last moments."""
-    copy = copied(healthy["with devices"])
-    *before, last = ticks_in(copy)
-    row = device_row(0, 100.0, before[-1].mono - ago_s)
-    told = {**last.observations, "devices": [*last.observations.get("devices", []), row]}
-    sealed_anew(copy, [*before, last.model_copy(update={"observations": told})])
-    with (copy / "devices.jsonl").open("ab") as stream:
-        stream.write(wire_line(row))
-    assert ("watch_broken" in kinds_of(copy)) is problem
-    assert (verdict_of(copy) == "INCONCLUSIVE") == problem
-
-
-def test_how_torchrun_was_seen_to_end_counts(healthy: dict[str, Path]) -> None:
-    copy = copied(healthy["two ranks"])
-    *before, last = ticks_in(copy)
-    sealed_anew(copy, [*before, last])
-    assert verdict_of(copy) == "GO"
-    agent = AgentProbe(pid=1, state=ProcessState.DEAD, code=1)
-    sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
-    (copy / "findings.jsonl").write_bytes(b"")
-    assert verdict_of(copy) != "GO"
-
-
 @pytest.mark.parametrize("end", [{"code": 1, "signal": None}, {"code": None, "signal": 9}])
 def test_how_torchrun_ended_stands_in_exit_json_too(end: dict[str, Any], tmp_path: Path) -> None:
     ranks = healthy_ranks(order_of())
@@ -1430,99 +993,9 @@ def test_how_torchrun_ended_stands_in_exit_json_too(end: dict[str, Any], tmp_pat
     assert verdict_of(tmp_path / "asked") == "INCONCLUSIVE"  # ended by the keeper: no fault of it
 
 
-def test_exit_json_and_the_ticks_agree_on_how_torchrun_ended(healthy: dict[str, Path]) -> None:
-    copy = copied(healthy["two ranks"])
-    *before, last = ticks_in(copy)
-    for code, signal, verdict in ((0, None, "GO"), (None, 15, "INCONCLUSIVE")):
-        agent = AgentProbe(pid=1, state=ProcessState.DEAD, code=code, signal=signal)
-        sealed_anew(copy, [*before, last.model_copy(update={"agent": agent})])
-        assert verdict_of(copy) == verdict
-        (copy / "findings.jsonl").write_bytes(b"")
-    assert "exit_differs" in kinds_of(copy)
-
-
 def test_an_exit_record_of_a_rank_that_was_never_ordered_is_seen(healthy: dict[str, Path]) -> None:
     copy = copied(healthy["two ranks"])
     save_json(copy / "exit_rank7.json", {"v": 1, "code": 1, "signal": None, "at": 1.0})
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-def with_rank_7(folder: Path, line: bytes, *, sealed: bool = True) -> Path:
-    """The copy of a directory in which a rank that was never ordered wrote while the run went."""
-    copy = copied(folder)
-    (copy / "heartbeat_rank7.jsonl").write_bytes(line)
-    said = json.loads((copy / "exit.json").read_bytes())
-    said["heartbeats"] = count_heartbeats(copy, sealed=sealed)
-    save_json(copy / "exit.json", said)
-    sealed_anew(copy, ticks_in(copy))
-    return copy
-
-
-@pytest.mark.parametrize("sealed", [True, False])  # by releases before, it was only counted
-@pytest.mark.parametrize("way", ["removed", "emptied", "cut", "a link"])
-def test_lines_of_a_rank_that_was_never_ordered_cannot_be_taken_away(
-    way: str, sealed: bool, healthy: dict[str, Path]
-) -> None:
-    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN), sealed=sealed)
-    assert "not_ordered" in kinds_of(copy)
-    WAYS[way]("heartbeat_rank7.jsonl")(copy)
-    assert "not_ordered" in kinds_of(copy)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-OF_ITS_OWN = {
-    "a line": b"beating\n",
-    "as long": b"x" * (len(wire_line(FOREIGN)) - 1) + b"\n",
-    "blank lines": b"beating\n\n \n",
-    "a part of one": b"beating\nbeat",
-}
-"""What a trainer may write that is no heartbeat."""
-
-
-@pytest.mark.parametrize("what", OF_ITS_OWN)
-def test_nothing_else_stands_in_for_lines_of_a_rank_that_was_never_ordered(
-    what: str, healthy: dict[str, Path]
-) -> None:
-    copy = with_rank_7(healthy["two ranks"], wire_line(FOREIGN))
-    (copy / "heartbeat_rank7.jsonl").write_bytes(OF_ITS_OWN[what])
-    assert "not_ordered" in kinds_of(copy)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-
-
-def test_what_exit_json_counts_besides_heartbeats_is_not_looked_for(
-    healthy: dict[str, Path],
-) -> None:
-    copy = copied(healthy["two ranks"])
-    said = json.loads((copy / "exit.json").read_bytes())
-    said["heartbeats"]["../more.jsonl"] = {"bytes": 1, "lines": 1}
-    save_json(copy / "exit.json", said)
-    sealed_anew(copy, ticks_in(copy))
-    assert verdict_of(copy) == "GO"
-
-
-def test_a_recorded_halt_is_not_hidden_by_a_row_of_the_same_key(tmp_path: Path) -> None:
-    ranks = healthy_ranks(order_of())
-    first = next(line for line in ranks[0].lines if line["msg"] == "progress")
-    first["loss"] += 2.0  # a warning, and no more
-    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks))
-    assert verdict_of(tmp_path / "run") == "GO"
-    path = tmp_path / "run" / "findings.jsonl"
-    (warning,) = map(json.loads, path.read_bytes().splitlines())
-    path.write_bytes(wire_line({**warning, "severity": "halt"}) + wire_line(warning))
-    assert verdict_of(tmp_path / "run") == "NO_GO"
-
-
-def test_what_is_no_rank_is_no_rank(healthy: dict[str, Path]) -> None:
-    name = "9" * 5000
-    copy = copied(healthy["two ranks"])
-    said = json.loads((copy / "exit.json").read_bytes())
-    said["ranks"][name] = said["ranks"]["0"]
-    save_json(copy / "exit.json", said)
-    assert verdict_of(copy) == "INCONCLUSIVE"
-    copy = copied(healthy["two ranks"])
-    *before, last = ticks_in(copy)
-    lines = {name: LinesSeen(boot="b", seq=1, digest="")}
-    sealed_anew(copy, [*before, last.model_copy(update={"lines": lines})])
     assert verdict_of(copy) == "INCONCLUSIVE"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from itertools import permutations
 from typing import Any
 
@@ -18,8 +17,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import RankSteps, read_lines
-from gonogo.timeline.user_metrics import MOST_NAMES
+from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import record_of, with_gate
 
@@ -99,12 +97,6 @@ def test_metrics_that_prove_something_may_be_the_programs_own() -> None:
     assert unit.value < unit.shown["loss"], "its best, and not its mean"
 
 
-def test_a_run_without_it_is_no_unit() -> None:
-    found = brought(ask("user/f1", higher_is_better=True))
-    assert isinstance(found, NoUnit)
-    assert found.why == "rank 0 reports no user/f1"
-
-
 def brought(question: Any) -> Unit | NoUnit:
     """What the run contributes to a comparison."""
     order, record, rules = judged()
@@ -128,14 +120,6 @@ def test_what_a_later_process_made_again_is_dropped() -> None:
         beat(6, 3, "c", acc=2.0),
     ]
     assert read_lines(0, [*first, *again]).steps.own("acc") == {1: 1.0, 3: 2.0}
-
-
-def test_names_are_bounded() -> None:
-    row = json.loads(beat(1, 1, acc=1.0))
-    row["user"] = {f"m{n}": n for n in range(MOST_NAMES + 1)}
-    steps: RankSteps = read_lines(0, [wire_line(row)]).steps
-    assert steps.own(f"m{MOST_NAMES - 1}") != {}
-    assert steps.own(f"m{MOST_NAMES}") == {}
 
 
 def test_an_order_keeps_a_gate_on_an_own_metric() -> None:

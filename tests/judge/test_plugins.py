@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import Rejected
 from gonogo.judge.directory import judge_directory
@@ -69,20 +68,6 @@ def test_a_detector_of_another_package_watches_with_its_own_settings(
     assert (finding["detector"], finding["severity"], finding["step"]) == ("low_loss", "warn", 6)
 
 
-def test_an_order_that_does_not_name_it_is_watched_without_it(
-    installed: Path, tmp_path: Path
-) -> None:
-    folder = watch(World(order_of()).boot().steps(10)).save(tmp_path / "run")
-    found = in_python(
-        installed,
-        "import sys; from gonogo.watch import replay_watch; from pathlib import Path;"
-        "from gonogo.watch.registry import detector_names;"
-        "print(replay_watch(Path(sys.argv[1])), 'low_loss' in detector_names())",
-        str(folder),
-    )
-    assert found.strip() == "[] True"
-
-
 def test_a_name_that_is_taken_is_refused(installed: Path) -> None:
     points = installed / "gonogo_example-1.0.dist-info" / "entry_points.txt"
     points.write_text("[gonogo.detectors]\nstall = gonogo_example:TakesAName\n")
@@ -103,11 +88,6 @@ LOSS_FALL: dict[str, Any] = {
     "min_samples": 10,
 }
 
-PLAN_OF_IT = """
-import json, sys
-from gonogo.planning.resolve import resolve_plan
-print(resolve_plan(json.loads(sys.argv[1])).parsed().phase("smoke").gate[-1].metric)
-"""
 
 JUDGE = """
 import json, sys
@@ -149,11 +129,6 @@ def ended(tmp_path: Path) -> Path:
 def criterion(decision: dict[str, Any]) -> dict[str, Any]:
     """What the package's criterion came to."""
     return next(row for row in decision["criteria"] if row["id"] == "falls")
-
-
-def test_a_plan_may_name_a_metric_of_an_installed_package(installed: Path) -> None:
-    plan = json.dumps(wire_value(plan_with("loss_fall")))
-    assert in_python(installed, PLAN_OF_IT, plan).strip() == "loss_fall"
 
 
 @pytest.mark.parametrize(
@@ -222,60 +197,6 @@ def test_a_detector_that_is_ordered_and_missing_lets_nothing_pass(
     )
 
 
-@pytest.mark.parametrize(
-    ("point", "said"),
-    [
-        ("loss = gonogo_example:LOSS_FALL", "brings 'loss', a name that is taken"),
-        ("other = gonogo_example:LowLoss", "is no MetricRow"),
-    ],
-)
-def test_a_metric_that_is_none_or_takes_a_name_is_refused(
-    installed: Path, point: str, said: str
-) -> None:
-    points = installed / "gonogo_example-1.0.dist-info" / "entry_points.txt"
-    points.write_text(f"[gonogo.criteria]\n{point}\n")
-    found = in_python(
-        installed,
-        "from gonogo.contract.errors import Rejected\n"
-        "from gonogo.judge.facts.metrics import plugins\n"
-        "try:\n    plugins()\nexcept Rejected as error:\n    print(error)",
-    )
-    assert said in found
-
-
-ANOTHER = """
-from gonogo.judge.facts.metrics import MetricRow
-from gonogo_example import LowLoss
-
-LOSS_FALL = MetricRow(samples=lambda steps, rules: dict.fromkeys(steps.samples("loss"), 99.0))
-
-
-class Another(LowLoss):
-    pass
-"""
-
-
-def test_a_name_that_two_packages_bring_is_of_neither_and_passes_nothing(
-    installed: Path, ended: Path, tmp_path: Path
-) -> None:
-    package = "aa_another"  # the first on the path
-    order = make_runs.order_of()
-    order = order.model_copy(update={"detectors": [*order.detectors, "low_loss"]})
-    ranks = make_runs.healthy_ranks(order)
-    make_runs.save_run(tmp_path / "watched", order, ranks, make_runs.exit_of(ranks))
-    info = installed / f"{package}-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        f"[gonogo.detectors]\nlow_loss = {package}:Another\n"
-        f"[gonogo.criteria]\nloss_fall = {package}:LOSS_FALL\n"
-    )
-    (installed / f"{package}.py").write_text(ANOTHER)
-    assert criterion(json.loads(in_python(installed, JUDGE, str(ended))))["outcome"] != "pass"
-    watched = json.loads(in_python(installed, JUDGE, str(tmp_path / "watched")))
-    assert watched["verdict"] == "INCONCLUSIVE"
-
-
 REFUSED = """
 import json, sys
 from gonogo.contract.errors import Rejected
@@ -285,17 +206,6 @@ try:
 except Rejected as error:
     print(json.dumps({row.path: row.message for row in error.problems}))
 """
-
-
-def test_settings_that_no_installed_detector_takes_are_refused(installed: Path) -> None:
-    plan = deepcopy(bundled_plan("demo"))
-    plan["watch"]["plugins"] = {"low_los": {}, "low_loss": {"belov": 1, "below": "much"}}
-    found = json.loads(in_python(installed, REFUSED, json.dumps(wire_value(plan))))
-    head = "watch.plugins.low_los"
-    assert sorted(found) == [head, f"{head}s.belov", f"{head}s.below"]
-    assert "did you mean low_loss?" in found[head]
-    assert found[f"{head}s.belov"] == "unknown key 'belov'; did you mean below?"
-    assert found[f"{head}s.below"].startswith("found 'much'; Input should be")
 
 
 def test_without_its_package_a_detector_s_settings_are_refused() -> None:
@@ -438,13 +348,6 @@ def test_a_detector_that_fails_watches_no_more_and_nothing_passes(
     assert json.loads(replayed)[0] is True, replayed
 
 
-def test_a_package_that_fails_harms_no_run_that_does_not_order_its_detectors(
-    faulty: Path, tmp_path: Path
-) -> None:
-    found = json.loads(in_python(faulty, JUDGE, str(ended_under(tmp_path / "ended"))))
-    assert found["verdict"] == "GO"
-
-
 def test_no_order_is_made_where_a_package_cannot_be_loaded(faulty: Path) -> None:
     code = (
         "from gonogo.contract.errors import Rejected\n"
@@ -453,64 +356,6 @@ def test_no_order_is_made_where_a_package_cannot_be_loaded(faulty: Path) -> None
     )
     found = in_python(faulty, code)
     assert "gonogo.detectors: not_there:It cannot be loaded: ModuleNotFoundError" in found
-
-
-def test_a_failure_stays_in_the_snapshot_and_what_cannot_be_put_down_or_taken_up_is_said(
-    faulty: Path, tmp_path: Path
-) -> None:
-    code = """
-import sys
-from pathlib import Path
-from gonogo.contract.errors import Corrupt
-from gonogo.judge.facts.record import load_order
-from gonogo.watch import armed, dump_state, load_state, refold
-from gonogo.rundir import RunDir
-folder = Path(sys.argv[1])
-whole = load_order(RunDir(folder))
-for name in ("step", "armed", "dump", "load"):
-    state = refold(folder, order=whole.model_copy(update={"detectors": [name]})).state
-    try:
-        again = load_state(state.run.order, dump_state(state))
-        print(again.failed == state.failed, list(state.failed), armed(again))
-    except Corrupt as error:
-        print(error)
-"""
-    said = in_python(faulty, code, str(ended_under(tmp_path / "ended"))).splitlines()
-    assert said[:2] == ["True ['step'] {'step': False}", "True [] {'armed': False}"]
-    assert said[2].startswith("the detector 'dump' of another package failed: ")
-    assert said[3] == "the detector 'load' of another package failed: RuntimeError: taken up"
-
-
-def test_a_class_without_a_name_refuses_orders_and_harms_no_run(tmp_path: Path) -> None:
-    info = tmp_path / "missaid-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: missaid\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gonogo.detectors]\nodd = missaid:It\n")
-    (tmp_path / "missaid.py").write_text(
-        "from gonogo.watch.detector import Detector\n"
-        "class It(Detector):\n    sentence = 'It.'\n    steps = True\n"
-    )
-    code = (
-        "import sys; from pathlib import Path\n"
-        "from gonogo.contract.errors import Rejected\n"
-        "from gonogo.judge.directory import judge_directory\n"
-        "from gonogo.watch.registry import detector_names\n"
-        "print(judge_directory(Path(sys.argv[1]))['verdict'])\n"
-        "try: detector_names()\n"
-        "except Rejected as error: print(error)\n"
-    )
-    verdict, refused = in_python(tmp_path, code, str(ended_under(tmp_path / "run"))).splitlines()
-    assert verdict == "GO"
-    assert refused.startswith("entry point gonogo.detectors: missaid:It has the name None")
-
-
-def test_a_halt_of_another_package_ends_the_run_by_its_own_cause(
-    faulty: Path, tmp_path: Path
-) -> None:
-    folder = watch(World(order_of(detectors=["ends"])).boot().steps(10)).save(tmp_path / "run")
-    found = json.loads(in_python(faulty, JUDGE, str(folder)))
-    (row,) = (row for row in found["criteria"] if row["id"] == "completed")
-    assert (row["outcome"], row["observed"]) == ("fail", "too_slow")
 
 
 def test_a_metric_that_fails_tells_nothing_and_passes_nothing(faulty: Path, ended: Path) -> None:

@@ -53,6 +53,7 @@ def test_what_cannot_be_simulated_is_one_line(
     assert text in found.err.splitlines()[-1]
 
 
+@pytest.mark.long
 def test_gonogo_simulate_starts_the_simulator(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "gonogo.cli.main", "simulate", *LITTLE, "--jobs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

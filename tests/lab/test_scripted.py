@@ -13,9 +13,9 @@ import pytest
 import gonogo.trainer
 from gonogo.contract.heartbeat import Heartbeat
 from lab import STANDARD, Part, simulate_part
-from lab.noise import NOISES
+from lab.rates import NOISES
 from lab.scripted import Scripted
-from lab.scripts import Pause, Script, When, Who, script_of
+from lab.scripts import Pause, Script, When, Who, draw_script
 from tests.trainer.runs import lines_of, write_order
 from tests.watch.streams import order_of
 
@@ -185,7 +185,7 @@ def said(line: Heartbeat) -> set[str]:
 
 def test_each_script_is_one_that_somebody_writes() -> None:
     dice = random.Random(1)
-    scripts = [script_of(dice, 2.4) for _ in range(300)]
+    scripts = [draw_script(dice, 2.4) for _ in range(300)]
     assert {script.when for script in scripts} == set(When)
     assert {script.saves.who for script in scripts} == set(Who)
     assert all(script.names_data for script in scripts if script.names_computing)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lab import (
-    SICK,
+    FAULTS,
     Cell,
     Part,
     Tally,
@@ -15,7 +15,7 @@ from lab import (
     report_of,
     simulate_part,
 )
-from lab.plan import MANY_STEPS, cells_of, pool_cells, sick_rows
+from lab.plan import MANY_STEPS, cells_of, fault_rows, pool_cells
 from lab.ranks import EPOCH, Wall
 
 SEED = 20_261_120
@@ -42,12 +42,12 @@ def test_two_hundred_healthy_hours_halt_nobody() -> None:
 
 
 def sick_part(name: str) -> Part:
-    (row,) = [row for row in SICK if row.name == name]
+    (row,) = [row for row in FAULTS if row.name == name]
     hours = (row.onset_step * 3.0 + row.within_s) / 3600.0
     return Part(seed=f"{SEED}/{name}", step_s=1.0, ranks=2, hours=hours, noise="calm", sick=name)
 
 
-@pytest.mark.parametrize("name", [row.name for row in sick_rows()])
+@pytest.mark.parametrize("name", [row.name for row in fault_rows()])
 def test_a_sick_run_is_answered_with_culprit_and_section(name: str) -> None:
     (answer,) = simulate_part(sick_part(name)).answers
     assert answer.wrong is None
@@ -73,7 +73,7 @@ def test_every_part_has_a_seed_of_its_own_and_hours_are_shared_out() -> None:
     assert max(Counter(part.seed for part in parts).values()) == 1
     healthy = sum(part.hours for part in parts if part.sick is None)
     assert healthy == pytest.approx(1000.0)
-    assert {part.sick for part in parts} - {None} == {row.name for row in sick_rows()}
+    assert {part.sick for part in parts} - {None} == {row.name for row in fault_rows()}
 
 
 def test_the_pool_is_what_a_release_is_judged_by() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import errno
 import json
 import os
 import shutil
@@ -12,13 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.errors import Rejected
 from gonogo.ledger.recorded import record_of
 from gonogo.ledger.sign import (
-    PublicKey,
     Trust,
-    parse_public,
-    parse_signing,
     trusting,
 )
 from gonogo.ledger.verify import check_anchors, verify_file, verify_folder
@@ -159,39 +155,3 @@ def test_a_removed_end_shows_only_against_an_anchor_outside(tmp_path: Path) -> N
     for bad in ("", "abc", "g" * 64, "a" * 65):
         with pytest.raises(Rejected):
             check_anchors(found, [bad], folder)
-
-
-def test_a_folder_that_cannot_be_listed_is_not_an_empty_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = save_chain(tmp_path, chain())
-
-    def refuse(path: object) -> list[str]:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    for among_others in (False, True):
-        found = verify_folder(folder, TRUST, among_others=among_others)
-        assert [(row.path, row.text) for row in found.problems] == [
-            (str(folder), "it cannot be listed: Permission denied")
-        ]
-
-
-def test_a_folder_that_is_not_there_is_not_found(tmp_path: Path) -> None:
-    with pytest.raises(NotFound):
-        verify_folder(tmp_path / "none", TRUST)
-    with pytest.raises(NotFound):
-        verify_file(tmp_path / "none", TRUST)
-
-
-def test_keys_are_read_back_as_written_and_nothing_else_is_a_key() -> None:
-    assert parse_signing(KEY.pem()) == KEY
-    assert parse_public(KEY.public.pem()) == KEY.public
-    assert KEY.key_id == PublicKey(KEY.public.raw).key_id != OTHER_KEY.key_id
-    assert "seed" not in repr(KEY)
-    for raw in (b"", b"x", KEY.pem()):
-        with pytest.raises(Rejected):
-            parse_public(raw)
-    for raw in (b"", b"x", KEY.public.pem()):
-        with pytest.raises(Rejected):
-            parse_signing(raw)

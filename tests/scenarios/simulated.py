@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lab import SICK, Part, Sickness, watched
+from lab import FAULTS, Fault, Part, watched
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario
 
@@ -31,14 +31,14 @@ def scenarios() -> Iterator[Scenario]:
                 seed=f"outcomes/{name}", step_s=step_s, ranks=ranks, hours=hours, noise="standard"
             )
             yield Scenario(f"simulated/{name}", _finding(part), long=number > 0 or ranks > 2)
-    for sick in SICK:
+    for sick in FAULTS:
         for number in range(3):
             yield Scenario(
                 f"simulated/{sick.name}/{number}", _finding(_sick(sick, number)), long=number > 0
             )
 
 
-def _sick(sick: Sickness, number: int) -> Part:
+def _sick(sick: Fault, number: int) -> Part:
     step_s = sick.step_s[number % len(sick.step_s)]
     return Part(
         seed=f"outcomes/{sick.name}/{number}",

@@ -20,7 +20,6 @@ from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats, config_digest_holds, size_of
-from worker.claims.claimer import build_refused
 
 
 def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:
@@ -432,26 +431,6 @@ def test_a_retry_waits_for_another_host_where_one_could_take_it(
         again = well.claim()
     assert again is not None
     assert again.attempt == 2
-
-
-def test_a_run_that_its_worker_s_disk_does_not_take_goes_elsewhere(plane: Plane) -> None:
-    """Nothing of it was written: its end is all that there is, and nothing more is waited for."""
-    experiment = plane.submit()
-    sick, well = plane.worker("w1", host="sick"), plane.worker("w2", host="well")
-    order = sick.claim()
-    assert order is not None
-    refused = build_refused(
-        order, "the run's directory cannot be written to on sick: [Errno 30]", 1
-    )
-    answer = sick.post(f"/runs/{order.run}/state", refused.model_dump(mode="json"))
-    assert answer.status_code == 200, answer.text
-    plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
-    again = well.claim()
-    assert again is not None
-    assert (again.attempt, again.run != order.run) == (2, True)
-    first = plane.get(f"/runs/{order.run}")
-    assert first["outcome"]["code"] == "preflight_failed"
-    assert "Errno 30" in first["outcome"]["text"]
 
 
 def test_a_new_boot_id_proves_older_attempts_dead_and_the_next_resumes(plane: Plane) -> None:

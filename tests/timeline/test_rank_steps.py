@@ -238,37 +238,6 @@ def test_the_steps_that_a_process_ended_are_counted() -> None:
     assert steps.boots[0].ended_steps == 3
 
 
-def test_more_processes_than_a_small_number_holds_are_counted() -> None:
-    table, later = StepTable(), StepTable()
-    later.take(beat(1, "step_start", 1.0), BITS[Msg.STEP_START])
-    later.take(beat(2, "step_end", 2.0), BITS[Msg.STEP_END])
-    table.lay(later, 70_000)
-    assert table.boot[0] == 70_000
-    assert table.step_times() == {1: 1.0}
-
-
-def test_every_line_of_a_process_is_laid_once_however_many_processes_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    beats = [
-        beat(seq, msg, 10.0 * boot + seq, boot=f"b{boot}", step=step)
-        for boot in range(200)
-        for step in range(1, 4)
-        for seq, msg in ((2 * step, "step_start"), (2 * step + 1, "step_end"))
-    ]
-    steps = RankSteps(beats)
-    laid: list[int] = []
-    lay = StepTable.lay
-
-    def counted(table: StepTable, later: StepTable, boot: int) -> None:
-        laid.append(len(later.rows))
-        lay(table, later, boot)
-
-    monkeypatch.setattr(StepTable, "lay", counted)
-    assert (steps.last_step, steps.steps.boot[0], len(steps.boots)) == (3, 199, 200)
-    assert sum(laid) == 200 * 3
-
-
 def test_the_wall_clock_orders_no_process() -> None:
     first = beat(1, "progress", 1.0, loss=9.0, ts=900.0)
     second = beat(1, "progress", 2.0, loss=1.0, ts=100.0, boot="a")

@@ -176,35 +176,6 @@ def test_a_process_that_was_started_again_is_at_its_start() -> None:
 # A made-up run: lines, ticks and probes.
 
 
-@pytest.mark.parametrize(
-    ("section", "detector"),
-    [("forward", "stall"), ("backward", "stall"), ("data", "section_deadline")],
-)
-def test_a_hang_is_found_and_named(section: str, detector: str) -> None:
-    world = World(order_of()).boot().steps(20)
-    world.open_step()
-    world.hang(1, section, 60.0)
-    (halt,) = watch(world).halts
-    assert (halt.detector, halt.rank, halt.section, halt.step) == (detector, 1, section, 21)
-
-
-def test_a_hang_is_found_within_its_limit() -> None:
-    world = World(order_of()).boot().steps(20, step_s=0.25)
-    world.open_step()
-    stood = world.mono
-    world.hang(1, "backward", 60.0)
-    seen = watch(world)
-    assert [halt.threshold for halt in seen.halts] == [5.0]
-    assert seen.ticks[-1].mono - stood < 5.0 + 1.0
-
-
-def test_a_healthy_run_with_pauses_is_not_halted() -> None:
-    world = World(order_of({}), alive_every_s=5.0).boot(boot_s=100.0).steps(3, step_s=100.0)
-    world.pause("checkpoint", 480.0).steps(2).pause("eval", 1200.0).steps(40, step_s=2.0)
-    world.steps(1, data_s=100.0).steps(2)
-    assert watch(world, interval_s=1.0).halts == []
-
-
 def test_a_rank_that_never_sends_a_line_is_named() -> None:
     world = World(order_of({}), alive_every_s=5.0)
     world.ranks[1].stopped = True
@@ -394,21 +365,3 @@ def test_after_its_last_step_a_rank_may_go_from_section_to_section() -> None:
     assert look(SectionDeadline, [row]) == []
     row = standing("log", for_s=1.0, steps=999, advanced_mono=NOW - 60_000.0)
     assert len(halts(look(SectionDeadline, [row]))) == 1
-
-
-def test_a_rank_that_is_in_no_section_is_said_to_be_in_none() -> None:
-    (halt,) = look(SectionDeadline, [standing(None, for_s=60.25)])
-    assert halt.text.endswith("rank 0 is in no section")
-
-
-def test_a_rank_that_stands_after_its_last_step_is_said_to_be_there() -> None:
-    (halt,) = look(SectionDeadline, [standing(None, for_s=601.0, steps=1000)])
-    assert halt.text.startswith("after step 1000, the last, the run has stood for 601.0 s")
-
-
-def test_a_stopped_process_is_called_stopped() -> None:
-    stopped = Process(state=ProcessState.STOPPED, held_mono=NOW - 59.0)
-    row = standing("forward", for_s=61.0)
-    (halt,) = look(Stall, [row], processes=Processes(ranks={0: stopped}))
-    assert halt.text.endswith("rank 0 is in forward; its process is stopped (state T)")
-    assert halt.held == "stopped"

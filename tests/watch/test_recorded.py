@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import FileSeal, LinesSeen, Tick
-from gonogo.rundir import PIECE_BYTES, save_json
+from gonogo.contract.tick import FileSeal, Tick
+from gonogo.rundir import save_json
 from gonogo.watch import WatchRecord, refold, tick_digest, tick_line
 from gonogo.watch.watch_record import Heard
 from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
@@ -141,19 +141,3 @@ def test_what_no_tick_brought_is_found_by_the_clock_of_the_last_one(
     again = refold(live.save(tmp_path))
     assert [row.detector for row in again.findings] == ["non_finite"]
     assert [row.at for row in again.findings] == [live.ticks[-1].ts if ticks else 0.0]
-
-
-def test_a_tick_that_tells_of_thousands_of_ranks_is_read_as_whole(tmp_path: Path) -> None:
-    """Of 2048 ranks it has 365 kB, more than a heartbeat's line may have."""
-    seen = {str(rank): LinesSeen(boot="b" * 32, seq=9, digest="d" * 64) for rank in range(2048)}
-    first = Tick(n=0, mono=1.0, ts=1.0, lines=seen, files={"model.json": ONE})
-    tick = Tick(
-        n=1, mono=2.0, ts=2.0, files={"model.json": OTHER}, prev=tick_digest(tick_line(first))
-    )
-    lines = [tick_line(row) for row in (first, tick)]
-    assert len(lines[0]) > PIECE_BYTES
-    save_json(tmp_path / "order.json", order_of().document())
-    (tmp_path / "watch.jsonl").write_bytes(b"".join(lines))
-    record = record_of(tmp_path)
-    assert record.ticks == 2
-    assert "it is no tick" not in [row.name for row in record.problems]

@@ -32,8 +32,6 @@ from gonogo.watch import (
 )
 from gonogo.watch.registry import detector_names
 from gonogo.watch.view import Observed, View
-from tests.data.make_runs import exit_of, healthy_ranks, save_run
-from tests.data.make_runs import order_of as ordered_by_hand
 from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch
 from tests.watch.test_fold import faulty, healthy, noisy
 
@@ -105,22 +103,6 @@ def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_pat
         live.detector, live.rank, live.section, live.step,
     )  # fmt: skip
     assert halts[0].at == pytest.approx(live.at, abs=1.0)
-
-
-@pytest.mark.parametrize("back_s", [1e3, 1e6])
-def test_without_a_watcher_a_clock_that_counts_from_below_zero_tells_the_same(
-    back_s: float, tmp_path: Path
-) -> None:
-    folder = unwatched(faulty("hang"), tmp_path)
-    (wanted,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
-    for path in sorted(folder.glob("heartbeat_rank*.jsonl")):
-        lines = [json.loads(raw) for raw in path.read_text().splitlines()]
-        moved = [line | {"mono": line["mono"] - T0 - back_s} for line in lines]
-        path.write_text("".join(json.dumps(line) + "\n" for line in moved))
-    (halt,) = [f for f in replay_watch(folder) if f.severity is Severity.HALT]
-    assert halt.key == wanted.key
-    assert (halt.rank, halt.section) == (wanted.rank, wanted.section)
-    assert halt.at == pytest.approx(wanted.at, abs=1.0)
 
 
 def test_without_a_watcher_a_healthy_run_is_silent_and_says_what_it_did_not_see(
@@ -214,13 +196,6 @@ def test_without_a_watcher_ranks_that_are_started_anew_may_be_silent_till_then(
     assert [f.detector for f in found if f.severity is Severity.HALT] == []
 
 
-def test_ranks_without_a_shared_clock_are_merged_by_wall_time(tmp_path: Path) -> None:
-    folder = unwatched(healthy(3), tmp_path)
-    path = folder / "heartbeat_rank1.jsonl"
-    path.write_bytes(path.read_bytes().replace(b'"mono": 5', b'"mono": 95'))
-    assert replay_watch(folder) == []
-
-
 def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
     world = World(order_of({}, steps=400)).boot().steps(400)
     folder = unwatched(world, tmp_path)
@@ -228,13 +203,6 @@ def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path)
     again = refold(folder)
     assert again.findings == []
     assert ("rank_silent", 1) in [(row.kind, row.rank) for row in again.not_observed]
-
-
-def test_without_a_watcher_wall_clocks_that_differ_are_no_finding(tmp_path: Path) -> None:
-    world = World(order_of())
-    world.ranks[1].wall_off_s = 3600.0
-    folder = unwatched(world.boot().steps(5).finish(), tmp_path)
-    assert replay_watch(folder) == []
 
 
 def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
@@ -271,27 +239,6 @@ def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
     again = refold(tmp_path, order=order_of())
     assert again.findings == []
     assert [row.rank for row in again.not_observed if row.kind == "rank_silent"] == [0, 1]
-
-
-@settings(max_examples=8, deadline=None)
-@given(seed=st.integers(0, 10**6), share=st.floats(0.0, 1.0))
-def test_a_snapshot_and_the_rest_are_the_whole_fold(seed: int, share: float) -> None:
-    live = watch(noisy(healthy(seed), seed), interval_s=0.5)
-    files = {rank: bytes(data) for rank, data in live.files.items()}
-    cut = int(share * len(live.ticks))
-    state, offsets, findings = start(live.state.run.order), dict.fromkeys(files, 0), []
-    for number, tick in enumerate(live.ticks):
-        if number == cut:
-            saved = json.loads(json.dumps(dump_state(state)))
-            state = load_state(live.state.run.order, saved)
-        beats = {}
-        for rank, end in tick.upto.items():
-            beats[int(rank)] = files[int(rank)][offsets[int(rank)] : end].splitlines()
-            offsets[int(rank)] = end
-        state, found = fold(state, tick, beats)
-        findings += found
-    assert dump_state(state) == dump_state(live.state)
-    assert findings == live.findings
 
 
 def sections_in(world: World) -> World:
@@ -443,19 +390,6 @@ def test_a_snapshot_of_another_run_is_refused() -> None:
     document = dump_state(watch(healthy(1)).state)
     with pytest.raises(Corrupt):
         load_state(order_of(attempt=2), document)
-
-
-@pytest.mark.parametrize(
-    "setting", [{"frozen": {"halt_x": 1e308}}, {"divergence": {"alpha": 5e-324}}]
-)
-def test_the_largest_and_the_smallest_number_of_a_setting_end_no_watch(
-    setting: dict[str, Any], tmp_path: Path
-) -> None:
-    whole = ordered_by_hand()
-    order = whole.model_copy(update={"watch": Watch.model_validate(setting)})
-    ranks = healthy_ranks(order)
-    save_run(tmp_path / "run", order, ranks, exit_of(ranks))
-    assert replay_watch(tmp_path / "run") == []
 
 
 def test_how_late_the_ticks_were_that_found_the_last_lines_of_a_process_is_told(

@@ -30,9 +30,3 @@ def test_with_full_jitter_a_pause_is_anything_up_to_the_whole(
     monkeypatch.setattr(random, "random", lambda: draw)
     found = pauses(Backoff(first_s=1.0, longest_s=5.0), 4)
     assert found == pytest.approx([whole * (1 - draw) for whole in (1, 2, 4, 5)])
-
-
-def test_hosts_that_failed_at_once_come_back_apart() -> None:
-    found = {Backoff(first_s=1.0, longest_s=5.0).later(0.0).not_before for _ in range(50)}
-    assert len(found) == 50
-    assert max(found) - min(found) > 0.3

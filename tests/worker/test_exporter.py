@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gonogo.supervise.watcher.metrics_file import load_metrics, save_metrics
+from gonogo.supervise.watcher.metrics_file import save_metrics
 from gonogo.supervise.watcher.step_times import BOUNDS_S, StepTimes
 from tests.supervise.orders import make_order
 from worker.exporter import HostCollector, HostView, start_exporter
@@ -116,29 +116,6 @@ def test_a_run_that_has_ended_leaves_no_series(live: HostView) -> None:
 
 
 ENDLESS = "9" * 400
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        *("", "{", '{"ranks": 3}', '{"step_s": {"counts": [1]}}'),
-        *(f'{{"backlog": {ENDLESS}}}', f'{{"findings": {{"stall/halt": {ENDLESS}}}}}'),
-        f'{{"ranks": {{"0": {{"step": {ENDLESS}}}}}}}',
-        f'{{"step_s": {{"counts": [{ENDLESS}{", 0" * 15}]}}}}',
-    ],
-    ids=["nothing", "torn", "ranks", "counts", "backlog", "findings", "step", "step_s"],
-)
-def test_a_file_that_says_nothing_useful_breaks_no_scrape(live: HostView, content: str) -> None:
-    ((_, path),) = live.live.items()
-    (path / ".metrics.json").write_text(content)
-    assert scrape(live)["gonogo_worker_up", ()] == 1
-
-
-def test_a_loss_that_is_no_number_is_shown_as_such(live: HostView) -> None:
-    ((run, path),) = live.live.items()
-    save_metrics(path / ".metrics.json", {"ranks": {"0": {"step": 1, "loss": float("nan")}}})
-    assert load_metrics(path) is not None
-    assert math.isnan(scrape(live)["gonogo_rank_loss", (("rank", "0"), ("run", run))])
 
 
 def test_the_exporter_answers_over_http_on_a_free_port(live: HostView) -> None:

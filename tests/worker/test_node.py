@@ -14,15 +14,15 @@ import pytest
 from gonogo.contract.errors import Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
-from gonogo.slots import gpus_of
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir
-from worker import node
+from worker import node as program
 from worker.host.slots import SCHEDULER_SLOTS, Slots
 from worker.node import find_own_slots
 from worker.settings import load_settings
@@ -44,12 +44,12 @@ def test_a_gpu_that_is_not_fit_is_kept_from_the_next_run_of_its_node(
     wrong = Check(id="devices", outcome=CheckOutcome.FAIL, text="ECC errors")
     unfit = {"GPU-a": "ECC errors", "cpu:0": "its name is every node's"}
     record = Preflight(passed=False, checks=[wrong], unfit=unfit)
-    monkeypatch.setattr(node, "run_preflight", lambda *_, **__: record)
+    monkeypatch.setattr(program, "run_preflight", lambda *_, **__: record)
     settings = load_settings({"GONOGO_HOME": str(tmp_path)})
     order, run_dir = make_order(), RunDir(tmp_path / "runs" / "run")
     run_dir.path.mkdir(parents=True)
     place = Place.whole(order.document())
-    assert node.check_host(settings, find_own_slots(settings), order, run_dir, place) is None
+    assert program.check_host(settings, find_own_slots(settings), order, run_dir, place) is None
     assert list(load_quarantines(tmp_path, time.time())) == ["GPU-a"]
     assert run_dir.exit.exists()
 
@@ -95,19 +95,6 @@ def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_what_is_started_while_the_keeper_lives_says_nothing_of_its_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
-) -> None:
-    order = make_order(nodes=nodes, world_size=nodes)
-    run_dir = make_run_dir(tmp_path / "runs", order)
-    lock = ".keeper.lock" if nodes == 1 else ".keeper_node1.lock"
-    with holding(run_dir.path / lock):
-        before = contents(run_dir)
-        assert start(tmp_path, monkeypatch, order, nodes - 1) == 75
-        assert contents(run_dir) == before
-
-
-@pytest.mark.parametrize("nodes", [1, 2])
 def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
@@ -138,28 +125,13 @@ def test_a_run_is_asked_to_leave_when_the_disk_takes_it_again(
             raise OSError(number, os.strerror(number))
         return ask(path, request)
 
-    monkeypatch.setattr(node, "ask_halt", refuse)
+    monkeypatch.setattr(program, "ask_halt", refuse)
     assert leave(tmp_path, monkeypatch, order) == 0
     asked = load_request(run_dir.halt)
     assert asked is not None
     assert asked.reason == "preempted"
     assert leave(tmp_path, monkeypatch, order) == 0
     assert load_request(run_dir.halt) == asked, "the first one stands"
-
-
-def test_a_disk_that_takes_no_request_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    order = make_order()
-    run_dir = make_run_dir(tmp_path / "runs", order)
-
-    def refuse(*_: object) -> bool:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(node, "ask_halt", refuse)
-    monkeypatch.setattr(node, "ASK_S", 0.0)
-    assert leave(tmp_path, monkeypatch, order) == 2
-    assert not run_dir.halt.exists()
 
 
 def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
@@ -172,7 +144,7 @@ def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
     def hang(*_: object, **__: object) -> Slots:
         raise Unavailable("the GPUs of this host cannot be listed")
 
-    monkeypatch.setattr(node, "find_slots", hang)
+    monkeypatch.setattr(program, "find_slots", hang)
     assert start(tmp_path, monkeypatch, order, 0) == 2
     assert leave(tmp_path, monkeypatch, order) == 0
     assert run_dir.halt.exists()
@@ -182,19 +154,13 @@ def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -
     locks = DeviceLocks(home=tmp_path)
     slots = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=locks)
     with holding(locks.path("cpu:0")):
-        held = node.hold_slot(slots, ("cpu:0",))
+        held = program.hold_slot(slots, ("cpu:0",))
         assert list(held) == ["cpu:1"]
-        assert node.hold_slot(slots, ("cpu:0",)) == {}, "its keeper waits for it, and says so"
+        assert program.hold_slot(slots, ("cpu:0",)) == {}, "its keeper waits for it, and says so"
     assert locks.free(slots.names) == ("cpu:0",)
     for descriptor in held.values():
         assert os.get_inheritable(descriptor)
         os.close(descriptor)
-
-
-def test_the_gpu_that_was_checked_is_its_keeper_s_to_take(tmp_path: Path) -> None:
-    slots = Slots(home=tmp_path, names=("GPU-a", "GPU-b"), locks=DeviceLocks(home=tmp_path))
-    assert node.hold_slot(slots, ("GPU-a",)) == {}
-    assert slots.locks.free(slots.names) == slots.names
 
 
 @pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "7"}, {}], ids=["in a job of Slurm", "in a pod"])
@@ -208,12 +174,12 @@ def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
         raise InterruptedError
 
     for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
-        monkeypatch.setattr(node.os, name, found)
+        monkeypatch.setattr(program.os, name, found)
     settings = load_settings({"GONOGO_HOME": str(tmp_path), **job})
     slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
     run_dir, place = RunDir(tmp_path), Place.of(make_order(nodes=2, world_size=2).document(), 1)
     with pytest.raises(InterruptedError):
-        node.become_keeper(settings, slots, run_dir, place, ())
+        program.become_keeper(settings, slots, run_dir, place, ())
     assert became[became.index("--node") + 1] == "1"
     assert ("--shield" in became) is bool(job)
 
@@ -229,21 +195,21 @@ def test_a_keeper_sees_nothing_that_its_scheduler_sets_for_programs(
         raise InterruptedError
 
     for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
-        monkeypatch.setattr(node.os, name, found)
+        monkeypatch.setattr(program.os, name, found)
     sets = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "n", "SRUN_DEBUG": "3"}
     kept = {"SLURM_CONF": "/etc/slurm.conf", "TEAM": "ours"}
     settings = load_settings({"GONOGO_HOME": str(tmp_path), **sets, **kept})
     slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
     place = Place.of(make_order(nodes=2, world_size=2).document(), 1)
     with pytest.raises(InterruptedError):
-        node.become_keeper(settings, slots, RunDir(tmp_path), place, ())
+        program.become_keeper(settings, slots, RunDir(tmp_path), place, ())
     assert kept.items() <= seen.items()
     assert sets.keys().isdisjoint(seen)
 
 
 def leave(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order) -> int:
-    monkeypatch.setattr(node, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
-    return node.main([order.run, "--leave"])
+    monkeypatch.setattr(program, "load_settings", lambda: load_settings({"GONOGO_HOME": str(home)}))
+    return program.main([order.run, "--leave"])
 
 
 def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) -> int:
@@ -255,10 +221,10 @@ def start(home: Path, monkeypatch: pytest.MonkeyPatch, order: Order, node: int) 
         save_json(run_dir.preflight_of(more["node"]), found.wire())
         return found
 
-    monkeypatch.setattr(node, "run_preflight", look)
+    monkeypatch.setattr(program, "run_preflight", look)
     monkeypatch.setenv("GONOGO_HOME", str(home))
     monkeypatch.setenv("SLURM_NODEID", str(node))
-    return node.main([order.run, "--token", str(order.token)])
+    return program.main([order.run, "--token", str(order.token)])
 
 
 def contents(run_dir: RunDir) -> dict[str, bytes]:
@@ -271,11 +237,11 @@ def test_a_node_that_only_looks_begins_nothing(
     order = make_order()
     make_run_dir(tmp_path / "runs", order)
     settings = load_settings({"GONOGO_HOME": str(tmp_path)})
-    monkeypatch.setattr(node, "load_settings", lambda: settings)
-    monkeypatch.setattr(node, "SEEN_LIMIT_S", 0.0)
+    monkeypatch.setattr(program, "load_settings", lambda: settings)
+    monkeypatch.setattr(program, "SEEN_LIMIT_S", 0.0)
     before = sorted(tmp_path.rglob("*"))
-    assert node.main([order.run, "--look", "--token", str(order.token)]) == 0
-    assert node.main([order.run, "--look", "--token", str(order.token + 1)]) == 75
+    assert program.main([order.run, "--look", "--token", str(order.token)]) == 0
+    assert program.main([order.run, "--look", "--token", str(order.token + 1)]) == 75
     assert sorted(tmp_path.rglob("*")) == before
     (tmp_path / "runs" / order.run / "order.json").unlink()
-    assert node.main([order.run, "--look", "--token", str(order.token)]) == 2
+    assert program.main([order.run, "--look", "--token", str(order.token)]) == 2

@@ -59,11 +59,6 @@ def test_the_workers_own_key_comes_before_the_local_one(tmp_path: Path) -> None:
     assert load_settings(environ(tmp_path, GONOGO_API_KEY="given", **more)).key() == "given"
 
 
-def test_a_file_of_a_secret_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Rejected, match=r"GONOGO_API_KEY_FILE=.*absent"):
-        load_settings(environ(tmp_path, GONOGO_API_KEY_FILE=str(tmp_path / "absent")))
-
-
 def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
     settings = load_settings(
         environ(tmp_path, GONOGO_API_KEY="s3cret", REDIS_URL="redis://:s3cret@host/0")
@@ -108,14 +103,6 @@ def test_a_key_that_is_renewed_while_a_run_goes_on_is_read_again_from_where_it_w
     monkeypatch.chdir(tmp_path)
     assert worker.key() == "renewed"
     file.unlink()
-    assert watcher.renewed_key() is None
-
-
-def test_a_key_that_is_said_itself_is_followed_by_no_other(tmp_path: Path) -> None:
-    (tmp_path / "worker_key").write_text("of another service")
-    worker = load_settings(environ(tmp_path, GONOGO_API_KEY="said"))
-    watcher = load_settings(keeper_environ(worker, worker.key()))
-    assert watcher.key() == "said"
     assert watcher.renewed_key() is None
 
 

@@ -23,7 +23,7 @@ from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import checkout_root
-from gonogo.rundir import load_record, save_json
+from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.locks import DeviceLocks, is_locked
@@ -189,25 +189,6 @@ def test_two_workers_start_a_run_once(
 
 
 @pytest.mark.long
-def test_two_workers_share_one_device(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    orders = [make_order(), make_order()]
-    offer(plane, *orders)
-    for _ in range(2):
-        start_worker()
-    until(lambda: is_training(home, orders[0]), "first run")
-    seen = len(plane.claims)
-    until(lambda: len(plane.claims) > seen + 4, "further claims")
-    assert [claim.free for claim in plane.claims[seen + 1 :]] == [[]] * (
-        len(plane.claims) - seen - 1
-    )
-    assert orders[1].run not in plane.runs
-    let_finish(home, orders[0])
-    until(lambda: is_training(home, orders[1]), "second run")
-
-
-@pytest.mark.long
 def test_a_killed_worker_leaves_its_run_and_the_next_one_counts_its_device_as_taken(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -247,23 +228,6 @@ def test_a_killed_keeper_leaves_nothing_and_its_run_ends_as_lost(
     assert find_marked(first.run) == frozenset()
     until(lambda: is_training(home, second), "second run")
     assert plane.runs[first.run].lines["0"] == lines_in_file(home, first)
-
-
-@pytest.mark.long
-def test_what_a_keeper_could_not_ship_the_worker_ships_later(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    order = make_order(train={"ship_s": 0.1})
-    offer(plane, order)
-    start_worker()
-    until(lambda: is_training(home, order), "the run")
-    plane.down = True
-    let_finish(home, order)
-    until(lambda: not keeper_of(home, order).is_alive(), "the keeper's end")
-    assert not has_ended(plane, order)
-    plane.down = False
-    until(lambda: has_ended(plane, order), "the end")
-    assert plane.runs[order.run].lines["0"] == lines_in_file(home, order)
 
 
 def test_a_worker_told_to_stop_leaves_its_runs_alone(
@@ -335,24 +299,6 @@ def test_a_worker_whose_supervisor_was_killed_ends_no_run(
     assert not (home / "runs" / order.run / ".HALT").exists()
 
 
-@pytest.mark.long
-def test_an_order_under_a_newer_token_gets_a_clean_directory(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    order = make_order(token=2)
-    stale = home / "runs" / order.run
-    save_json(stale / "order.json", make_order(run=order.run, token=1).document())
-    (stale / ".shipped").touch()
-    (stale / "heartbeat_rank0.jsonl").write_text("old\n")
-    offer(plane, order)
-    start_worker()
-    until(lambda: is_training(home, order), "the run")
-    assert lines_in_file(home, order)[0] != "old"
-    stored = load_record(stale / "order.json", Order)
-    assert stored is not None
-    assert stored.token == 2
-
-
 @pytest.mark.parametrize("when", ["stale", pytest.param("stale_later", marks=pytest.mark.long)])
 def test_a_stale_token_starts_nothing(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker, when: str
@@ -413,17 +359,3 @@ def test_bad_settings_end_the_worker_with_one_line(
     said = (home / "worker0.log").read_text()
     assert said.count("\n") == 1
     assert name in said
-
-
-@pytest.mark.long
-def test_a_worker_waits_for_a_control_plane_that_comes_later(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    plane.down = True
-    order = make_order()
-    offer(plane, order)
-    worker = start_worker()
-    until(lambda: plane.calls > 1, "two attempts")
-    plane.down = False
-    until(lambda: is_training(home, order), "the run")
-    assert worker.poll() is None

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from gonogo.contract.order import Order
-from gonogo.home_files import REACHED_FILE
 from gonogo.rundir import save_json
+from gonogo.settings import REACHED_FILE
 from gonogo.supervise.durable import load_json
 
 ENGINE_NAME = "engine.json"

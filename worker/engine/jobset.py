@@ -1,6 +1,6 @@
 """The engine `jobset`: an attempt is one JobSet of Kubernetes, and every node of it one pod.
 
-The JobSet is made from a template, which `gonogo render k8s` writes and a team adapts. The engine
+The JobSet is made from a template, deploy/kubernetes/run.yaml, which a team adapts. The engine
 fills in the run, its token, its nodes and its devices, and nothing else. Neither Job nor JobSet
 starts anything again: a second start is our own decision, under another token.
 

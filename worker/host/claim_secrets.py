@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from gonogo.first_file import sync_folder
+from gonogo.files import sync_folder
 from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json
 

@@ -1,9 +1,10 @@
 """The devices that this worker may give to runs, and the choice for a run.
 
-GPUs and MIG slices by UUID (`gonogo.slots`), within CUDA_VISIBLE_DEVICES and GONOGO_WORKER_DEVICES;
-`cpu:N` on a host without a GPU. A GPU profile takes one device a rank; profile `cpu` takes one slot
-for all ranks. A slot is free when nobody holds its lock (`gonogo.supervise.locks`) and it is not in
-quarantine. So keepers of an earlier worker, and other workers of the host, are respected.
+GPUs and MIG slices by UUID (`gonogo.device_slots`), within what CUDA_VISIBLE_DEVICES and
+GONOGO_WORKER_DEVICES allow; `cpu:N` on a host without a GPU. A GPU profile takes one device a rank;
+profile `cpu` takes one slot for all ranks. A slot is free when nobody holds its lock
+(`gonogo.supervise.locks`) and it is not in quarantine. So keepers of an earlier worker, and other
+workers of the host, are respected.
 """
 
 import logging

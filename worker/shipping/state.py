@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.agent import Command, CommandKind, TelemetryAck
 from gonogo.contract.errors import StaleToken
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.plain_file import read_small
+from gonogo.files import read_small
 from gonogo.rundir import save_json
 
 STALE_AGAIN_S = 5.0

@@ -28,7 +28,7 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.near import Near
-from gonogo.plain_file import NoPlainFile, read_plain
+from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.weather import Weather
 

@@ -25,7 +25,7 @@ from gonogo.contract.agent import (
     RecordReport,
 )
 from gonogo.contract.errors import Rejected, StaleToken
-from gonogo.plain_file import is_for_good, read_plain
+from gonogo.files import is_for_good, read_plain
 from gonogo.rundir import RunDir, is_text
 from worker.client import ControlPlane, KeyRefused
 

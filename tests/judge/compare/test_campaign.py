@@ -21,11 +21,9 @@ from gonogo.judge.compare.campaign import (
     Member,
     Wait,
     next_step,
-    planned_runs,
     question_of,
 )
 from gonogo.judge.compare.paths import Ran
-from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.words import sentence
 from tests.judge.compare.units import ran, unit
@@ -98,12 +96,6 @@ def test_what_decides_nothing_is_repeated_to_the_bound_and_no_further() -> None:
     )
 
 
-def test_one_look_is_asked_at_the_confidence_that_was_said() -> None:
-    assert question_of(spec_of(repeats=4, max_repeats=4)).confidence == pytest.approx(0.95)
-    assert question_of(spec_of(repeats=8)).confidence == pytest.approx(0.95)
-    assert question_of(spec_of(repeats=3, max_repeats=12)).confidence == pytest.approx(0.995)
-
-
 def test_a_run_that_does_not_count_is_made_once_more() -> None:
     noise = random.Random(3)
 
@@ -133,18 +125,6 @@ def test_a_variant_that_fails_twice_is_given_up_and_the_others_go_on() -> None:
     assert (found.result, found.winner) == (Result.WINNER, "c")
     assert found.variants[1].answer is Answer.INCONCLUSIVE
     assert Doubt(kind=DoubtKind.VARIANT_GIVEN_UP, name="b", found=2) in found.notes
-
-
-@pytest.mark.parametrize("failing", ["a", "b"])
-def test_with_nothing_left_to_compare_it_ends_at_once_and_nobody_wins(failing: str) -> None:
-    def result(begin: Begin, before: int) -> Unit | NoUnit:
-        if begin.variant == failing:
-            return NoUnit(name=f"{failing}{before}", why="it did not complete: nonzero_exit")
-        return brought(begin, 100.0, before)
-
-    order, found = play(spec_of(), result)
-    assert len(order) == (2 if failing == "a" else 3)
-    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
 
 
 def test_the_same_thing_run_twice_is_no_answer() -> None:
@@ -186,18 +166,6 @@ def test_what_must_show_a_difference_decides_whether_there_was_one(
     assert found.winner == ("b" if answer is Answer.BETTER else None)
 
 
-def test_one_run_that_shows_no_difference_is_enough() -> None:
-    noise = random.Random(7)
-
-    def result(begin: Begin, before: int) -> Unit:
-        alike = begin.variant == "a" or begin.repeat == 3
-        shown = {"comm_mb": 20.0 if alike else 10.0}
-        return brought(begin, 100.0 + noise.random(), before, shown=shown)
-
-    _, found = play(spec_of(shown_by=["comm_mb"]), result)
-    assert found.variants[1].answer is Answer.INCONCLUSIVE
-
-
 def test_a_variant_that_is_given_up_never_wins_however_fast_it_once_was() -> None:
     """One run of 33 % more, and then it fails twice: nothing is left to compare."""
     noise = random.Random(8)
@@ -217,21 +185,6 @@ def told(begin: Begin, toggle: object, **more: object) -> Ran:
     return Ran(ordered={"env.NSA_X": toggle}, told={"env": True, **more})
 
 
-def test_a_device_that_nobody_ordered_makes_no_variant() -> None:
-    """The toggle never arrived (denied), and one run used another device by accident."""
-    noise = random.Random(9)
-
-    def result(begin: Begin, before: int) -> Unit:
-        odd = (begin.variant, begin.repeat) == ("b", 2)
-        speed = 100 if begin.variant == "a" else 133
-        facts = {"env.NSA_X": "0", "device": "another" if odd else "cpu"}
-        return unit(f"{begin}", speed + noise.random(), ran=told(begin, begin.variant, **facts))
-
-    _, found = play(spec_of(), result)
-    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
-    assert "the same thing" in found.variants[1].text
-
-
 def test_runs_of_one_repeat_on_two_hosts_compare_hosts() -> None:
     noise = random.Random(10)
 
@@ -243,14 +196,6 @@ def test_runs_of_one_repeat_on_two_hosts_compare_hosts() -> None:
     _, found = play(spec_of(), result)
     assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
     assert "hosts are no variants" in found.variants[1].text
-
-
-@pytest.mark.parametrize("confidence", [0.99995, 0.9999999999999998, 1.0, float("nan")])
-def test_no_confidence_is_asked_that_has_no_interval(confidence: float) -> None:
-    with pytest.raises(ValueError, match="confidence"):
-        spec_of(confidence=confidence)
-    with pytest.raises(Rejected, match="confidence"):
-        ask(confidence=confidence)
 
 
 @given(seed=st.integers(0, 10_000), failing=st.floats(0, 0.6), names=st.integers(2, 5))
@@ -277,19 +222,6 @@ def test_it_always_ends_within_its_bound_and_in_turns(
     assert max(counted.values()) <= spec.bound
     if failing == 0.0:
         assert len(set(counted.values())) == 1
-
-
-def test_what_is_planned_counts_what_is_missing_and_what_was_tried() -> None:
-    spec = spec_of()
-    assert planned_runs(spec, []) == 6
-    a1 = Member(variant="a", repeat=1, brought=unit("a1", 1.0))
-    assert planned_runs(spec, [a1]) == 6
-    assert planned_runs(spec, [a1, Member(variant="b", repeat=1)]) == 6
-    failed = Member(variant="b", repeat=1, brought=NoUnit(name="b", why="x"))
-    assert planned_runs(spec, [a1, failed]) == 7
-    assert planned_runs(spec, [a1, failed, failed]) == 5
-    fourth = Member(variant="a", repeat=4)
-    assert planned_runs(spec, [a1, fourth]) == 8
 
 
 @pytest.mark.parametrize(

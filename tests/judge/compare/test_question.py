@@ -25,10 +25,3 @@ from gonogo.judge.compare.question import ask
 def test_a_question_that_cannot_be_answered_is_refused(asked: dict[str, Any], said: str) -> None:
     with pytest.raises(Rejected, match=said.replace("?", r"\?")):
         ask(**asked)
-
-
-def test_everybody_wants_more_speed_and_less_loss() -> None:
-    assert ask().higher_is_better
-    assert not ask("loss").higher_is_better
-    assert ask("loss", higher_is_better=True).higher_is_better
-    assert ask("grad_norm", higher_is_better=False).criteria()[0].metric == "grad_norm"

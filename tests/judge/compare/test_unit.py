@@ -9,7 +9,6 @@ import pytest
 from gonogo.contract.criterion import Compared, Criterion, Metric
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
-from gonogo.judge.compare.paths import build_ran
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
@@ -122,22 +121,6 @@ def test_speeds_are_averaged_by_what_they_cost() -> None:
     assert found.value == pytest.approx(2 / (1 / 100 + 1 / 50))
 
 
-def test_per_device_is_what_each_of_the_ranks_brings() -> None:
-    alone = unit_of([100.0, 50.0], ask(warmup_steps=0, per_device=True))
-    together = unit_of([100.0, 50.0], ask(warmup_steps=0))
-    assert isinstance(alone, Unit)
-    assert isinstance(together, Unit)
-    assert len(RULES.ranks()) == 2
-    assert alone.value == pytest.approx(together.value / 2)
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0])
-def test_a_ratio_needs_values_above_zero(value: float) -> None:
-    found = unit_of([value] * 10, ask("loss", warmup_steps=0))
-    assert isinstance(found, NoUnit)
-    assert found.why.startswith("loss is ")
-
-
 def test_a_statistic_is_one_number_without_blocks_of_its_own() -> None:
     unit = brought(ask(Metric.STEP_CV, warmup_steps=0))
     assert isinstance(unit, Unit)
@@ -167,36 +150,3 @@ def test_recorded_facts_count_only_after_the_warm_up_that_is_asked_for() -> None
     assert measure_of(facts, rules, criterion_of("toks_per_s", 1)) is None
     last = ask("loss", warmup_steps=1, aggregate=Compared.LAST).criteria()[0]
     assert measure_of(facts, rules, last) is None, "the facts hold a mean"
-
-
-@pytest.mark.parametrize("value", [1e308, 1e101, 1e-101, float("inf")])
-def test_numbers_beyond_any_run_are_no_unit_and_no_error(value: float) -> None:
-    row = MeasureRow(samples=10, owed=10, value=value, blocks=[value] * 10)
-    measures = {"loss": Measure(window="3..12", ranks={"0": row, "1": row})}
-    found = build_unit("r", FACTS, RULES, measures, LOSS)
-    assert isinstance(found, NoUnit)
-    assert "no ratio" in found.why
-
-
-def test_options_of_a_command_are_paths_by_their_names() -> None:
-    words = ["python", "train.py", "--lr", "3e-4", "--fast", "--n=2", "-x", "-1", "out"]
-    order = ORDER.model_copy(update={"command": words, "entry": None})
-    ran = build_ran(FACTS, RULES, order)
-    assert ran.ordered is not None
-    found = {path: value for path, value in ran.ordered.items() if path.startswith("command")}
-    assert found == {
-        "command.0": "python",
-        "command.1": "train.py",
-        "command.2": "out",
-        "command.--lr": "3e-4",
-        "command.--fast": True,
-        "command.--n": "2",
-        "command.-x": "-1",
-    }
-
-
-def test_ranks_that_tell_different_things_are_all_told() -> None:
-    ranks = healthy_ranks(ORDER)
-    ranks[1].lines[0]["git_sha"] = "f" * 40
-    facts = build_facts(record_of(ORDER, ranks), RULES)
-    assert build_ran(facts, RULES, None).told["git_sha"] == [ORDER.identity.git_sha, "f" * 40]

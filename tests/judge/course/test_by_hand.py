@@ -31,19 +31,10 @@ def settled(*conditions: Condition, verdict: str = "NO_GO", actor: str = "gonogo
     )  # fmt: skip
 
 
-def test_evidence_alone_is_no_override() -> None:
-    assert overrides_of([auto("smoke", "NO_GO"), auto("extended", "GO")]) == []
-
-
 def test_a_word_stands_beside_what_the_evidence_says_of_its_phase() -> None:
     (row,) = overrides_of([auto("sanity", "GO"), auto("smoke", "NO_GO"), human("smoke", "GO")])
     assert (row.phase, row.verdict, row.evidence) == ("smoke", "GO", "NO_GO")
     assert (row.actor, row.reason, row.decision) == ("ann", "known", "dec_h1")
-
-
-def test_a_word_where_nothing_was_judged_says_so() -> None:
-    (row,) = overrides_of([auto("smoke", None), human("smoke", "GO")])
-    assert row.evidence is None
 
 
 def test_a_missed_condition_is_evidence_against_a_word() -> None:
@@ -57,11 +48,6 @@ def test_the_last_word_on_a_phase_stands_and_keeps_what_the_evidence_said() -> N
         [auto("smoke", "NO_GO"), human("smoke", "GO"), human("smoke", "NO_GO", 2, "bob")]
     )
     assert (row.actor, row.verdict, row.evidence) == ("bob", "NO_GO", "NO_GO")
-
-
-def test_a_word_on_an_earlier_phase_stands_whatever_later_phases_come_to() -> None:
-    rows = overrides_of([auto("sanity", "NO_GO"), human("sanity", "GO"), auto("smoke", "GO")])
-    assert [row.phase for row in rows] == ["sanity"]
 
 
 def test_a_word_ends_when_its_phase_is_judged_anew() -> None:

@@ -9,12 +9,10 @@ import pytest
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import Cause, CriterionOutcome, CriterionResult, Verdict
 from gonogo.contract.finding import Finding
-from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.judge.course.cause import (
     MOST_CHARS,
-    MOST_PLACES,
-    SYMPTOMS,
     cause_of,
     describe_cause,
     guilty_rank,
@@ -166,12 +164,6 @@ def test_the_log_of_the_guilty_rank_is_quoted_else_the_launcher_s() -> None:
     assert (found.log, found.line) == (None, None)
 
 
-@pytest.mark.parametrize("code", ["completed", "halted", "cancelled"])
-def test_a_run_that_did_not_fail_blames_no_rank(code: str) -> None:
-    found = described(outcome=outcome(code), read_tail=lambda name: "fine\n")
-    assert (found.rank, found.line, found.unknown, found.look) == (None, None, False, [])
-
-
 def test_an_unknown_failure_says_so_and_lists_the_evidence_in_order() -> None:
     halt = finding(
         evidence=["evidence/1/heartbeats_rank1.txt", "evidence/1/stacks_rank0.txt",
@@ -191,30 +183,6 @@ def test_an_unknown_failure_says_so_and_lists_the_evidence_in_order() -> None:
         "evidence/1/heartbeats_rank1.txt",
         "torchrun.log",
     ]
-
-
-def test_what_is_listed_is_bounded() -> None:
-    halt = finding(evidence=[f"evidence/1/stacks_rank{n}.txt" for n in range(99)])
-    found = described(halt, read_tail=lambda name: "boom")
-    assert len(found.look) == MOST_PLACES
-
-
-def test_a_known_failure_is_not_called_unknown() -> None:
-    found = described(finding(), diagnosis="hang_in_compute")
-    assert (found.unknown, found.look) == (False, [])
-
-
-def test_a_launch_that_says_why_it_failed_is_not_unknown() -> None:
-    found = described(outcome=outcome("start_failed", "trainer", "there is no folder /x"))
-    assert (found.unknown, found.look) == (False, [])
-    assert found.told() == "start_failed by trainer: there is no folder /x"
-
-
-def test_only_a_symptom_can_be_an_unknown_failure() -> None:
-    classes = {CLASS_OF[code] for code in SYMPTOMS}
-    assert classes == {OutcomeClass.USER, OutcomeClass.POLICY}
-    for code in OutcomeCode:
-        assert described(outcome=outcome(code)).unknown is (code in SYMPTOMS)
 
 
 TORCHRUN = """step 3 loss 2.5
@@ -251,22 +219,3 @@ def test_a_launcher_s_report_is_nobodys_last_word(rank: int | None, line: str) -
     logs = {"rank0.log": TORCHRUN}
     found = described(finding(rank=rank), read_tail=lambda name: logs.get(name, ""))
     assert (found.log, found.line) == ("rank0.log", line)
-
-
-def test_of_a_command_that_stands_for_all_its_ranks_the_words_are_those_of_who_failed() -> None:
-    logs = {"rank0.log": TORCHRUN}
-    found = described(
-        finding(rank=0),
-        exits={"0": RankExit(code=1, signal=None, at=9.0)},
-        read_tail=lambda name: logs.get(name, ""),
-    )
-    assert (found.rank, found.line) == (0, "ValueError: no such word")
-
-
-@pytest.mark.parametrize("code", ["completed", "non_finite"])
-def test_a_halt_that_names_no_rank_quotes_the_log_of_all(code: str) -> None:
-    logs = {"rank0.log": "step 7 loss nan\n====\n"}
-    found = described(
-        finding(rank=None), outcome=outcome(code), read_tail=lambda name: logs.get(name, "")
-    )
-    assert (found.rank, found.log, found.line) == (None, "rank0.log", "step 7 loss nan")

@@ -14,17 +14,15 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.rules import OpenCondition
-from gonogo.judge.course.action import Action, Attempt, build_attempt
+from gonogo.judge.course.action import Action, Attempt
 from gonogo.judge.course.decide import decide, decide_override, decide_promotion
 from gonogo.judge.course.reruns import IN_VAIN
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.added import added_criteria, with_history
-from gonogo.judge.gate.built_in import DRIFT
+from gonogo.judge.gate.added import added_criteria
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.data.make_runs import order_of
-from tests.judge.records import build_run_record
 from tests.judge.runs import facts_of, judged, record_of, with_gate
 
 VARIANTS = [{"env": {"NSA_SDPA_NO_FLASH": "1"}}, {"env": {"NSA_SDPA_FLASH_ONLY": "1"}}]
@@ -73,6 +71,11 @@ def after(*attempts: Attempt, plan: Plan = PLAN, phase: str = "smoke", **fields:
 AGAIN = ["rerun", "resume", "takeover"]
 
 
+def told_of(action: Action) -> list[tuple[str, list[str]]]:
+    rows = action.history.failed_before if action.history is not None else []
+    return [(row.run, row.criteria) for row in rows]
+
+
 @pytest.mark.parametrize("reason", AGAIN)
 @pytest.mark.parametrize("between", [[], [attempt("halted", "INCONCLUSIVE")]], ids=["", "halted"])
 def test_a_failure_is_not_forgotten_by_a_run_that_somebody_starts_after_it(
@@ -87,20 +90,6 @@ def test_a_failure_is_not_forgotten_by_a_run_that_somebody_starts_after_it(
         )  # fmt: skip
         assert action.history is not None
         assert [row.run for row in action.history.confirmations] == ["run_1", "run_2"]
-
-
-@pytest.mark.parametrize("reason", AGAIN)
-def test_a_failure_that_comes_again_in_a_run_that_somebody_starts_is_confirmed(reason: str) -> None:
-    again = nan(reason=RunReason(reason), run="run_2")
-    assert after(nan(), again).verdict == "NO_GO"
-    varied = after(nan(), again, plan=CONFIRMING)
-    assert (varied.kind, varied.reason, varied.change) == ("start_run", "confirm", NO_FLASH)
-
-
-def test_what_was_never_a_failure_is_judged_anew() -> None:
-    uncertain = attempt(verdict="INCONCLUSIVE")
-    action = after(uncertain, attempt(reason=RunReason.RERUN, run="run_2"))
-    assert (action.verdict, action.about, action.history) == ("GO", "run_2", None)
 
 
 def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> None:
@@ -156,39 +145,6 @@ def test_what_a_run_had_failed_when_something_else_ended_it_is_not_forgotten(
     assert action.history is not None
     told = [(row.run, row.code, row.criteria) for row in action.history.failed_before]
     assert told == [("run_1", code, ["spikes"])]
-
-
-@pytest.mark.parametrize("code", ["superseded", "isolated"])
-def test_a_run_that_was_taken_over_is_no_retry_and_begins_no_count_anew(code: str) -> None:
-    lost, dead = attempt("keeper_lost", None), attempt(code, None)
-    for retries in range(2, 5):
-        runs = [lost] * retries
-        expected = after(*runs)
-        assert after(dead, *runs) == after(*runs[:1], dead, *runs[1:]) == expected
-    assert after(dead, attempt()).history is None
-
-
-def told_of(action: Action) -> list[tuple[str, list[str]]]:
-    rows = action.history.failed_before if action.history is not None else []
-    return [(row.run, row.criteria) for row in rows]
-
-
-@pytest.mark.parametrize("name", [DRIFT, "identity", "coverage"])
-@pytest.mark.parametrize(("durable_step", "verdict"), [(5, "CONDITIONAL_GO"), (0, "GO")])
-def test_what_stays_in_the_weights_counts_where_a_checkpoint_was_left(
-    name: str, durable_step: int, verdict: str
-) -> None:
-    other = attempt("preempted", "INCONCLUSIVE", failed=(name,), durable_step=durable_step)
-    action = after(other, attempt(reason=RunReason.RESUME, run="run_2"))
-    assert action.verdict == verdict
-    assert told_of(action) == ([("run_1", [name])] if durable_step else [])
-
-
-def test_a_variant_that_a_person_halted_is_still_to_be_run() -> None:
-    halted = attempt("halted", "INCONCLUSIVE", reason=RunReason.CONFIRM, change=NO_FLASH)
-    rerun = nan(reason=RunReason.RERUN, run="run_2")
-    action = after(nan(), confirm("NO_GO"), halted, rerun, plan=CONFIRMING)
-    assert (action.reason, action.change) == ("confirm", NO_FLASH)
 
 
 PROMOTION = [
@@ -277,10 +233,6 @@ def test_after_the_allowed_retries_it_is_inconclusive() -> None:
     )
 
 
-def test_a_plan_without_retries_asks_at_once() -> None:
-    assert after(lost(), plan=plan_with(retry__infra=0)).kind == "await_decision"
-
-
 def test_three_attempts_without_a_higher_durable_step_are_a_restart_storm() -> None:
     action = after(lost(20), lost(20), lost(20), lost(20), plan=plan_with(retry__infra=5))
     assert (action.kind, action.verdict, action.history) == (
@@ -290,48 +242,6 @@ def test_three_attempts_without_a_higher_durable_step_are_a_restart_storm() -> N
     )
     action = after(lost(20), lost(20), lost(20), lost(21), plan=plan_with(retry__infra=5))
     assert action.kind == "start_run"
-
-
-def test_five_starts_in_half_an_hour_are_a_restart_storm() -> None:
-    plan = plan_with(retry__infra=9)
-    starts = [10_000.0 - 300 * i for i in range(4, -1, -1)]
-    rows = [lost(10 * i, started_at=at) for i, at in enumerate(starts, start=1)]
-    assert after(*rows, plan=plan).verdict == "NO_GO"
-    slower = [lost(10 * i, started_at=8_190.0 + i) for i in range(1, 6)]
-    assert after(*slower, plan=plan).kind == "start_run"
-
-
-def test_a_restart_storm_is_named_by_its_detector() -> None:
-    action = after(lost(), lost(), lost(), plan=plan_with(retry__infra=5))
-    assert action.text.startswith("restart_storm: 3 attempts")
-
-
-def test_the_plan_says_what_a_restart_storm_is() -> None:
-    rows = [lost(), lost()]
-    patient = plan_with(retry__infra=5, watch__restart_storm__attempts=2)
-    assert after(*rows, plan=plan_with(retry__infra=5)).kind == "start_run"
-    assert after(*rows, plan=patient).verdict == "NO_GO"
-    starts = [lost(10 * i, started_at=9_900.0 + i) for i in range(1, 4)]
-    eager = {"retry__infra": 5, "watch__restart_storm__starts": 3}
-    assert after(*starts, plan=plan_with(**eager)).verdict == "NO_GO"
-    short = plan_with(**eager, watch__restart_storm__within_s=50)
-    assert after(*starts, plan=short).kind == "start_run"
-
-
-def test_a_preflight_that_failed_is_no_start() -> None:
-    rows = [attempt("preflight_failed", "INCONCLUSIVE", launched=False) for _ in range(4)]
-    action = after(*rows, plan=plan_with(retry__infra=3))
-    assert (action.kind, action.verdict) == ("await_decision", "INCONCLUSIVE")
-
-
-def test_an_end_of_another_class_in_between_ends_the_count_of_failures() -> None:
-    action = after(lost(), lost(), attempt("halted", "INCONCLUSIVE"), lost(), lost())
-    assert action.kind == "start_run"
-
-
-def test_a_no_go_without_confirmations_finishes() -> None:
-    action = after(nan())
-    assert (action.kind, action.verdict, action.about) == ("finish", "NO_GO", "run_1")
 
 
 def test_a_failure_that_the_plan_does_not_confirm_is_no_go_at_once() -> None:
@@ -394,12 +304,6 @@ def test_what_confirmations_come_to(rows: list[Attempt], verdict: str, text: str
     assert text in found["reproduced"]
 
 
-def test_a_failure_that_was_not_reproduced_names_no_variable() -> None:
-    action = after(nan(), confirm("GO"), plan=CONFIRMING)
-    assert "NSA_" not in evidence_of(action)["reproduced"]
-    assert action.kind == "start_phase"
-
-
 def test_a_variant_that_passes_waits_for_a_person() -> None:
     action = after(nan(), confirm("NO_GO"), confirm("GO", NO_FLASH), plan=CONFIRMING)
     assert (action.kind, action.verdict) == ("await_approval", "CONDITIONAL_GO")
@@ -410,15 +314,6 @@ def test_variants_run_only_after_the_failure_was_reproduced_one_after_the_other(
     assert (action.kind, action.change) == ("start_run", NO_FLASH)
     action = after(nan(), confirm("NO_GO"), confirm("NO_GO", NO_FLASH), plan=CONFIRMING)
     assert (action.kind, action.change) == ("start_run", FLASH_ONLY)
-
-
-def test_a_confirmation_that_infrastructure_ended_is_made_again() -> None:
-    interrupted = lost(reason=RunReason.CONFIRM, change=NO_FLASH)
-    action = after(nan(), confirm("NO_GO"), interrupted, plan=CONFIRMING)
-    assert (action.kind, action.reason, action.change) == ("start_run", "confirm", NO_FLASH)
-    action = after(nan(), confirm("NO_GO"), interrupted, confirm("NO_GO", NO_FLASH),
-                   plan=CONFIRMING)  # fmt: skip
-    assert action.change == FLASH_ONLY
 
 
 def test_a_rerun_by_a_person_answers_what_its_confirmation_left_open() -> None:
@@ -450,21 +345,6 @@ def test_remedies_are_tried_while_the_plan_allows_and_then_no_more() -> None:
         "fp16_overflow",
     )
     assert after(sick, plan=plan_with(remedies=REMEDIES)).verdict == "NO_GO"
-
-
-@pytest.mark.parametrize("reason", AGAIN)
-def test_a_remedy_that_answered_nothing_makes_no_failure_forgotten(reason: str) -> None:
-    """A person runs the phase again without the patch: it failed once and passed once."""
-    plan = plan_with(remedies=REMEDIES, max_remedies=1)
-    sick = nan(diagnosis="fp16_overflow")
-    change = after(sick, plan=plan).change
-    unclear = attempt(verdict="INCONCLUSIVE", reason=RunReason.REMEDY, change=change)
-    assert after(sick, unclear, plan=plan).kind == "await_decision"
-    passed = attempt(reason=RunReason(reason), run="run_3")
-    action = after(sick, unclear, passed, plan=plan)
-    assert (action.verdict, action.about) == ("CONDITIONAL_GO", "run_3")
-    assert action.history is not None
-    assert [row.run for row in action.history.confirmations] == ["run_1", "run_3"]
 
 
 LONG = ours(confirm=CONFIRM)
@@ -503,31 +383,6 @@ def test_a_remedy_that_uncovers_another_known_failure_is_kept_within_the_plan_s_
     assert after(first, again, plan=ours(remedies=TWO, max_remedies=2)).verdict == "NO_GO"
 
 
-@pytest.mark.parametrize(
-    ("patch", "goes_on"),
-    [
-        ({"train": {"dtype": "bf16"}}, True),
-        ({"train": {"model": {"gradient_checkpointing": True}}}, True),
-        ({"workload": {"parallel": "fsdp"}}, True),
-        ({"train": {"model": {"seq_len": 128}}}, False),
-        ({"train": {"batch": {"global_seqs": 2}}}, False),
-    ],
-)
-def test_a_patch_under_which_no_checkpoint_fits_begins_at_step_1(
-    patch: dict[str, Any], goes_on: bool
-) -> None:
-    plan = ours(remedies={"out_of_memory": patch}, max_remedies=1)
-    action = after(died("out_of_memory", step=300), plan=plan)
-    assert (action.reason, action.resume) == ("remedy", goes_on)
-
-
-def test_an_imbalanced_run_that_its_gate_refused_is_answered_from_its_start() -> None:
-    remedy = {"imbalance": {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}}
-    refused = attempt("completed", "NO_GO", diagnosis="imbalance", step=1000)
-    action = after(refused, plan=ours(remedies=remedy, max_remedies=1))
-    assert (action.reason, action.resume) == ("remedy", False)
-
-
 def guarding(on_miss: str, due: str = "extended") -> list[OpenCondition]:
     row = Condition(id="s:c", text="", criterion="c", evidence_from="smoke", due=due,
                     on_miss=on_miss)  # fmt: skip
@@ -546,11 +401,6 @@ def test_a_missed_condition_acts_before_the_phase_that_it_guards(on_miss: str, k
     action = after(attempt(), conditions=guarding(on_miss))
     assert (action.kind, [row.state for row in action.missed]) == (kind, ["missed"])
     assert after(attempt(), conditions=guarding(on_miss, "production")).missed == ()
-
-
-def test_a_condition_due_at_the_end_is_missed_by_the_last_phase() -> None:
-    action = after(attempt(), phase="production", conditions=guarding("no_go", "end"))
-    assert (action.kind, len(action.missed)) == ("finish", 1)
 
 
 OVERRIDES = [
@@ -574,20 +424,3 @@ def test_an_override_acts_while_awaited_and_only_relabels_afterwards(
 def test_an_approval_starts_the_next_phase() -> None:
     action = decide_promotion(PLAN, "smoke")
     assert (action.kind, action.phase, action.reason) == ("start_phase", "extended", "first")
-
-
-def test_the_decision_s_verdict_is_the_one_that_judging_with_history_comes_to() -> None:
-    rules, facts = build_rules(order_of()), facts_of(record_of())
-    passed = build_attempt("run_2", RunReason.CONFIRM, facts, judge(facts, rules))
-    action = after(nan(), passed, plan=CONFIRMING)
-    found = judge(with_history(facts, action.history), rules)
-    assert (action.about, found.verdict) == ("run_2", action.verdict)
-    assert [row.criterion for row in found.conditions] == ["reproduced"]
-
-
-def test_a_run_that_has_not_ended_is_no_attempt() -> None:
-    rules = build_rules(None)
-    facts = build_facts(build_run_record(None, {}), rules)
-    judgement = judge(facts, rules)
-    with pytest.raises(ValueError, match="has not ended"):
-        build_attempt("run_1", RunReason.FIRST, facts, judgement)

@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.api import OverrideView, PhaseView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import PhaseState
-from gonogo.judge.course.standing import joined, phases_never_ran, summarise
+from gonogo.judge.course.standing import phases_never_ran, summarise
 
 
 def phase(name: str, state: str, verdict: str | None = None, *, ran: bool = True) -> PhaseView:
@@ -74,27 +74,3 @@ def test_nothing_is_summed_up_before_the_end_but_a_person_s_word() -> None:
     assert summarise(None, PASSED, [], finished=False) is None
     said = summarise(None, PASSED, [by_hand()], finished=False)
     assert said == "By hand: ann called smoke GO (me says); the evidence: NO_GO."
-
-
-def test_a_phase_that_was_cancelled_did_run_unless_nobody_had_taken_its_run() -> None:
-    phases = [phase("smoke", "skipped"), HALF[1]]
-    assert phases_never_ran(phases, {"smoke"}) == ["extended"]
-    assert phases_never_ran(phases, ()) == ["smoke", "extended"]
-
-
-def test_who_cancelled_what_was_judged_is_said_and_nobody_else_is() -> None:
-    rows = [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]]
-    said = summarise(
-        None, rows, [], finished=True, never_ran=["extended"], cancelled_by="ann: enough"
-    )
-    assert said == "It was cancelled by ann: enough. extended never ran."
-    ended = summarise(Verdict.GO, PASSED, [], finished=True, cancelled_by="ann: enough")
-    assert ended == "Every phase passed."
-
-
-@pytest.mark.parametrize(
-    ("names", "text"), [([], ""), (["a"], "a"), (["a", "b"], "a and b"),
-                        (["a", "b", "c"], "a, b and c")]
-)  # fmt: skip
-def test_names_are_joined_as_in_a_sentence(names: list[str], text: str) -> None:
-    assert joined(names) == text

@@ -47,11 +47,6 @@ def test_a_step_has_the_mean_of_the_samples_that_fall_in_it() -> None:
     assert of_one(samples, (2.0, 3.0), (0.0, 8.0)) == {1: 95.0, 2: pytest.approx(200 / 3)}
 
 
-def test_samples_whose_sum_no_double_holds_end_no_judging() -> None:
-    samples = [said(1.0, 1.5e308), said(2.0, 1.5e308)]
-    assert of_one(samples, (0.0, 3.0)) == {1: pytest.approx(1.5e308)}
-
-
 def test_a_step_without_a_sample_takes_the_latest_one_that_is_not_stale() -> None:
     samples = [said(1.0, 10.0), said(5.0, 90.0)]
     found = of_one(samples, (5.1, 5.9), (6.0, 20.0), (6.0, 20.1), (0.1, 0.9), (1.1, 1.9))

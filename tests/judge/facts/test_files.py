@@ -38,13 +38,6 @@ def test_a_file_begins_as_it_was_sealed(raw: bytes | None, holds: bool, tmp_path
     assert RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(TICKS)) is holds
 
 
-def test_of_a_file_that_is_longer_than_a_read_every_byte_is_sealed(tmp_path: Path) -> None:
-    raw = bytes(2**20) + b"end"
-    (tmp_path / "watch.jsonl").write_bytes(raw)
-    assert RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(raw))
-    assert not RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(raw[:-1] + b"x"))
-
-
 @pytest.mark.parametrize(
     ("seal", "raw", "named"),
     [
@@ -84,15 +77,6 @@ def test_device_samples_count_once_and_those_that_ticks_carry_are_looked_for(
     assert [(row.name, row.found) for row in files.unreadable] == [("devices.jsonl", "2 lines")]
 
 
-def test_without_devices_jsonl_all_that_ticks_carry_is_gone(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
-    assert read_devices(files, sample(1.0).digest()[:TOLD_BYTES]) == (None, 1)
-    assert files.unreadable == []
-    (tmp_path / "devices.jsonl").mkdir()
-    assert read_devices(files, b"") == (None, 0)
-    assert [row.found for row in files.unreadable] == ["Is a directory"]
-
-
 def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_named_once(
     tmp_path: Path,
 ) -> None:
@@ -107,10 +91,3 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
     assert [row.name for row in files.unreadable] == ["model.json", "exit_rank1.json"]
     assert {row.kind for row in files.unreadable} == {DoubtKind.UNREADABLE}
-
-
-def test_a_file_that_is_not_there_cannot_be_read_to_its_end(tmp_path: Path) -> None:
-    files = RunFiles(tmp_path)
-    assert not files.is_readable("watch.jsonl")
-    (tmp_path / "watch.jsonl").write_bytes(TICKS)
-    assert files.is_readable("watch.jsonl")

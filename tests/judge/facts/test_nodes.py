@@ -8,7 +8,7 @@ from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, PartSeals
 from gonogo.judge.facts.files import RunFiles, load_parts
 from gonogo.rundir import RunDir, file_seal, save_json
-from tests.judge.runs import SEAL, exit_record
+from tests.judge.runs import exit_record
 
 PART = NodeExit(node=1, host="h", boot_id="b", ended_at=1.0)
 
@@ -67,15 +67,3 @@ def test_a_follower_that_had_written_nothing_sealed_nothing(tmp_path: Path) -> N
     run_dir.node_watch(1).unlink()
     assert load_parts(files, known) == {1: PART}
     assert files.unreadable == []
-
-
-def test_a_name_that_is_no_node_is_told_by_how_it_begins_and_the_others_are_read(
-    tmp_path: Path,
-) -> None:
-    run_dir, files = directory(tmp_path), RunFiles(tmp_path)
-    known = sealed(run_dir)
-    assert known.nodes is not None
-    others = {"+0123456789abcdefg": PartSeals(exit=SEAL, watch=SEAL), **known.nodes}
-    both = known.model_copy(update={"nodes": others})
-    assert load_parts(files, both) == {1: PART}
-    assert [row.found for row in files.unreadable] == ["'+0123456789abcde' is no node"]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.records import RankExit
-from gonogo.judge.facts.record import load_order, load_run
-from gonogo.rundir import RunDir, save_json
+from gonogo.judge.facts.record import load_run
 from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
@@ -124,14 +122,6 @@ def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
     assert facts_of(load_run(folder)) == before
 
 
-def test_facts_hold_no_path_no_wall_time_and_no_bytes(copy_run: CopyRun) -> None:
-    folder = copy_run("stalled")
-    text = json.dumps(facts_of(load_run(folder)).wire())
-    assert str(folder) not in text
-    assert "17600" not in text  # every stamp of the example begins so
-    assert "iso" not in text
-
-
 @pytest.mark.parametrize("ordered", [True, False], ids=["folded", "without an order"])
 def test_a_clock_that_is_set_back_orders_no_process(ordered: bool, copy_run: CopyRun) -> None:
     """The second process began after the clock was set back."""
@@ -164,10 +154,3 @@ def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: Co
     steps = load_run(folder).ranks[0]
     assert len(steps.boots) == 2
     assert last not in steps.samples("loss")
-
-
-def test_an_order_may_be_read_alone(tmp_path: Path) -> None:
-    run_dir, order = RunDir(tmp_path), order_of()
-    assert load_order(run_dir) is None
-    save_json(tmp_path / "order.json", order.document())
-    assert load_order(run_dir) == order

@@ -28,7 +28,6 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence
 from gonogo.planning import reference
-from gonogo.planning.ordering import build_command_order
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
@@ -118,25 +117,6 @@ def test_what_disarms_an_order_is_a_condition_that_names_it(
     assert any(named in sentence(row) for row in found.weakened)
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"detectors": [row for row in NAMES if row != "frozen"]}, ["frozen does not watch"]),
-        ({"watch": Watch.model_validate({"disk": {"action": "warn"}})}, ["disk only warns"]),
-        ({"watch": Watch.model_validate({"divergence": {"action": "warn"}})}, []),
-        ({"preflight": list(WITHOUT_SERVICE), "command": ["python", "x.py"]}, []),
-    ],
-)
-def test_other_detectors_are_listed_and_change_no_verdict(
-    changes: dict[str, Any], named: list[str]
-) -> None:
-    rules = build_rules(
-        order_of().model_copy(update={"watch": Watch(), "allow_faults": False, **changes})
-    )
-    assert [sentence(row) for row in weaknesses(rules)] == named
-    assert conditions(rules) == []
-
-
 def test_every_check_is_required() -> None:
     assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS) - {"store"}
     assert set(CHECKS) == set(WITHOUT_SERVICE) - {"store"}
@@ -177,14 +157,6 @@ def test_a_failed_training_that_only_warned_is_a_condition(
     assert any("divergence (step 301, value 9.4, limit 4.5)" in text for text in told) is (
         verdict != "GO"
     )
-
-
-def test_a_name_makes_no_plan() -> None:
-    order = build_command_order(
-        ["a"], experiment="e", run="r", cwd="/", steps=9, preflight=WITHOUT_SERVICE, stall_s=9_000
-    )
-    named = build_rules(order.model_copy(update={"plan": "nightly"}))
-    assert conditions(named) == []
 
 
 @pytest.mark.parametrize(("path", "limit"), CEILINGS.items())

@@ -80,11 +80,6 @@ def test_a_process_that_waits_for_a_disk_has_the_time_of_its_section(section: st
     assert halts(look(AliveLost, [silent(section, 120.0), peer()], {}, processes=known)) == []
 
 
-@pytest.mark.parametrize("told", [{"done": True}, {"halt_seen": True}, {"labelled": False}])
-def test_a_rank_that_owes_no_line_is_not_silent(told: dict[str, Any]) -> None:
-    assert look(AliveLost, [silent("forward", 500.0, **told), peer()], {}) == []
-
-
 def test_a_rank_without_sections_is_lost_once_it_has_been_stopped() -> None:
     ranks = [silent(None, 500.0, labelled=False), peer()]
     assert halts(look(AliveLost, ranks, {}, processes=process(ProcessState.STOPPED, 61.0))) == [60]
@@ -102,15 +97,6 @@ def test_a_rank_that_speaks_again_is_forgiven_and_may_be_suspected_again() -> No
     assert found.halts == []
     rows = [f for f in found.of(Severity.SUSPECT) if f.detector == "alive_lost"]
     assert len(rows) == len({f.key for f in rows}) == 2
-
-
-def test_a_frozen_rank_is_found_and_named() -> None:
-    world = World(order_of(), alive_every_s=0.5).boot().steps(8)
-    world.open_step()
-    world.ranks[0].stopped = True
-    world.probe(0, "stopped")
-    world.hang(0, "data", 20.0)
-    assert watch(world).halted() == [("alive_lost", 0, "data")]
 
 
 def test_it_is_armed_by_a_rank_that_speaks_under_a_watcher() -> None:

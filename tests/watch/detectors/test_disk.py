@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.watch import armed
 from gonogo.watch.registry import cause_of
 from tests.watch.detectors.host import checkpoint, disk, host_order, tell
 from tests.watch.streams import Watched, World, watch
@@ -211,38 +210,6 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     assert bool(lie) is (checkpoints < free)
 
 
-@pytest.mark.parametrize(
-    ("free", "checkpoints", "cause", "left"),
-    [
-        (500.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "500 MB were free where the run writes"),
-        (64.0, 90_000.0, OutcomeCode.RESOURCE_LIMIT, "64 MB were free where the run writes"),
-        (0.5, 90_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
-        (0.5, 1_000.0, OutcomeCode.DISK_FULL, "0 MB were free where the run writes"),
-        (6_000.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
-        (500.0, 20.0, OutcomeCode.DISK_FULL, "20 MB were free where its checkpoints lie"),
-    ],
-    ids=[
-        "both have room",
-        "just enough for logs",
-        "logs have none",
-        "just enough for checkpoints",
-        "checkpoints have none",
-        "little and none",
-    ],
-)
-def test_a_run_directory_needs_no_room_for_checkpoints_that_lie_elsewhere(
-    free: float, checkpoints: float, cause: OutcomeCode, left: str
-) -> None:
-    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2, mb=1_000.0)])
-    world.steps(10)
-    tell(world, disk={**disk(free), "checkpoints_mb": checkpoints})
-    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
-    (halt,) = watch(world.steps(1)).halts
-    assert cause_of(halt) is cause
-    assert left in halt.text
-
-
 def test_a_write_that_the_watcher_was_refused_pages_whatever_room_there_is() -> None:
     """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
     refused = {"refused": True}
@@ -274,32 +241,6 @@ def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> No
     assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
 
 
-@pytest.mark.parametrize(
-    ("evaluating", "gives_back", "halts"),
-    [((0, 1), True, 0), ((0,), True, 0), ((0, 1), False, 1), ((), True, 1)],
-    ids=["all", "rank 0 for all", "room stays short", "nobody"],
-)
-def test_room_that_an_evaluation_takes_and_gives_back_is_no_shortage(
-    evaluating: tuple[int, ...], gives_back: bool, halts: int
-) -> None:
-    world = steps_with_room(9_000)
-    for rank in world.ranks:
-        if rank.rank in evaluating:
-            rank.enter("eval")
-    for _ in range(12):
-        for rank in world.ranks:
-            rank.spend(4.0)
-        tell(world, disk=disk(400))
-    tell(world, disk=disk(9_000 if gives_back else 400))
-    for rank in world.ranks:
-        if rank.rank in evaluating:
-            rank.enter(None)
-    for _ in range(3):
-        world.steps(5)
-        tell(world, disk=disk(9_000 if gives_back else 400))
-    assert len([f for f in watch(world).halts if f.detector == "disk"]) == halts
-
-
 def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
     world = World(host_order(steps=20)).boot().steps(10)
     tell(world, checkpoints=[checkpoint(10)])
@@ -329,23 +270,6 @@ def test_the_plan_sets_the_limits() -> None:
         (Severity.HALT, 2_000.0),
     ]
     assert {f.source for f in found} == {Source.PLAN}
-
-
-@pytest.mark.parametrize(
-    "payload",
-    [None, 7, "full", [], {}, {"free_mb": "x"}, {"free_mb": -1, "total_mb": 1}, {"free_mb": 0}],
-    ids=str,
-)
-def test_a_payload_that_cannot_be_read_is_no_observation(payload: object) -> None:
-    world = World(host_order()).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2)])
-    world.steps(1)
-    tell(world, disk=payload)
-    world.steps(20)
-    tell(world, disk=payload, checkpoints=payload)
-    seen = watch(world.steps(2))
-    assert seen.findings == []
-    assert armed(seen.state)["disk"]
 
 
 @given(st.lists(st.floats(5_000, 90_000), max_size=30))
@@ -413,10 +337,3 @@ def test_of_long_steps_the_next_write_is_at_most_two_away(
         world.pause(None, 6.0)
     tell(world, disk=disk(9_000.0))
     assert of_disk(watch(world.steps(1), interval_s=1.0)) == [("warn", 5_000.0), *halts]
-
-
-def test_a_long_refusal_is_shown_to_its_two_hundredth_letter() -> None:
-    world = World(host_order()).boot().steps(1)
-    world.ranks[0].say("error", type="OSError", text="Errno 30 " + "x" * 300)
-    (halt,) = watch(world.steps(1)).halts
-    assert halt.text.endswith("Errno 30 " + "x" * 191)

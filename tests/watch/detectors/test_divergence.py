@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gonogo.contract.finding import Severity, Source
-from gonogo.planning.source import bundled_plan
+from gonogo.contract.finding import Severity
 from gonogo.watch.detectors.loss import Divergence
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import order_of
@@ -85,44 +84,9 @@ def test_a_loss_that_does_not_stay_up_never_halts(loss: Loss) -> None:
     assert run(loss, 900).halts == []
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_a_spike_that_recovers_again_and_again_never_halts(seed: int) -> None:
-    dice = random.Random(seed)
-    spike = 0.0
-
-    def loss(number: int) -> float:
-        nonlocal spike
-        spike = dice.uniform(0.3, 3.0) if dice.random() < 0.005 else 0.9 * spike
-        return 3.0 + spike + dice.gauss(0.0, 0.05)
-
-    assert run(loss, 3000).halts == []
-
-
-@pytest.mark.parametrize(("count", "warnings"), [(4, 0), (5, 1), (40, 1)])
-def test_five_of_eight_spikes_warn_once(count: int, warnings: int) -> None:
-    fed = run(noisy(jump(4.0, 300, 300 + count)), 600)
-    assert [row.text.endswith(f"the last is {row.value:.4g}") for row in fed.of(WARN)] == (
-        [True] * warnings
-    )
-    assert fed.halts == []
-
-
-def test_the_limit_is_the_default_or_the_plans() -> None:
-    (usual,) = run(jump(1.0), 600).halts
-    assert (usual.threshold, usual.source) == (pytest.approx(0.3), Source.DEFAULT)
-    (plan,) = run(jump(1.0), 600, above=0.7).halts
-    assert (plan.threshold, plan.source) == (pytest.approx(0.7), Source.PLAN)
-
-
 def test_fifty_steps_halt_and_not_forty_nine() -> None:
     assert run(jump(10.0), 349).halts == []
     assert [halt.step for halt in run(jump(10.0), 600).halts] == [350]
-
-
-def test_the_plan_of_the_demo_finds_a_divergence_within_its_forty_steps() -> None:
-    demo = {k: v for k, v in bundled_plan("demo")["watch"]["divergence"].items() if k != "action"}
-    assert run(lambda n: 5.5 if n < 20 else 8.5, 40, **demo).halts
-    assert run(noisy(lambda n: 5.5 - 0.02 * n), 40, **demo).halts == []
 
 
 def test_a_restart_counts_losses_anew_and_keeps_the_best() -> None:
@@ -142,11 +106,6 @@ def test_it_is_armed_after_enough_losses_and_near_tells_the_height() -> None:
     near = late.detector.near(late.own, late.view, 0.0)
     assert near.limit == pytest.approx(0.3)
     assert 0.1 < (near.value or 0.0) < 0.5
-
-
-def test_a_saved_state_continues_as_the_whole() -> None:
-    made = ran(noisy(jump(4.0, 300, 330)), 500)
-    assert feed(Divergence, made, saved_every=7).findings == feed(Divergence, made).findings
 
 
 def plain(losses: list[float], **watch: object) -> list[int | None]:

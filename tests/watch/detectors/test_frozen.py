@@ -74,10 +74,3 @@ def test_it_is_armed_by_a_number_and_near_counts_steps() -> None:
     fed = run(lambda n: 4.2, moving, 12)
     near = fed.detector.near(fed.own, fed.view, 0.0)
     assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 12.0, 40.0)
-
-
-def test_a_saved_state_continues_as_the_whole() -> None:
-    made = Ran(order=order_of({}), ranks=1)
-    for number in range(1, 120):
-        made.step(loss=moving(min(number, 40)), grad_norm=moving(number))
-    assert feed(Frozen, made, saved_every=7).findings == feed(Frozen, made).findings

@@ -84,17 +84,3 @@ def test_without_statistics_it_is_blind_and_says_so() -> None:
     fed = looks((510, 560), **ALL)
     near = fed.detector.near(fed.own, fed.view, 0.0)
     assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 2.0, 3.0)
-
-
-def test_a_saved_state_continues_as_the_whole() -> None:
-    ran = Ran(ranks=1).many(500).many(120, **ALL)
-    assert feed(GateCollapse, ran, saved_every=9).findings == feed(GateCollapse, ran).findings
-
-
-@pytest.mark.parametrize(("entry", "is_told"), [("nsa.train", True), ("train.py", False)])
-def test_that_no_gates_were_seen_is_told_of_nsa_train_alone(entry: str, is_told: bool) -> None:
-    ran = Ran(order=order_of({}, entry=entry), ranks=2)
-    ran.step()
-    fed = feed(GateCollapse, ran)
-    told = fed.detector.missing(fed.own, fed.view)
-    assert (told is not None) == is_told

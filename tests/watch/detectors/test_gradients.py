@@ -46,21 +46,6 @@ def test_it_halts_exactly_where_three_zeros_follow_a_norm(norms: list[float | No
     assert bool(run(norms).halts) is ("000" in text)
 
 
-@pytest.mark.parametrize(
-    ("spikes", "warnings"), [([30.0] * 4, 0), ([30.0] * 5, 1), ([19.0] * 8, 0), ([30.0] * 20, 1)]
-)
-def test_five_of_eight_spikes_warn(spikes: list[float], warnings: int) -> None:
-    fed = run([1.0] * 128 + spikes + [1.0] * 20)
-    assert (len(fed.of(WARN)), fed.halts) == (warnings, [])
-
-
-@pytest.mark.parametrize(("free", "warnings"), [(24, 1), (25, 0)])
-def test_steps_that_are_nearly_all_clipped_warn(free: int, warnings: int) -> None:
-    norms: list[float | None] = [0.5] * free + [2.0] * (500 - free)
-    assert len(run(norms, clip=1.0).of(WARN)) == warnings
-    assert run(norms).findings == []
-
-
 def test_skipped_steps_have_no_norm_and_a_restart_counts_anew() -> None:
     made = Ran(order=order_of({}), ranks=1).step(grad_norm=1.0)
     made.many(5, grad_norm=0.0, skipped=True).many(2, grad_norm=0.0).back_to(2)
@@ -76,11 +61,3 @@ def test_it_is_armed_by_a_norm_and_near_counts_zeros() -> None:
     fed = run([1.0, 0.0, 0.0])
     near = fed.detector.near(fed.own, fed.view, 0.0)
     assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 2.0, 3.0)
-
-
-def test_a_saved_state_continues_as_the_whole() -> None:
-    made = Ran(order=order_of({}), ranks=1).many(130, grad_norm=1.0)
-    made.many(7, grad_norm=30.0).many(4, grad_norm=0.0)
-    whole = feed(Gradients, made).findings
-    assert [row.severity for row in whole] == [WARN, HALT]
-    assert feed(Gradients, made, saved_every=3).findings == whole

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Act, Severity
-from gonogo.contract.outcome import Detector, OutcomeClass, OutcomeCode, code_of
-from gonogo.watch import armed, dump_state, load_state
+from gonogo.contract.outcome import Detector
+from gonogo.watch import armed, dump_state
 from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS, DeviceRows
 from tests.watch.detectors.devices import Fold, burst, device_order, sample
 from tests.watch.streams import T0
@@ -139,20 +136,6 @@ def test_the_same_samples_twice_change_nothing() -> None:
     assert dump_state(fold.state)["own"]["hardware"] == before
 
 
-ODD = st.one_of(
-    st.none(), st.text(max_size=3), st.integers(), st.floats(), st.lists(st.none(), max_size=2),
-    st.dictionaries(st.sampled_from(["uuid", "mono", "ts", "xids"]), st.none(), max_size=4),
-)  # fmt: skip
-
-
-@settings(max_examples=40)
-@given(payload=st.one_of(ODD, st.lists(ODD, max_size=4)))
-def test_a_payload_that_is_none_finds_nothing_and_breaks_nothing(payload: Any) -> None:
-    fold = Fold()
-    assert fold.tick({"devices": payload}) == []
-    assert len(fold.devices([sample(T0, 0, xids=[79])])) == 1
-
-
 UNREADABLE = dict.fromkeys(
     [
         "util", "mem_used_mb", "mem_total_mb", "sm_clock_mhz", "power_w", "temp_c", "throttle",
@@ -175,24 +158,6 @@ def test_unreadable_devices_never_halt_and_never_arm_what_needs_a_reading(
     assert (on[Detector.IMBALANCE], on[Detector.MEMORY_LIMIT]) == (False, False)
 
 
-def test_a_snapshot_goes_on_as_the_whole_does() -> None:
-    fold = throttled([["hw_slowdown"]] * 8)
-    again = copy.copy(fold)
-    again.state = load_state(fold.state.run.order, dump_state(fold.state))
-    again.findings = []
-    for number in range(8, 16):
-        row = sample(T0 + 5.0 * number, 1, throttle=["hw_slowdown"], ecc_uncorrected=number // 12)
-        assert fold.devices([row], after_s=5.0) == again.devices([row], after_s=5.0)
-    assert len(fold.findings) == 2
-
-
-def test_a_fault_of_hardware_is_infrastructures_and_is_retried() -> None:
-    from gonogo.contract.outcome import CLASS_OF
-
-    assert code_of(Detector.HARDWARE) is OutcomeCode.HARDWARE
-    assert CLASS_OF[OutcomeCode.HARDWARE] is OutcomeClass.INFRA
-
-
 @pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
 def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
     fold = throttled([["hw_slowdown"]] * 6, every_s)
@@ -206,17 +171,6 @@ def test_throttling_adds_up_where_samples_come_in_bursts(reason: str) -> None:
     for number in range(3):
         fold.devices(burst(1, T0 + 30.0 * number, [{"throttle": [reason]}] * 6))
     assert fold.said() == [("hardware", "warn", 1)] * (reason in SLOWDOWNS)
-
-
-def test_a_host_that_booted_anew_is_heard_although_its_clock_began_again() -> None:
-    fold = Fold()
-    for number, (own_s, reasons) in enumerate(
-        [(9_000.0, ["hw_slowdown"]), (20.0, ["hw_slowdown"])]
-    ):
-        row = sample(T0 + 60.0 * number, 1, own_mono=own_s, throttle=reasons, xids=[])
-        assert fold.devices([row]) == []
-    fold.devices([sample(T0 + 120.0, 1, own_mono=25.0, xids=[79])])
-    assert fold.said() == [("hardware", "halt", 1)]
 
 
 def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
@@ -249,10 +203,3 @@ def test_a_reading_that_cannot_be_is_unknown(
     told = {"uuid": "a", "ts": 1.0, "mono": 2.0, "rank": 0}
     rows.take([DeviceSample(**told, util=util, mem_used_mb=memory_mb)])
     assert [(row.util, row.mem_used_mb) for row in rows] == kept
-
-
-def test_a_reading_that_repeats_its_hosts_clock_says_nothing_of_the_time_between() -> None:
-    fold = Fold(device_order({"hardware": {"throttled_s": 8}}))
-    for mono, own_mono in ((0.0, 100.0), (5.0, 105.0), (6.0, 105.0), (9.0, 109.0)):
-        row = sample(T0 + mono, 0, throttle=["hw_slowdown"], own_mono=own_mono)
-        assert fold.devices([row], after_s=1.0) == []

@@ -245,11 +245,6 @@ def test_what_is_counted_and_what_halts_is_held_against_none() -> None:
     }
 
 
-def test_lines_that_are_there_say_nothing() -> None:
-    whole = {0: LineRecord(boot="boot", boots={"boot": BootLines(first=1, top=80)})}
-    assert look(Hygiene, [standing("forward", for_s=1.0)], lines=whole) == []
-
-
 @pytest.mark.parametrize(
     ("count", "for_s", "opened", "warns"),
     [
@@ -305,9 +300,3 @@ def test_a_wall_clock_is_wrong_by_receipt_and_by_the_clock_that_is_shared(
 
 def test_a_line_that_is_right_begins_anew() -> None:
     assert off(([(9.0, 0.0)] * 19 + [(0.0, 0.0)]) * 3) == []
-
-
-def test_lines_of_another_host_that_are_read_in_blocks_are_no_wrong_clock() -> None:
-    """Fifty lines in each block, of which the first waited longest."""
-    waits = [0.37 * (50 - number % 50) for number in range(1, 2001)]
-    assert off([(-waited_s, waited_s) for waited_s in waits], apart_s=-9_000.0, block=50) == []

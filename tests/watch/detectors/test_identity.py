@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Severity, Source
+from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.watch import identity_ok
 from tests.watch.streams import IDENTITY, Watched, World, order_of, watch
@@ -177,23 +177,6 @@ def test_a_boot_line_that_comes_late_is_still_judged() -> None:
         rank.lines[0], rank.lines[1] = rank.lines[1], rank.lines[0]
     found = watch(world, shuffle=lambda lines: lines[::-1])
     assert found.named(Severity.HALT) == {"identity"}
-
-
-def test_what_differs_is_told_by_its_own_name_and_digests_are_cut_short() -> None:
-    (halt,) = booted({"config_digest": "d" * 64, "dim": 128}).halts
-    assert halt.text.index("dim 128") < halt.text.index("config_digest dddddddddddd…")
-    assert halt.source is Source.PLAN
-    warnings = booted({"params": None}).of(Severity.WARN)
-    assert [(warn.rank, warn.source) for warn in warnings] == [
-        (0, Source.DEFAULT),
-        (1, Source.DEFAULT),
-    ]
-
-
-def test_a_value_is_told_with_four_hundred_characters() -> None:
-    identity = IDENTITY.model_copy(update={"dataset": "a"})
-    (halt,) = booted({"dataset": "b" * 500}, identity=identity).halts
-    assert f"dataset {'b' * 400}, " in halt.text
 
 
 def test_peers_have_exactly_as_many_parameters() -> None:

@@ -1,13 +1,8 @@
 """D17: steps that wait for data are found; single stalls, however long, are not."""
 
-import random
-
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity, Source
-from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.speed import Fetch, Loader, share_of
 from gonogo.watch.view import Run
 from tests.watch.steps import Ran, feed
@@ -43,33 +38,6 @@ def test_a_starving_run_is_warned_of_and_halted_after_300_seconds() -> None:
 )
 def test_the_edges_of_both_shares(share: float, found: list[Severity]) -> None:
     assert [f.severity for f in feed(Loader, starve(Ran(), 500, share)).findings] == found
-
-
-def test_before_300_seconds_nothing_halts() -> None:
-    """Looks come every eight steps: the first at the 64th timed step, the halt 304 s later."""
-    assert feed(Loader, starve(Ran(), 64 + 303, 0.9)).halts == []
-    assert [f.step for f in feed(Loader, starve(Ran(), 64 + 304, 0.9)).halts] == [368]
-
-
-@pytest.mark.parametrize("step_s", [0.05, 1.0, 2.4, 25.0, 108.0])
-@pytest.mark.parametrize("stalls", [1, 3])
-def test_stalls_of_minutes_are_no_starvation(step_s: float, stalls: int) -> None:
-    ran = Ran()
-    for number in range(1, 400):
-        stalled = number in (100, 101, 103)[:stalls]
-        ran.step(dt_s=step_s + 280.0 * stalled, dt_fetch_s=0.001 + 280.0 * stalled)
-    fed = feed(Loader, ran)
-    assert fed.halts == []
-    if stalls == 1:
-        assert fed.findings == []
-
-
-def test_a_loader_that_stalls_every_tenth_step_starves_the_run() -> None:
-    ran = Ran()
-    for number in range(1, 400):
-        late = number % 10 == 0
-        ran.step(dt_s=1.0 + 60.0 * late, dt_fetch_s=60.0 * late)
-    assert len(feed(Loader, ran).halts) == 1
 
 
 def test_after_a_recovery_starving_has_to_last_anew() -> None:
@@ -110,36 +78,10 @@ def test_long_steps_need_sixteen_and_not_sixty_four() -> None:
     assert [f.step for f in feed(Loader, starve(Ran(), 25, 0.7, 60.0)).findings] == [16, 21]
 
 
-def test_a_step_that_nobody_timed_counts_for_nothing() -> None:
-    ran = Ran(ranks=2)
-    for _ in range(400):
-        ran.step(dt_s=[1.0, None], dt_fetch_s=0.9).step(dt_s=0.0, dt_fetch_s=0.9)
-    fed = feed(Loader, ran)
-    assert fed.findings == []
-    assert fed.missing is not None
-
-
 def test_more_fetching_than_step_is_the_whole_step_and_less_than_none_is_none() -> None:
     fed = feed(Loader, Ran().many(80, dt_fetch_s=50.0))
     assert fed.findings[0].value == pytest.approx(1.0)
     assert feed(Loader, Ran().many(80, dt_fetch_s=-50.0)).findings == []
-
-
-def test_of_a_run_of_one_step_it_says_that_no_step_could_be_timed() -> None:
-    fed = feed(Loader, Ran().step(dt_fetch_s=0.1))
-    assert fed.missing is not None
-
-
-def test_it_says_when_no_fetch_time_was_told() -> None:
-    fed = feed(Loader, Ran().many(100, loss=1.0))
-    assert not fed.armed
-    assert fed.missing is not None
-    assert "not observed" in fed.missing
-    assert feed(Loader, Ran()).missing is None
-    assert not feed(Loader, starve(Ran(), 63, 0.0)).armed
-    told = feed(Loader, starve(Ran(), 64, 0.0))
-    assert told.armed
-    assert told.missing is None
 
 
 def test_a_restart_or_another_set_of_ranks_begins_anew() -> None:
@@ -148,54 +90,6 @@ def test_a_restart_or_another_set_of_ranks_begins_anew() -> None:
     ran = starve(Ran(), 60, 0.9)
     ran.ranks = 1
     assert feed(Loader, starve(ran, 60, 0.9)).findings == []
-
-
-def test_the_demo_plan_finds_a_starved_run_within_its_forty_steps() -> None:
-    order = order_of({"loader": bundled_plan("demo")["watch"]["loader"]})
-    ran = starve(Ran(order=order), 9, 0.005, 0.4)
-    fed = feed(Loader, starve(ran, 30, 0.7, 1.3))
-    assert len(fed.halts) == 1
-    assert (fed.halts[0].step or 99) <= 24
-    assert fed.halts[0].threshold == 0.60
-
-
-def test_a_healthy_demo_with_a_slow_loader_now_and_then_is_left_alone() -> None:
-    order = order_of({"loader": bundled_plan("demo")["watch"]["loader"]})
-    ran = Ran(order=order)
-    for number in range(1, 61):
-        late = number % 8 == 0
-        ran.step(dt_s=0.6 + 8.0 * late, dt_fetch_s=0.01 + 8.0 * late)
-    assert feed(Loader, ran).findings == []
-
-
-def test_a_saved_state_goes_on_as_the_whole() -> None:
-    ran = starve(starve(Ran(), 90, 0.1), 400, 0.8)
-    whole = feed(Loader, ran).findings
-    assert len(whole) == 2
-    assert feed(Loader, ran, saved_every=17).findings == whole
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 10**9), st.sampled_from([0.05, 1.0, 2.4, 25.0]), st.integers(1, 4))
-def test_heavy_tails_never_halt(seed: int, step_s: float, ranks: int) -> None:
-    dice, ran = random.Random(seed), Ran(ranks=ranks)
-    for _ in range(500):
-        fetches = [dice.expovariate(200.0) for _ in range(ranks)]
-        if dice.random() < 1 / 50:
-            fetches[dice.randrange(ranks)] += min(250.0, 2.0 * dice.paretovariate(1.5))
-        took_s = step_s * dice.lognormvariate(0, 0.25) + max(fetches)
-        ran.step(dt_s=took_s, each=[{"dt_fetch_s": fetch_s} for fetch_s in fetches])
-    assert feed(Loader, ran).halts == []
-
-
-@settings(max_examples=8, deadline=None)
-@given(st.integers(0, 10**9), st.floats(0.68, 0.99), st.sampled_from([0.5, 2.4, 25.0]))
-def test_every_starved_run_is_halted(seed: int, share: float, step_s: float) -> None:
-    dice, ran = random.Random(seed), Ran(ranks=1)
-    for _ in range(900):
-        own_s = step_s * dice.lognormvariate(0, 0.1)
-        ran.step(dt_s=own_s / (1.0 - share), dt_fetch_s=own_s * share / (1.0 - share))
-    assert len(feed(Loader, ran).halts) == 1
 
 
 @pytest.mark.parametrize("ranks", [2, 8])

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
@@ -37,13 +34,6 @@ from tests.watch.streams import (
 )
 
 DEMO = bundled_plan("demo")["watch"]
-HEALTHY_DEMO = (
-    [598.9, 650.3, 659.3, 662.3, 662.4, 662.4, 663.4, 663.4, 663.4, 663.4, 665.2, 665.2, 665.2]
-    + [665.2, 665.3, 667.0, 667.0, 667.0, 667.0, 667.0, 669.2, 669.3, 669.3, 669.3]
-    + [669.8] * 8
-    + [671.0] * 8
-)
-"""Resident MB of rank 0 in the demo's smoke phase, as recorded."""
 DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 3_000.0}
 
 
@@ -79,37 +69,10 @@ def of_rank(leaky: int, slope: float, base: float = 1_000.0) -> Callable[[int, i
     return lambda rank, step: base + (slope * step if rank == leaky else 0.0)
 
 
-def test_a_leak_that_hits_the_limit_warns_with_the_time_that_is_left() -> None:
-    world = World(order()).boot()
-    tell(world, host_memory=memory(4_000, 12_000))
-    seen = watch(grow(world, 120, of_rank(1, 5.0)), stop_at_halt=False)
-    (warning,) = leaks(seen)
-    assert (warning.rank, warning.act) == (1, None)
-    assert warning.value == pytest.approx(8_000 / 5.0 * 0.51, rel=0.05)
-    assert "rank 1 grows by 5 MB a step" in warning.text
-
-
 def test_a_leak_that_the_last_step_comes_before_is_none() -> None:
     world = World(order(steps=400)).boot()
     tell(world, host_memory=memory(4_000, 12_000))
     assert watch(grow(world, 200, of_rank(1, 5.0)), stop_at_halt=False).findings == []
-
-
-def test_under_an_hour_it_halts_at_the_next_checkpoint() -> None:
-    world = World(order()).boot()
-    tell(world, host_memory=memory(4_000, 4_900))
-    (halt,) = watch(grow(world, 120, of_rank(0, 10.0))).halts
-    assert (halt.detector, halt.rank, halt.act) == ("memory_leak", 0, Act.AT_CHECKPOINT)
-    assert (halt.threshold, halt.source) == (3600.0, Source.DEFAULT)
-    assert halt.value is not None
-    assert halt.value < 300
-
-
-def test_over_an_hour_it_only_warns() -> None:
-    world = World(order(steps=20_000)).boot()
-    tell(world, host_memory=memory(4_000, 12_000))
-    seen = watch(grow(world, 150, of_rank(0, 1.0), step_s=1.0), stop_at_halt=False)
-    assert (len(leaks(seen)), seen.halts) == (1, [])
 
 
 def test_without_a_limit_nothing_is_found_and_it_says_so() -> None:
@@ -118,30 +81,6 @@ def test_without_a_limit_nothing_is_found_and_it_says_so() -> None:
     assert seen.findings == []
     assert not armed(seen.state)["memory_leak"]
     assert any("how much host memory" in str(row.found) for row in not_observed(seen.state))
-
-
-def test_it_is_armed_once_samples_and_a_limit_are_there() -> None:
-    world = World(order()).boot()
-    tell(world, host_memory=memory(4_000, 12_000))
-    assert not armed(watch(grow(world, 60, of_rank(0, 0.0))).state)["memory_leak"]
-    assert armed(watch(grow(world, 40, of_rank(0, 0.0))).state)["memory_leak"]
-
-
-def test_ranks_that_leak_alike_share_what_is_left_and_none_is_named() -> None:
-    world = World(order(world_size=4)).boot()
-    tell(world, host_memory=memory(4_000, 4_600))
-    seen = watch(grow(world, 100, lambda rank, step: 1_000 + 2.0 * step))
-    (halt,) = seen.halts
-    assert halt.rank is None
-    assert halt.value == pytest.approx(600 / (4 * 2.0) * 0.51, rel=0.05)
-
-
-def test_the_plans_own_limit_is_one_ranks() -> None:
-    watch_set = {"memory_leak": {"limit_mb": 2_000}}
-    world = grow(World(order(watch_set)).boot(), 120, of_rank(1, 8.0))
-    (halt,) = watch(world).halts
-    assert (halt.rank, halt.source) == (1, Source.PLAN)
-    assert "hits 2000 MB" in halt.text
 
 
 @pytest.mark.parametrize("plan", [True, False], ids=["plan's limit", "the device's memory"])
@@ -184,71 +123,6 @@ def test_a_rank_that_dies_while_a_leak_waits_for_its_checkpoint_is_a_finding(
     world.probe(0, "dead", signal=9)
     world.ranks[0].spend(5.0)
     assert len(watch(world, stop_at_halt=False).halts) == 2
-
-
-def test_a_healthy_demo_whose_caches_fill_up_is_silent() -> None:
-    world = World(host_order(DEMO)).boot()
-    tell(world, host_memory=memory(4_000, 12_000))
-    grow(world, 40, lambda rank, step: HEALTHY_DEMO[step - 1])
-    assert watch(world).findings == []
-
-
-@pytest.mark.parametrize("base", [-250.0, 0.0, 300.0, 1_000.0, 2_500.0], ids=str)
-def test_the_demos_leak_is_found_in_its_forty_steps(base: float) -> None:
-    """`leak:rank=0,mb_per_step=50,from=10`, on machines where torch takes more memory or less."""
-    world = World(host_order(DEMO)).boot()
-
-    def mb(rank: int, step: int) -> float:
-        leaked = 50.0 * max(0, step - 9) if rank == 0 else 0.0
-        return base + HEALTHY_DEMO[step - 1] + leaked
-
-    seen = watch(grow(world, 40, mb))
-    (halt,) = seen.halts
-    assert (halt.detector, halt.rank, halt.act) == ("memory_leak", 0, Act.AT_CHECKPOINT)
-    assert halt.step is not None
-    assert halt.step <= 24
-
-
-@pytest.mark.parametrize(("fills", "halts"), [(120, 0), (1_000, 1)], ids=["a cache", "a leak"])
-def test_what_rises_halts_once_no_more_is_left_than_it_has_risen(fills: int, halts: int) -> None:
-    """A loader's processes touch their copy of an index all through the first epoch."""
-    world = World(order({"memory_leak": {"limit_mb": 3_500}}, steps=20_000)).boot()
-    grow(world, 340, lambda rank, step: 1_000.0 + 5.0 * rank * min(step, fills), step_s=2.0)
-    seen = watch(world, interval_s=1.0, stop_at_halt=False)
-    assert (len(leaks(seen)), len(seen.halts)) == (1, halts)
-
-
-@pytest.mark.parametrize("kind", ["jitter", "saw", "jumps", "fills"])
-def test_healthy_memory_of_many_kinds_never_halts(kind: str) -> None:
-    rng = random.Random(kind)
-    jump_at = rng.randint(5, 190)
-
-    def mb(rank: int, step: int) -> float:
-        base = 3_000 + 100 * rank + rng.gauss(0, 20)
-        if kind == "saw":
-            return base + 400 * (step % 40) / 40
-        if kind == "jumps":
-            return base + (800 if step >= jump_at else 0)
-        if kind == "fills":
-            return base + 1_500 * (1 - 0.93**step)
-        return base
-
-    world = World(order(steps=100_000)).boot()
-    tell(world, host_memory=memory(20_000, 32_000))
-    assert leaks(watch(grow(world, 200, mb), interval_s=1.0), Severity.HALT) == []
-
-
-@given(slope=st.floats(4.0, 40.0), sigma=st.floats(0.0, 30.0), seed=st.integers(0, 99))
-@settings(max_examples=8, deadline=None)
-def test_a_real_leak_is_found_through_noise(slope: float, sigma: float, seed: int) -> None:
-    rng = random.Random(seed)
-    world = World(order(steps=20_000)).boot()
-    tell(world, host_memory=memory(4_000, 4_000 + 100 * slope))
-    seen = watch(
-        grow(world, 150, lambda rank, step: 2_000 + slope * step * rank + rng.gauss(0, sigma)),
-        interval_s=1.0,
-    )
-    assert [(halt.detector, halt.rank) for halt in seen.halts] == [("memory_leak", 1)]
 
 
 @pytest.mark.parametrize(
@@ -403,13 +277,6 @@ def test_a_host_that_does_not_say_how_much_it_has_limits_nothing() -> None:
     assert grown.found == []
     assert not grown.detector.armed(grown.own, grown.view)
     assert grown.detector.missing(grown.own, grown.view) is not None
-
-
-def test_memory_that_is_no_amount_is_no_sample() -> None:
-    grown = Grown()
-    for mb in (0.0, -1.0, math.inf, math.nan, None, 0.5, 1.0):
-        grown.step(mb)
-    assert grown.own.series["host"][0].number == 2
 
 
 @pytest.mark.parametrize(

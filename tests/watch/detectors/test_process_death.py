@@ -4,11 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from gonogo.contract.doubt import DoubtKind
-from gonogo.contract.finding import Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
-from gonogo.watch import armed, not_observed, start
+from gonogo.watch import armed, start
 from tests.watch.detectors.host import disk, host_order, tell
 from tests.watch.streams import EPOCH, T0, World, every, order_of, watch
 
@@ -164,12 +162,6 @@ def test_the_last_step_and_exit_zero_without_done_is_a_normal_end() -> None:
     assert watch(world).findings == []
 
 
-def test_the_last_step_and_another_exit_code_is_a_death() -> None:
-    world = World(order_of(steps=5)).boot().steps(5)
-    world.probe(1, "dead", code=1)
-    assert watch(world).halted() == [("process_death", 1, None)]
-
-
 def test_a_rank_that_failed_after_done_is_no_finding() -> None:
     world = World(order_of(steps=5)).boot().steps(5).finish()
     world.probe(1, "dead", signal=6)
@@ -184,14 +176,6 @@ def test_a_rank_that_obeyed_a_halt_may_end_with_another_code() -> None:
     world.probe(1, "dead", code=3)
     world.ranks[0].spend(2.0)
     assert watch(world).findings == []
-
-
-def test_a_death_before_any_line_is_found() -> None:
-    world = World(order_of())
-    world.alive()
-    world.ranks[0].mono += 1.0
-    world.probe(1, "dead", code=1, exit_at=EPOCH)
-    assert watch(world).halted() == [("process_death", 1, None)]
 
 
 def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
@@ -324,13 +308,6 @@ def test_a_stamp_that_comes_late_still_explains() -> None:
     assert finding.value == 5
 
 
-def test_deaths_after_a_halt_are_no_second_finding() -> None:
-    world = World(order_of(), loss=lambda step: "NaN" if step == 5 else 5.0).boot().steps(6)
-    world.probe(1, "dead", signal=9)
-    found = watch(world, stop_at_halt=False)
-    assert found.named(Severity.HALT) == {"non_finite"}
-
-
 def test_a_death_with_a_stamp_is_a_fact_on_a_late_tick_too() -> None:
     world = running()
     world.probe(1, "dead", signal=9)
@@ -344,11 +321,6 @@ def test_it_is_armed_by_the_first_probe() -> None:
     agent_only = World(order_of())
     agent_only.probes.append((T0, {"agent": {"pid": 99, "state": "alive"}}))
     assert armed(watch(agent_only).state)[Detector.PROCESS_DEATH]
-
-
-def test_without_a_watcher_it_is_said_to_see_nothing() -> None:
-    doubts = not_observed(start(order_of(), watched=False))
-    assert "process_death" in {row.name for row in doubts if row.kind is DoubtKind.DETECTOR_BLIND}
 
 
 def commanded(world_size: int, steps: int = 7) -> World:

@@ -7,9 +7,8 @@ import os
 import random
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -22,14 +21,11 @@ from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise.given_up import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
 from gonogo.supervise.processes import boot_id, load_stat
-from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from worker.claims import launching, loop
+from worker.claims import launching
 from worker.claims.claimer import SEND_AGAIN_S, SETTLE_S, Claimer
-from worker.claims.ending import end_and_ship
 from worker.claims.launching import make_room
-from worker.claims.loop import StopSignal, make_rounds
 from worker.host.claim_secrets import ClaimSecrets, mark_machine
 from worker.host.open_runs import OpenRun
 from worker.host.probe import Probe, ProbeStore
@@ -100,15 +96,6 @@ def test_without_a_key_nothing_is_asked_and_with_one_it_is(
     assert desk.run_round() == []
     assert plane.calls == 0
     (desk.settings.home / "worker_key").write_text(KEY)
-    desk.run_round()
-    assert len(plane.claims) == 1
-
-
-def test_a_key_that_is_refused_is_read_again(desk: Claimer, plane: FakeControlPlane) -> None:
-    plane.key = "renewed"
-    desk.run_round()
-    assert plane.claims == []
-    (desk.settings.home / "worker_key").write_text("renewed")
     desk.run_round()
     assert len(plane.claims) == 1
 
@@ -329,51 +316,6 @@ def test_an_unfit_host_takes_nothing_for_a_while_each_time_longer(
         assert plane.claims[before].free == free
 
 
-def test_a_run_that_lacks_its_checkpoint_says_nothing_of_the_host(
-    desk: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lacks = Check(id="resume", outcome=CheckOutcome.FAIL, text="there is no checkpoint")
-    record = Preflight(passed=False, checks=[lacks], unfit={"GPU-a": "900 MB in use"})
-    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: record)
-    plane.orders.append(make_order())
-    desk.run_round()
-    assert plane.claims[-1].free == ["cpu:0"]
-    assert list(load_quarantines(desk.settings.home, 51.0)) == ["GPU-a"]
-
-
-def test_a_directory_that_cannot_be_read_holds_no_other_run_back(
-    desk: Claimer, plane: FakeControlPlane
-) -> None:
-    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
-    for order in (strange, well):
-        ended(desk, order)
-    plane.runs[well.run] = RunStore(token=1)
-    (desk.settings.runs / strange.run / "keeper.json").mkdir()
-    desk.run_round()
-    assert plane.runs[well.run].events()[-1] == "end"
-    assert plane.claims[-1].active == [strange.run]
-
-
-def test_a_run_that_cannot_be_looked_after_holds_no_other_back(
-    desk: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    strange, well = sorted((make_order(), make_order()), key=lambda order: order.run)
-    for order in (strange, well):
-        ended(desk, order)
-    plane.runs[well.run] = RunStore(token=1)
-    look_after = end_and_ship
-
-    def break_down(run: OpenRun, *rest: Any, **more: Any) -> bool:
-        if run.run == strange.run:
-            raise KeyError(run.run)
-        return look_after(run, *rest, **more)
-
-    monkeypatch.setattr("worker.claims.claimer.end_and_ship", break_down)
-    desk.run_round()
-    assert plane.runs[well.run].events()[-1] == "end"
-    assert plane.claims[-1].active == [strange.run]
-
-
 @pytest.mark.parametrize(
     "error", [OSError(errno.ENOSPC, "the disk is full"), KeyError("x"), None], ids=repr
 )
@@ -398,25 +340,6 @@ def test_the_gpus_of_a_lost_run_are_looked_at_whatever_becomes_of_its_telling(
         for child in desk._children:
             child.kill()
             child.wait()
-
-
-def test_devices_that_cannot_be_looked_at_for_a_moment_end_no_worker(
-    desk: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopping, looks = StopSignal(SimpleQueue()), []
-    look = DeviceLocks.free
-
-    def refuse(locks: DeviceLocks, slots: Iterable[str]) -> tuple[str, ...]:
-        looks.append(1)
-        if len(looks) < 6:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        stopping.times += bool(plane.claims)
-        return look(locks, slots)
-
-    monkeypatch.setattr(DeviceLocks, "free", refuse)
-    monkeypatch.setattr(loop, "POLL_S", 0.05)
-    make_rounds(desk, stopping.requests, stopping)
-    assert plane.claims[-1].free == ["cpu:0"]
 
 
 def test_a_keeper_that_cannot_be_started_ends_the_run(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from hashlib import sha256
@@ -81,15 +78,6 @@ def test_a_lost_run_ends_as_infra_and_all_of_it_arrives(
     assert RunInventory(tmp_path).open_runs() == []
 
 
-def test_what_is_left_of_a_lost_run_is_ended_before_its_record_is_written(
-    tmp_path: Path, lost: RunDir, ship: ShipperOf
-) -> None:
-    code = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(60)"
-    left = subprocess.Popen([sys.executable, "-c", code], env={"GONOGO_RUN": ORDER.run})
-    assert end_and_ship(only(tmp_path), ship, now=500.0)
-    assert left.wait(60) == -signal.SIGKILL
-
-
 def test_an_end_that_is_recorded_is_shipped_as_it_is(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
@@ -99,6 +87,7 @@ def test_an_end_that_is_recorded_is_shipped_as_it_is(
     assert end.exit == completed()
 
 
+@pytest.mark.long
 def test_an_end_that_nobody_saw_is_seen_before_it_is_shipped(
     tmp_path: Path, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
@@ -126,16 +115,6 @@ def test_a_run_whose_keeper_lives_is_left_alone(
     assert not end_and_ship(only(tmp_path), ship, now=500.0)
     assert not lost.exit.exists()
     assert plane.calls == 0
-
-
-@pytest.mark.parametrize("wrong", ["start_ticks", "boot_id"])
-def test_a_pid_that_was_used_again_is_no_keeper(tmp_path: Path, lost: RunDir, wrong: str) -> None:
-    stat = load_stat(os.getpid())
-    assert stat is not None
-    state = {"pid": os.getpid(), "start_ticks": stat.start_ticks, "boot_id": boot_id()}
-    state[wrong] = "other" if wrong == "boot_id" else stat.start_ticks + 1
-    save_json(lost.path / "keeper.json", state)
-    assert only(tmp_path).keeper is None
 
 
 def test_while_the_control_plane_is_down_the_end_is_recorded_and_waits(

@@ -147,16 +147,6 @@ def test_a_claimed_run_is_submitted_once_whatever_dies_and_takes_a_place(room: R
     assert room.end() is None
 
 
-def test_an_engine_that_does_not_answer_is_asked_again(room: Room) -> None:
-    room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
-    desk = room.desk()
-    desk.run_round()
-    assert room.end() is None
-    room.scheduler.error = None
-    desk.run_round()
-    assert list(room.scheduler.jobs.values()) == ["1"]
-
-
 def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Job violates accounting/QOS policy")
     desk = room.desk()
@@ -229,16 +219,16 @@ def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_pr
     room: Room,
 ) -> None:
     desk = room.desk()
-    assert desk.submitting is not None
-    desk.submitting.seen_limit_s = 60.0
+    assert desk.engine_runs is not None
+    desk.engine_runs.seen_limit_s = 60.0
     desk.run_round()
     save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
     save_json(exit_path(room.run_dir.path, 1), {"v": 1, "node": 1})
     room.scheduler.found = ENDED
     desk.run_round()
     assert room.end() is None, "what its node wrote last may not be seen yet"
-    assert desk.submitting.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
-    desk.submitting.seen_limit_s = 0.0
+    assert desk.engine_runs.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
+    desk.engine_runs.seen_limit_s = 0.0
     desk.run_round()
     end = room.end()
     assert end is not None
@@ -255,8 +245,8 @@ def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
     now = 1000.0
     monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
     desk = room.desk()
-    assert desk.submitting is not None
-    desk.submitting.seen_limit_s = 60.0
+    assert desk.engine_runs is not None
+    desk.engine_runs.seen_limit_s = 60.0
     desk.run_round()
     for found in (ENDED, RUNNING, ENDED):
         now += 100.0
@@ -271,8 +261,8 @@ def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
 def test_a_run_is_spoken_for_while_its_proven_end_waits_for_its_own_words(room: Room) -> None:
     """Cancelled behind a slow prolog it is halting, and claims are no sign of life of it."""
     desk = room.desk()
-    assert desk.submitting is not None
-    desk.submitting.seen_limit_s = 60.0
+    assert desk.engine_runs is not None
+    desk.engine_runs.seen_limit_s = 60.0
     desk.run_round()
     room.scheduler.found = RUNNING
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
@@ -337,23 +327,6 @@ def test_a_run_that_waits_its_turn_is_cancelled_by_a_person(room: Room) -> None:
     assert end.text == "ada: no need"
 
 
-def test_what_an_engine_does_not_cancel_is_told_to_who_waits_for_it(room: Room) -> None:
-    """A cluster's account may make jobs and not delete them."""
-    desk = room.desk()
-    desk.run_round()
-    room.plane.runs[room.order.run].command = {"kind": "cancel", "reason": "no need"}
-    room.scheduler.away = True
-    for _ in range(3):
-        desk.run_round()
-    assert desk.submitting is not None
-    told = f"{PENDING.text}; it cannot be cancelled: nobody answers"
-    assert desk.submitting.waits == {room.order.run: told}
-    room.scheduler.away = False
-    for _ in range(2):
-        desk.run_round()
-    assert desk.submitting.waits == {room.order.run: PENDING.text}
-
-
 def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room) -> None:
     room.desk().run_round()
     room.scheduler.found = ENDED
@@ -387,23 +360,6 @@ def test_a_worker_of_another_engine_leaves_an_engine_s_run_as_it_is(
     assert "end" in room.states(), "what it wrote about its end itself is told all the same"
 
 
-def test_a_run_that_may_live_where_its_engine_asks_no_more_is_let_go_once_it_is_declared_dead(
-    room: Room,
-) -> None:
-    room.scheduler.error = Unavailable("it may have been made at https://there/ml")
-    desk = room.desk()
-    desk.run_round()
-    where = {"v": 1, "engine": "slurm", "name": None, "where": "https://there/ml"}
-    save_json(room.run_dir.path / "engine.json", where)
-    desk.run_round()
-    assert room.plane.claims[-1].waits == {room.order.run: room.scheduler.error.detail}
-    room.plane.over = [room.order.run]
-    for _ in range(3):
-        desk.run_round()
-    assert room.plane.claims[-1].active == []
-    assert room.run_dir.halt.exists(), "where it lives, it ends"
-
-
 def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
     desk = room.desk()
@@ -417,15 +373,15 @@ def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
 
 def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
     desk = room.desk()
-    assert desk.submitting is not None
-    desk.submitting.look_every_s = 60.0
+    assert desk.engine_runs is not None
+    desk.engine_runs.look_every_s = 60.0
     desk.run_round()
     desk.run_round()
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
     desk.run_round()
     assert room.scheduler.stopped == []
-    desk.submitting.look_every_s = 0.0
-    desk.submitting._look_at.clear()
+    desk.engine_runs.look_every_s = 0.0
+    desk.engine_runs._look_at.clear()
     desk.run_round()
     assert room.scheduler.stopped == ["1"]
 

@@ -297,78 +297,10 @@ def test_a_server_that_is_away_proves_nothing(engine: JobSets, server: Server) -
             ask()
 
 
-def test_a_server_that_takes_what_it_is_asked_and_says_nothing_proves_nothing(
-    server: Server, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("worker.engine.kubernetes_api._TIMEOUT_S", 0.2)
-    engine = JobSets(load_template(template), KubernetesApi(), tmp_path)
-    server.answers.clear()
-    try:
-        assert isinstance(engine.find(HANDLE), Unknown)
-        for ask in (lambda: engine.submit(ORDER, TOKEN), lambda: engine.stop(HANDLE)):
-            with pytest.raises(Unavailable, match="timed out"):
-                ask()
-    finally:
-        server.answers.set()
-
-
-@pytest.mark.parametrize(
-    "page",
-    [
-        (502, "text/html", b"<html>bad gateway"),
-        (404, "text/plain", b"404 page not found"),
-        (404, "application/json", b'{"detail": "not found"}'),
-        (500, None, b""),
-        (302, None, b""),
-        (401, "application/json", b'{"kind": "Status", "code": 401, "message": "Unauthorized"}'),
-        (200, "text/html", b"<html>sign in"),
-        (200, "application/json", b"null"),
-        (200, "application/json", b"{}"),
-    ],
-)
-def test_what_something_else_answers_proves_nothing_and_ends_nothing(
-    engine: JobSets, server: Server, page: tuple[int, str | None, bytes]
-) -> None:
-    server.page = page
-    assert isinstance(engine.find(HANDLE), Unknown)
-    with pytest.raises(Unavailable):
-        engine.submit(ORDER, TOKEN)
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        jobset() | {"metadata": {"name": NAME, "labels": None}},
-        {name: part for name, part in jobset().items() if name != "spec"},
-        jobset() | {"status": {"conditions": ["Failed"]}},
-    ],
-)
-def test_a_jobset_of_another_shape_is_unknown(
-    engine: JobSets, server: Server, row: dict[str, Any]
-) -> None:
-    server.jobsets[NAME] = row
-    assert isinstance(engine.find(HANDLE), Unknown)
-
-
 def test_one_that_is_being_deleted_may_still_get_pods() -> None:
     row = jobset()
     row["metadata"]["deletionTimestamp"] = "2026-11-01T00:00:00Z"
     assert isinstance(judge_jobset(HANDLE, row, []), Unknown)
-
-
-def test_an_attempt_is_looked_for_where_its_template_has_it_made(
-    server: Server, template: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
-    del config["contexts"][0]["context"]["namespace"]
-    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
-    monkeypatch.setenv("GONOGO_HOME", str(tmp_path))
-    monkeypatch.setenv("GONOGO_ENGINE", "jobset")
-    monkeypatch.setenv("GONOGO_JOBSET_TEMPLATE", str(template))
-    found = build_engine(load_settings())
-    assert found is not None
-    found.submit(ORDER, TOKEN)
-    assert isinstance(found.find(HANDLE), Running)
 
 
 def test_a_jobset_that_was_made_elsewhere_is_not_gone_for_not_being_here(
@@ -490,7 +422,6 @@ def test_a_pod_that_its_kubelet_turned_away_trains_nowhere() -> None:
     assert isinstance(judge_jobset(HANDLE, jobset("Failed"), [evicted]), Unknown)
 
 
-AFTER_OTHERS = _container({"waiting": {"reason": "PodInitializing"}})
 FAILED = {**_container({"terminated": {"exitCode": 1}}), "name": "fetch"}
 
 

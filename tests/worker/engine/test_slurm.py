@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pydantic import ValidationError
 
 from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
@@ -31,7 +30,6 @@ from worker.engine.slurm import (
     lay_over,
     load_defaults,
     load_last_words,
-    ours_alone,
     parse_fields,
     run_command,
 )
@@ -128,12 +126,6 @@ def test_job_of_a_node_that_may_train_on_is_unknown(state: str, nodes: dict[str,
     assert isinstance(judge_job(HANDLE, job(state), rows(nodes)), Unknown)
 
 
-def test_a_node_that_answers_is_not_said_to_be_silent() -> None:
-    found = judge_job(HANDLE, job("NODE_FAIL"), rows(WELL))
-    assert isinstance(found, Unknown)
-    assert found.text == "Slurm: NODE_FAIL, and not which of node[1-2] failed and may train on"
-
-
 BEGAN = "2026-03-01T10:00:00"
 
 
@@ -162,12 +154,6 @@ def test_node_that_failed_is_dead_once_it_has_booted_since_the_job_began(
     assert isinstance(found, Ended if proven else Unknown)
     if isinstance(found, Ended):
         assert "node1 answers, node2 has booted since it began" in found.proof
-
-
-def test_job_that_never_began_has_no_node_that_booted_since() -> None:
-    late = rows(WELL, node1="2026-03-01T10:05:00", node2="2026-03-01T10:05:00")
-    found = judge_job(HANDLE, job("NODE_FAIL", StartTime="Unknown"), late)
-    assert isinstance(found, Unknown)
 
 
 @pytest.mark.parametrize(
@@ -223,30 +209,6 @@ def test_a_node_that_ends_badly_does_not_have_srun_end_the_others() -> None:
     assert looks.endswith("--look &")
     assert "--kill-on-bad-exit=0" in keeps
     assert keeps.endswith("--token 7 &")
-
-
-def test_whole_nodes_are_asked_for_as_yaml_and_sbatch_say_it() -> None:
-    def options_of(**extra: object) -> list[str]:
-        cluster = SlurmCluster.model_validate({"extra": extra})
-        return build_options(ORDER, 7, cluster, RUN_DIR)
-
-    assert "--exclusive" in options_of(exclusive=True)
-    assert "--exclusive=user" in options_of(exclusive="user")
-    with pytest.raises(ValidationError):
-        options_of(exclusive=False)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"partition": "a b"}, {"partition": "--wrap=x"}, {"time_limit": "soon"},
-        {"extra": {"requeue": "1"}}, {"extra": {"export": "ALL"}}, {"extra": {"mem": "1\n"}},
-        {"queue": "x"},
-    ],
-)  # fmt: skip
-def test_what_is_no_word_or_not_listed_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(ValidationError):
-        SlurmCluster.model_validate(wrong)
 
 
 def test_values_of_the_environment_cannot_become_commands() -> None:
@@ -498,26 +460,6 @@ class Twice(Answers):
         else:
             said = f"JobName={NAME} JobState={self.states[command[-1]]} NodeList=node[1-2]"
         return subprocess.CompletedProcess(command, 0, said, "")
-
-
-def test_a_job_of_that_name_of_another_user_is_none_of_the_attempts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Names are read in the queue, and given to any job."""
-    (tmp_path / ORDER.run).mkdir()
-    answers = Answers(squeue=(0, f"40 {UID + 1}\n", ""), sbatch=(0, "41\n", ""))
-    assert Slurm(tmp_path, SlurmCluster(), {}, answers).submit(ORDER, 7).name == "41"
-
-    class Others(Twice):
-        def __call__(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-            done = super().__call__(command)
-            done.stdout = done.stdout.replace(f"11 {UID}", f"11 {UID + 1}")
-            return done
-
-    found = Slurm(tmp_path, SlurmCluster(), {}, Others(job12="FAILED", job11="RUNNING"))
-    assert isinstance(found.find(HANDLE), Ended)
-    monkeypatch.setattr("worker.engine.slurm.os.getuid", lambda: 2**31 - 2)
-    assert ours_alone() == [], "of a user without a name scancel knows nothing"
 
 
 @pytest.mark.parametrize("state", ["PENDING", "FAILED"])

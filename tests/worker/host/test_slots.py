@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,8 @@ import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.device_slots import most_ranks
-from gonogo.supervise.devices.device import Device
-from gonogo.supervise.devices.query import Listing
-from gonogo.supervise.locks import DeviceLocks, holding, is_locked, open_host_folder
+from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.locks import DeviceLocks, holding, is_locked
 from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
@@ -143,27 +141,11 @@ def test_without_the_hosts_folder_the_home_is_used_and_said(tmp_path: Path, list
     assert "GPU-a (cuda:0, H200)" in made.describe()
 
 
-def test_the_hosts_folder_is_everybodys(tmp_path: Path) -> None:
-    folder = open_host_folder(tmp_path / "locks")
-    assert folder is not None
-    assert folder.stat().st_mode & 0o7777 == 0o1777
-    locks = DeviceLocks(home=tmp_path, shared=folder)
-    with holding(locks.path("GPU-a")):
-        assert os.stat(locks.path("GPU-a")).st_mode & 0o777 == 0o666
-
-
 def test_a_device_in_quarantine_is_not_free(tmp_path: Path) -> None:
     names = ("GPU-a", "GPU-b")
     made = Slots(home=tmp_path, names=names, locks=DeviceLocks(home=tmp_path))
     quarantine(tmp_path, "GPU-a", "Xid 79", now=0.0)
     assert made.free(now=1.0) == ("GPU-b",)
-
-
-def test_while_a_keeper_of_before_holds_a_number_no_gpu_is_free(tmp_path: Path) -> None:
-    made = Slots(home=tmp_path, names=("GPU-a", "cpu:0"), locks=DeviceLocks(home=tmp_path))
-    with holding(tmp_path / "locks" / "cuda:3.lock"):
-        assert made.free() == ("cpu:0",)
-    assert made.free() == ("GPU-a", "cpu:0")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import errno
 import itertools
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,9 @@ from tests.supervise.orders import (
 )
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
-from worker.host.claim_secrets import ClaimSecrets
 from worker.shipping import telemetry
 from worker.shipping.shipper import Shipper
 from worker.shipping.state import STALE_AGAIN_S
-from worker.shipping.uploads import load_small_records
 
 ORDER = make_order(token=7)
 NewShipper = Callable[[], Shipper]
@@ -357,42 +354,6 @@ def test_what_is_due_keeps_no_run_from_being_taken_up_that_a_restored_control_pl
     assert list(arrived(plane).findings) == ["a"]
 
 
-def test_who_takes_over_tells_a_restored_control_plane_what_the_end_promises(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    write_beats(run_dir, 0, range(5))
-    write_finding(run_dir, "a")
-    for now in (0.0, 2.0):
-        new_shipper().ship(now)
-    again = restore(plane)
-    assert new_shipper().finish(completed())
-    assert again.events() == ["check", "launch", "step", "end"]
-    assert again.states[-1].findings == len(again.findings) == 1
-
-
-@pytest.mark.parametrize("call", ["records", "evidence", "findings", "state"])
-@pytest.mark.parametrize("status", [403, 409])
-def test_one_refusal_of_a_stranger_before_the_end_costs_nothing(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, call: str, status: int
-) -> None:
-    """A proxy that is deployed answers for itself, once."""
-    run_dir.evidence.mkdir()
-    (run_dir.evidence / "stack.txt").write_text("frames")
-    write_finding(run_dir, "a")
-    write_beats(run_dir, 0, range(5))
-    save_json(run_dir.exit, completed().wire())
-    plane.strange, plane.strangers = {call: status}, 1
-    assert not new_shipper().finish(completed())
-    assert arrived(plane).events()[-1:] != ["end"]
-    assert list(load_refusals(run_dir.path.parent)) == [], "it is no refusal of the run"
-    assert new_shipper().finish(completed())
-    end = arrived(plane).states[-1]
-    assert {"order.json", "exit.json"} <= set(end.records or {})
-    assert set(end.records or {}) == set(arrived(plane).records)
-    assert list(arrived(plane).evidence) == ["evidence/stack.txt"]
-    assert set(arrived(plane).findings) == {"a"}
-
-
 def test_a_record_that_the_control_plane_refuses_is_not_promised_and_keeps_no_end_back(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
@@ -451,22 +412,6 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
     assert load_refusal(run_dir.path) is None
 
 
-def test_a_directory_that_cannot_be_listed_is_not_taken_for_an_empty_one(
-    run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever Python makes of it (3.13 of `glob`, 3.14 of `is_dir`): the end promises by it."""
-
-    def refuse(path: Any) -> list[str]:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    monkeypatch.setattr(Path, "is_dir", lambda _: False)
-    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
-    for look in (run_dir.ranks, lambda: load_small_records(run_dir)):
-        with pytest.raises(OSError, match="Stale"):
-            look()
-
-
 def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_other_up(
     run_dir: RunDir,
     plane: FakeControlPlane,
@@ -495,19 +440,6 @@ def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_oth
     assert sorted(arrived(plane).evidence) == ["evidence/a.txt", "evidence/b.txt"]
 
 
-@pytest.mark.parametrize("status", [403, 413])
-def test_evidence_that_is_never_taken_does_not_hold_the_end_back(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
-) -> None:
-    run_dir.evidence.mkdir()
-    (run_dir.evidence / "stack.txt").write_text("frames")
-    os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
-    plane.refuse = {"evidence": status}
-    assert new_shipper().finish(completed())
-    assert arrived(plane).events()[-1] == "end"
-    assert not arrived(plane).evidence
-
-
 @pytest.mark.parametrize("passes", [2**20, 2**18], ids=["a megabyte", "a quarter"])
 def test_a_proxy_that_takes_less_than_the_service_gets_smaller_messages(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, passes: int
@@ -525,16 +457,6 @@ def test_a_proxy_that_takes_less_than_the_service_gets_smaller_messages(
     assert store.files["watch.jsonl"] == run_dir.watch.read_bytes()
     assert store.files["devices.jsonl"] == run_dir.devices.read_bytes()
     assert list(load_refusals(run_dir.path.parent)) == []
-
-
-def test_a_proxy_that_takes_nothing_is_asked_for_no_end(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    write_beats(run_dir, 0, range(12_000))
-    plane.passes = 2**10
-    calls = plane.calls
-    assert not new_shipper().finish(completed())
-    assert plane.calls - calls < 12
 
 
 def test_a_long_log_is_sent_as_its_tail(
@@ -561,19 +483,6 @@ def test_more_lines_than_one_message_takes_go_in_several(
     assert shipping.backlog_lines == pytest.approx(0, abs=1)
     assert arrived(plane).lines["0"] == lines
     assert arrived(plane).telemetry >= 6
-
-
-def test_a_line_longer_than_a_message_still_passes(
-    run_dir: RunDir,
-    plane: FakeControlPlane,
-    new_shipper: NewShipper,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(telemetry, "MAX_BATCH_BYTES", 1)
-    long = beat(0, 0, text="x" * 65_000)
-    run_dir.heartbeat(0).write_bytes(long + beat(0, 1))
-    assert new_shipper().finish(completed())
-    assert arrived(plane).offsets["0"] == len(long + beat(0, 1))
 
 
 def test_a_control_plane_that_takes_nothing_ends_the_attempt(
@@ -612,54 +521,6 @@ def test_a_finding_that_no_disk_takes_is_told_once_it_can_be(
     arrived(plane).findings.clear()
     assert shipping.ship(200.0) is not None
     assert not arrived(plane).findings
-
-
-def test_a_finding_that_no_disk_took_is_told_before_the_end(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """A program that dies of a full disk is found dead, and its run ends at once."""
-    shipping = new_shipper()
-    shipping.add_finding(
-        Finding(detector="disk", severity=Severity.HALT, at=1.0, key="d", text="why")
-    )
-    assert shipping.finish(completed())
-    assert set(arrived(plane).findings) == {"d"}
-
-
-def test_more_ranks_and_nodes_than_a_message_takes_go_in_several(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """As when the control plane was away for an hour of a run on 96 devices of twelve hosts."""
-    ranks, sizes = range(96), {}
-    lines = b"".join(beat(0, seq) for seq in range(1000))
-    for rank in ranks:
-        sizes[str(rank)] = run_dir.heartbeat(rank).write_bytes(lines)
-        run_dir.rank_log(rank).write_bytes(b"said\n" * 16_000)
-    files = {f"watch_node{node}.jsonl": b'{"tick": 1}\n' * 120_000 for node in range(1, 12)}
-    for name, content in files.items():
-        (run_dir.path / name).write_bytes(content)
-    assert finish_in(new_shipper(), 3)
-    run = arrived(plane)
-    assert run.offsets == sizes
-    assert {name: run.files[name] for name in files} == files
-    assert {len(text) for _, text in run.logs.values()} == {80_000}
-
-
-def test_more_findings_than_a_message_takes_go_in_several(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """As after a long outage, or when a control plane whose database was restored asks for all."""
-    keys = [f"k{n}" for n in range(12_000)]
-    for key in keys[:10]:
-        write_finding(run_dir, key)
-    line = run_dir.findings.read_bytes().splitlines(keepends=True)[0]
-    with run_dir.findings.open("ab") as stream:
-        stream.write(b'{"text": "' + b"x" * 300_000 + b'"}\n')
-        stream.writelines(line.replace(b'"k0"', f'"{key}"'.encode()) for key in keys[10:])
-    assert new_shipper().finish(completed())
-    assert list(arrived(plane).findings) == keys
-    end = arrived(plane).states[-1]
-    assert (end.event, end.findings) == ("end", len(keys))
 
 
 def test_a_shipped_run_is_not_shipped_again(
@@ -727,37 +588,3 @@ def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
     assert store.states[-1].records == {
         name: sha256(content).hexdigest() for name, content in store.records.items()
     }
-
-
-def test_records_outlive_a_key_that_is_refused_for_a_while(
-    run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
-    """A key that is made anew says nothing of a record."""
-    plane.refuse["records"] = 401
-    assert not new_shipper().finish(completed())
-    assert "end" not in arrived(plane).events()
-    del plane.refuse["records"]
-    assert new_shipper().finish(completed())
-    assert set(arrived(plane).states[-1].records) >= {"order.json", "preflight/preflight.json"}
-
-
-def test_nothing_is_said_of_a_run_whose_secret_cannot_be_read_just_now(
-    run_dir: RunDir, plane: FakeControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too many open files, a stale handle: what came without it would be refused for good."""
-    book, read, turns = ClaimSecrets(tmp_path), Path.read_text, itertools.count()
-    book.save(ORDER.run, "secret")
-    arrived(plane).secret = "secret"
-
-    def refuse(path: Path, *args: Any, **more: Any) -> str:
-        if path.parent.name == "claims" and next(turns) % 3 == 2:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return read(path, *args, **more)
-
-    monkeypatch.setattr(Path, "read_text", refuse)
-    write_beats(run_dir, 0, range(5))
-    with closing(ControlPlane(plane.url, KEY, secret_of=book.load)) as client:
-        shipping = Shipper(run_dir, ORDER.run, ORDER.token, client)
-        assert finish_in(shipping, 20)
-    assert set(arrived(plane).states[-1].records) >= {"order.json", "preflight/preflight.json"}
-    assert not (run_dir.path / ".refused.json").exists()

@@ -104,17 +104,6 @@ def test_what_the_disk_does_not_take_is_told_all_the_same(
     assert shipper.told == [finding]
 
 
-def test_what_the_disk_did_not_take_at_the_end_is_told_before_it() -> None:
-    shipper = ShipperOnPaper([])
-    finding = Finding(detector="process_death", severity=Severity.HALT, at=1.0, key="p", text="why")
-    thread = ShippingThread(lambda: cast("Any", shipper))
-    thread.tell(finding)
-    thread.finish(EXIT)
-    thread.run()
-    assert shipper.told == [finding]
-    assert shipper.finishes == []
-
-
 def test_end_is_shipped_until_it_arrived(start: Callable[[ShipperOnPaper], ShippingThread]) -> None:
     shipper = ShipperOnPaper([])
     thread = start(shipper)

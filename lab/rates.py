@@ -48,7 +48,7 @@ class Noise:
     gone_s: tuple[float, float] = (2.0, 60.0)
     """How long no process is there then."""
     terse_share: float = 0.3
-    """Runs whose trainer tells less than ours: see `telling`."""
+    """Runs whose trainer tells less than ours: see `reporting`."""
     attached_share: float = 0.4
     """Runs that are told as a script tells them which attached our library: see `scripts`."""
     habit_share: float = 0.1

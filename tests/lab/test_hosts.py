@@ -9,10 +9,10 @@ import pytest
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
 from lab import STANDARD, Part, Tally, simulate_part
-from lab.around import Cut, Load, cut_at
-from lab.noise import NOISES
+from lab.hosts import Cut, Load, cut_at
 from lab.ranks import Rank, Wall
-from lab.telling import Telling
+from lab.rates import NOISES
+from lab.variations import Reporting
 from lab.watcher import Watcher
 from tests.watch.streams import order_of
 
@@ -122,13 +122,13 @@ def test_lines_come_until_the_first_was_read() -> None:
 
 
 def test_a_rank_writes_no_line_that_its_trainer_does_not_tell() -> None:
-    telling = Telling(
+    reporting = Reporting(
         messages_left_out=frozenset({"step_end"}),
         fields_left_out=frozenset({"lr"}),
         sections=False,
         every_steps=10,
     )
-    rank = Rank(0, now=50.0, offset=0.0, wall=Wall(), telling=telling)
+    rank = Rank(0, now=50.0, offset=0.0, wall=Wall(), reporting=reporting)
     for rank.step in (9, 10):
         for msg in ("step_start", "progress", "step_end"):
             rank.say(msg, lr=0.1, loss=2.0)
@@ -143,7 +143,7 @@ def test_a_rank_writes_no_line_that_its_trainer_does_not_tell() -> None:
 
 
 def test_a_clock_of_its_own_counts_from_the_start_of_each_process() -> None:
-    rank = Rank(0, now=50.0, offset=7.0, wall=Wall(), telling=Telling(own_clock=True))
+    rank = Rank(0, now=50.0, offset=7.0, wall=Wall(), reporting=Reporting(own_clock=True))
     rank.say("boot")
     rank.now = 500.0
     rank.begin("again", first_seq=1)

@@ -7,10 +7,9 @@ import pytest
 
 from gonogo.contract.tick import ProcessState
 from lab import STANDARD, Part, simulate_part
-from lab.habits import EARLY_STEPS, PLAIN, Habits, habits_of
-from lab.noise import NOISES
 from lab.ranks import Rank, Wall
-from lab.telling import Telling
+from lab.rates import NOISES
+from lab.variations import EARLY_STEPS, PLAIN, Habits, Reporting, draw_habits
 from lab.watcher import Watcher
 from tests.watch.streams import order_of
 
@@ -24,11 +23,11 @@ def test_a_run_of_every_habit_is_not_halted(monkeypatch: pytest.MonkeyPatch, num
 
 def test_each_run_has_habits_of_its_own() -> None:
     noise, dice = replace(STANDARD, habit_share=0.5), random.Random(1)
-    drawn = [habits_of(noise, dice, 1000) for _ in range(50)]
+    drawn = [draw_habits(noise, dice, 1000) for _ in range(50)]
     assert any(habits.epoch_steps for habits in drawn)
     assert any(not habits.epoch_steps for habits in drawn)
     assert all(at >= EARLY_STEPS for habits in drawn for at in habits.grows_at)
-    assert habits_of(replace(noise, habit_share=0.0), dice, 1000) == replace(
+    assert draw_habits(replace(noise, habit_share=0.0), dice, 1000) == replace(
         PLAIN, grows_x=pytest.approx(1.5, abs=0.5)
     )
 
@@ -39,23 +38,23 @@ def test_a_ramp_grows_by_each_of_its_steps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("telling", "tokens"),
+    ("reporting", "tokens"),
     [
-        (Telling(), True),
-        (Telling(fields_left_out=frozenset({"tokens"})), False),
-        (Telling(messages_left_out=frozenset({"step_end"})), False),
-        (Telling(messages_left_out=frozenset({"alive"})), True),
+        (Reporting(), True),
+        (Reporting(fields_left_out=frozenset({"tokens"})), False),
+        (Reporting(messages_left_out=frozenset({"step_end"})), False),
+        (Reporting(messages_left_out=frozenset({"alive"})), True),
     ],
 )
-def test_a_ramp_is_healthy_where_its_tokens_are_told(telling: Telling, tokens: bool) -> None:
-    assert telling.tokens is tokens
+def test_a_ramp_is_healthy_where_its_tokens_are_told(reporting: Reporting, tokens: bool) -> None:
+    assert reporting.tokens is tokens
 
 
 def test_progress_of_rank_0_alone_leaves_the_ends_of_the_others_steps() -> None:
-    telling = Telling(rank_0_logs=True)
-    assert [telling.tells("progress", 1, rank) for rank in (0, 1)] == [True, False]
-    assert telling.tells("step_end", 1, 1)
-    silent = replace(telling, messages_left_out=frozenset({"step_end"}))
+    reporting = Reporting(rank_0_logs=True)
+    assert [reporting.tells("progress", 1, rank) for rank in (0, 1)] == [True, False]
+    assert reporting.tells("step_end", 1, 1)
+    silent = replace(reporting, messages_left_out=frozenset({"step_end"}))
     assert silent.tells("progress", 1, 1)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.order import Order
-from lab.noise import Noise
+from lab.rates import Noise
 
 NODE_SILENT_S = 10.0
 """After which the watcher knows nothing of the processes of a node that it does not hear."""

@@ -21,7 +21,7 @@ FOLDERS = ("gonogo/contract", "gonogo/timeline", "gonogo/watch", "gonogo/trainer
 _TALLY = TypeAdapter(Tally)
 
 
-class DoneParts:
+class FinishedParts:
     """The parts that a file holds, and where the next ones go."""
 
     def __init__(self, path: Path) -> None:
