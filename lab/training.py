@@ -12,7 +12,7 @@ from dataclasses import replace
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from lab import computing, faults, interludes
+from lab import computing, faults, pauses
 from lab.computing import BACKWARD, FORWARD, OPTIMIZER
 from lab.faults import Fault
 from lab.hosts import Load
@@ -125,7 +125,7 @@ class Training:
             self.open_data(dice.uniform(0.1, 12.0))
         self.step = self.saved_step
         if self.habits.first_eval_s:
-            interludes.outside(self, "eval", self.habits.first_eval_s)
+            pauses.outside(self, "eval", self.habits.first_eval_s)
         now = self.ranks[0].now
         self.next_checkpoint, self.next_eval = now + CHECKPOINT_S, now + EVAL_S
 
@@ -167,7 +167,7 @@ class Training:
                 self._idle()
                 return
             if self.sick.rounds:
-                interludes.outside(
+                pauses.outside(
                     self, self.dice.choice(("data", "eval")), self.dice.uniform(5.0, 60.0)
                 )
                 return
@@ -295,20 +295,20 @@ class Training:
         now, noise, dice = self.known_until, self.noise, self.dice
         if self.step % CHECKPOINT_STEPS == 0 and now >= self.next_checkpoint:
             self.next_checkpoint = now + CHECKPOINT_S
-            interludes.checkpoint(self, probe)
+            pauses.checkpoint(self, probe)
         if self.step % EVAL_STEPS == 0 and now >= self.next_eval:
             self.next_eval = now + EVAL_S
             long = dice.random() < noise.long_eval_share
             seconds = noise.long_eval_s if long else dice.uniform(*noise.eval_s)
             if dice.random() < noise.alone_share:
-                interludes.alone(self, "eval", seconds)
+                pauses.alone(self, "eval", seconds)
             else:
-                interludes.outside(self, "eval", seconds)
+                pauses.outside(self, "eval", seconds)
 
     def finish(self, probe: Probe) -> None:
         """All ranks are done and exit with 0, in any order; rank 0 may evaluate before."""
         if self.dice.random() < self.noise.last_alone_share:
-            interludes.alone(self, "eval", self.dice.uniform(*self.noise.eval_s))
+            pauses.alone(self, "eval", self.dice.uniform(*self.noise.eval_s))
         for rank in self.ranks:
             rank.say("done")
             probe(rank.now + self.dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)

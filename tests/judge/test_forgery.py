@@ -33,7 +33,7 @@ from gonogo.contract.tick import (
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.record import load_run
 from gonogo.rundir import PRUNED_NAME, file_seal, iter_lines, save_json
-from gonogo.supervise.prune.decide import What
+from gonogo.supervise.prune import What
 from gonogo.watch import tick_digest, tick_line
 from tests.data.make_runs import (
     EPOCH,

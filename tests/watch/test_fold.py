@@ -357,7 +357,9 @@ def test_near_counts_the_time_until_the_first_line() -> None:
     assert (row.value, row.limit, row.time_left_s) == (90.0, limit_s, limit_s - 90.0)
 
 
-@pytest.mark.parametrize("every_s", [20.0, 31.0, 62.0])
+@pytest.mark.parametrize(
+    "every_s", [31.0, *(pytest.param(s, marks=pytest.mark.long) for s in (20.0, 62.0))]
+)
 def test_lines_that_come_rarely_do_not_hide_a_hang(every_s: float) -> None:
     world = World(order=order_of(DEMO, steps=100), alive_every_s=every_s).boot().steps(40)
     world.open_step()

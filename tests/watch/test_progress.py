@@ -365,3 +365,25 @@ def test_after_its_last_step_a_rank_may_go_from_section_to_section() -> None:
     assert look(SectionDeadline, [row]) == []
     row = standing("log", for_s=1.0, steps=999, advanced_mono=NOW - 60_000.0)
     assert len(halts(look(SectionDeadline, [row]))) == 1
+
+
+@pytest.mark.parametrize(
+    ("section", "detector"),
+    [("forward", "stall"), ("backward", "stall"), ("data", "section_deadline")],
+)
+def test_a_hang_is_found_and_named(section: str, detector: str) -> None:
+    world = World(order_of()).boot().steps(20)
+    world.open_step()
+    world.hang(1, section, 60.0)
+    (halt,) = watch(world).halts
+    assert (halt.detector, halt.rank, halt.section, halt.step) == (detector, 1, section, 21)
+
+
+def test_a_hang_is_found_within_its_limit() -> None:
+    world = World(order_of()).boot().steps(20, step_s=0.25)
+    world.open_step()
+    stood = world.mono
+    world.hang(1, "backward", 60.0)
+    seen = watch(world)
+    assert [halt.threshold for halt in seen.halts] == [5.0]
+    assert seen.ticks[-1].mono - stood < 5.0 + 1.0

@@ -58,7 +58,7 @@ def test_a_status_is_an_error_of_the_contract(status: int, expected: type[Gonogo
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 407, 409, 422])
 @pytest.mark.parametrize("kind", [None, "about:blank", "https://proxy.example/blocked"])
-def test_what_a_stranger_refuses_is_weather(status: int, kind: str | None) -> None:
+def test_a_strangers_refusal_is_an_outage(status: int, kind: str | None) -> None:
     stale = {**problem_of(status), "code": "stale_token", "token": 9, "type": kind}
     answer: dict[str, Any] = {"text": "<html>"} if kind is None else {"json": stale}
     client = plane(lambda request: httpx.Response(status, **answer))
@@ -79,7 +79,7 @@ def test_a_conflict_carries_state_and_what_is_allowed() -> None:
 @pytest.mark.parametrize(
     "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError]
 )
-def test_a_network_that_fails_is_unavailable(error: type[httpx.TransportError]) -> None:
+def test_network_errors_are_unavailable(error: type[httpx.TransportError]) -> None:
     def fail(request: httpx.Request) -> httpx.Response:
         raise error("broken", request=request)
 
@@ -89,7 +89,7 @@ def test_a_network_that_fails_is_unavailable(error: type[httpx.TransportError]) 
 
 
 @pytest.mark.parametrize("text", ["welcome to the hotel's wifi", "[]", ""])
-def test_an_answer_from_something_else_is_unavailable_not_data(text: str) -> None:
+def test_a_strangers_answer_is_unavailable(text: str) -> None:
     """What is taken for accepted is never told again: findings, evidence, an end."""
     client = plane(lambda request: httpx.Response(200, text=text))
     report = RecordReport(token=1, path="order.json", content_b64="")
@@ -103,7 +103,7 @@ def test_an_answer_from_something_else_is_unavailable_not_data(text: str) -> Non
 
 
 @pytest.mark.parametrize("there", ["nobody", "another home's"])
-def test_after_a_failure_it_is_called_where_it_is_by_now(there: str) -> None:
+def test_after_a_failure_the_present_address_is_used(there: str) -> None:
     hosts: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
@@ -124,7 +124,7 @@ def test_after_a_failure_it_is_called_where_it_is_by_now(there: str) -> None:
     assert hosts == ["login1", "login2"]
 
 
-def test_after_its_key_was_refused_it_calls_with_the_one_that_there_is_by_now() -> None:
+def test_after_a_refused_key_the_present_key_is_used() -> None:
     keys: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:

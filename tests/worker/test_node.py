@@ -29,7 +29,7 @@ from worker.settings import load_settings
 
 
 @pytest.mark.parametrize(("devices", "runs"), [(None, SCHEDULER_SLOTS), ("cpu:2", 2)])
-def test_a_node_without_gpus_takes_what_its_scheduler_sends(
+def test_a_node_without_gpus_has_scheduler_slots(
     tmp_path: Path, devices: str | None, runs: int
 ) -> None:
     said = {} if devices is None else {"GONOGO_WORKER_DEVICES": devices}
@@ -38,9 +38,7 @@ def test_a_node_without_gpus_takes_what_its_scheduler_sends(
     assert slots.locks.path(slots.names[0]).is_relative_to(tmp_path) or gpus_of(slots.names)
 
 
-def test_a_gpu_that_is_not_fit_is_kept_from_the_next_run_of_its_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfit_gpu_is_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = Check(id="devices", outcome=CheckOutcome.FAIL, text="ECC errors")
     unfit = {"GPU-a": "ECC errors", "cpu:0": "its name is every node's"}
     record = Preflight(passed=False, checks=[wrong], unfit=unfit)
@@ -77,7 +75,7 @@ def part_has_ended(run_dir: RunDir, order: Order, node: int) -> None:
     ("nodes", "begin"),
     [(1, keeper_has_begun), (1, has_ended), (2, kept), (2, has_ended), (2, part_has_ended)],
 )
-def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
+def test_a_second_start_changes_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     nodes: int,
@@ -95,7 +93,7 @@ def test_what_is_started_a_second_time_says_nothing_of_a_run_that_has_begun(
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
+def test_the_first_start_reports_an_unfit_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nodes: int
 ) -> None:
     order = make_order(nodes=nodes, world_size=nodes)
@@ -109,7 +107,7 @@ def test_the_first_start_of_an_attempt_says_that_its_host_is_not_fit(
 
 
 @pytest.mark.parametrize("number", [errno.ESTALE, errno.ENOSPC])
-def test_a_run_is_asked_to_leave_when_the_disk_takes_it_again(
+def test_a_leave_request_waits_for_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """The scheduler says once that the job's time is up."""
@@ -134,9 +132,7 @@ def test_a_run_is_asked_to_leave_when_the_disk_takes_it_again(
     assert load_request(run_dir.halt) == asked, "the first one stands"
 
 
-def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leave_request_needs_no_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that fell off the bus takes the driver along, and the scheduler says it once."""
     order = make_order()
     run_dir = make_run_dir(tmp_path / "runs", order)
@@ -150,7 +146,7 @@ def test_a_run_is_asked_to_leave_while_the_driver_says_nothing(
     assert run_dir.halt.exists()
 
 
-def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -> None:
+def test_a_slot_taken_by_another_run_is_left_to_it(tmp_path: Path) -> None:
     locks = DeviceLocks(home=tmp_path)
     slots = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=locks)
     with holding(locks.path("cpu:0")):
@@ -164,7 +160,7 @@ def test_a_place_that_another_run_took_meanwhile_is_left_to_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "7"}, {}], ids=["in a job of Slurm", "in a pod"])
-def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
+def test_a_keeper_under_slurm_shields_its_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, str]
 ) -> None:
     became: list[str] = []
@@ -184,7 +180,7 @@ def test_a_keeper_whose_scheduler_signals_every_process_shields_its_ranks(
     assert ("--shield" in became) is bool(job)
 
 
-def test_a_keeper_sees_nothing_that_its_scheduler_sets_for_programs(
+def test_a_keeper_sees_no_variables_of_its_scheduler(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GONOGO_WORKER_ALLOW_ENV=any passes on what it sees: a trainer sets itself up by these."""
@@ -231,9 +227,7 @@ def contents(run_dir: RunDir) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in run_dir.path.rglob("*") if path.is_file()}
 
 
-def test_a_node_that_only_looks_begins_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_look_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order = make_order()
     make_run_dir(tmp_path / "runs", order)
     settings = load_settings({"GONOGO_HOME": str(tmp_path)})

@@ -32,7 +32,7 @@ def environ(tmp_path: Path, **more: str) -> dict[str, str]:
         ("GONOGO_HOME", "~nobody-of-this-name/gonogo"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
+def test_bad_values_are_refused_by_name(tmp_path: Path, name: str, value: str) -> None:
     with pytest.raises(Rejected, match=name):
         load_settings({**environ(tmp_path), name: value})
 
@@ -66,7 +66,7 @@ def test_settings_do_not_show_their_secrets(tmp_path: Path) -> None:
     assert "s3cret" not in repr(settings)
 
 
-def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
+def test_a_keeper_gets_only_what_it_needs(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("k")
     settings = load_settings(
         environ(
@@ -85,7 +85,7 @@ def test_a_keeper_gets_what_it_needs_and_no_more(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("told", ["home", "file", "relative"])
-def test_a_key_that_is_renewed_while_a_run_goes_on_is_read_again_from_where_it_was(
+def test_a_renewed_key_is_read_during_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
 ) -> None:
     file = tmp_path / ("worker_key" if told == "home" else "credential")
@@ -106,7 +106,7 @@ def test_a_key_that_is_renewed_while_a_run_goes_on_is_read_again_from_where_it_w
     assert watcher.renewed_key() is None
 
 
-def test_an_engines_worker_is_the_homes_whichever_host_works_it(tmp_path: Path) -> None:
+def test_an_engines_worker_belongs_to_the_home(tmp_path: Path) -> None:
     homes = [tmp_path / "a", tmp_path / "b"]
     seen = [
         identity_of(replace(load_settings(environ(home, GONOGO_ENGINE="slurm")), host=host))

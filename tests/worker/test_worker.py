@@ -23,7 +23,7 @@ from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import checkout_root
-from gonogo.rundir import save_json
+from gonogo.rundir import load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.locks import DeviceLocks, is_locked
@@ -359,3 +359,21 @@ def test_bad_settings_end_the_worker_with_one_line(
     said = (home / "worker0.log").read_text()
     assert said.count("\n") == 1
     assert name in said
+
+
+@pytest.mark.long
+def test_an_order_under_a_newer_token_gets_a_clean_directory(
+    home: Path, plane: FakeControlPlane, start_worker: StartWorker
+) -> None:
+    order = make_order(token=2)
+    stale = home / "runs" / order.run
+    save_json(stale / "order.json", make_order(run=order.run, token=1).document())
+    (stale / ".shipped").touch()
+    (stale / "heartbeat_rank0.jsonl").write_text("old\n")
+    offer(plane, order)
+    start_worker()
+    until(lambda: is_training(home, order), "the run")
+    assert lines_in_file(home, order)[0] != "old"
+    stored = load_record(stale / "order.json", Order)
+    assert stored is not None
+    assert stored.token == 2

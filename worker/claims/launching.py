@@ -15,7 +15,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, Preflight
+from gonogo.contract.records import CheckOutcome
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
@@ -37,9 +37,6 @@ KEEPER_MODULE = "worker.keeper"
 _log = logging.getLogger(__name__)
 
 Keeper = subprocess.Popen[bytes]
-
-NOT_STARTED = "keeper"
-"""Id of the check that fails when the keeper cannot be started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +72,17 @@ class Launching:
             ship: makes the shipper of a directory; None while the control plane cannot be asked.
             free: the devices that nobody holds.
         """
-        moved = prepare_dir(
-            order, secret, ship, runs=self.settings.runs, secrets=self.secrets, machine=self.machine
+        prepared = prepare_dir(
+            order,
+            secret,
+            ship,
+            runs=self.settings.runs,
+            secrets=self.secrets,
+            machine=self.machine,
         )
-        if moved is None:
+        if prepared is None:
             return Launch()
-        run_dir, shipper = moved
-        return self._launch(order, run_dir, shipper, free)
-
-    def _launch(
-        self, order: Order, run_dir: RunDir, shipper: Shipper, free: Sequence[str]
-    ) -> Launch:
+        run_dir, shipper = prepared
         devices = choose_devices(order, free)
         record = run_preflight(
             order,
@@ -96,7 +93,10 @@ class Launching:
         )
         if not record.passed or devices is None:
             quarantine_devices(self.settings.home, record.unfit, self.wall())
-            self._end_unfit(order, run_dir, shipper, record)
+            failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
+            self._end_unfit(
+                order, run_dir, shipper, "; ".join(f"{row.id}: {row.text}" for row in failed)
+            )
             return Launch(host_unfit=devices is not None and record.host_is_unfit())
         shipper.ship(time.monotonic())  # checks take minutes: the run may be another's by now
         if shipper.stale:
@@ -104,9 +104,8 @@ class Launching:
         try:
             keeper = self._start(run_dir, devices)
         except OSError as error:
-            text = f"the keeper cannot be started: {error}"
-            failed = Check(id=NOT_STARTED, outcome=CheckOutcome.FAIL, text=text)
-            self._end_unfit(order, run_dir, shipper, Preflight(passed=False, checks=[failed]))
+            text = f"keeper: the keeper cannot be started: {error}"
+            self._end_unfit(order, run_dir, shipper, text)
             return Launch(host_unfit=True)
         _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
         return Launch(keeper=keeper)
@@ -126,25 +125,13 @@ class Launching:
             ],
         )
 
-    def _end_unfit(
-        self, order: Order, run_dir: RunDir, shipper: Shipper, record: Preflight
-    ) -> None:
+    def _end_unfit(self, order: Order, run_dir: RunDir, shipper: Shipper, text: str) -> None:
         """End a run that this host is not fit for."""
-        failed = [
-            f"{check.id}: {check.text}"
-            for check in record.checks
-            if check.outcome is CheckOutcome.FAIL
-        ]
-        exit_record = build_infra_exit(
-            run_dir,
-            order,
-            reason=OutcomeCode.PREFLIGHT_FAILED,
-            text="; ".join(failed),
-            now=self.wall(),
-        )
-        save_json(run_dir.exit, exit_record.wire())
-        _log.error("%s: %s", order.run, exit_record.text, extra={"action": "preflight_failed"})
-        shipper.finish(exit_record)
+        reason = OutcomeCode.PREFLIGHT_FAILED
+        record = build_infra_exit(run_dir, order, reason=reason, text=text, now=self.wall())
+        save_json(run_dir.exit, record.wire())
+        _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
+        shipper.finish(record)
 
 
 def prepare_dir(
@@ -166,7 +153,7 @@ def prepare_dir(
         runs: folder of the run directories.
         secrets: keeps the secret.
         machine: whose the directory is.
-        mark: writes what else must stand there before the order.
+        mark: writes what else must lie there before the order.
     """
     if not is_id(order.run, Kind.RUN):
         _log.error("no run id: %r", order.run, extra={"action": "order_refused"})

@@ -19,8 +19,8 @@ from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.query import SeenDevices, query_devices
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.preflight.code import load_branch
-from gonogo.supervise.preflight.peak import judge_peaks
-from gonogo.supervise.preflight.preflight import check_code, check_store, make_checks
+from gonogo.supervise.preflight.device_checks import judge_peaks
+from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
 from worker.host.gpu_check import GpuCheck
 from worker.host.model_check import ModelCheck
 from worker.host.probe import Probe, ProbeStore

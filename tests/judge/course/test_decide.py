@@ -424,3 +424,10 @@ def test_an_override_acts_while_awaited_and_only_relabels_afterwards(
 def test_an_approval_starts_the_next_phase() -> None:
     action = decide_promotion(PLAN, "smoke")
     assert (action.kind, action.phase, action.reason) == ("start_phase", "extended", "first")
+
+
+def test_an_imbalanced_run_that_its_gate_refused_is_answered_from_its_start() -> None:
+    remedy = {"imbalance": {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}}
+    refused = attempt("completed", "NO_GO", diagnosis="imbalance", step=1000)
+    action = after(refused, plan=ours(remedies=remedy, max_remedies=1))
+    assert (action.reason, action.resume) == ("remedy", False)

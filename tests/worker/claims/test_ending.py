@@ -59,7 +59,7 @@ def only(runs: Path) -> OpenRun:
     return found
 
 
-def test_a_lost_run_ends_as_infra_and_all_of_it_arrives(
+def test_a_lost_run_ends_as_infra_and_ships_completely(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
     save_json(lost.rank_exit(0), RankExit(signal=9, at=99.0).wire())
@@ -78,7 +78,7 @@ def test_a_lost_run_ends_as_infra_and_all_of_it_arrives(
     assert RunInventory(tmp_path).open_runs() == []
 
 
-def test_an_end_that_is_recorded_is_shipped_as_it_is(
+def test_a_recorded_end_is_shipped_unchanged(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
     save_json(lost.exit, completed().wire())
@@ -88,7 +88,7 @@ def test_an_end_that_is_recorded_is_shipped_as_it_is(
 
 
 @pytest.mark.long
-def test_an_end_that_nobody_saw_is_seen_before_it_is_shipped(
+def test_the_watch_sees_an_unseen_end_before_it_is_shipped(
     tmp_path: Path, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
     with starting(tmp_path) as new_run:
@@ -105,7 +105,7 @@ def test_an_end_that_nobody_saw_is_seen_before_it_is_shipped(
         assert len(arrived.lines["0"]) == len(run.beats(0))
 
 
-def test_a_run_whose_keeper_lives_is_left_alone(
+def test_a_run_with_a_living_keeper_is_left_alone(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
     stat = load_stat(os.getpid())
@@ -117,7 +117,7 @@ def test_a_run_whose_keeper_lives_is_left_alone(
     assert plane.calls == 0
 
 
-def test_while_the_control_plane_is_down_the_end_is_recorded_and_waits(
+def test_the_end_waits_while_the_control_plane_is_down(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
     plane.down = True
@@ -128,7 +128,7 @@ def test_while_the_control_plane_is_down_the_end_is_recorded_and_waits(
     assert plane.runs[ORDER.run].states[-1].at == 500.0
 
 
-def test_an_end_that_cannot_be_read_is_kept_and_written_anew(
+def test_a_torn_exit_record_is_set_aside_and_replaced(
     tmp_path: Path, lost: RunDir, ship: ShipperOf
 ) -> None:
     lost.exit.write_text('{"v": 1, "co')
@@ -137,7 +137,7 @@ def test_an_end_that_cannot_be_read_is_kept_and_written_anew(
     assert load_record(lost.exit, ExitRecord) is not None
 
 
-def test_a_run_taken_over_elsewhere_is_given_up(
+def test_a_run_taken_over_elsewhere_is_left(
     tmp_path: Path,
     lost: RunDir,
     plane: FakeControlPlane,

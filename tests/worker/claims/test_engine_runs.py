@@ -84,12 +84,12 @@ class Room:
     plane: FakeControlPlane
     scheduler: Scheduler
     order: Order
-    desks: list[Claimer] = field(default_factory=list)
+    claimers: list[Claimer] = field(default_factory=list)
 
-    def desk(self, engine: str = "slurm") -> Claimer:
+    def claimer(self, engine: str = "slurm") -> Claimer:
         said = {"GONOGO_HOME": str(self.home), "GONOGO_URL": self.plane.url}
         settings = load_settings({**said, "GONOGO_ENGINE": engine})
-        submitting = EngineRuns(
+        engine_runs = EngineRuns(
             engine=self.scheduler, name="slurm", runs=settings.runs, machine="a" * 32,
             secrets=ClaimSecrets(self.home), wall=lambda: 50.0, seen_limit_s=0.0,
             look_every_s=0.0,
@@ -101,10 +101,10 @@ class Room:
             machine="a" * 32,
             slots=Slots(home=self.home, names=("cpu:0", "cpu:1"), locks=locks),
             probes=ProbeStore(self.home, self.home, {}),
-            engine_runs=submitting if settings.engine is EngineName.SLURM else None,
+            engine_runs=engine_runs if settings.engine is EngineName.SLURM else None,
             wall=lambda: 50.0,
         )
-        self.desks.append(made)
+        self.claimers.append(made)
         return made
 
     @property
@@ -125,21 +125,21 @@ def room(tmp_path: Path) -> Iterator[Room]:
     with serving(FakeControlPlane(orders=[order])) as plane:
         room = Room(home=tmp_path, plane=plane, scheduler=Scheduler(), order=order)
         yield room
-        for desk in room.desks:
-            desk.close()
+        for claimer in room.claimers:
+            claimer.close()
 
 
-def test_a_claimed_run_is_submitted_once_whatever_dies_and_takes_a_place(room: Room) -> None:
-    desk = room.desk()
-    assert desk.run_round() == [room.order.run]
+def test_a_claimed_run_is_submitted_exactly_once(room: Room) -> None:
+    claimer = room.claimer()
+    assert claimer.run_round() == [room.order.run]
     assert (room.plane.claims[0].engine, room.plane.claims[0].free) == ("slurm", ["cpu:0", "cpu:1"])
-    assert desk.free() == ("cpu:0",)
+    assert claimer.free() == ("cpu:0",)
     submission = load_submission(room.run_dir.path)
     assert submission is not None
     assert submission.name == "1"
     assert room.states() == ["check"]
     save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "slurm", "name": None})
-    again = room.desk()
+    again = room.claimer()
     again.run_round()
     again.run_round()
     assert list(room.scheduler.jobs.values()) == ["1"]
@@ -147,19 +147,19 @@ def test_a_claimed_run_is_submitted_once_whatever_dies_and_takes_a_place(room: R
     assert room.end() is None
 
 
-def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> None:
+def test_claims_say_what_runs_wait_for(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Job violates accounting/QOS policy")
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     assert room.plane.claims[-1].waits == {
         room.order.run: "sbatch: Job violates accounting/QOS policy"
     }
     room.scheduler.error = None
     for _ in range(2):  # the first one submits
-        desk.run_round()
+        claimer.run_round()
     assert room.plane.claims[-1].waits == {room.order.run: PENDING.text}
     room.scheduler.found = RUNNING
-    desk.run_round()
+    claimer.run_round()
     assert room.plane.claims[-1].waits == {}
 
 
@@ -172,64 +172,62 @@ def test_claims_tell_for_what_runs_wait_until_they_have_begun(room: Room) -> Non
         ("confirm", OutcomeCode.PREFLIGHT_FAILED),
     ],
 )
-def test_what_the_engine_refuses_has_failed_to_start_and_says_why(
-    room: Room, reason: str, code: OutcomeCode
-) -> None:
+def test_a_refused_submission_fails_to_start(room: Room, reason: str, code: OutcomeCode) -> None:
     room.order = room.order.model_copy(update={"reason": RunReason(reason)})
     room.plane.orders[:] = [room.order]
     room.scheduler.error = Rejected("Slurm does not take this order: invalid partition specified")
-    desk = room.desk()
-    desk.run_round()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
+    claimer.run_round()
     end = room.end()
     assert end is not None
     assert end.reason is code
     assert "invalid partition" in end.text
     assert room.states()[-1] == "end"
-    assert desk.free() == ("cpu:0", "cpu:1")
+    assert claimer.free() == ("cpu:0", "cpu:1")
 
 
-def test_what_an_engine_would_start_a_second_time_is_stopped(room: Room) -> None:
-    desk = room.desk()
-    desk.run_round()
+def test_a_second_start_by_the_engine_is_stopped(room: Room) -> None:
+    claimer = room.claimer()
+    claimer.run_round()
     room.scheduler.found = replace(PENDING, again=True)
-    desk.run_round()
+    claimer.run_round()
     assert set(room.scheduler.stopped) == {"1"}
     assert room.end() is None, "that it was asked to stop proves nothing"
     room.scheduler.found = ENDED
-    desk.run_round()
-    desk.run_round()
+    claimer.run_round()
+    claimer.run_round()
     end = room.end()
     assert end is not None
     assert end.reason is OutcomeCode.KEEPER_LOST
 
 
 @pytest.mark.parametrize("found", [PENDING, RUNNING, UNKNOWN], ids=["waits", "runs", "unknown"])
-def test_nothing_is_ended_that_is_not_proven_ended(room: Room, found: Found) -> None:
-    desk = room.desk()
+def test_only_a_proof_ends_a_run(room: Room, found: Found) -> None:
+    claimer = room.claimer()
     room.scheduler.found = found
     for _ in range(3):
-        desk.run_round()
+        claimer.run_round()
     assert room.end() is None
     assert room.scheduler.stopped == []
     assert room.plane.claims[-1].active == [room.order.run]
 
 
-def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_proof(
+def test_a_proven_end_without_an_exit_record_is_a_lost_keeper(
     room: Room,
 ) -> None:
-    desk = room.desk()
-    assert desk.engine_runs is not None
-    desk.engine_runs.seen_limit_s = 60.0
-    desk.run_round()
+    claimer = room.claimer()
+    assert claimer.engine_runs is not None
+    claimer.engine_runs.seen_limit_s = 60.0
+    claimer.run_round()
     save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
     save_json(exit_path(room.run_dir.path, 1), {"v": 1, "node": 1})
     room.scheduler.found = ENDED
-    desk.run_round()
+    claimer.run_round()
     assert room.end() is None, "what its node wrote last may not be seen yet"
-    assert desk.engine_runs.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
-    desk.engine_runs.seen_limit_s = 0.0
-    desk.run_round()
+    assert claimer.engine_runs.waits == {room.order.run: ENDED.proof}, "it is said meanwhile"
+    claimer.engine_runs.seen_limit_s = 0.0
+    claimer.run_round()
     end = room.end()
     assert end is not None
     assert (end.reason, end.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA)
@@ -239,98 +237,98 @@ def test_an_attempt_that_is_proven_ended_without_a_word_is_lost_and_names_the_pr
     assert room.states()[-1] == "end"
 
 
-def test_what_was_said_to_have_ended_and_lives_has_its_whole_time_when_it_ends(
+def test_a_revoked_end_restarts_the_waiting_time(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
-    desk = room.desk()
-    assert desk.engine_runs is not None
-    desk.engine_runs.seen_limit_s = 60.0
-    desk.run_round()
+    claimer = room.claimer()
+    assert claimer.engine_runs is not None
+    claimer.engine_runs.seen_limit_s = 60.0
+    claimer.run_round()
     for found in (ENDED, RUNNING, ENDED):
         now += 100.0
         room.scheduler.found = found
-        desk.run_round()
+        claimer.run_round()
     assert room.end() is None, "what its node wrote last may not be seen yet"
     now += 60.0
-    desk.run_round()
+    claimer.run_round()
     assert room.end() is not None
 
 
-def test_a_run_is_spoken_for_while_its_proven_end_waits_for_its_own_words(room: Room) -> None:
+def test_the_worker_reports_for_a_run_whose_end_is_pending(room: Room) -> None:
     """Cancelled behind a slow prolog it is halting, and claims are no sign of life of it."""
-    desk = room.desk()
-    assert desk.engine_runs is not None
-    desk.engine_runs.seen_limit_s = 60.0
-    desk.run_round()
+    claimer = room.claimer()
+    assert claimer.engine_runs is not None
+    claimer.engine_runs.seen_limit_s = 60.0
+    claimer.run_round()
     room.scheduler.found = RUNNING
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
-    desk.run_round()
+    claimer.run_round()
     room.scheduler.found = ENDED
-    desk.run_round()
+    claimer.run_round()
     spoken = room.plane.runs[room.order.run].telemetry
-    desk.run_round()
+    claimer.run_round()
     assert room.plane.runs[room.order.run].telemetry > spoken
     assert room.end() is None
 
 
-def test_an_attempt_that_was_killed_before_it_could_leave_is_preempted_and_no_retry(
+def test_a_run_killed_after_a_preemption_request_is_preempted(
     room: Room,
 ) -> None:
     """Slurm gives 30 s from TERM to KILL, and a checkpoint may take longer."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     path = room.run_dir.path
     save_json(path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
     ask_halt(path, EndRequest(reason="preempted", ended_by="infra", at=1.0, text="SIGTERM"))
     room.scheduler.found = Ended(proof="Slurm: job 1 is PREEMPTED, and node1 answers")
-    desk.run_round()
-    desk.run_round()
+    claimer.run_round()
+    claimer.run_round()
     end = room.end()
     assert end is not None
     assert (end.reason, end.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
     assert end.text == f"SIGTERM; then the keeper was lost: {room.scheduler.found.proof}"
 
 
-def test_what_the_attempt_wrote_itself_is_its_end_whatever_the_engine_still_knows(
+def test_the_runs_own_exit_record_wins(
     room: Room,
 ) -> None:
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     save_json(room.run_dir.exit, completed().wire())
     room.scheduler.found = RUNNING
-    desk.run_round()
+    claimer.run_round()
     assert room.states() == ["check"], "its own watcher ships it"
     room.scheduler.found = UNKNOWN
-    desk._retries.clear()
-    desk.run_round()
+    claimer._retries.clear()
+    claimer.run_round()
     assert room.states()[-1] == "end"
     end = room.end()
     assert end is not None
     assert end.reason is OutcomeCode.COMPLETED
 
 
-def test_a_run_that_waits_its_turn_is_cancelled_by_a_person(room: Room) -> None:
-    desk = room.desk()
-    desk.run_round()
+def test_a_pending_run_can_be_cancelled(room: Room) -> None:
+    claimer = room.claimer()
+    claimer.run_round()
     command = {"kind": "cancel", "reason": "no need", "actor": "ada"}
     room.plane.runs[room.order.run].command = command
-    desk.run_round()
+    claimer.run_round()
     assert room.scheduler.stopped == ["1"]
     room.scheduler.found = Ended(proof="Slurm: job 1 is CANCELLED, and no node answers")
-    desk.run_round()
-    desk.run_round()
+    claimer.run_round()
+    claimer.run_round()
     end = room.end()
     assert end is not None
     assert (end.reason, end.ended_by) == (OutcomeCode.CANCELLED, Actor.OPERATOR)
     assert end.text == "ada: no need"
 
 
-def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room) -> None:
-    room.desk().run_round()
+def test_a_local_worker_leaves_an_engines_run_alone(room: Room) -> None:
+    room.claimer().run_round()
     room.scheduler.found = ENDED
-    local = room.desk("local")
+    local = room.claimer("local")
     local.run_round()
     local.run_round()
     assert room.end() is None
@@ -338,63 +336,59 @@ def test_a_worker_of_this_host_alone_leaves_an_engine_s_run_as_it_is(room: Room)
 
 
 @pytest.mark.parametrize("named", [True, False], ids=["taken", "not known to be taken"])
-def test_a_worker_of_another_engine_leaves_an_engine_s_run_as_it_is(
-    room: Room, named: bool
-) -> None:
+def test_a_worker_leaves_runs_of_another_engine_alone(room: Room, named: bool) -> None:
     """It asks where no such job is, which proves nothing of one that trains elsewhere."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     name = "gonogo-run-1" if named else None
     save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "jobset", "name": name})
     room.scheduler.jobs = {(room.order.run, room.order.token): "gonogo-run-1"}
     room.scheduler.found = Ended(proof="JobSet gonogo-run-1 is gone")
     asked = room.scheduler.asked
     for _ in range(3):
-        desk.run_round()
+        claimer.run_round()
     assert room.end() is None
     assert (room.scheduler.asked, room.scheduler.stopped) == (asked, [])
     told = "it is a run of engine jobset, and this worker asks slurm"
     assert room.plane.claims[-1].waits == {room.order.run: told}
     save_json(room.run_dir.exit, completed().wire())
-    desk.run_round()
+    claimer.run_round()
     assert "end" in room.states(), "what it wrote about its end itself is told all the same"
 
 
-def test_a_run_of_a_stale_token_is_not_submitted(room: Room) -> None:
+def test_a_stale_token_is_not_submitted(room: Room) -> None:
     room.scheduler.error = Unavailable("sbatch: Unable to contact slurm controller")
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     room.plane.runs[room.order.run].token += 1
     room.scheduler.error = None
-    desk.run_round()
-    desk.run_round()
+    claimer.run_round()
+    claimer.run_round()
     assert room.scheduler.jobs == {}
 
 
-def test_a_scheduler_is_not_asked_at_every_round(room: Room) -> None:
-    desk = room.desk()
-    assert desk.engine_runs is not None
-    desk.engine_runs.look_every_s = 60.0
-    desk.run_round()
-    desk.run_round()
+def test_the_scheduler_is_not_asked_in_every_round(room: Room) -> None:
+    claimer = room.claimer()
+    assert claimer.engine_runs is not None
+    claimer.engine_runs.look_every_s = 60.0
+    claimer.run_round()
+    claimer.run_round()
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
-    desk.run_round()
+    claimer.run_round()
     assert room.scheduler.stopped == []
-    desk.engine_runs.look_every_s = 0.0
-    desk.engine_runs._look_at.clear()
-    desk.run_round()
+    claimer.engine_runs.look_every_s = 0.0
+    claimer.engine_runs._look_at.clear()
+    claimer.run_round()
     assert room.scheduler.stopped == ["1"]
 
 
-def test_an_engine_that_does_not_answer_keeps_no_claim_waiting(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_silent_engine_does_not_delay_claims(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim speaks for all that wait: half a minute without one, and they count as lost."""
     now, took_s = 1000.0, 9.0
     other = make_order(run="run_01KXGATE000000000000000002", nodes=2, world_size=2)
     room.plane.orders.append(other)
-    desk = room.desk()
-    assert desk.run_round() == [room.order.run, other.run]
+    claimer = room.claimer()
+    assert claimer.run_round() == [room.order.run, other.run]
     monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
     asked = []
 
@@ -405,94 +399,94 @@ def test_an_engine_that_does_not_answer_keeps_no_claim_waiting(
         return UNKNOWN
 
     monkeypatch.setattr(room.scheduler, "find", find)
-    desk.run_round()
+    claimer.run_round()
     assert len(asked) == 1
     now += 10.0
-    desk.run_round()
+    claimer.run_round()
     assert len(asked) == 1, "of no other either"
     now, took_s = now + 10.0, 0.1
-    desk.run_round()
+    claimer.run_round()
     assert len(asked) == 3, "it says at once that it knows nothing"
 
 
-def test_a_command_is_heard_as_long_as_the_nodes_have_not_met(room: Room) -> None:
+def test_commands_are_obeyed_until_all_nodes_have_met(room: Room) -> None:
     """Node 0's keeper waits up to ten minutes for the others, and has no watcher meanwhile."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
     room.scheduler.found = RUNNING
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
     save_json(room.run_dir.path / MET_NAME, {"v": 1})
-    desk.run_round()
+    claimer.run_round()
     assert room.scheduler.stopped == [], "the watcher asks by now"
     (room.run_dir.path / MET_NAME).unlink()
-    desk.run_round()
+    claimer.run_round()
     assert room.run_dir.halt.exists()
     assert room.scheduler.stopped == ["1"]
 
 
-def test_a_run_that_its_scheduler_has_suspended_is_cancelled_by_a_person(room: Room) -> None:
+def test_a_suspended_run_can_be_cancelled(room: Room) -> None:
     """Its watcher stands, too, and may for days."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     save_json(room.run_dir.path / MET_NAME, {"v": 1})
     room.scheduler.found = replace(RUNNING, text="Slurm: SUSPENDED on node1", stands=True)
-    desk.run_round()
+    claimer.run_round()
     assert room.scheduler.stopped == []
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
-    desk.run_round()
+    claimer.run_round()
     assert room.run_dir.halt.exists()
     assert room.scheduler.stopped == ["1"]
 
 
-def test_an_attempt_that_was_declared_dead_takes_no_place_for_ever(room: Room) -> None:
+def test_a_run_declared_dead_frees_its_slot(room: Room) -> None:
     """After NODE_FAIL a node may train on: a takeover is a person's word, and no end of its own."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     room.plane.over = [room.order.run]
     room.scheduler.found = RUNNING
     for _ in range(2):  # the first one is told
-        desk.run_round()
+        claimer.run_round()
     assert set(room.scheduler.stopped) == {"1"}
-    assert desk.free() == ("cpu:0",), "it may run yet"
+    assert claimer.free() == ("cpu:0",), "it may run yet"
     room.scheduler.found, room.scheduler.away = UNKNOWN, True
-    desk.run_round()
-    assert desk.free() == ("cpu:0",), "nobody has heard that it is to be stopped"
+    claimer.run_round()
+    assert claimer.free() == ("cpu:0",), "nobody has heard that it is to be stopped"
     room.scheduler.away = False
-    desk.run_round()
-    assert desk.free() == ("cpu:0", "cpu:1")
+    claimer.run_round()
+    assert claimer.free() == ("cpu:0", "cpu:1")
     assert room.run_dir.halt.exists(), "a node that comes back ends it there"
     assert room.end() is None
 
 
-def test_a_worker_that_stops_leaves_an_engine_s_runs_alone(room: Room) -> None:
-    desk = room.desk()
-    desk.run_round()
+def test_a_stopping_worker_leaves_an_engines_runs_alone(room: Room) -> None:
+    claimer = room.claimer()
+    claimer.run_round()
     me = find_process(os.getpid())
     assert me is not None
     keeper = {"pid": me.pid, "start_ticks": me.start_ticks, "boot_id": boot_id()}
     save_json(room.run_dir.path / "keeper.json", keeper)
-    end_runs(desk, StopSignal(SimpleQueue()), now=50.0)
+    end_runs(claimer, StopSignal(SimpleQueue()), now=50.0)
     assert not room.run_dir.halt.exists()
     assert room.scheduler.stopped == []
 
 
-def test_nodes_are_told_the_address_of_the_worker_that_is_heard(room: Room) -> None:
+def test_nodes_find_the_present_address_of_the_control_plane(room: Room) -> None:
     """Another login node's worker, which is refused meanwhile, tells them nothing."""
-    desk = room.desk()
-    desk.run_round()
+    claimer = room.claimer()
+    claimer.run_round()
     path = room.run_dir.path
     assert load_control_plane_url(room.home, path) == room.plane.url
     save_control_plane_url(room.home, "http://login2:8750")
-    desk.run_round()
+    claimer.run_round()
     assert load_control_plane_url(room.home, path) == "http://login2:8750", "written once"
     room.plane.down = True
-    other = room.desk()
-    for one in (other, desk):
+    other = room.claimer()
+    for one in (other, claimer):
         one.run_round()
     assert load_control_plane_url(room.home, path) == "http://login2:8750"
     room.plane.down = False
-    desk.run_round()
+    claimer.run_round()
     assert load_control_plane_url(room.home, path) == room.plane.url
     (path / "engine.json").unlink()
     assert load_control_plane_url(room.home, path) is None, (

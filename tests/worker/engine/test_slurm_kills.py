@@ -99,7 +99,7 @@ def test_controller_that_forgot_what_it_had_started_starts_nothing_twice(
         found = engine.find(handle)
         if isinstance(found, Running) and found.waits:
             assert found.again, found
-            engine.stop(handle)  # as the desk does
+            engine.stop(handle)  # as the worker does
         return not lab.ask("squeue", "--noheader").strip()
 
     wait_until(is_over, "an empty queue", LIMIT_S)
@@ -124,7 +124,7 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
     wait_until(lambda: isinstance(engine.find(handle), Ended), "the job", LIMIT_S)
     assert exit_path(run.path, 1 - node).exists(), "the other node has said how its part ended"
     assert not exit_path(run.path, node).exists()
-    if node == 0:  # nobody is left who could write it: the desk does, with Slurm's words
+    if node == 0:  # nobody is left who could write it: the worker does, with Slurm's words
         assert not run.dir.exit.exists()
         return
     record = run.record()

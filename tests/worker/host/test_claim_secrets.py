@@ -17,21 +17,21 @@ OURS, THEIRS = "a" * 32, "b" * 32
 
 
 def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_path: Path) -> None:
-    book = ClaimSecrets(tmp_path)
-    assert book.load("run_1") is None
-    book.save("run_1", "first")
-    book.save("run_1", "second")
-    assert book.load("run_1") == "second"
+    secrets = ClaimSecrets(tmp_path)
+    assert secrets.load("run_1") is None
+    secrets.save("run_1", "first")
+    secrets.save("run_1", "second")
+    assert secrets.load("run_1") == "second"
     (path,) = (tmp_path / "claims").iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    book.save("run_1", None)
-    assert book.load("run_1") is None
+    secrets.save("run_1", None)
+    assert secrets.load("run_1") is None
 
 
 def test_a_secret_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name is synced after it was given."""
-    real, book, run = os.fsync, ClaimSecrets(tmp_path), make_order().run
+    real, secrets, run = os.fsync, ClaimSecrets(tmp_path), make_order().run
     synced: list[tuple[str, list[str]]] = []
 
     def sync(descriptor: int) -> None:
@@ -40,39 +40,39 @@ def test_a_secret_outlives_a_power_cut(tmp_path: Path, monkeypatch: pytest.Monke
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", sync)
-    book.save(run, "secret")
+    secrets.save(run, "secret")
     assert synced == [(f".{run}.tmp", []), ("claims", [run])]
 
 
 def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
-    book = ClaimSecrets(tmp_path)
+    secrets = ClaimSecrets(tmp_path)
     later = time.time() + KEPT_S + 60
-    book.forget_gone(tmp_path / "runs", later)
+    secrets.forget_gone(tmp_path / "runs", later)
     here, gone = make_order(), make_order()
     make_run_dir(tmp_path / "runs", here)
     for run in (here.run, gone.run):
-        book.save(run, f"of {run}")
+        secrets.save(run, f"of {run}")
     for name in (f".{gone.run}.tmp", f".{here.run}.tmp"):
         (tmp_path / "claims" / name).write_text("of a write that was killed")
-    book.forget_gone(tmp_path / "runs", time.time())
-    assert book.load(gone.run) == f"of {gone.run}"
-    book.forget_gone(tmp_path / "runs", later)
+    secrets.forget_gone(tmp_path / "runs", time.time())
+    assert secrets.load(gone.run) == f"of {gone.run}"
+    secrets.forget_gone(tmp_path / "runs", later)
     kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
     assert kept == sorted([here.run, f".{here.run}.tmp"])
-    assert book.load(here.run) == f"of {here.run}"
+    assert secrets.load(here.run) == f"of {here.run}"
 
 
 def test_a_secret_that_is_in_use_is_kept_however_long_ago_it_was_made(tmp_path: Path) -> None:
     """The runs of a run of weeks may be mounted late, or lie on another host's own disk."""
-    book, used, unused = ClaimSecrets(tmp_path), make_order().run, make_order().run
+    secrets, used, unused = ClaimSecrets(tmp_path), make_order().run, make_order().run
     now = time.time()
     for run in (used, unused):
-        book.save(run, f"of {run}")
+        secrets.save(run, f"of {run}")
         os.utime(tmp_path / "claims" / run, (now, now - 2 * KEPT_S))
-    assert book.load(used) == f"of {used}"
-    book.forget_gone(tmp_path / "runs", now)
-    assert book.load(used) == f"of {used}"
-    assert book.load(unused) is None
+    assert secrets.load(used) == f"of {used}"
+    secrets.forget_gone(tmp_path / "runs", now)
+    assert secrets.load(used) == f"of {used}"
+    assert secrets.load(unused) is None
 
 
 def test_a_run_of_another_machine_is_not_ours_to_end(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def asked(store: ProbeStore) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def test_what_held_up_is_asked_again_after_a_failed_run_a_boot_and_a_day(
+def test_a_check_is_due_after_a_failed_run_a_boot_and_a_day(
     store: ProbeStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     says(store)
@@ -71,7 +71,7 @@ def test_what_held_up_is_asked_again_after_a_failed_run_a_boot_and_a_day(
     assert load_proof(store.home, GPUS, now[0]) is None
 
 
-def test_devices_that_were_not_measured_together_are(store: ProbeStore) -> None:
+def test_devices_not_measured_together_are_measured(store: ProbeStore) -> None:
     prove(store.home, ["GPU-0"], "pass", "alone", now=1.0)
     prove(store.home, ["GPU-1"], "pass", "alone", now=1.0)
     assert load_proof(store.home, ["GPU-0"], 1.0) == ("pass", "alone")
@@ -84,14 +84,14 @@ def test_only_its_word_passes(store: ProbeStore, said: str) -> None:
     assert GpuCheck(store, "h200", GPUS).result()[0] is FAIL
 
 
-def test_who_was_warned_is_warned_as_long_as_it_holds(store: ProbeStore) -> None:
+def test_a_warning_is_repeated_while_it_is_known(store: ProbeStore) -> None:
     says(store, flops=620e12)
     first, known = (GpuCheck(store, "h200", GPUS).result() for _ in range(2))
     assert (first[0], known) == (WARN, (WARN, f"{first[1]} (known)"))
     assert asked(store) == "GPU-0,GPU-1;"
 
 
-def test_nccl_does_what_the_order_has_it_do(store: ProbeStore) -> None:
+def test_nccl_gets_the_orders_settings(store: ProbeStore) -> None:
     """A host whose GPUs reach each other with `NCCL_P2P_DISABLE=1` alone hangs without it."""
     says(store)
     probe = store.root / "nsa" / "probe.py"
@@ -106,7 +106,7 @@ def test_nccl_does_what_the_order_has_it_do(store: ProbeStore) -> None:
     assert (outcome, text[:9]) == (PASS, "1400.000 "), text
 
 
-def test_slices_are_left_out(store: ProbeStore) -> None:
+def test_slices_are_not_checked(store: ProbeStore) -> None:
     assert GpuCheck(store, "h200", ("MIG-1", "GPU-0")).devices == ("GPU-0",)
 
 
@@ -137,7 +137,7 @@ def test_a_run_that_failed_makes_the_check_due(
     assert set(suspects(run_dir, GPUS)) == (set(GPUS) if due else set())
 
 
-def test_a_device_that_told_an_xid_is_checked_again(tmp_path: Path) -> None:
+def test_a_device_with_an_xid_is_checked_again(tmp_path: Path) -> None:
     run_dir = make_run_dir(tmp_path, make_order())
     save_json(run_dir.exit, completed().wire())
     lines = [

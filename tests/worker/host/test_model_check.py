@@ -35,12 +35,12 @@ def checked(
 ) -> tuple[CheckOutcome, str]:
     (store.home / "says").write_text(said)
     made = make_order(**order)
-    sanity = ModelCheck(store, made, make_run_dir(store.home / "runs", made), devices)
-    sanity.start()
-    return sanity.result()
+    check = ModelCheck(store, made, make_run_dir(store.home / "runs", made), devices)
+    check.start()
+    return check.result()
 
 
-def test_what_passed_is_not_asked_again_until_something_changes(store: ProbeStore) -> None:
+def test_a_pass_is_remembered_until_something_changes(store: ProbeStore) -> None:
     asked = store.home / "asked"
     assert checked(store, '{"passed": true, "text": "loss 5"}')[0] is PASS
     assert checked(store, "", phase="extended")[0] is PASS
@@ -69,7 +69,7 @@ def test_only_its_word_passes(
     assert not (store.home / "sanity.json").exists()
 
 
-def test_a_foreign_workload_has_none() -> None:
+def test_a_foreign_workload_is_not_checked() -> None:
     assert is_ours(make_order().entry, None)
     assert not is_ours(None, ["python", "x.py"])
     assert not is_ours("mine.train", None)

@@ -10,7 +10,8 @@ import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.device_slots import most_ranks
-from gonogo.supervise.devices.listing import DeviceListed, Listing
+from gonogo.supervise.devices.device import Device
+from gonogo.supervise.devices.query import Listing
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked
 from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order

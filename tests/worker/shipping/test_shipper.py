@@ -69,7 +69,7 @@ def finish_in(shipping: Shipper, tries: int) -> bool:
 
 
 @pytest.mark.parametrize("lose_every", [0, 3, 4, 7], ids=lambda n: f"lose-every-{n}")
-def test_every_line_arrives_once_and_in_order_over_a_lossy_network(
+def test_every_line_arrives_once_and_in_order(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
 ) -> None:
     plane.lose_every = lose_every
@@ -87,7 +87,7 @@ def test_every_line_arrives_once_and_in_order_over_a_lossy_network(
     assert set(arrived(plane).findings) == {"a"}
 
 
-def test_another_shipper_goes_on_where_the_control_plane_stands(
+def test_another_shipper_continues_from_the_acknowledged_byte(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     first = write_beats(run_dir, 0, range(50))
@@ -97,7 +97,7 @@ def test_another_shipper_goes_on_where_the_control_plane_stands(
     assert arrived(plane).lines["0"] == first + second
 
 
-def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
+def test_a_long_backlog_is_sent_in_pieces(
     run_dir: RunDir,
     plane: FakeControlPlane,
     new_shipper: NewShipper,
@@ -116,9 +116,7 @@ def test_a_long_backlog_is_sent_in_pieces_and_goes_on_where_it_stood(
     assert arrived(plane).events()[-1] == "end"
 
 
-def test_what_the_watcher_suspects_is_told_along(
-    plane: FakeControlPlane, new_shipper: NewShipper
-) -> None:
+def test_suspicion_is_sent_with_telemetry(plane: FakeControlPlane, new_shipper: NewShipper) -> None:
     shipping = new_shipper()
     for at, suspect in enumerate((False, True, False)):
         shipping.ship(float(at), suspect=suspect)
@@ -175,7 +173,7 @@ def test_events_come_in_the_order_of_the_lifecycle(
     assert arrived(plane).events() == ["check", "launch", "step", "halt", "end"]
 
 
-def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
+def test_a_stale_token_supersedes_and_ends_shipping(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     arrived(plane).token = 8
@@ -193,7 +191,7 @@ def test_a_stale_token_comes_back_as_supersede_and_ends_the_shipping(
     assert arrived(plane).lines == {}
 
 
-def test_the_directory_of_a_newer_attempt_gets_no_mark_of_the_one_before(
+def test_an_old_attempt_does_not_mark_a_newer_ones_directory(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     """Set aside while its end was told: the newer one counted as shipped, and never was."""
@@ -219,7 +217,7 @@ def test_the_directory_of_a_newer_attempt_gets_no_mark_of_the_one_before(
     ],
     ids=["bare", "past", "no number", "our number", "older number"],
 )
-def test_a_409_of_anyone_else_is_weather(
+def test_a_409_of_a_proxy_is_an_outage(
     run_dir: RunDir,
     plane: FakeControlPlane,
     new_shipper: NewShipper,
@@ -250,7 +248,7 @@ def test_an_operators_command_comes_with_the_answer(
     assert ack.command.reason == "lunch"
 
 
-def test_an_outage_costs_nothing_and_is_not_hammered_at(
+def test_an_outage_loses_nothing_and_calls_pause(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     shipping = new_shipper()
@@ -265,7 +263,7 @@ def test_an_outage_costs_nothing_and_is_not_hammered_at(
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 500])
-def test_an_answer_that_is_no_stale_token_never_gives_a_run_up(
+def test_no_other_answer_fences_a_run(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
 ) -> None:
     plane.refuse = {"telemetry": status}
@@ -290,7 +288,7 @@ def test_refused_findings_or_evidence_do_not_hold_heartbeats_back(
     assert arrived(plane).lines["0"] == lines
 
 
-def test_a_lost_cache_repeats_only_what_is_idempotent(
+def test_a_lost_cache_repeats_idempotent_reports_only(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     lines = write_beats(run_dir, 0, range(5))
@@ -308,7 +306,7 @@ def restore(plane: FakeControlPlane) -> RunStore:
     return plane.runs[ORDER.run]
 
 
-def test_a_restored_control_plane_is_told_everything_again(
+def test_a_restored_control_plane_is_sent_everything_again(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     shipping = new_shipper()
@@ -336,7 +334,7 @@ def test_a_restored_control_plane_is_told_everything_again(
     assert plane.calls == calls + 1, "once"
 
 
-def test_what_is_due_keeps_no_run_from_being_taken_up_that_a_restored_control_plane_calls_queued(
+def test_due_reports_do_not_block_a_run_that_a_restore_calls_queued(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     """A finding of the outage: it takes none before telemetry, by which the run is taken up."""
@@ -354,7 +352,7 @@ def test_what_is_due_keeps_no_run_from_being_taken_up_that_a_restored_control_pl
     assert list(arrived(plane).findings) == ["a"]
 
 
-def test_a_record_that_the_control_plane_refuses_is_not_promised_and_keeps_no_end_back(
+def test_a_refused_record_is_not_promised_at_the_end(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     plane.refuse = {"records": 403}
@@ -363,7 +361,7 @@ def test_a_record_that_the_control_plane_refuses_is_not_promised_and_keeps_no_en
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 409])
-def test_evidence_outlives_a_caller_that_is_refused_for_a_while(
+def test_evidence_waits_while_the_key_is_refused(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
 ) -> None:
     """A key that is made anew, or a database that is being restored, says nothing of a file."""
@@ -382,7 +380,7 @@ def test_evidence_outlives_a_caller_that_is_refused_for_a_while(
 
 
 @pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "rank1.log", "findings.jsonl"])
-def test_a_file_that_cannot_be_read_holds_nothing_else_back(
+def test_an_unreadable_file_does_not_delay_the_others(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, name: str
 ) -> None:
     """Who is never heard counts as cut off, and a healthy run is ended for it."""
@@ -412,7 +410,7 @@ def test_a_file_that_cannot_be_read_holds_nothing_else_back(
     assert load_refusal(run_dir.path) is None
 
 
-def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_other_up(
+def test_unreadable_evidence_is_sent_later(
     run_dir: RunDir,
     plane: FakeControlPlane,
     new_shipper: NewShipper,
@@ -441,7 +439,7 @@ def test_evidence_that_cannot_be_read_for_a_while_is_sent_later_and_holds_no_oth
 
 
 @pytest.mark.parametrize("passes", [2**20, 2**18], ids=["a megabyte", "a quarter"])
-def test_a_proxy_that_takes_less_than_the_service_gets_smaller_messages(
+def test_messages_shrink_for_a_proxy_with_a_lower_limit(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, passes: int
 ) -> None:
     """Nginx lets a megabyte pass; after an outage there is more to tell at once."""
@@ -506,7 +504,7 @@ def test_findings_go_out_before_the_heartbeats(
     assert set(arrived(plane).findings) == {"h"}
 
 
-def test_a_finding_that_no_disk_takes_is_told_once_it_can_be(
+def test_a_finding_that_could_not_be_written_is_sent(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     shipping = new_shipper()
@@ -543,7 +541,7 @@ STRANGE = [
 
 
 @pytest.mark.parametrize("lose_every", [0, 3], ids=lambda n: f"lose-every-{n}")
-def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
+def test_growing_files_arrive_byte_for_byte(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, lose_every: int
 ) -> None:
     plane.lose_every = lose_every
@@ -566,7 +564,7 @@ def test_growing_files_arrive_byte_by_byte_whatever_stands_in_them(
     assert store.states[-1].files == {name: len(raw) for name, raw in expected.items()}
 
 
-def test_small_records_arrive_as_they_stand_and_are_promised_by_digest(
+def test_small_records_arrive_unchanged_with_their_digest(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
     small = {
