@@ -25,10 +25,10 @@ from gonogo.supervise.keeper.marked import find_marked
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
-from tests.supervise.runs import ROOT, wait_until
-from worker.host.probe import Probe, ProbeStore
+from tests.supervise.runs import wait_until
 from worker.host.gpu_check import NodeCheck
 from worker.host.preflight import run_preflight
+from worker.host.probe import Probe, ProbeStore
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 
