@@ -1,10 +1,7 @@
-"""What does Prometheus see of the control plane? A collector over the database, read per scrape.
+"""Metrics of the control plane, read from the database at each scrape.
 
-Nothing is kept here but an answer, for a second, since anybody may ask for it: a restart forgets
-nothing, and a worker that dies does not silence what is known of its runs. A run's series exist
-from its claim to its end. `/sd/prometheus` lists the workers' exporters; the service itself is a
-target that Prometheus is told once. docs/reference/metrics.md is the table that a test
-holds against what is served here.
+An answer is kept for a second, since anybody may ask for it. `/sd/prometheus` lists the exporters
+of the workers.
 """
 
 from collections.abc import Iterable, Iterator
@@ -151,7 +148,7 @@ def collect(session: Session, now: float) -> list[Metric]:
         session: reads.
         now: Unix seconds.
     """
-    return [*collect_runs(session), *_totals(session, now)]
+    return [*collect_runs(session, now), *_totals(session, now)]
 
 
 def _totals(session: Session, now: float) -> Iterator[Metric]:

@@ -1,26 +1,29 @@
-"""What does Prometheus see of the active runs? Their progress, their limits, and their gates."""
+"""Metrics of the active runs: progress, limits, gates and halts."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gonogo.contract.order import Order
 from service.db.schema import ProgressRow, RunRow
 from service.db.store import Session
 from service.evidence.gate_now import load_gates_lately
+from service.queries.findings import count_halts, load_recent_halts
 from service.queries.runs import load_held
 
 LOOK_S = 0.5
-"""How long one scrape looks at gates, so that many runs do not make it late: a criterion of one of
-a thousand may be some scrapes old."""
+"""How long one scrape looks at gates; of many runs some are as old as a few scrapes."""
+HALTED_S = 3600.0
+"""How long a halt is shown after the run has ended, so that no scrape misses it."""
 
 
-def collect_runs(session: Session) -> list[Metric]:
-    """Return every family about active runs."""
+def collect_runs(session: Session, now: float) -> list[Metric]:
+    """Return every family about active runs; `now` in Unix seconds."""
     runs = load_held(session)
     orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
-    return [*_run_families(runs, orders), *_criterion_families(session, orders)]
+    families = [*_run_families(runs, orders), *_criterion_families(session, orders)]
+    return [*families, *_halt_families(session, now)]
 
 
 _Read = Callable[[RunRow, ProgressRow, Order | None], float | None]
@@ -114,3 +117,16 @@ def _criterion_families(session: Session, orders: Mapping[str, Order]) -> Iterat
                 if isinstance(value, int | float):
                     bounds.add_metric([run, criterion.id, name], float(value))
     yield from (values, bounds)
+
+
+def _halt_families(session: Session, now: float) -> Iterator[Metric]:
+    halted = GaugeMetricFamily(
+        "gonogo_run_halted",
+        "1: a finding halted the run; shown until an hour after its end.",
+        labels=["run", "detector"],
+    )
+    halts = load_recent_halts(session, now - HALTED_S)
+    for run, detector in sorted({(run, finding.detector) for run, finding in halts}):
+        halted.add_metric([run, detector], 1)
+    yield halted
+    yield CounterMetricFamily("gonogo_halts", "Findings that halt.", value=count_halts(session))

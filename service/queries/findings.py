@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from sqlalchemy import func, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.finding import Finding, Severity
-from service.db.schema import FindingRow
+from service.db.schema import FindingRow, RunRow
 from service.queries.page import load_page
 
 
@@ -49,3 +49,18 @@ def load_halts(session: Session, runs: Sequence[str]) -> Iterator[tuple[str, Fin
     )
     for run, document in session.execute(query):
         yield run, Finding.model_validate_json(document)
+
+
+def load_recent_halts(session: Session, ended_after: float) -> Iterator[tuple[str, Finding]]:
+    """Yield the halts of runs that go on or ended after this time (Unix s), each with its run."""
+    recent = or_(RunRow.ended_at.is_(None), RunRow.ended_at > ended_after)
+    query = select(FindingRow.run, FindingRow.document).join(RunRow, RunRow.id == FindingRow.run)
+    query = query.where(FindingRow.severity == Severity.HALT, recent)
+    for run, document in session.execute(query.order_by(FindingRow.run, FindingRow.n)):
+        yield run, Finding.model_validate_json(document)
+
+
+def count_halts(session: Session) -> int:
+    """Return how many findings that halt were ever recorded."""
+    query = select(func.count()).where(FindingRow.severity == Severity.HALT)
+    return session.scalars(query).one()

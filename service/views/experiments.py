@@ -37,7 +37,7 @@ from service.queries.experiments import (
 )
 from service.queries.findings import load_findings
 from service.queries.runs import load_mute
-from service.views.next_steps import next_steps, place_of
+from service.views.next_steps import Place, next_steps
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
@@ -138,18 +138,18 @@ def _view_one(
             cancelled_by=_cancelled_by(row),
         ),
         next=next_steps(
-            place_of(
-                row,
-                phases,
-                runs,
-                hanging,
-                cause,
-                decided.last,
-                taker,
-                settings,
-                stood,
-                {override.phase for override in decided.overrides},
-                mute,
+            Place(
+                row=row,
+                phases=phases,
+                runs=runs,
+                conditions=hanging,
+                cause=cause,
+                last_decision=decided.last,
+                taker=taker,
+                settings=settings,
+                stood=stood,
+                by_hand={override.phase for override in decided.overrides},
+                mute=mute,
             )
         ),
     )

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from service.evidence.gate_now import load_gates_lately
 from service.metrics import control_plane
 from service.metrics.control_plane import last_tick
+from service.metrics.runs import HALTED_S
 from tests.conftest import demand
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats
@@ -77,6 +78,27 @@ def test_a_criterion_is_shown_with_its_threshold_while_the_run_goes_on(plane: Pl
     labels = {"run": order.run, "criterion": "fetch_share"}
     assert value(series, "gonogo_criterion_value", **labels) == pytest.approx(0.001 / 0.2, rel=1e-3)
     assert value(series, "gonogo_criterion_threshold", bound="pass", **labels) == 0.3
+
+
+def test_a_halt_is_counted_and_shown_for_an_hour_after_the_end(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, order = running(plane)
+    finding = {
+        "v": 1, "detector": "stall", "severity": "halt", "rank": 1, "section": "backward",
+        "step": 12, "at": 1.0, "key": "k1", "text": "rank 1 stands", "evidence": [],
+    }  # fmt: skip
+    body = {"token": order.token, "findings": [finding]}
+    assert worker.post(f"/runs/{order.run}/findings", body).is_success
+    lines = {rank: beats(order, rank, upto=20) for rank in range(2)}
+    worker.end(order, lines, reason="stalled", by="watchdog", findings=1, code=None)
+    labels = {"run": order.run, "detector": "stall"}
+    assert value(scrape(plane), "gonogo_run_active", run=order.run) is None
+    assert value(scrape(plane), "gonogo_run_halted", **labels) == 1
+    now = plane.context.now()
+    monkeypatch.setattr(plane.context, "now", lambda: now + HALTED_S + 1)
+    assert value(scrape(plane), "gonogo_run_halted", **labels) is None
+    assert value(scrape(plane), "gonogo_halts_total") == 1
 
 
 def test_a_runs_series_end_with_it(plane: Plane) -> None:

@@ -20,7 +20,7 @@ from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.identity import Mismatch, _text
 from service.db.documents import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.views.next_steps import next_steps, place_of
+from service.views.next_steps import Place, next_steps
 
 DEMO = resolve_plan(bundled_plan("demo")).wire()
 EXPERIMENT = "exp_01J00000000000000000000000"
@@ -75,7 +75,12 @@ def steps(
     ]  # fmt: skip
     for name, value in flags.items():
         setattr(runs[0], name, value)
-    return next_steps(place_of(experiment, phases, runs, conditions, cause, DECISION, stood=stood))
+    return next_steps(
+        Place(
+            row=experiment, phases=phases, runs=runs, conditions=conditions, cause=cause,
+            last_decision=DECISION, stood=stood,
+        )
+    )  # fmt: skip
 
 
 def test_the_log_that_is_named_is_of_the_run_that_is_judged_and_not_of_its_confirmation() -> None:
@@ -94,7 +99,12 @@ def test_the_log_that_is_named_is_of_the_run_that_is_judged_and_not_of_its_confi
         for run, reason, code in ends
     ]  # fmt: skip
     phases = [PhaseRow(name="smoke", state=PhaseState.FAILED, steps=1)]
-    found = next_steps(place_of(experiment, phases, runs, (), CAUSE, DECISION))
+    found = next_steps(
+        Place(
+            row=experiment, phases=phases, runs=runs, conditions=(), cause=CAUSE,
+            last_decision=DECISION,
+        )
+    )  # fmt: skip
     assert found[0].command == f"gonogo logs {RUN} --rank 1"
 
 
@@ -183,7 +193,11 @@ def test_what_goes_on_is_submitted_with_the_plan_that_failed(
         id=EXPERIMENT, plan=name, state=ExperimentState.FINISHED, resolved=resolved
     )
     phases = [PhaseRow(name="smoke", state=PhaseState.FAILED, steps=1)]
-    found = next_steps(place_of(experiment, phases, [], (), None, None))
+    found = next_steps(
+        Place(
+            row=experiment, phases=phases, runs=[], conditions=(), cause=None, last_decision=None
+        )
+    )  # fmt: skip
     assert [row.command for row in found if "--from" in row.command] == [
         f"gonogo submit {word} --from {EXPERIMENT}:smoke"
     ]
@@ -213,7 +227,12 @@ def test_code_that_was_mended_goes_on_by_the_command_that_lets_it_differ(
     run = RunRow(
         id=RUN, phase="smoke", state=RunState.ENDED, lost=False, outcome=ended, started_at=1.0
     )
-    found = next_steps(place_of(experiment, phases, [run], (), Cause(text=text), None))
+    found = next_steps(
+        Place(
+            row=experiment, phases=phases, runs=[run], conditions=(), cause=Cause(text=text),
+            last_decision=None,
+        )
+    )  # fmt: skip
     goes_on = f"gonogo submit PLAN --from {EXPERIMENT}:smoke"
     drifting = [] if named is None else [f"{goes_on} --set 'allow_drift=[{named}]'"]
     commands = [row.command for row in found if "--from" in row.command]
