@@ -14,9 +14,9 @@ from typing import Any
 
 from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Msg
+from service.charts import Chart, Line, Point, non_finite_mark
 from service.db.store import Session
 from service.evidence.heartbeats import load_lines_after, load_ranks, msg_on
-from service.report.charts import Chart, Line, Point, non_finite_mark
 
 STRETCHES = 200
 """Of a curve, at most; each has two points."""

@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from gonogo.contract.comparison import ComparedVariant, Comparison
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
-from service.report.charts import WIDTH, nice_ticks, picture, tag
-from service.report.text import duration, number, percent
+from service.charts import WIDTH, nice_ticks, picture, tag
+from service.text import duration, number, percent
 
 BAR = 18
 ROW, TOP, BOTTOM = 30, 10, 28

@@ -13,6 +13,7 @@ from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.course.cause import cause_of
+from service.charts import Chart
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
@@ -25,7 +26,6 @@ from service.queries.decisions import load_decisions
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress
-from service.report.charts import Chart
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view

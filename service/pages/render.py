@@ -15,7 +15,7 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.failures import explain_decision
 from gonogo.judge.words import sentence
-from service.report import charts, text
+from service import charts, text
 
 HERE = Path(__file__).parent
 LAMPS = {"go": "#22c55e", "warn": "#f59e0b", "bad": "#ef4444", "busy": "#3b82f6", "grey": "#94a3b8"}

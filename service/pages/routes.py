@@ -9,6 +9,7 @@ from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
 from gonogo.contract.lifecycle import ExperimentState
 from service.campaigns.view import view_campaign
+from service.charts import draw
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.logs import load_log
 from service.http.auth import Service
@@ -25,10 +26,9 @@ from service.queries.campaigns import load_campaign, load_campaigns
 from service.queries.experiments import load_experiments
 from service.queries.runs import load_run
 from service.queries.workers import load_workers
-from service.report.charts import draw
 from service.report.html import POLICY
-from service.report.text import observed_text, ratio_words, threshold_text
 from service.report.writing import report_for
+from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
 from service.views.news import view_alert, view_worker

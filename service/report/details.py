@@ -14,7 +14,9 @@ from service.report.numbers import SECTIONS, RankNumbers
 from service.report.pictures import phase_pictures
 from service.report.repeat import repeat_parts
 from service.report.summary import picture_text, summary_parts, took_s
-from service.report.text import (
+from service.report.timeline import timeline_table
+from service.report.view import ReportView, RunReport
+from service.text import (
     NONE,
     block,
     code,
@@ -26,8 +28,6 @@ from service.report.text import (
     ratio_words,
     table,
 )
-from service.report.timeline import timeline_table
-from service.report.view import ReportView, RunReport
 
 MAX_FILES = 200
 FIELD_PLANS = frozenset({"m7c-125m"})
@@ -91,8 +91,6 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
     parts += ["#### Not observed", unseen] if unseen else []
     if run.ranks:
         parts += ["#### Where the time goes", step_table(run), memory_table(run) or ""]
-    if run.devices:
-        parts += ["#### Devices", device_table(run)]
     if view.experiment.plan in FIELD_PLANS:
         parts += ["#### Expected", _field_table(run)]
     return [*parts, "#### Artifacts", *_artifacts(run)]
@@ -163,31 +161,6 @@ def memory_table(run: RunReport) -> str | None:
 def _amount(rank: RankNumbers, name: str, statistic: str, per: float, unit: str) -> str:
     value = getattr(rank.series.get(name), statistic, None)
     return NONE if value is None else f"{number(value / per, 4, unit)}"
-
-
-def device_table(run: RunReport) -> str:
-    """Return the numbers of each device over the run."""
-    heads = (
-        "device", "rank", "samples", "utilisation, median", "memory, peak", "of",
-        "temperature, peak", "power, median", "clock held down by", "Xid", "ECC",
-    )  # fmt: skip
-    rows = (
-        (
-            code(row.uuid if row.index is None else f"{row.index} {row.uuid}"),
-            NONE if row.rank is None else str(row.rank),
-            str(row.samples),
-            number(row.median_util, 3, "%"),
-            number(row.peak_used_mb, 5, "MB"),
-            number(row.total_mb, 5, "MB"),
-            number(row.peak_temp_c, 3, "°C"),
-            number(row.median_power_w, 3, "W"),
-            inline(", ".join(row.throttled)) or "nothing",
-            f"**{', '.join(map(str, row.xids))}**" if row.xids else "none",
-            number(row.ecc_uncorrected),
-        )
-        for row in run.devices
-    )
-    return table(heads, rows)
 
 
 def _field_table(run: RunReport) -> str:

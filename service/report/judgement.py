@@ -12,8 +12,8 @@ from gonogo.contract.decision import (
 )
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.failures import explain_decision, library
-from service.report.text import NONE, code, inline, number, observed_text, table, threshold_text
 from service.report.view import RunReport
+from service.text import NONE, code, inline, number, observed_text, table, threshold_text
 
 SIGNS = {
     CriterionOutcome.PASS: "pass",

@@ -23,7 +23,7 @@ from service.queries.decisions import load_decisions
 from service.queries.events import load_events
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
-from service.report.devices import build_devices, load_samples
+from service.report.devices import load_samples
 from service.report.numbers import build_numbers
 from service.report.view import ReportView, RunFile, RunReport
 from service.views.experiments import view_experiment
@@ -63,7 +63,6 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
     order = Order.model_validate(run.order) if run.order else None
     findings = load_findings(session, run.id)
     steps = load_run_steps(session, run.id)
-    samples = load_samples(session, run.id)
     ran = {rank: row.identity() for rank, row in steps.items()}
     artifacts = list_artifacts(session, run)
     report = RunReport(
@@ -72,13 +71,12 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
         preflight=Preflight.model_validate(run.preflight) if run.preflight else None,
         ran={rank: identity for rank, identity in ran.items() if identity is not None},
         counted=ModelRecord.model_validate(run.model) if run.model else None,
-        ranks=build_numbers(order, steps, samples),
+        ranks=build_numbers(order, steps, load_samples(session, run.id)),
         findings=tuple(findings),
         decision=last_judged(decisions, run.id),
         artifacts=artifacts,
         stack=load_stack(session, run, findings),
         change=run.change,
-        devices=build_devices(samples),
         files=_load_files(session, run, artifacts),
     )
     return replace(report, log=_load_tail(session, run, report))

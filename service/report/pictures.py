@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from service.report.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
+from service.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
 from service.report.numbers import SECTIONS, RankNumbers
 from service.report.view import ReportView, RunReport
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import yaml
 
 from gonogo.planning.resolve import is_bundled
-from service.report.text import block, code
 from service.report.view import ReportView
+from service.text import block, code
 
 PLAN_FILE = "plan.yaml"
 _COMMIT = re.compile(r"([0-9a-f]{7,64})(\+[0-9a-f]+)?")

@@ -9,8 +9,8 @@ from gonogo.judge.course.cause import cause_of
 from gonogo.judge.failures import explain_decision
 from service.report.judgement import condition_table, diagnosis_text, finding_lines, gate_table
 from service.report.pictures import overview
-from service.report.text import NONE, block, code, duration, inline, loss, number, percent, table
 from service.report.view import ReportView, RunReport
+from service.text import NONE, block, code, duration, inline, loss, number, percent, table
 
 
 def title_of(view: ReportView) -> str:

@@ -8,8 +8,8 @@ from gonogo.contract.api import EventView
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import PhaseState, RunState
 from service.experiments.standing import GOING_ON, NO_CHECKPOINT
-from service.report.text import NONE, duration, inline, table
 from service.report.view import ReportView, RunReport
+from service.text import NONE, duration, inline, table
 
 MAX_ROWS = 150
 SILENT = frozenset({"finding", "run.suspect", "experiment.frozen", "run.judged"})

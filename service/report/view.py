@@ -14,7 +14,6 @@ from gonogo.contract.records import Preflight
 from gonogo.contract.workload import OURS
 from gonogo.judge.gate.conditions import all_met
 from service.evidence.stacks import Excerpt
-from service.report.devices import DeviceNumbers
 from service.report.numbers import RankNumbers
 
 
@@ -50,7 +49,6 @@ class RunReport:
     """The end of the log that may say why the run failed."""
     change: Mapping[str, Any] | None = None
     """What a remedy or the variant of a confirmation changed about the plan."""
-    devices: tuple[DeviceNumbers, ...] = ()
     files: tuple[RunFile, ...] = ()
 
     @property

@@ -13,9 +13,9 @@ from pathlib import Path
 from anyio import to_thread
 
 from gonogo.contract.errors import GonogoError, NotFound, Unavailable
+from service.charts import draw, svg_file
 from service.context import Context
 from service.queries.experiments import load_changed, load_experiment
-from service.report.charts import draw, svg_file
 from service.report.details import build_report
 from service.report.html import render_report
 from service.report.load import load_report_view

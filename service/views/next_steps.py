@@ -31,7 +31,7 @@ _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 _UNMET = (ConditionState.OPEN, ConditionState.MISSED)
 _UNREAD = (
     "no line of it was read as a step: have it print `step 3 loss 2.5` or what a bundled pattern"
-    " fits (docs/how-to/run.md), or attach it (docs/how-to/your-trainer.md), before it runs again;"
+    " fits (docs/how-to/run.md), or attach it (docs/how-to/attach.md), before it runs again;"
     " one that is attached found nothing left to do, as from a checkpoint of its own"
 )
 _AT_ONCE = "requested again: end it at once, and wait for no checkpoint"

@@ -18,7 +18,7 @@ from gonogo.contract.order import Order, ResumePoint
 from service.conductor.deadlines import Deadlines
 from service.db.schema import RunRow
 from service.experiments.forecasts import check_labels
-from service.report.text import duration as duration_of_a_page
+from service.text import duration as duration_of_a_page
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS
 from tests.service.fake_worker import FakeWorker, beats

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
+from service.charts import Chart
 from service.evidence import heartbeats
 from service.pages import curves
 from service.pages.curves import MOST_OWN, STRETCHES, Curve, load_charts
-from service.report.charts import Chart
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, size_of
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.watch import Watch
-from service.report.charts import (
+from service.charts import (
     BOTTOM,
     GAP,
     HEIGHT,

@@ -21,8 +21,8 @@ from gonogo.contract.workload import OURS
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.evidence.stacks import Excerpt
-from service.report.details import build_report, device_table, memory_table, step_table
-from service.report.devices import build_devices, read_samples
+from service.report.details import build_report, memory_table, step_table
+from service.report.devices import read_samples
 from service.report.numbers import RankNumbers, build_numbers, build_series
 from service.report.repeat import check_lines, repeat_parts, submit_lines
 from service.report.summary import slowest_section, title_of
@@ -298,26 +298,11 @@ def test_the_account_of_time_is_a_table() -> None:
     assert "No account was taken." in report_of(run_report())
 
 
-def test_devices_are_summed_up_by_rank() -> None:
-    rows: list[dict[str, Any]] = [
-        {"uuid": "GPU-b", "mono": 2.0, "rank": 1, "index": 1, "util": 10.0},
-        {
-            "uuid": "GPU-a", "mono": 3.0, "rank": 0, "index": 0, "util": 90.0, "temp_c": 71.0,
-            "mem_used_mb": 60_000.0, "mem_total_mb": 80_000.0, "power_w": 300.0,
-            "throttle": ["sw_power_cap"], "xids": [79],
-        },
-        {"uuid": "GPU-a", "mono": 1.0, "rank": 0, "index": 0, "util": 70.0, "mem_used_mb": 6.1e4},
-    ]  # fmt: skip
-    lines = [json.dumps({"ts": row["mono"], **row}).encode() for row in rows]
-    pieces = [
-        b"\n".join([*lines, b"{", b"[" * 9_000, b""])[n : n + 100] for n in range(0, 9900, 100)
-    ]
-    devices = build_devices(read_samples(pieces))
-    assert [row.uuid for row in devices] == ["GPU-a", "GPU-b"]
-    text = device_table(run_report(devices=devices))
-    reads = "0 | 2 | 80 % | 61000 MB | 80000 MB | 71 °C | 300 W | sw_power_cap | **79** | –"
-    assert f"| `0 GPU-a` | {reads} |" in text
-    assert "| `1 GPU-b` | 1 | 1 | 10 % | – | – | – | – | nothing | none | – |" in text
+def test_device_samples_are_read_over_the_edges_of_pieces() -> None:
+    good = json.dumps({"ts": 1.0, "mono": 1.0, "uuid": "GPU-a", "util": 5.0}).encode()
+    whole = b"\n".join([good, b"", b"{", b"[]", b"[" * 9_000, b'{"uuid": 1}', good, b""])
+    pieces = [whole[n : n + 100] for n in range(0, len(whole), 100)]
+    assert [row.util for row in read_samples(pieces)] == [5.0, 5.0]
 
 
 def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.report import text
+from service import text
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from service.report.text import number
+from service.text import number
 
 WIDTH, HEIGHT = 640, 250
 RIGHT, TOP, BOTTOM = 12, 30, 26
