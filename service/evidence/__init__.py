@@ -1,1 +1,1 @@
-"""What a run left, to be looked at: files, logs, curves, and how its gate stands now."""
+"""What a run left: files, logs, curves, and how its gate stands now."""

@@ -1,7 +1,4 @@
-"""What has a run's rank told of its time? The stored fold, and the lines that came since.
-
-A fold that is stored says up to which byte it has read, so a run of any length is read once.
-"""
+"""The time that a rank reported: the stored fold, and the lines that came since."""
 
 from dataclasses import dataclass
 

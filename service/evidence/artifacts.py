@@ -1,18 +1,14 @@
-"""Which files of a run can be had here? Those of its directory on this host, and the uploaded ones.
+"""The files of a run that are here: those of its directory on this host, and uploaded copies.
 
-A run directory is served only when its name is the run's id and the order in it names the run, so
-that a worker's word alone opens no other folder; no path leads out of it, links included, also
-while somebody changes them: what was opened is looked at, and that is what is read. Whether it is
-the worker's host or a volume that both mount makes no difference. Where its file system hangs, a
-few who look wait for it, and all others are told so at once.
+A run directory is served only if its name is the run's id and its order names the run. No path
+leads out of it. While its file system hangs, a few requests wait, and others get an error at once.
 """
 
 import io
 import os
 import stat
 import threading
-from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -29,11 +25,10 @@ from gonogo.rundir import RunDir, is_text, load_record, pruned_text
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
-_AT_ONCE = 8
 LOOKS = 4
-"""How many may look into run directories at once: fewer than may read the database (`READERS`)."""
+"""Requests that may look into run directories at once: fewer than database readers (`READERS`)."""
 _TURN_S = 0.2
-"""How long a turn is waited for: most looks take milliseconds."""
+"""How long a request waits for its turn: most looks take milliseconds."""
 _turns = threading.BoundedSemaphore(LOOKS)
 
 
@@ -104,7 +99,7 @@ def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
 
 
 def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
-    """Yield the plain files; no more is looked at than may be listed, whatever it is."""
+    """Yield the plain files, `MAX_LISTED` at most."""
     for path in islice(_paths(run_dir.path), MAX_LISTED):
         try:
             found = path.lstat()
@@ -116,41 +111,8 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
 
 
 def _paths(root: Path) -> Iterator[Path]:
-    """Yield what is below a folder, name by name: a trainer may put a million into one."""
-    folders = deque([root])
-    while folders:
-        try:
-            with os.scandir(folders.popleft()) as rows:
-                for row in rows:
-                    if _is_folder(row):
-                        folders.append(Path(row.path))
-                    yield Path(row.path)
-        except OSError:  # it has gone, or is not for us
-            continue
-
-
-def _is_folder(row: os.DirEntry[str]) -> bool:
-    """Say whether a name is a folder's; one that cannot be looked at hides none beside it."""
-    try:
-        return row.is_dir(follow_symlinks=False)
-    except OSError:  # asked of a file system that does not say what its names are
-        return False
-
-
-def load_copies(
-    session: Session, run: str, *, but: Collection[str], limit: int
-) -> Iterator[EvidenceRow]:
-    """Yield the uploaded files of a run by path, a few in memory at once.
-
-    Args:
-        session: a reading transaction.
-        run: which run.
-        but: paths that are left out.
-        limit: so many at most.
-    """
-    query = select(EvidenceRow).where(EvidenceRow.run == run, EvidenceRow.path.not_in(but))
-    query = query.order_by(EvidenceRow.path).limit(limit)
-    yield from session.scalars(query.execution_options(yield_per=_AT_ONCE))
+    for folder, _, names in os.walk(root):
+        yield from (Path(folder) / name for name in names)
 
 
 def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
@@ -166,7 +128,7 @@ def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
         raise Rejected("path: a NUL character")
     with _turn():
         run_dir = reachable_dir(run)
-        found = None if run_dir is None else _open_inside(run_dir, run.id, path)
+        found = None if run_dir is None else _open_inside(run_dir, path)
     if found is not None:
         return found
     copy = session.get(EvidenceRow, (run.id, path))
@@ -180,26 +142,20 @@ def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
     raise ArtifactNotHere(run.host, f"{run.dir}/{path}")
 
 
-def _open_inside(run_dir: RunDir, run: str, path: str) -> IO[bytes] | None:
+def _open_inside(run_dir: RunDir, path: str) -> IO[bytes] | None:
     """Return a file of a run directory, open; None where there is no such plain file.
 
-    Whoever writes to the directory may put a link in a file's place, or in the directory's own,
-    between a look and the opening. So it is asked where the file lies that was opened.
+    A trainer may put a link in the way between look and opening, so the opened file is checked.
 
     Raises:
         Rejected: the path leads out of the run directory.
     """
     root = run_dir.path.resolve()
-    if not _is_of(RunDir(root), run):
-        return None
     try:
         stream = read_plain(RunDir(root).inside(path))
     except (OSError, RuntimeError):  # links that lead to each other are a RuntimeError
         return None
-    try:
-        if Path(os.readlink(f"/proc/self/fd/{stream.fileno()}")).is_relative_to(root):
-            return stream
-    except OSError:
-        pass
+    if Path(os.readlink(f"/proc/self/fd/{stream.fileno()}")).is_relative_to(root):
+        return stream
     stream.close()
     raise Rejected(f"{path!r} leads out of the run directory")

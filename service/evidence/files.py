@@ -1,7 +1,7 @@
-"""What stands in a run's growing files, as far as it is here? Its bytes, piece by piece.
+"""The bytes of a run's growing files, piece by piece.
 
-A piece holds whole lines. It is compressed by zlib as it arrived, and by bzip2 in large blocks once
-its run has been judged (`service.conductor.packing`); whoever reads sees no difference.
+A piece holds whole lines. It is compressed by zlib, and by bzip2 in large blocks once its run has
+been judged (`service.conductor.packing`).
 """
 
 import bz2

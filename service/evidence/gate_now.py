@@ -1,7 +1,6 @@
-"""How does a gate stand while its run goes on? Its criteria over the newest steps, by the judge.
+"""How a gate stands while its run continues: the judge's criteria over the newest steps.
 
-What is shown, never what decides: a long run is looked at through its last `LINES` lines, and
-every criterion as if the run ended at its present step.
+This is shown and never decides. Only the last `LINES` lines of a run are read.
 """
 
 import time

@@ -1,8 +1,7 @@
-"""What the ranks of a run reported, for pages, REST, report and forecast.
+"""The heartbeats of a run, for pages, REST, report and forecast.
 
-Lines are read from the pieces of the files and parsed by the timeline. The judge reads the files
-themselves (`service.judging.materialise`). A line that is no heartbeat is passed over, and so is
-one that a file holds twice: within a boot `seq` only grows.
+The judge reads the files themselves (`service.judging.materialise`). Lines that are no heartbeat
+are passed over, and so are duplicates.
 """
 
 import re

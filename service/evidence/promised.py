@@ -1,4 +1,4 @@
-"""What of a run is here, file by file, and what did its end promise?"""
+"""The files of a run that are here, and those that its end promised."""
 
 import re
 

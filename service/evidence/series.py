@@ -1,7 +1,6 @@
-"""How did a number develop over a run? Downsampled so that no peak is lost.
+"""A number of a run over its steps, downsampled so that no peak is lost.
 
-Each bucket of neighbouring steps gives its lowest and its highest value at their own steps, so a
-spike of one step is seen however long the run is.
+Each bucket of neighbouring steps gives its lowest and its highest value at their own steps.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""What does Prometheus see of the time? By part, and how much of it counts.
-
-The fleet's, that of each run that is held, and that of each experiment of which one is.
-"""
+"""Metrics of time: of the fleet, of each run that is held, and of its experiment."""
 
 from collections.abc import Iterator
 

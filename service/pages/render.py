@@ -60,6 +60,7 @@ def render(template: str, **values: Any) -> str:
     values.setdefault("who", None)
     values.setdefault("refresh_s", None)
     values.setdefault("lamp", "grey")
+    values["now"] = datetime.now(UTC).isoformat()
     return environment().get_template(template).render(**values)
 
 

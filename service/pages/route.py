@@ -1,8 +1,7 @@
-"""What holds for every page? Who may see it, which headers it has, how an error looks.
+"""The guard and the headers of every page, and how an error looks.
 
-Without a session a page leads to the sign-in page and back. A link from another site (a chat
-message) arrives without the SameSite=Strict cookie, so such a first visit is answered by a page
-that asks for itself once more, this time from here.
+Without a session a page leads to the sign-in page and back. A link from another site arrives
+without the SameSite=Strict cookie, so its first visit asks for the page once more from here.
 """
 
 from collections.abc import Callable, Coroutine

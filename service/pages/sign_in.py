@@ -1,7 +1,4 @@
-"""How does a browser sign in? With an API key in a form, or by a one-time link.
-
-`gonogo up` prints such a link, so that a newcomer never copies a key.
-"""
+"""Signing in: with an API key in a form, or by the one-time link that `gonogo up` prints."""
 
 from typing import Annotated
 from urllib.parse import parse_qs

@@ -1,4 +1,4 @@
-"""Where did runs' time go, as far as it was taken? Stored accounts, alone and summed."""
+"""Stored accounts of time, alone and summed."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

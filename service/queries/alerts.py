@@ -1,4 +1,4 @@
-"""Which alerts are there, what became of each, and who subscribed to them?"""
+"""Alerts, their deliveries and subscriptions."""
 
 from collections.abc import Sequence
 

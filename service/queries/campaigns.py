@@ -1,4 +1,4 @@
-"""Which campaigns are there?"""
+"""Campaigns."""
 
 from collections.abc import Sequence
 

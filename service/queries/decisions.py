@@ -1,4 +1,4 @@
-"""What was decided? Documents as they were recorded, and what lists need of them."""
+"""Decisions: documents as they were recorded, and outlines for lists."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields

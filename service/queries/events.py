@@ -1,4 +1,4 @@
-"""What happened? The events of one experiment by `seq`, of all by the cursor that never changes."""
+"""Events: of one experiment by `seq`, of all by a cursor that never changes."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Which experiments are there, and what belongs to each? Rows, for those who show and decide."""
+"""Experiments with their phases, runs and conditions."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeVar

@@ -1,4 +1,4 @@
-"""What was found in a run? Findings in the order in which the detectors made them."""
+"""Findings, in the order in which the detectors made them."""
 
 from collections.abc import Iterator, Sequence
 

@@ -1,4 +1,4 @@
-"""Which API keys are there, and which of them live?"""
+"""API keys, and which of them are not revoked."""
 
 from collections.abc import Sequence
 

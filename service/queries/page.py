@@ -1,4 +1,4 @@
-"""How is a long list read? A page at a time, by a key that only grows."""
+"""Pages of a long list, by a key that only grows."""
 
 from collections.abc import Sequence
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Which runs are there, and what did telemetry say of them last?"""
+"""Runs, and their last telemetry."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which workers are there? Each as its last claim described it."""
+"""Workers, each as its last claim described it."""
 
 from collections.abc import Collection, Sequence
 

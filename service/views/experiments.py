@@ -1,4 +1,4 @@
-"""How does an experiment look from outside? With phases, conditions, forecast, next steps."""
+"""Experiments as REST shows them: with phases, conditions, forecast and next steps."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import chain

@@ -1,7 +1,4 @@
-"""Where did the time go, of a run, an experiment, the fleet? Rows in, accounts out.
-
-The clock is the service's own but for the seconds that a rank told by its own monotonic clock.
-"""
+"""Where the time of a run, an experiment or the fleet went."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""How do events, alerts and workers look from outside?"""
+"""Events, alerts and workers as REST shows them."""
 
 from gonogo.contract.api import (
     AlertView,

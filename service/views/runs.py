@@ -1,4 +1,4 @@
-"""How does a run look from outside? With what telemetry said last, what was found and decided."""
+"""Runs as REST shows them, with their last telemetry."""
 
 import json
 from typing import Any

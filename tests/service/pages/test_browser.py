@@ -18,12 +18,6 @@ pytestmark = pytest.mark.needs("chromium")
 
 
 @pytest.fixture
-def database_url(sqlite_url: str) -> str:
-    """SQLite alone: a browser sees no database."""
-    return sqlite_url
-
-
-@pytest.fixture
 def tab(plane: Plane, tmp_path: Path) -> Iterator[Browser]:
     with chromium(demand("chromium"), tmp_path / "profile") as browser:
         browser.visit(plane.call("POST", "/sign-in-links").json()["url"], "/")

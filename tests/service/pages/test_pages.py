@@ -17,11 +17,13 @@ from sqlalchemy import update
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
+from gonogo.contract.api import ExperimentView
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.failures import explain
 from gonogo.planning.source import bundled_plan
 from service.db.schema import RunRow
 from service.evidence import artifacts
-from service.pages.render import STATIC
+from service.pages.render import LAMPS, STATIC, lamp_of, lamp_of_all, load_static
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import beats
@@ -93,15 +95,6 @@ def test_a_page_is_shown_while_run_directories_do_not_answer(
     assert "they cannot be" not in text_of(pages.get(f"/experiments/{experiment}"))
 
 
-def test_what_to_type_after_a_hang_is_where_the_guilty_rank_stood(
-    plane: Plane, pages: httpx.Client, tmp_path: Path
-) -> None:
-    experiment, run = halted(plane, tmp_path)
-    first = plane.experiment(experiment)["next"][0]
-    assert first["command"] == f"gonogo artifacts {run} evidence/01_stall/stacks_rank1.txt"
-    assert first["command"] in text_of(pages.get(f"/experiments/{experiment}"))
-
-
 def test_an_empty_service_says_how_to_begin(pages: httpx.Client) -> None:
     assert "gonogo submit demo" in text_of(pages.get("/"))
     assert "gonogo worker" in text_of(pages.get("/workers"))
@@ -124,7 +117,53 @@ def test_a_running_experiment_shows_live_numbers_and_how_its_gate_stands(
         assert part in text
     assert answer.text.count("<polyline") >= 2
     assert 'data-every-s="2"' in answer.text
+    assert 'data-lamp="busy"' in answer.text
+    assert re.search(r"As of \d{4}-\d\d-\d\d", text)
     assert "Left out: throughput" in text
+
+
+def test_a_running_experiment_whose_run_is_queued_is_not_shown_as_running(
+    plane: Plane, pages: httpx.Client
+) -> None:
+    experiment, worker = plane.submit(), plane.worker()
+    worker.run_through(plane.next_order(worker))
+    plane.wait(lambda: plane.experiment(experiment)["waiting_for"], "the next run waits")
+    assert plane.experiment(experiment)["state"] == "running"
+    for path in ("/", f"/experiments/{experiment}"):
+        html = pages.get(path).text
+        assert '<span class="state waiting">waiting</span>' in html
+        assert '<span class="state running">running</span>' not in html
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "by_hand", "lamp"),
+    [
+        ("awaiting_decision", None, False, "warn"),
+        ("running", "GO", False, "busy"),
+        ("finished", "GO", False, "go"),
+        ("finished", "GO", True, "grey"),
+        ("finished", "CONDITIONAL_GO", False, "warn"),
+        ("finished", "NO_GO", False, "bad"),
+        ("finished", None, False, "grey"),
+    ],
+)
+def test_the_lamp_shows_the_state(state: str, verdict: str, by_hand: bool, lamp: str) -> None:
+    word = {
+        "decision": "dec_1", "phase": "smoke", "verdict": "GO", "evidence": None, "actor": "ann",
+        "reason": "seen", "at": "2026-01-01T00:00:00.000+00:00",
+    }  # fmt: skip
+    view = ExperimentView.model_validate(
+        {
+            "id": "exp_1", "name": "x", "plan": "demo", "state": state, "verdict": verdict,
+            "created_at": word["at"], "overrides": [word] * by_hand,
+        }
+    )  # fmt: skip
+    assert lamp_of(view) == lamp
+    assert lamp_of_all([view]) == lamp
+    assert LAMPS[lamp].encode() in load_static(f"icon-{lamp}.svg")
+    asks = view.model_copy(update={"state": ExperimentState.AWAITING_DECISION})
+    assert lamp_of_all([view, asks]) == "warn"
+    assert lamp_of_all([]) == "grey"
 
 
 def test_a_halted_experiment_says_why_and_shows_the_evidence(
@@ -136,10 +175,21 @@ def test_a_halted_experiment_says_why_and_shows_the_evidence(
     assert f"Why: smoke: stall (rank 1, backward): rank 1 stands {NASTY}" in text
     for part in ("NO GO", "skipped", "stalled (policy), by watchdog", "gonogo replay dec_"):
         assert part in text
-    assert f'href="/runs/{run}/artifacts/evidence/01_stall/stacks_rank1.txt"' in answer.text
+    typed = plane.experiment(experiment)["next"][0]["command"]
+    assert typed == f"gonogo artifacts {run} evidence/01_stall/stacks_rank1.txt"
+    assert typed in text
+    for page in (f"/runs/{run}/artifacts", f"/experiments/{experiment}?run={run}"):
+        links = re.findall(rf'href="(/runs/{run}/artifacts/[^"]+)"', pages.get(page).text)
+        shown = {pages.get(unescape(link)).text for link in links}
+        assert set(EVIDENCE.values()) <= shown, page
     stood = f"rank 1 did not come {NASTY} rank 1: spin (a.py:9) ranks 0, 2: wait (a.py:1)"
     assert stood in text
     assert "data-every-s" not in answer.text
+    assert 'data-lamp="bad"' in answer.text
+    first = plane.experiment(experiment)["phases"][0]["runs"][0]
+    earlier = text_of(pages.get(f"/experiments/{experiment}?run={first}"))
+    assert f"{first} · first" in earlier
+    assert "all 2 ranks reached step 1" in earlier
     assert "NO GO" in text_of(pages.get("/"))
     alerts = text_of(pages.get("/alerts"))
     assert "finding.halt" in alerts
@@ -165,15 +215,6 @@ def test_what_others_wrote_is_only_text(plane: Plane, pages: httpx.Client, tmp_p
     assert "<script>" not in answer.text
 
 
-@pytest.mark.long
-def test_an_earlier_run_can_be_chosen(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
-    experiment, _ = halted(plane, tmp_path)
-    first = plane.experiment(experiment)["phases"][0]["runs"][0]
-    text = text_of(pages.get(f"/experiments/{experiment}?run={first}"))
-    assert f"{first} · first" in text
-    assert "all 2 ranks reached step 1" in text
-
-
 def test_the_page_and_the_report_say_which_phase_begins_with_which_weights(
     plane: Plane, pages: httpx.Client, tmp_path: Path
 ) -> None:
@@ -194,14 +235,6 @@ def test_the_page_and_the_report_say_which_phase_begins_with_which_weights(
     assert "first, begins with the weights of sanity" in text
     report = text_of(pages.get(f"/experiments/{experiment}/report"))
     assert "first, begins with the weights of sanity" in report
-
-
-def test_links_lead_to_files_of_any_name(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
-    experiment, run = halted(plane, tmp_path)
-    for page in (f"/runs/{run}/artifacts", f"/experiments/{experiment}?run={run}"):
-        links = re.findall(rf'href="(/runs/{run}/artifacts/[^"]+)"', pages.get(page).text)
-        shown = {pages.get(unescape(link)).text for link in links}
-        assert set(EVIDENCE.values()) <= shown, page
 
 
 def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
