@@ -1,6 +1,6 @@
 """Stored accounts of time, alone and summed."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, defer, load_only
@@ -49,22 +49,7 @@ def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Par
     late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
     query = select(func.count(), *_SUMS).join(RunRow, RunRow.id == AccountRow.run).where(late)
     count, *found = session.execute(query).one()
-    return count, _by_part(found)
-
-
-def sum_by_experiment(
-    session: Session, states: Sequence[str]
-) -> Iterator[tuple[str, Mapping[Part, float]]]:
-    """Yield each experiment of which a run is in these states, and its device seconds by part."""
-    within = select(RunRow.experiment).where(RunRow.state.in_(states))
-    query = select(RunRow.experiment, *_SUMS).join(AccountRow, AccountRow.run == RunRow.id)
-    query = query.where(RunRow.experiment.in_(within)).group_by(RunRow.experiment)
-    for experiment, *found in session.execute(query.order_by(RunRow.experiment)):
-        yield experiment, _by_part(found)
-
-
-def _by_part(sums: Iterable[float | None]) -> Mapping[Part, float]:
-    return {part: float(value or 0.0) for part, value in zip(COLUMNS, sums, strict=True)}
+    return count, {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
 
 
 def load_accounts_in(session: Session, states: Sequence[str]) -> Iterator[AccountRow]:

@@ -22,7 +22,6 @@ from service.queries.accounts import (
     load_timed_runs,
     load_waited,
     sum_accounts,
-    sum_by_experiment,
 )
 from service.queries.findings import load_halts
 
@@ -50,11 +49,7 @@ class RunAccount:
     seconds: Seconds
 
     def ended_at(self, now: float) -> float:
-        """Return when it ended, or now; Unix seconds, never before it was opened.
-
-        A clock that was set back while it went on says so, and the time before that would be
-        counted another time.
-        """
+        """Return when it ended, or now; Unix seconds, never before it was opened."""
         ended_at = now if self.row.ended_at is None else self.row.ended_at
         return max(self.opened_at, ended_at)
 
@@ -145,14 +140,6 @@ def load_stored(session: Session, states: Sequence[str]) -> Iterator[tuple[str, 
     """Yield the accounts, as they were taken last, of runs in these states."""
     for row in load_accounts_in(session, states):
         yield row.run, stored_goodput(row)
-
-
-def load_stored_of_experiments(
-    session: Session, states: Sequence[str]
-) -> Iterator[tuple[str, Goodput]]:
-    """Yield the device time, as it was taken last, of experiments of which a run is in these."""
-    for experiment, seconds in sum_by_experiment(session, states):
-        yield experiment, goodput_of(seconds)
 
 
 def stored_goodput(row: AccountRow) -> Goodput:

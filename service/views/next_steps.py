@@ -224,7 +224,7 @@ def _drifts(place: Place) -> list[str]:
     ended = None if last is None else last.outcome
     if cause is None or ended is None or ended.code is not OutcomeCode.CONFIG_MISMATCH:
         return []
-    differed = [name for name in DRIFTS if f" runs {name} " in cause.text]
+    differed: list[str] = [name for name in DRIFTS if f" runs {name} " in cause.text]
     if not differed or not has_plan(place.row):
         return differed
     allowed = place.row.resolved["plan"].get("allow_drift", [])

@@ -18,7 +18,6 @@ from service.views.goodput import (
     load_accounts,
     load_experiment_goodput,
     load_fleet_goodput,
-    load_stored_of_experiments,
 )
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats, size_of
@@ -154,7 +153,6 @@ def test_an_experiment_has_the_time_of_all_its_runs_while_one_is_held(still: Pla
 
     def shown() -> dict[str, float]:
         rows = still.context.store.read(
-            lambda session: list(load_stored_of_experiments(session, ["running"]))
         )
         return {experiment: goodput.productive_s for experiment, goodput in rows}
 
@@ -207,9 +205,6 @@ def test_page_fleet_and_metrics_show_where_the_time_went(still: Plane) -> None:
     assert 'gonogo_fleet_device_seconds{part="productive"} 24.0' in metrics
     assert f'gonogo_run_seconds{{part="productive",run="{order.run}"}} 24.0' in metrics
     assert f'gonogo_run_effective_ratio{{run="{order.run}"}}' in metrics
-    of_experiment = f'experiment="{order.experiment}"'
-    assert f'gonogo_experiment_device_seconds{{{of_experiment},part="productive"}} 24.0' in metrics
-    assert f"gonogo_experiment_effective_ratio{{{of_experiment}}}" in metrics
     assert not [
         line
         for line in metrics.splitlines()
