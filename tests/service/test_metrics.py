@@ -1,4 +1,4 @@
-"""Does `/metrics` say what the database holds, for active runs only, and find the workers?"""
+"""`/metrics` of the control plane: what the database holds, and the workers' exporters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are values written in a report?"""
+"""How values are written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures."""
+"""Fixtures of the pages' tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the pages live in a real browser, under their own content security policy?"""
+"""The pages in a real browser, under their own content security policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the curves of a page show every peak, however long the run is, and read each line once?"""
+"""Curves of a page: every peak of a long run, and each line read once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A comparison as a picture: every variant has its place, whatever its numbers are."""
+"""The picture of a comparison: every variant has its place, whatever its numbers are."""
 
 from __future__ import annotations
 

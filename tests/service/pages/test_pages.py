@@ -1,4 +1,4 @@
-"""What do the pages show, and is what others wrote only ever text?"""
+"""What the pages show; what others wrote is only ever text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who gets in, how long, and does nothing else open?"""
+"""Signing in: who gets in, how long, and that nothing else opens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixtures."""
+"""Fixtures of the report's tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is a chart to scale, whatever the numbers are, and does it show where numbers end?"""
+"""Charts to scale, whatever the numbers are, and the charts of a report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Is the report's page whole by itself, and does it trust nothing that stands in it?"""
+"""The report as one page: folded details, and only text and charts of its own."""
 
 from __future__ import annotations
 

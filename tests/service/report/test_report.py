@@ -1,4 +1,4 @@
-"""Is the first page the verdict, its cause and what to do, with everything behind it below?"""
+"""The first page of a report, and the details below it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does the service write a report whose numbers are those of the heartbeats, charts included?"""
+"""Reports with the numbers of the heartbeats, written on request and after the end."""
 
 from __future__ import annotations
 
