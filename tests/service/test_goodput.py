@@ -146,23 +146,6 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
     assert order.run in plane.get(f"/experiments/{experiment}/goodput")["runs"]
 
 
-def test_an_experiment_has_the_time_of_all_its_runs_while_one_is_held(still: Plane) -> None:
-    first, second = (begin(still)[1] for _ in range(2))
-    move(still, first, gpus=8)
-    Accounts(still.context).run_once()
-
-    def shown() -> dict[str, float]:
-        rows = still.context.store.read(
-        )
-        return {experiment: goodput.productive_s for experiment, goodput in rows}
-
-    assert shown() == {first.experiment: 8 * 24.0, second.experiment: 24.0}
-    move(still, first, experiment=second.experiment, phase="before", state="ended")
-    assert shown() == {second.experiment: 9 * 24.0}
-    move(still, second, state="ended")
-    assert shown() == {}
-
-
 def test_no_time_of_an_experiment_counts_twice_where_a_clock_is_set_back(still: Plane) -> None:
     """As the second of three attempts goes on, by a minute."""
     _, order, _ = begin(still)
