@@ -1,11 +1,11 @@
-"""Which routes does the control plane have? One table of routers, and what stands outside /api."""
+"""The web application: one table of routers, and the routes outside /api."""
 
 import json
 import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
@@ -17,7 +17,7 @@ from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import Unavailable
 from service.conductor.conductor import JOIN_S, Conductor
 from service.conductor.loop import Loop
-from service.conductor.upkeep import FILES_S, DecisionFiles
+from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
@@ -30,17 +30,14 @@ from service.pages.routes import PAGES
 from service.report import routes as report
 from service.rest import (
     agent,
-    alerts,
     campaigns,
-    events,
     experiments,
     find,
-    goodput,
+    overview,
     plans,
     runs,
     verbs,
     webhooks,
-    workers,
 )
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
@@ -52,11 +49,8 @@ API = (
     campaigns.router,
     runs.router,
     plans.router,
-    workers.router,
-    events.router,
-    alerts.router,
+    overview.router,
     webhooks.router,
-    goodput.router,
     find.router,
     sign_in.api,
     agent.router,
@@ -131,7 +125,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         conductor = Conductor(context) if conduct else None
         app.state.conductor = conductor
-        files = Loop(name="files", run_once=DecisionFiles(context).run_once, every_s=FILES_S)
+        files = Loop("files", partial(save_decision_files, context), FILES_S)
         if conductor is not None:
             conductor.start()
         files.start(context, lambda: True)

@@ -1,8 +1,4 @@
-"""How is a moment written? RFC 3339 in UTC, to the millisecond.
-
-What no calendar has (a trainer's clock that counts milliseconds, or anything) is written as the
-first or the last day that any reader's time zone has.
-"""
+"""Moments as RFC 3339 in UTC, to the millisecond; out of range, the first or last day."""
 
 from datetime import UTC, datetime
 

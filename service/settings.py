@@ -1,4 +1,4 @@
-"""What does the control plane read from its environment? The only place that does."""
+"""Settings of the control plane, read from its environment."""
 
 import os
 from collections.abc import Mapping

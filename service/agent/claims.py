@@ -233,36 +233,8 @@ def _end_lost(deed: Deed, run_id: str, text: str) -> None:
         end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
 
 
-def _works(deed: Deed, row: WorkerRow) -> bool:
-    """Say whether a worker was heard lately, or has runs that have not ended."""
-    return is_heard(row, deed.now) or bool(load_runs_of_worker(deed.session, row.name))
-
-
-def _bury(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
-    """End an attempt of before the reboot, unless its directory waits to be shipped.
-
-    A run among `active` is reported by the worker, with all that it left behind.
-    """
-    if run.boot_id == request.boot_id or run.id in request.active:
-        return
-    experiment, row = lock_run(deed, run.id)
-    if row.state == RunState.ENDED:
-        return
-    text = f"host {request.host} booted anew"
-    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
-
-
-def _give_up(deed: Deed, run: RunRow, request: ClaimRequest) -> None:
-    """End an attempt that has ended on its host, and of which nothing can be told any more."""
-    experiment, row = lock_run(deed, run.id)
-    if row.state == RunState.ENDED:
-        return
-    text = f"given up on {request.host}: {request.given_up[run.id]}"
-    end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
-
-
-def _renew(deed: Deed, mine: list[RunRow], request: ClaimRequest) -> None:
-    """A claim is a sign of life of the worker's runs that have no watcher yet."""
+def _renew(deed: Deed, mine: Collection[RunRow], request: ClaimRequest) -> None:
+    """Take a claim as the sign of life of runs that have no watcher yet."""
     for run in mine:
         if run.state in NOT_BEGUN and run.id in request.active:
             progress = deed.session.get_one(ProgressRow, run.id)

@@ -1,8 +1,9 @@
-"""Which alert waits for whom? Rows of the outbox, and what becomes of them.
+"""The outbox: alerts, the subscriptions that want them, and what became of each delivery.
 
 Alerts are committed together with what they tell (`service.experiments.lifecycle.queue_alert`).
-Spreading one makes a delivery for every subscription that wants its type; that and the mark on the
-alert are one transaction, so no subscription is forgotten or told of what came before it.
+Spreading an alert makes a delivery for every subscription that wants its type, in one transaction
+with the mark on the alert. Failed deliveries are tried again, within seconds at first, at most an
+hour apart, and for `GIVE_UP_S` in all.
 """
 
 from collections.abc import Collection
@@ -12,21 +13,25 @@ from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody, DeliveryState
-from gonogo.contract.ids import Kind
-from service.alerts.message import Answer, Target
-from service.alerts.schedule import LONGEST_S, next_try_at
+from gonogo.contract.ids import Kind, new_id
+from service.alerts.post import Answer, Target
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.db.store import Topic, ring
+from service.experiments.lifecycle import Deed
 from service.instants import stamp
+from service.queries.alerts import load_webhook
 from service.views.news import alert_url
 from service.webhook_secret import check_secret, new_secret
 
 SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 """Id of the subscription that GONOGO_WEBHOOK_URL makes."""
-
 BATCH = 100
 EACH = 20
 """Deliveries of one subscription that are taken up at once."""
+FIRST_S = 1.0
+LONGEST_S = 3_600.0
+GIVE_UP_S = 3 * 86_400.0
+"""Seconds since the alert after which its delivery has failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +46,48 @@ class Parcel:
     attempts: int
 
 
-def subscribe_settings(session: Session, url: str | None, secret: str | None, now: float) -> None:
-    """Make the environment's subscription what the environment says: one, changed, or none.
+def subscribe(deed: Deed, url: str, types: Collection[str], secret: str | None) -> WebhookRow:
+    """Begin a subscription and return it.
 
-    Without a secret of its own it gets a random one: it is signed, and nobody can check it.
+    Args:
+        deed: the transaction.
+        url: where alerts go.
+        types: of which types; none: of every type.
+        secret: what they are signed with; one is made when none is given.
     """
+    row = WebhookRow(
+        id=new_id(Kind.WEBHOOK),
+        url=url,
+        secret=secret or new_secret(),
+        types=sorted(set(types)),
+        created_at=deed.now,
+    )
+    deed.session.add(row)
+    return row
+
+
+def unsubscribe(deed: Deed, webhook: str) -> None:
+    """End a subscription.
+
+    Raises:
+        NotFound: there is none that is active.
+    """
+    load_webhook(deed.session, webhook).disabled_at = deed.now
+
+
+def rotate_secret(deed: Deed, webhook: str) -> WebhookRow:
+    """Give a subscription a new secret and return it.
+
+    Raises:
+        NotFound: there is none that is active.
+    """
+    row = load_webhook(deed.session, webhook)
+    row.secret = new_secret()
+    return row
+
+
+def subscribe_settings(session: Session, url: str | None, secret: str | None, now: float) -> None:
+    """Make the subscription of the environment what the environment says; random secret if none."""
     row = session.get(WebhookRow, SETTINGS_WEBHOOK)
     if url is None:
         if row is not None:
@@ -68,8 +110,7 @@ def has_unspread(session: Session) -> bool:
 def spread_alerts(session: Session, now: float) -> int:
     """Make a delivery for every subscription that wants an alert; return how many.
 
-    None of an alert of before the subscription; one that begins later than now was made before a
-    clock was set back.
+    An alert from before a subscription is not delivered to it.
     """
     waiting = select(AlertRow).where(AlertRow.spread.is_(False)).order_by(AlertRow.id)
     living = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
@@ -93,22 +134,19 @@ def spread_alerts(session: Session, now: float) -> int:
 
 
 def is_wanted(alert: AlertRow, types: Collection[str]) -> bool:
-    """Say whether a subscription to these types is told: by its type, or a decision's verdict."""
+    """Say whether a subscription to these types wants an alert, by type or by verdict."""
     verdict = (alert.data.get("decision") or {}).get("verdict") or ""
     return not types or not {alert.type, f"{alert.type}:{verdict.lower()}"}.isdisjoint(types)
 
 
 def load_due(session: Session, now: float, url: str, skip: Collection[str] = ()) -> list[Parcel]:
-    """Return the deliveries that are due, oldest alert first, so many of each subscription.
-
-    What waits for one subscription, however much that is, hides nothing that waits for another.
-    One that is due later than any try is put off was put off by a clock that was set back since.
+    """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription.
 
     Args:
         session: reads.
-        now: Unix seconds.
+        now: Unix seconds; what is due later than any retry is from before the clock was set back.
         url: where people reach this service.
-        skip: subscriptions that are told nothing now.
+        skip: subscriptions that get nothing now.
     """
     place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)
     due = (
@@ -119,12 +157,10 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
         .where(WebhookRow.disabled_at.is_(None), DeliveryRow.webhook.not_in(skip))
         .subquery()
     )
+    same = (due.c.alert == DeliveryRow.alert) & (due.c.webhook == DeliveryRow.webhook)
     query = (
         select(DeliveryRow, AlertRow, WebhookRow)
-        .join(
-            due,
-            (due.c.alert == DeliveryRow.alert) & (due.c.webhook == DeliveryRow.webhook),
-        )
+        .join(due, same)
         .join(AlertRow, AlertRow.id == DeliveryRow.alert)
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
         .where(due.c.place <= EACH)
@@ -144,7 +180,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
 
 
 def build_body(alert: AlertRow, url: str) -> AlertBody:
-    """Return the body that tells of an alert."""
+    """Return the body of an alert."""
     data = {**alert.data, "alert_id": alert.id, "url": alert_url(alert, url)}
     return AlertBody.model_validate(
         {"type": alert.type, "timestamp": stamp(alert.at), "data": data}
@@ -159,25 +195,34 @@ def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: f
     row.attempts += 1
     ring(session, Topic.ALERTS)
     row.error = answer.error
+    due_at = next_try_at(row.attempts, parcel.alerted_at, now, jitter)
     if answer.error is None:
         row.state, row.delivered_at = DeliveryState.DELIVERED, now
-        return
-    due_at = next_try_at(
-        attempts=row.attempts, alerted_at=parcel.alerted_at, now=now, jitter=jitter
-    )
-    if answer.gone:
-        end_subscription(session, parcel.webhook, now, "the receiver is gone (HTTP 410)")
+    elif answer.gone:
+        webhook = session.get_one(WebhookRow, parcel.webhook)
+        webhook.disabled_at = webhook.disabled_at or now
+        fail_waiting(session, parcel.webhook, "the receiver is gone (HTTP 410)")
     elif due_at is None:
         row.state = DeliveryState.FAILED
     else:
         row.due_at = due_at
 
 
-def end_subscription(session: Session, webhook: str, now: float, why: str) -> None:
-    """End a subscription, and with it what still waits for it."""
-    row = session.get_one(WebhookRow, webhook)
-    row.disabled_at = row.disabled_at or now
-    fail_waiting(session, webhook, why)
+def retry_delay_s(attempts: int, jitter: float) -> float:
+    """Return the seconds to wait after a failed try.
+
+    Args:
+        attempts: tries so far, at least 1.
+        jitter: 0..1; the wait lies between a half and the whole of the exponential one.
+    """
+    whole = min(LONGEST_S, FIRST_S * 2.0 ** min(attempts - 1, 30))
+    return whole * (0.5 + 0.5 * jitter)
+
+
+def next_try_at(attempts: int, alerted_at: float, now: float, jitter: float) -> float | None:
+    """Return when to try again in Unix seconds, or None to give up."""
+    due_at = now + retry_delay_s(attempts, jitter)
+    return due_at if due_at - alerted_at <= GIVE_UP_S else None
 
 
 def fail_waiting(session: Session, webhook: str, why: str) -> None:
@@ -191,7 +236,7 @@ def fail_waiting(session: Session, webhook: str, why: str) -> None:
 
 
 def load_orphaned(session: Session) -> list[str]:
-    """Return the ended subscriptions that something still waits for."""
+    """Return the ended subscriptions that still have waiting deliveries."""
     query = (
         select(DeliveryRow.webhook)
         .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)

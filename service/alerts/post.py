@@ -1,33 +1,75 @@
-"""How is an alert posted? Once; no redirect is followed, and only the status is read.
+"""One signed POST of an alert, after the Standard Webhooks specification.
 
-A try ends in time, however slowly its answer comes: a thread that waits for a receiver which sends
-a byte now and then would wait for ever, and the service's own end for that. A receiver that moved
-must be subscribed anew. What this loads is a twelfth of the service's memory, so it is imported by
-who has something to post.
+`webhook-id` is the alert's id, equal on every redelivery, so a receiver can drop duplicates. The
+body is signed with the subscription's secret together with id and time. No redirect is followed,
+and only the status of the answer is read.
 """
 
 import asyncio
+import json
 import logging
 import ssl
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import lru_cache
 
 import httpx
+from standardwebhooks import Webhook
 
+from gonogo import __version__
 from gonogo.contract.api import AlertBody
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Rejected
-from service.alerts.message import Answer, Target, encode_body, sign
 from service.alerts.reach import check_reach
 
+TIMEOUT_S = 5.0
 _GONE = 410
 _PARTS = 3
 """Connecting, sending, the answer."""
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log addresses, which may be secrets
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where an alert goes."""
+
+    url: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What came of one try."""
+
+    error: str | None
+    """None: accepted."""
+    gone: bool = False
+    """The receiver wants no more (410)."""
+
+
+def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
+    """Return the headers of one try.
+
+    Args:
+        body: the text that is sent.
+        alert: id of the alert.
+        secret: the subscription's, `whsec_…`.
+        now: Unix seconds; receivers refuse what is minutes old.
+    """
+    at = datetime.fromtimestamp(int(now), UTC)
+    return {
+        "webhook-id": alert,
+        "webhook-timestamp": str(int(now)),
+        "webhook-signature": Webhook(secret).sign(alert, at, body),
+        "content-type": "application/json",
+        "user-agent": f"gonogo/{__version__}",
+    }
+
+
 def post_alert(
     target: Target, alert: str, body: AlertBody, now: float, *, timeout_s: float
 ) -> Answer:
-    """Try once to deliver an alert; whatever goes wrong is the answer.
+    """Try once to deliver an alert; every error is the answer.
 
     Args:
         target: where it goes.
@@ -36,7 +78,7 @@ def post_alert(
         now: Unix seconds.
         timeout_s: for each part of the try, and three times that for the whole.
     """
-    text = encode_body(body)
+    text = json.dumps(wire_value(body.model_dump(mode="json")), separators=(",", ":"))
     try:
         check_reach(target.url)
         headers = sign(text, alert, target.secret, now)
@@ -64,5 +106,5 @@ async def _post(url: str, text: str, headers: dict[str, str], timeout_s: float) 
 
 @lru_cache(maxsize=1)
 def _certificates() -> ssl.SSLContext:
-    """Return whom receivers are trusted by; reading them takes longer than a try."""
+    """Return the trusted certificates; reading them takes longer than a try."""
     return httpx.create_ssl_context(trust_env=False)

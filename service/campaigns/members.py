@@ -1,9 +1,7 @@
 """What the experiments of a campaign contribute to its comparison."""
 
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from threading import Lock
 
 from gonogo.contract.api import CampaignMember
 from gonogo.contract.decision import Verdict
@@ -23,8 +21,9 @@ from service.queries.decisions import Outline, load_last_automatic
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
 
-_Key = tuple[str, str, str]
-"""A decision's id and hash, and what is asked of it."""
+_UNITS: dict[tuple[str, str, str], Unit | NoUnit] = {}
+"""Cache: id and hash of a decision, and the question → what it contributes; it never changes."""
+_MOST_UNITS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +86,11 @@ def _brought(
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
     name = decision.id
     key = (name, decision.hash, repr(question))
-    unit = UNITS.get(key) or UNITS.keep(key, _unit_of(session, name, question))
+    unit = _UNITS.get(key)
+    if unit is None:
+        if len(_UNITS) >= _MOST_UNITS:
+            _UNITS.clear()
+        unit = _UNITS[key] = _unit_of(session, name, question)
     verdict = decision.verdict
     if isinstance(unit, Unit) and verdict not in COUNTED:
         unit = NoUnit(name=name, why=f"its verdict is {verdict}")
@@ -104,31 +107,3 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
     if isinstance(unit, Unit):
         return replace(unit, host=None if run is None else ran_on(run))
     return unit
-
-
-class Kept:
-    """A cache of what the last decisions contribute, so a look reads each of them once.
-
-    Neither a decision nor the order of its run ever changes.
-    """
-
-    def __init__(self, most: int = 2000) -> None:
-        self._most = most
-        self._rows: OrderedDict[_Key, Unit | NoUnit] = OrderedDict()
-        self._lock = Lock()
-
-    def get(self, key: _Key) -> Unit | NoUnit | None:
-        """Return what is kept, if anything."""
-        with self._lock:
-            return self._rows.get(key)
-
-    def keep(self, key: _Key, unit: Unit | NoUnit) -> Unit | NoUnit:
-        """Keep a unit instead of the oldest, and return it."""
-        with self._lock:
-            self._rows[key] = unit
-            while len(self._rows) > self._most:
-                self._rows.popitem(last=False)
-        return unit
-
-
-UNITS = Kept()

@@ -1,7 +1,7 @@
-"""Which runs' time has not been accounted for lately? Their lines are read on, a few runs a turn.
+"""Accounts of where the time of runs went, brought up to date a few runs a pass.
 
-What was read is stored, so that pages, metrics and the fleet's sum read no heartbeats of before. An
-experiment's runs are taken together: a later attempt says what of an earlier one was kept.
+They are stored, so that pages and metrics read no old heartbeats. The runs of an experiment are
+taken together: a later attempt shows what of an earlier one was kept.
 """
 
 from typing import Any

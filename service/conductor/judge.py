@@ -1,10 +1,8 @@
-"""Who judges the runs that have ended? This pass: complete ones, a few at a time, at once.
+"""The pass that judges ended runs: complete ones, a few at a time.
 
-The facts are made by a judge's process (`service.judging.assessors`) from a folder below
-`GONOGO_HOME/judging`; this one waits for it in a thread and stays free for everything else. A
-judgement that fails is told in an event and tried again after a pause that grows; the run stays
-ended and unjudged until one succeeds. After the last of these pauses it holds up no later run of
-its phase.
+A judge's process makes the facts (`service.judging.assessors`) from a folder below
+`GONOGO_HOME/judging`; a thread waits for it. A judgement that fails is shown in an event and tried
+again after a growing pause. After the last pause it holds up no later run of its phase.
 """
 
 import logging

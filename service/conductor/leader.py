@@ -1,8 +1,7 @@
-"""Who conducts? One service: by a file lock beside SQLite, by an advisory lock on PostgreSQL.
+"""Leader election: a file lock beside SQLite, an advisory lock on PostgreSQL.
 
-The advisory lock lives on a connection of its own; when that dies, or its server takes writes no
-more (another one leads since), the lock is gone and another service takes over within a second or
-two.
+The advisory lock lives on a connection of its own. When that connection dies, or its server takes
+writes no more, another service takes over within a second or two.
 """
 
 import fcntl
@@ -36,8 +35,6 @@ class Leader:
         self._connection: Connection | None = None
         self._checked_at = float("-inf")
         self._leads = False
-        self._unasked = False
-        """Whether it is logged that the lock file could not be asked."""
         self._lock = threading.Lock()
 
     def leads(self, now_mono: float) -> bool:
@@ -55,26 +52,17 @@ class Leader:
         if self._file is not None:
             return True
         try:
-            self._file = self._take_file()
-        except OSError as error:  # too many open files, a folder that takes none: asked again
-            if not self._unasked:
-                _log.error("the lock cannot be had: %s", error, extra={"action": "leader_unasked"})
-            self._unasked = True
+            stream = open_private(self._path)
+        except OSError as error:  # asked again in a second
+            _log.error("the lock cannot be had: %s", error, extra={"action": "leader_unasked"})
             return False
-        self._unasked = False
-        return self._file is not None
-
-    def _take_file(self) -> IO[bytes] | None:
-        stream = open_private(self._path)
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError:  # another service holds it
             stream.close()
-            return None
-        except OSError:
-            stream.close()
-            raise
-        return stream
+            return False
+        self._file = stream
+        return True
 
     def _lock_row(self) -> bool:
         try:
@@ -82,18 +70,16 @@ class Leader:
                 self._connection = self._store.connect().execution_options(
                     isolation_level="AUTOCOMMIT"
                 )
-            query = _STILL if self._leads else _TRY
-            found = self._connection.execute(query).scalar()
-            if found is None:
-                _log.warning("its server takes no writes", extra={"action": "leader_lost"})
-                self._drop()
-            return bool(found)
+            found = self._connection.execute(_STILL if self._leads else _TRY).scalar()
         except SQLAlchemyError as error:
             _log.warning("the lock is gone: %s", error, extra={"action": "leader_lost"})
+            found = None
+        if found is None:
             self._drop()
-            return False
+        return bool(found)
 
     def _drop(self) -> None:
+        """Close the connection, and with it give the advisory lock back."""
         if self._connection is not None:
             self._connection.invalidate()
             self._connection.close()
@@ -106,14 +92,4 @@ class Leader:
             if self._file is not None:
                 self._file.close()
                 self._file = None
-            if self._connection is not None:
-                if self._store.sqlite is False:
-                    self._unlock(self._connection)
-                self._drop()
-
-    @staticmethod
-    def _unlock(connection: Connection) -> None:
-        try:
-            connection.execute(text("SELECT pg_advisory_unlock_all()"))
-        except SQLAlchemyError as error:
-            _log.info("nothing to unlock: %s", error, extra={"action": "leader_lost"})
+            self._drop()

@@ -1,14 +1,12 @@
-"""Which runs have gone silent? They are shown as lost and told about; nothing is started.
+"""Leases: silent runs are shown as lost and alerted about; nothing is started.
 
-A silent host is not a dead host: only proof (its exit record, a new boot id, an operator) or the
-plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's own
-monotonic clock, from when it last saw the run's sign-of-life counter grow, so neither a wrong wall
-clock nor a restart of the service makes a run look lost; nor does a service that stood still
-(`Loop.forget`), or a database that is away or takes no writes, for no sign of life comes in then:
-after it each run has its whole time anew.
+A silent host is not a dead host. Only proof (an exit record, a new boot id, an operator) or the
+plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's
+monotonic clock, from when it last saw the run's counter grow. After a pause of the service or of
+the database every run has its whole time anew.
 
-A run that has ended is timed too, until all that its end promised has come: where it does not, that
-is told, a person may have it judged by what is here (`takeover`), and after `GIVE_UP_S` it is.
+A run that has ended is timed too, until all that its end promised has come. After `GIVE_UP_S` it is
+judged by what is here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +41,7 @@ GIVE_UP_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Living:
-    """A run that a worker holds, or has ended and not sent whole."""
+    """A run that a worker holds, or that has ended and is not complete here."""
 
     run: str
     heard: int
@@ -72,12 +70,12 @@ class Verdicts:
 def observe(
     seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float
 ) -> dict[str, Silence]:
-    """Return what is known of each living run's silence."""
+    """Return what is known of each run's silence."""
     found: dict[str, Silence] = {}
     for run in living:
         before = seen.get(run.run)
-        grew = before is None or before.heard != run.heard
-        found[run.run] = Silence(heard=run.heard, since=now_mono) if grew or not before else before
+        same = before is not None and before.heard == run.heard
+        found[run.run] = before if same and before else Silence(heard=run.heard, since=now_mono)
     return found
 
 
@@ -117,7 +115,7 @@ class Leases:
             raise
 
     def forget(self) -> None:
-        """Time every silence anew: what was said meanwhile could not be heard."""
+        """Time every silence anew."""
         self._seen = {}
 
     def _look(self) -> None:
@@ -129,37 +127,28 @@ class Leases:
         self._seen = observe(self._seen, living, now_mono)
         found = decide(self._seen, living, now_mono)
         for run in found.lost:
-            self._lose(run)
+            context.write(CONDUCTOR, mark_lost, run, self._seen[run].heard)
         for run in found.take_over:
             self._take_over(run)
         for run in found.give_up:
-            self._give_up(run)
-
-    def _lose(self, run: str) -> None:
-        self._context.write(CONDUCTOR, mark_lost, run, self._seen[run].heard)
-
-    def _give_up(self, run: str) -> None:
-        self._context.write(CONDUCTOR, give_up_silent, run, self._seen[run].heard)
+            context.write(CONDUCTOR, give_up_silent, run, self._seen[run].heard)
 
     def _take_over(self, run: str) -> None:
-        context = self._context
-
         def load(session: Session) -> dict[str, ResumePoint]:
             row = load_run(session, run)
             experiment = load_experiment(session, row.experiment)
             return load_resume_points(session, experiment, row.phase)
 
-        points = context.store.read(load)
-        context.write(CONDUCTOR, take_over_isolated, run, points)
+        points = self._context.store.read(load)
+        self._context.write(CONDUCTOR, take_over_isolated, run, points)
 
 
 def load_living(session: Session, limits: dict[str, float | None]) -> list[Living]:
-    """Return every run that a worker holds, and those of which the rest has not come.
+    """Return every run that a worker holds, and the ended ones that are not complete.
 
     Args:
         session: a reading transaction.
-        limits: run → its plan's isolated_limit_s, as far as it was looked up; filled in here, for
-            plans are large and frozen, and this is asked every other second.
+        limits: run → its plan's isolated_limit_s, a cache that is filled in here.
     """
     held = RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value))
     owed = (
@@ -179,20 +168,15 @@ def load_living(session: Session, limits: dict[str, float | None]) -> list[Livin
                 found.append(Living(run=run, heard=heard, lost=lost, ended=True))
             continue
         if run not in limits:
-            limits[run] = _load_limit(session, run)
+            row = load_run(session, run)
+            plan = resolved_of(load_experiment(session, row.experiment)).parsed()
+            limits[run] = (plan.phase(row.phase).limits or plan.limits).isolated_limit_s
         found.append(Living(run=run, heard=heard, lost=lost, isolated_limit_s=limits[run]))
     return found
 
 
-def _load_limit(session: Session, run_id: str) -> float | None:
-    """Return how long the plan of a run lets it be isolated, in seconds."""
-    run = load_run(session, run_id)
-    plan = resolved_of(load_experiment(session, run.experiment)).parsed()
-    return (plan.phase(run.phase).limits or plan.limits).isolated_limit_s
-
-
 def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
-    """Show a run as lost and tell; unless it was heard of in the meantime."""
+    """Show a run as lost and alert, unless it was heard of in the meantime."""
     experiment, run = lock_run(deed, run_id)
     progress = deed.session.get_one(ProgressRow, run_id, populate_existing=True)
     over = run.state == RunState.QUEUED or run.judged or bool(run.given_up)
@@ -214,7 +198,7 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
 
 
 def give_up_silent(deed: Deed, run_id: str, heard: int) -> None:
-    """Wait no more for the rest of a run; unless it was heard of in the meantime."""
+    """Wait no more for the rest of a run, unless it was heard of in the meantime."""
     experiment, run = lock_run(deed, run_id)
     progress = deed.session.get_one(ProgressRow, run_id, populate_existing=True)
     if progress.heard == heard:

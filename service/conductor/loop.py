@@ -1,14 +1,13 @@
-"""How is something repeated? A thread that runs a pass when rung for, and at least every so often.
+"""A thread that repeats a pass: when the bell rings, and at least every few seconds.
 
-A pass that fails is logged and counted, and tried again at the next turn: the truth is in the
-database, so nothing is lost by it.
+A pass that fails is logged, counted and tried again; the truth is in the database.
 """
 
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from gonogo.contract.errors import Unavailable
 from service.context import Context
@@ -21,13 +20,14 @@ AWAY_S = 5.0
 _log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Loop:
     """One repeated pass."""
 
     name: str
     run_once: Callable[[], None]
     every_s: float
+    _: KW_ONLY
     hears: Topic | None = None
     """What brings the next pass forward."""
     pause_s: float = MIN_PAUSE_S

@@ -1,7 +1,7 @@
-"""Which judged runs still take the room of a living one? Their files are packed, one at a turn.
+"""Packing the files of judged runs, one run a pass.
 
-Telemetry comes in thousands of small pieces. A while after the judgement each file is written anew
-in large blocks, byte by byte the same, in one transaction; what comes later is added as ever.
+Telemetry arrives in thousands of small pieces. After the judgement each file is stored again in
+large compressed blocks, with the same bytes.
 """
 
 import logging

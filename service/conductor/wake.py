@@ -1,8 +1,8 @@
-"""Who is told that something waits? Workers, by a queue message that says only that.
+"""Wake messages to workers while runs wait, by RQ.
 
 RQ wakes, the database decides: a message carries nothing, so a lost, doubled or late one changes
-nothing. Messages are sent after the commit, best effort, and again every few seconds while runs
-wait. Redis may be down for any time: workers also ask by themselves.
+nothing. Messages are sent again every few seconds while runs wait. Redis may be down: workers also
+ask by themselves.
 """
 
 import logging

@@ -1,8 +1,4 @@
-"""How do columns hold the contract's words? Enums as their values, documents as JSON.
-
-What a row gives is the enum or the model itself, never its text. What earlier releases wrote is
-read by the same models, which ignore what they do not know; what they lack has its default.
-"""
+"""Columns that hold enums of the contract as their values, and models as JSON."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -47,8 +43,6 @@ class OneOf(TypeDecorator[StrEnum]):
 
 class Held(TypeDecorator[Any]):
     """A column that holds a model or a dataclass as JSON; None is NULL.
-
-    Release 0.1.0 wrote None as JSON's `null`, which is read as None too.
 
     Args:
         kind: what is read; fields that it does not know are ignored.

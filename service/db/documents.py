@@ -1,4 +1,4 @@
-"""Which documents stand in columns that no message carries? What was asked, awaited, promised."""
+"""Documents of columns that no message carries: what was asked, awaited, promised, claimed."""
 
 from collections.abc import Mapping
 from enum import StrEnum

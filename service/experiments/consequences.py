@@ -1,33 +1,53 @@
-"""How is the next action done? `gonogo.judge.course.decide` says what, this does it.
+"""Doing the next action: `gonogo.judge.course.decide` says what, this does it.
 
-An operator's stop outranks what would come next: `halt` lets nothing start before a person says
-so, `cancel` finishes.
+An operator's stop outranks the next action: `halt` lets nothing start before a person says so,
+`cancel` finishes. Approvals and due conditions are settled here too.
 """
 
+from collections.abc import Sequence
+
 from gonogo.contract.api import AlertType
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import (
+    Condition,
+    ConditionState,
+    CriterionOutcome,
+    CriterionResult,
+    Verdict,
+)
 from gonogo.contract.errors import Conflict
-from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.facts import Facts
+from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import ResumePoint, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
+from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.rules import Rules
 from gonogo.judge.course.action import Action, ActionKind
+from gonogo.judge.course.decide import decide_expiry
+from gonogo.judge.gate.conditions import in_state, is_approval
+from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision
+from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited, AwaitedKind, StopKind
-from service.db.schema import ExperimentRow, PhaseRow
+from service.db.schema import AssessmentRow, ExperimentRow, PhaseRow
 from service.experiments.alert_text import approval_text
 from service.experiments.course import (
     await_person,
     continue_experiment,
-    fail_phase,
     finish,
-    pass_phase,
     queue_run,
+    resolved_of,
     start_phase,
 )
-from service.experiments.decisions import total_verdict
-from service.experiments.lifecycle import Deed, queue_alert
-from service.experiments.missed import record_missed
+from service.experiments.decisions import load_conditions, record_conditions, total_verdict
+from service.experiments.lifecycle import (
+    Deed,
+    lock_experiment,
+    move_phase,
+    queue_alert,
+    record_event,
+)
+from service.experiments.standing import clock_of, open_approval
 from service.queries.experiments import phases_of
+from service.queries.runs import load_attempts
 
 _STARTS = (ActionKind.START_PHASE, ActionKind.START_RUN)
 
@@ -47,27 +67,31 @@ def act(
         experiment: locked.
         phase: the phase that was judged.
         action: what is next.
-        resume: phase → checkpoint that its next run may go on from.
+        resume: phase → checkpoint from which its next run may begin.
         outcome: why the last run ended.
     """
     rows = {row.name: row for row in phases_of(deed.session, experiment.id)}
     _settle_phase(deed, experiment, rows[phase], action.verdict)
     made = []
     if action.missed:
-        made.append(record_missed(deed, experiment, action.missed, phase=phase))
+        made.append(_record_missed(deed, experiment, action.missed, phase))
     stop = experiment.stop.kind if experiment.stop is not None else None
     if stop is StopKind.CANCEL:
         cancel_now(deed, experiment)
     elif stop is StopKind.HALT and action.kind in _STARTS:
         _await(deed, experiment, action, phase, f"halted; {action.text}")
-    elif action.kind is ActionKind.START_PHASE and action.phase is not None:
-        _go_on(deed, experiment)
-        start_phase(deed, experiment, rows[action.phase], resume.get(action.phase))
-    elif action.kind is ActionKind.START_RUN:
-        _go_on(deed, experiment)
-        _queue(deed, experiment, phase, action, resume)
+    elif action.kind in _STARTS:
+        if experiment.state == ExperimentState.AWAITING_DECISION:
+            continue_experiment(deed, experiment)
+        if action.kind is ActionKind.START_PHASE and action.phase is not None:
+            start_phase(deed, experiment, rows[action.phase], resume.get(action.phase))
+        else:
+            _queue(deed, experiment, phase, action, resume.get(phase))
     elif action.kind is ActionKind.FINISH:
-        _finish(deed, experiment, action, outcome)
+        cancelled = outcome is not None and outcome.code is OutcomeCode.CANCELLED
+        unjudged = cancelled and action.verdict is None
+        verdict = None if unjudged else total_verdict(deed.session, experiment)
+        finish(deed, experiment, verdict, outcome)
     elif action.kind is not ActionKind.NOTHING:
         _await(deed, experiment, action, phase, action.text)
     return made
@@ -79,85 +103,47 @@ def _settle_phase(
     """Let a phase pass or fail by its verdict; one that has ended is only re-labelled."""
     if verdict is None:
         return
-    if phase.state != PhaseState.ACTIVE or verdict is Verdict.INCONCLUSIVE:
-        phase.verdict = verdict
-    elif verdict is Verdict.NO_GO:
-        fail_phase(deed, experiment, phase, verdict)
-    else:
-        pass_phase(deed, experiment, phase, verdict)
-
-
-def _go_on(deed: Deed, experiment: ExperimentRow) -> None:
-    if experiment.state == ExperimentState.AWAITING_DECISION:
-        continue_experiment(deed, experiment)
+    phase.verdict = verdict
+    if phase.state == PhaseState.ACTIVE and verdict is not Verdict.INCONCLUSIVE:
+        event = PhaseEvent.FAIL if verdict is Verdict.NO_GO else PhaseEvent.PASS
+        move_phase(deed, experiment, phase, event)
 
 
 def _queue(
-    deed: Deed,
-    experiment: ExperimentRow,
-    phase: str,
-    action: Action,
-    resume: dict[str, ResumePoint],
+    deed: Deed, experiment: ExperimentRow, phase: str, action: Action, point: ResumePoint | None
 ) -> None:
-    point = resume.get(phase)
     if point is not None and point.step and not action.resume:
-        point = None  # from its first step: with the weights of another phase at most
-    queue_run(
-        deed,
-        experiment,
-        phase,
-        action.reason or RunReason.RERUN,
-        resume_from=point,
-        change=action.change,
-    )
-
-
-def _finish(deed: Deed, experiment: ExperimentRow, action: Action, outcome: Outcome | None) -> None:
-    code = outcome.code if outcome is not None else None
-    cancelled = code is OutcomeCode.CANCELLED and action.verdict is None
-    verdict = None if cancelled else total_verdict(deed.session, experiment)
-    finish(deed, experiment, verdict, outcome)
+        point = None  # from its first step, at most with the weights of another phase
+    reason = action.reason or RunReason.RERUN
+    queue_run(deed, experiment, phase, reason, resume_from=point, change=action.change)
 
 
 def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, text: str) -> None:
-    """Wait for a person, under the verdict so far."""
+    """Wait for a person, under the verdict so far; alert about a new approval."""
     experiment.verdict = total_verdict(deed.session, experiment)
-    awaited = _awaited(action, phase, text, deed.now)
-    _ask(deed, experiment, awaited)
+    awaited = Awaited(kind=AwaitedKind.DECISION, phase=phase, text=f"a decision: {text}")
+    if action.kind in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL):
+        awaited = Awaited(
+            kind=AwaitedKind.APPROVAL,
+            phase=phase,
+            text=f"an approval: {text}",
+            following=action.phase,
+            asked_at=round(deed.now, 3),
+            expires_s=action.expires_s,
+        )
+        before = experiment.awaiting
+        known = before is not None and (before.kind, before.following)
+        if known != (awaited.kind, awaited.following):
+            text = approval_text(experiment.id, experiment.name, awaited)
+            queue_alert(deed, experiment, AlertType.APPROVAL_ASKED, text, phase=awaited.phase)
     if experiment.state == ExperimentState.AWAITING_DECISION:
         experiment.awaiting = awaited
     else:
         await_person(deed, experiment, awaited)
 
 
-def _ask(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
-    """Tell people of an approval that nobody was asked for before, and until when it is taken."""
-    before = experiment.awaiting
-    asked = before is not None and (before.kind, before.following) == (
-        awaited.kind,
-        awaited.following,
-    )
-    if awaited.kind is AwaitedKind.APPROVAL and not asked:
-        text = approval_text(experiment.id, experiment.name, awaited)
-        queue_alert(deed, experiment, AlertType.APPROVAL_ASKED, text, phase=awaited.phase)
-
-
-def _awaited(action: Action, phase: str, text: str, now: float) -> Awaited:
-    """Return what is asked of a person: a decision, or the approval of the phase that follows."""
-    if action.kind not in (ActionKind.START_PHASE, ActionKind.AWAIT_APPROVAL):
-        return Awaited(kind=AwaitedKind.DECISION, phase=phase, text=f"a decision: {text}")
-    return Awaited(
-        kind=AwaitedKind.APPROVAL,
-        phase=phase,
-        text=f"an approval: {text}",
-        following=action.phase,
-        asked_at=round(now, 3),
-        expires_s=action.expires_s,
-    )
-
-
 def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
-    """Finish a cancelled experiment: no verdict.
+    """Finish a cancelled experiment without a verdict.
 
     Raises:
         Conflict: nobody asked for it.
@@ -167,3 +153,85 @@ def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
     text = experiment.stop.told()
     outcome = Outcome(code=OutcomeCode.CANCELLED, actor=Actor.OPERATOR, text=text)
     finish(deed, experiment, None, outcome)
+
+
+def record_approval(
+    deed: Deed, experiment: ExperimentRow, state: ConditionState, *, reason: str | None
+) -> RecordedDecision | None:
+    """Record that the awaited approval was given (met) or expired (missed); None if none is."""
+    asked = open_approval(experiment)
+    if asked is None or experiment.awaiting is None:
+        return None
+    return record_conditions(
+        deed,
+        experiment,
+        [in_state(asked, state)],
+        phase=experiment.awaiting.phase,
+        actor=deed.actor if state is ConditionState.MET else SERVICE_ACTOR,
+        reason=reason,
+    )
+
+
+def expire_approval(deed: Deed, experiment_id: str) -> RecordedDecision | None:
+    """Let an approval expire that nobody gave in time; None if it can still be given."""
+    experiment = lock_experiment(deed, experiment_id)
+    awaited = experiment.awaiting
+    waits = experiment.state == ExperimentState.AWAITING_DECISION
+    if not waits or awaited is None or open_approval(experiment) is None:
+        return None
+    phase = awaited.phase
+    action = decide_expiry(resolved_of(experiment).parsed(), phase, *clock_of(awaited, deed.now))
+    if action is None:
+        return None
+    recorded = record_approval(deed, experiment, ConditionState.MISSED, reason=action.text)
+    record_event(deed, experiment, "approval.expired", phase=phase, text=action.text)
+    act(deed, experiment, phase, action, {}, None)
+    return recorded
+
+
+def waive_expired(deed: Deed, experiment: ExperimentRow, phase: str, *, reason: str) -> None:
+    """Let a person's GO stand in for the approval of a phase that had expired."""
+    late = [
+        in_state(row.condition, ConditionState.WAIVED)
+        for row in load_conditions(deed.session, experiment.id)
+        if row.condition.id.startswith(f"{phase}:")
+        and is_approval(row.condition)
+        and row.condition.state is ConditionState.MISSED
+    ]
+    if late:
+        record_conditions(deed, experiment, late, phase=phase, actor=deed.actor, reason=reason)
+
+
+def _record_missed(
+    deed: Deed, experiment: ExperimentRow, conditions: Sequence[Condition], phase: str
+) -> RecordedDecision:
+    """Record due conditions as missed, with their criteria over the last completed run."""
+    results = [_unmet(deed, experiment, condition) for condition in conditions]
+    return record_conditions(
+        deed,
+        experiment,
+        conditions,
+        phase=phase,
+        criteria=[result for result in results if result is not None],
+        reason="missed: " + ", ".join(condition.id for condition in conditions),
+    )
+
+
+def _unmet(deed: Deed, experiment: ExperimentRow, condition: Condition) -> CriterionResult | None:
+    """Return the failing result of a condition over the last completed run that measured it."""
+    if condition.evidence_from is None:
+        return None
+    for run in reversed(load_attempts(deed.session, experiment.id, condition.evidence_from)):
+        if run.outcome.klass is not OutcomeClass.SUCCESS:
+            continue
+        row = deed.session.get_one(AssessmentRow, run.run)
+        facts = Facts.model_validate_json(row.facts)
+        if condition.id not in facts.measures:
+            continue
+        rules = Rules.model_validate_json(row.rules)
+        criterion = rules.criteria().get(condition.id)
+        if criterion is None:
+            return None
+        result = evaluate(criterion, facts.measures[condition.id], rules.world_size or 0)
+        return None if result.outcome is CriterionOutcome.PASS else result
+    return None

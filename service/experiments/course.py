@@ -1,8 +1,7 @@
-"""How does an experiment go on? Phases begin, attempts are queued, everything ends.
+"""Steps of an experiment: phases begin, attempts are queued, everything ends.
 
-Each function is one step inside a transaction that holds the experiment's lock. What step is next
-is decided elsewhere: by `gonogo.judge.course.decide` after a run, by `verbs` and `overrides` for a
-person.
+Each function runs in a transaction that holds the experiment's lock. What is next is decided by
+`gonogo.judge.course.decide` after a run, and by `verbs` and `overrides` for a person.
 """
 
 import json
@@ -63,12 +62,12 @@ def current_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
 
 
 def owed_run(deed: Deed, experiment: ExperimentRow) -> RunRow | None:
-    """Return the run that has ended and cannot be judged, since nobody sends the rest of it."""
+    """Return the ended run that cannot be judged because the rest of its files does not come."""
     return next(filter(is_owed, reversed(runs_of(deed.session, experiment.id))), None)
 
 
 def give_up_rest(deed: Deed, experiment: ExperimentRow, run: RunRow, why: str) -> None:
-    """Have an ended run judged by what is here; what is missing passes nothing."""
+    """Let an ended run be judged by what is here."""
     if run.state != RunState.ENDED or run.judged or run.given_up:
         return
     run.given_up = True
@@ -82,10 +81,7 @@ def start_phase(
     phase: PhaseRow,
     point: ResumePoint | None = None,
 ) -> RunRow:
-    """Activate a phase and queue its first run, which begins with `point` or goes on from it.
-
-    It is run under the remedies that helped in the phases before.
-    """
+    """Activate a phase and queue its first run, under the remedies that helped before."""
     carried = _carried_to(deed, experiment, phase)
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
     if carried:
@@ -120,7 +116,7 @@ def queue_first_run(
     new: bool = False,
     carried: Sequence[CarriedRemedy] = (),
 ) -> RunRow:
-    """Queue the first run of a phase; of a `new` experiment, which has none, none is looked for."""
+    """Queue the first run of a phase; a `new` experiment has no earlier runs to look up."""
     reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
     if point is not None and point.step:
         reason = RunReason.RESUME
@@ -132,7 +128,7 @@ def queue_first_run(
 def patch_of(
     change: Mapping[str, Any] | None, carried: Sequence[CarriedRemedy] | None
 ) -> RecordedPatch | None:
-    """Return the patch under which a run is made, all in all; None where nothing is changed."""
+    """Return the whole patch of a run; None if nothing is changed."""
     found: dict[str, Any] = {}
     for row in carried or ():
         found = laid_over(found, row.patch)
@@ -145,8 +141,8 @@ def gpus_of(plan: Plan, change: RecordedPatch | None = None, phase: str | None =
 
     Args:
         plan: the experiment's plan.
-        change: the patch under which the run is made; it may ask for other ranks.
-        phase: the run's, which may ask for other ranks than the plan; None: the largest.
+        change: the patch of the run, which may change the number of ranks.
+        phase: the run's, which may have its own number of ranks; None: the largest.
     """
     if not hardware_profiles()[plan.profile].has_devices:
         return 0
@@ -169,7 +165,7 @@ def queue_run(
 ) -> RunRow:
     """Queue the next attempt of a phase.
 
-    Of a phase's first one `carried` are remedies of earlier phases; all others keep them.
+    The first attempt gets the `carried` remedies of earlier phases; later ones keep them.
 
     Raises:
         Conflict: an attempt of it has not ended.
@@ -215,18 +211,6 @@ def queue_run(
     return run
 
 
-def pass_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
-    """Let a phase pass with its verdict."""
-    phase.verdict = verdict
-    move_phase(deed, experiment, phase, PhaseEvent.PASS)
-
-
-def fail_phase(deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict) -> None:
-    """Let a phase fail with its verdict."""
-    phase.verdict = verdict
-    move_phase(deed, experiment, phase, PhaseEvent.FAIL)
-
-
 def await_person(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> None:
     """Let an experiment wait for a person."""
     experiment.awaiting = awaited
@@ -261,9 +245,9 @@ def finish(
 def end_without_worker(
     deed: Deed, experiment: ExperimentRow, run: RunRow, code: OutcomeCode, actor: Actor, text: str
 ) -> Outcome:
-    """End a run for which no worker will ever report the end, and return why it ended.
+    """End a run for which no worker will report the end, and return why it ended.
 
-    That is not the reason given where its watcher had halted it for what its own lines show.
+    A failure that the run's own lines show takes precedence over the given reason.
     """
     outcome = Outcome(code=code, actor=actor, text=text)
     failed = _failed_by(deed, run)
@@ -283,15 +267,14 @@ def end_without_worker(
 
 
 def recall_failure(deed: Deed, experiment: ExperimentRow, run: RunRow) -> None:
-    """Have a run judged again that was given up before the halt came by which it had failed.
+    """Let a run be judged again whose halt arrives after it was declared dead.
 
-    Its host was cut off meanwhile: an attempt that was queued instead is one more run of what has
-    failed. What has passed since stands.
+    Its host was cut off meanwhile. What has passed since stands.
     """
     if run.state != RunState.ENDED or not is_by_service(run.exit) or run.outcome is None:
         return
     phase = active_phase(deed, experiment)
-    if is_over(experiment) or phase is None or phase.name != run.phase:
+    if experiment.state == ExperimentState.FINISHED or phase is None or phase.name != run.phase:
         return
     failed = _failed_by(deed, run)
     if failed is None or run.outcome.code in SHOWN_BY_LINES:
@@ -320,14 +303,9 @@ _FOUND_CHARS = 400
 
 
 def _failed_by(deed: Deed, run: RunRow) -> Outcome | None:
-    """Return how its watcher's halt had ended a run, where the run's own lines show that."""
+    """Return the failure that a run's own lines show, if its watcher halted it for one."""
     failed = shown_by_lines(load_findings(deed.session, run.id))
     if failed is None:
         return None
     text = failed.text[:_FOUND_CHARS]
     return Outcome(code=cause_of(failed), actor=Actor.WATCHDOG, text=text)
-
-
-def is_over(experiment: ExperimentRow) -> bool:
-    """Say whether an experiment is finished."""
-    return experiment.state == ExperimentState.FINISHED

@@ -1,7 +1,7 @@
-"""How is a decision recorded? Sealed into its experiment's chain, with its alert, once.
+"""Recording decisions: sealed into the experiment's chain, with an alert, once.
 
-The decision's own file (`GONOGO_HOME/decisions/{id}.json`, from which `gonogo replay` works without
-any service) is written after the commit; the conductor writes those that are missing.
+The decision's own file (`GONOGO_HOME/decisions/{id}.json`) is written after the commit; the
+conductor writes those that are missing.
 """
 
 import json
@@ -202,10 +202,7 @@ def save_decision(folder: Path, recorded: RecordedDecision) -> None:
 
 
 def save_soon(folder: Path, recorded: RecordedDecision) -> None:
-    """Write the file of a decision that was just recorded, or leave it to `save_missing`.
-
-    It stands, whatever the disk says: whoever was told otherwise would decide a second time.
-    """
+    """Write the file of a decision that was just recorded, or leave it to `save_missing`."""
     try:
         save_decision(folder, recorded)
     except OSError as error:

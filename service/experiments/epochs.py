@@ -1,11 +1,7 @@
-"""Which fencing tokens may be given out? Those that no living attempt can hold.
+"""Fencing tokens that grow with time, so that a restored database hands out no token twice.
 
-A token is `epoch · 2³² + n`. The epoch is the hours from 2024 to a service's start, or that of the
-start before where the clock went back; `n` grows with every eighth of a second. So a database that
-was restored from a backup, or lost its last writes under a service (a fail-over), hands out no
-number that an attempt of after that moment already has, and greater ones alone. Starts are not
-counted: one that was restored knows of none after its backup, and would stay below an attempt of
-after them.
+A token is `epoch · 2³² + n`. The epoch is the hours from 2024 to the service's start, never less
+than the epoch before; `n` grows with every eighth of a second.
 """
 
 from sqlalchemy import select

@@ -1,8 +1,7 @@
-"""How long does the rest of an experiment take, what does it cost, and can its deadline be met?
+"""Forecasts: how long the rest of an experiment takes, what it costs, whether a deadline is met.
 
-What was measured comes from the database: what one rank of each run has told. The arithmetic is
-`gonogo.judge.course.forecast`. Two labels of an experiment belong to it: `claimed_seconds`, what
-somebody promised, and `price_per_device_hour`.
+The measurements come from one rank of each run; the arithmetic is `gonogo.judge.course.forecast`.
+The labels `claimed_seconds` and `price_per_device_hour` are read from the experiment.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""How does anything change its state? Only here, by the contract's tables, under one lock.
+"""Transitions of experiments, phases and runs, by the contract's tables, under one lock.
 
 A transition is one transaction: the experiment's row lock, compare-and-set on state and token, the
-event, and the alert if there is one. So per experiment everything has one order, `seq` has no
-gaps, and whoever comes second gets a `Conflict`. Locks are taken in the order experiment → run.
+event, and the alert if there is one. So the events of an experiment have one order without gaps,
+and the second of two writers gets a `Conflict`. Locks are taken in the order experiment → run.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,9 @@
 """What a new experiment takes over from another one: phases, a checkpoint, the frozen identity.
 
 `origin: EXPERIMENT:PHASE` does not run the earlier phases again. PHASE resumes from the last
-durable checkpoint that it has there (`@STEP`: from that one; `@0`: from its start). Only what was
-shown is taken over. Every earlier phase must have passed there by its evidence, must have settled
-its conditions, and must be ordered exactly as there. Code, torch and devices must be the frozen
-ones.
+durable checkpoint that it has there (`@STEP`: from that one; `@0`: from its start). Every earlier
+phase must have passed there by its evidence, must have settled its conditions, and must be ordered
+exactly as there. Code, torch and devices must be the frozen ones.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
-from gonogo.contract.taint import TaintKind
 from gonogo.judge.course.decide import asks_approval
 from gonogo.judge.course.reruns import keeps_checkpoints
 from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond
@@ -38,23 +36,17 @@ from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.overview import load_decided
 from service.experiments.resume_points import load_resume_points, load_weights
-from service.experiments.standing import begins_anew, last_tried, went_to_its_end
-from service.experiments.taints import taints_left
+from service.experiments.standing import begins_anew
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
-_AHEAD = ("phases_after",)
-"""Fields of an order about later phases."""
-_PLACE = ("nodes", "cluster")
-"""Fields of an order about hosts: what was shown on one host holds on two."""
+_NOT_COMPARED = ("phases_after", "nodes", "cluster")
+"""Fields of an order about later phases and about hosts."""
 _OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
 _OF_DATA = frozenset({"dataset", "seq_len", "tokens_per_step"})
-"""Fields that name the data of a program; our trainer's configuration says more."""
 _TOLD_ELSEWHERE = frozenset({"params", "loader"})
-"""Sections that are compared as part of the identity, or that never change a checkpoint."""
-_DERIVED = "identity"
-"""The field of an order that a patch changes indirectly."""
+"""Sections of `train` that are part of the identity, or that never change a checkpoint."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
 
@@ -110,59 +102,34 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
         if phase not in known:
             raise _rejected(f"{whose} has no phase {phase!r}; {hint(phase, known)}")
     before = names[: names.index(phase)]
-    old = resolved_of(source)
+    conditions = [row.condition for row in load_conditions(session, source.id)]
     problems = [
-        *_not_shown(session, source, before, there),
-        *_not_approved(session, source, plan, phase, there),
+        *_not_shown(session, source, before, there, conditions),
+        *_not_approved(session, source, plan, phase, there, conditions),
         *_ordered_otherwise(session, source, resolved, before),
     ]
     if problems:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
     if point is not None and point.step:
-        taints = taints_left(session, source, phase, point)
-        unpassed = next((row for row in taints if row.kind is TaintKind.UNPASSED), None)
-        made_in = None if unpassed is None else load_experiment(session, unpassed.experiment)
-        if made_in is not None and plan.phase(phase).steps <= _steps_of(made_in, phase):
-            raise _rejected(
-                f"{phase} went to its last step in {made_in.id} and is not GO, and what comes "
-                f"after step {point.step} is not all of it; {source.id}:{phase}@0 begins it anew"
-            )
         runs = reversed(runs_of(session, source.id, phase))
         made = next((run for run in runs if wrote(run, point)), None)
         told = {} if made is None else load_progress(session, made.id).identity or {}
-        differing = _other_work(_order(old, phase, made), told, resolved, phase)
+        differing = _other_work(_order(resolved_of(source), phase, made), told, resolved, phase)
         if differing:
             raise _rejected(
                 f"{phase} is other work than in {source.id} ({', '.join(differing)}), so its "
                 f"checkpoints do not fit; {source.id}:{phase}@0 begins it anew"
             )
+    host = point and (host_of(point, runs_of(session, source.id)) or host_of_origin(source))
     return Origin(
         experiment=source.id,
         phase=phase,
         point=point,
-        verdicts=_verdicts(session, source, before, there),
+        verdicts={row: experiment_verdict({row: there[row].verdict}, conditions) for row in before},
         frozen=dict(source.frozen),
-        host=None if point is None else _host_of(session, source, point),
+        host=host.name if host else None,
     )
-
-
-def _steps_of(experiment: ExperimentRow, phase: str) -> int:
-    return resolved_of(experiment).parsed().phase(phase).steps
-
-
-def _host_of(session: Session, source: ExperimentRow, point: ResumePoint) -> str | None:
-    """Return the host that wrote a checkpoint of an experiment, or of what that went on from."""
-    found = host_of(point, runs_of(session, source.id)) or host_of_origin(source)
-    return None if found is None else found.name
-
-
-def _verdicts(
-    session: Session, source: ExperimentRow, before: Iterable[str], there: Mapping[str, PhaseRow]
-) -> dict[str, Verdict | None]:
-    """Return what each phase that is taken over has come to: GO where its conditions were met."""
-    conditions = [row.condition for row in load_conditions(session, source.id)]
-    return {row: experiment_verdict({row: there[row].verdict}, conditions) for row in before}
 
 
 def _parsed(text: str) -> tuple[str, str, int | None]:
@@ -183,18 +150,11 @@ def _not_shown(
     source: ExperimentRow,
     before: Sequence[str],
     there: Mapping[str, PhaseRow],
+    conditions: Sequence[Condition],
 ) -> Iterator[str]:
-    """Yield what the other experiment has not shown about the phases to take over.
-
-    Args:
-        session: for reading.
-        source: the other experiment.
-        before: the phases to take over.
-        there: its phases by name.
-    """
+    """Yield what the other experiment has not shown about the phases to take over."""
     overrides = load_decided(session, [source.id])[source.id].overrides
     by_hand = {row.phase for row in overrides}
-    conditions = [row.condition for row in load_conditions(session, source.id)]
     for phase in before:
         again = f"begin with it: {_again(session, source, phase)}"
         row = there.get(phase)
@@ -205,31 +165,19 @@ def _not_shown(
         elif phase in by_hand:
             yield f"{phase} was decided by hand in {source.id}; {again}"
         own = [row for row in conditions if row.id.partition(":")[0] == phase]
-        told = _not_settled(own, source.id, before)
-        yield from (f"{text}; {again}" for text in told)
-    taken = [row for row in before if row in there and there[row].state == PhaseState.INHERITED]
-    if taken and source.origin is not None:  # it may have been decided anew there since
-        first = load_experiment(session, source.origin.experiment)
-        known = {row.name: row for row in phases_of(session, first.id)}
-        yield from _not_shown(session, first, taken, known)
+        yield from (f"{text}; {again}" for text in _not_settled(own, source.id, before))
 
 
 def _not_settled(
     conditions: Sequence[Condition], where: str, before: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the conditions of a phase that the phases to take over have not settled, and why.
-
-    Args:
-        conditions: the phase's own.
-        where: id of the other experiment.
-        before: the phases to take over.
-    """
+    """Yield the conditions of a phase that the phases to take over have not settled, and why."""
     beyond = met_beyond(conditions, before)
     for row in conditions:
-        met = f"condition {row.id} was met in {where} by {row.evidence_from}"
         if row.state in (ConditionState.OPEN, ConditionState.MISSED):
             yield f"condition {row.id} is {row.state} in {where}"
         elif row in beyond:
+            met = f"condition {row.id} was met in {where} by {row.evidence_from}"
             yield f"{met}, which is made anew"
 
 
@@ -240,65 +188,38 @@ def _again(session: Session, source: ExperimentRow, phase: str) -> str:
 
 
 def _not_approved(
-    session: Session, source: ExperimentRow, plan: Plan, phase: str, there: Mapping[str, PhaseRow]
+    session: Session,
+    source: ExperimentRow,
+    plan: Plan,
+    phase: str,
+    there: Mapping[str, PhaseRow],
+    conditions: Sequence[Condition],
 ) -> Iterator[str]:
     """Yield the phases up to the resumed one whose approval nobody gave there.
 
-    Args:
-        session: for reading.
-        source: the other experiment.
-        plan: the new one, which asks.
-        phase: the phase to resume.
-        there: the phases of the other experiment by name.
+    An approval was given if a person met it, or if the following phase ran there though the plan
+    there asked for it. A waived approval is none.
     """
     names = [row.name for row in plan.phases]
+    old = resolved_of(source).parsed()
     for name, following in pairwise(names[: names.index(phase) + 1]):
         last = there.get(name)
         if last is None or last.state not in _TAKEN_OVER:
             continue
-        asked = asks_approval(plan, name, _verdict_at_its_end(session, source, last))
-        if asked and not _is_approved(session, source, name, following):
+        if not asks_approval(plan, name, last.verdict):
+            continue
+        after = there.get(following)
+        ran = after is not None and after.state == PhaseState.INHERITED
+        ran = ran or bool(runs_of(session, source.id, following))
+        met = any(
+            is_approval(row) and row.due == following and row.state is ConditionState.MET
+            for row in conditions
+        )
+        if not met and not (ran and asks_approval(old, name, last.verdict)):
             yield (
                 f"{following} waits for an approval after {name}, and nobody gave it in"
                 f" {source.id}; begin with it: {_again(session, source, name)}"
             )
-
-
-def _verdict_at_its_end(session: Session, source: ExperimentRow, phase: PhaseRow) -> Verdict | None:
-    """Return a phase's verdict in the experiment that ran it.
-
-    Only that verdict decided whether an approval was asked for.
-    """
-    if phase.state != PhaseState.INHERITED or source.origin is None:
-        return phase.verdict
-    first = load_experiment(session, source.origin.experiment)
-    there = next((row for row in phases_of(session, first.id) if row.name == phase.name), None)
-    return phase.verdict if there is None else _verdict_at_its_end(session, first, there)
-
-
-def _is_approved(session: Session, source: ExperimentRow, name: str, following: str) -> bool:
-    """Say whether the phase that follows was approved, there or in an experiment before.
-
-    A following phase that started there had its approval, if the plan there asked for one. A waived
-    approval that had expired is no approval.
-    """
-    rows = {row.name: row for row in phases_of(session, source.id)}
-    last, after = rows.get(name), rows.get(following)
-    if last is None:
-        return False
-    if after is not None and after.state == PhaseState.INHERITED and source.origin is not None:
-        first = load_experiment(session, source.origin.experiment)
-        return _is_approved(session, first, name, following)
-    verdict = _verdict_at_its_end(session, source, last)
-    asked = asks_approval(resolved_of(source).parsed(), name, verdict)
-    if asked and runs_of(session, source.id, following):
-        return True
-    return any(
-        is_approval(row.condition)
-        and row.condition.due == following
-        and row.condition.state is ConditionState.MET
-        for row in load_conditions(session, source.id)
-    )
 
 
 def _ordered_otherwise(
@@ -315,18 +236,12 @@ def _ordered_otherwise(
     for phase in before:
         if phase not in known:
             continue
-        there = _order(resolved_of(source), phase, _passing_run(session, source, phase))
-        fields = _differing(there, _order(new, phase))
+        passed = [row.run for row in load_attempts(session, source.id, phase) if row.passed]
+        run = session.get_one(RunRow, passed[-1]) if passed else None
+        fields = _differing(_order(resolved_of(source), phase, run), _order(new, phase))
         told = ", ".join(row for row in fields if row != "allow_drift" or not may_drift)
         if told:
             yield f"{phase} is ordered otherwise than there ({told}); begin with it: {phase}"
-
-
-def _passing_run(session: Session, source: ExperimentRow, phase: str) -> RunRow | None:
-    """Return the run with which a phase passed; None if the phase was itself taken over."""
-    runs = load_attempts(session, source.id, phase)
-    whole = [row.run for row in runs if row.passed]
-    return session.get_one(RunRow, whole[-1]) if whole else None
 
 
 def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
@@ -335,10 +250,8 @@ def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dic
     order = build_order(
         resolved, phase, experiment="exp", run="run", token=0, change=change
     ).document()
-    return {name: value for name, value in order.items() if name not in (*_AHEAD, *_PLACE)} | {
-        "plan_digest": "",  # of the whole plan, the later phases too
-        "plan": "",
-    }
+    kept = {name: value for name, value in order.items() if name not in _NOT_COMPARED}
+    return {**kept, "plan_digest": "", "plan": ""}  # both are about the later phases too
 
 
 def _differing(one: Any, other: Any, path: str = "") -> list[str]:
@@ -355,26 +268,24 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callable[[RunRow], bool]:
     """Return a function that says whether a run was made as the new plan orders it.
 
-    A run under a patch (a remedy, a variant) was not, unless the new plan says the same. Else the
-    phase would pass as if it had never been changed.
+    A run under a patch (a remedy, a variant) was not, unless the new plan says the same.
     """
 
     def is_so(run: RunRow) -> bool:
         if not run.change and not run.carried:
             return True
         if run.dir is None:
-            return False  # it has left nothing, and perhaps no order could be made of its patch
+            return False
         plain, made, wanted = _order(old, phase), _order(old, phase, run), _order(new, phase)
-        changed = [row for row in _differing(plain, made) if row.partition(".")[0] != _DERIVED]
+        changed = [row for row in _differing(plain, made) if row.partition(".")[0] != "identity"]
         other = _differing(made, wanted)
-        return not any(_overlap(one, two) for one in changed for two in other)
+        return not any(
+            f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.")
+            for one in changed
+            for two in other
+        )
 
     return is_so
-
-
-def _overlap(one: str, other: str) -> bool:
-    """Say whether one path is the other, or leads to it."""
-    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _other_work(
@@ -392,15 +303,15 @@ def _other_work(
         phase: the phase to resume.
     """
     other = _order(new, phase)
-    sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
     plan = new.parsed()
-    trained = [
-        row
-        for row in _differing(one["train"], other["train"])
-        if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
-    ]
     begun = ["init_from"] if one["init_from"] != other["init_from"] else []
+    sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
     if plan.ours:
+        trained = [
+            row
+            for row in _differing(one["train"], other["train"])
+            if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
+        ]
         return [*begun, *sizes, *trained]
     before = {name: told.get(name) for name in _OF_DATA if other["identity"][name] is not None}
     before |= {name: row for name, row in one["identity"].items() if row is not None}
@@ -430,43 +341,26 @@ def _point(
     wanted = resolved.parsed().phase(phase)
     made_by = _made_as_ordered(resolved_of(source), resolved, phase)
     if step is None:
-        end = _end_it_never_came_to(session, source, phase, wanted.steps)
-        points = load_resume_points(
-            session, source, phase, unpassed=True, before=end, made_by=made_by
-        )
+        points = load_resume_points(session, source, phase, unpassed=True, made_by=made_by)
         found = points.get(phase)
     elif step == 0:
         found = load_weights(session, source, wanted.init_from)
     else:
-        runs = runs_of(session, source.id, phase)
-        as_ordered = [run for run in runs if made_by(run)]
-        found = _durable_at(session, source, as_ordered, step)
-        if found is None and _durable_at(session, source, runs, step) is not None:
-            raise _rejected(
-                f"the checkpoint of {phase} at step {step} was made under a patch (a remedy, or a "
-                f"variant) that the plan does not say; {source.id}:{phase} goes on without"
-            )
+        runs = [run for run in runs_of(session, source.id, phase) if made_by(run)]
+        found = _durable_at(session, source, runs, step)
         if found is None:
-            there = ", ".join(map(str, sorted(_durable(session, source, as_ordered)))) or "none"
-            raise _rejected(f"no durable checkpoint of {phase} at step {step}; there are: {there}")
+            own = {row.step for run in runs for row in durable_checkpoints(session, run)}
+            there = ", ".join(map(str, sorted(own | _begun_from(session, source, runs).keys())))
+            raise _rejected(
+                f"no durable checkpoint of {phase} at step {step}; there are: {there or 'none'} "
+                "(without those of a remedy or a variant that the plan does not say)"
+            )
     if found is not None and found.step >= wanted.steps:
         raise _rejected(
             f"{phase} ends at step {wanted.steps}; {found.step} are done already; "
             f"{source.id}:{phase}@0 begins it anew"
         )
     return found
-
-
-def _end_it_never_came_to(
-    session: Session, source: ExperimentRow, phase: str, steps: int
-) -> int | None:
-    """Return the last step of a phase whose last run died with this step done; else None.
-
-    Such a phase resumes from the checkpoint before, since nothing comes after its last step.
-    """
-    last = last_tried(runs_of(session, source.id, phase))
-    as_there = _steps_of(source, phase) == steps
-    return steps if as_there and last is not None and not went_to_its_end(last) else None
 
 
 def _durable_at(
@@ -477,23 +371,13 @@ def _durable_at(
         found = next(durable_checkpoints(session, run, step + 1, since=step), None)
         if found is not None:
             return found
-    return _begun_from(session, source, runs, step).get(step)
-
-
-def _durable(session: Session, source: ExperimentRow, runs: Sequence[RunRow]) -> Iterable[int]:
-    """Return the steps of a phase's durable checkpoints."""
-    own = {row.step for run in runs for row in durable_checkpoints(session, run)}
-    return own | _begun_from(session, source, runs).keys()
+    return _begun_from(session, source, runs).get(step)
 
 
 def _begun_from(
-    session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int | None = None
+    session: Session, source: ExperimentRow, runs: Sequence[RunRow]
 ) -> dict[int, ResumePoint]:
-    """Return step → durable checkpoint from which a run resumed; of one step, or of all.
-
-    The checkpoint may come from an experiment before.
-    """
+    """Return step → durable checkpoint from which a run resumed, perhaps of another experiment."""
     attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
     began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]
-    wanted = [row for row in began if step is None or row.step == step]
-    return {row.step: row for row in wanted if is_durable(row, attempts, taken_over)}
+    return {row.step: row for row in began if is_durable(row, attempts, taken_over)}

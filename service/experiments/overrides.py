@@ -16,8 +16,7 @@ from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry
 from service.db.schema import ExperimentRow, PhaseRow
-from service.experiments.approvals import waive_expired
-from service.experiments.consequences import act
+from service.experiments.consequences import act, waive_expired
 from service.experiments.course import resolved_of
 from service.experiments.decisions import (
     load_conditions,

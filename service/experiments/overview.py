@@ -1,8 +1,4 @@
-"""What do the decisions of experiments come to, without reading whole documents?
-
-A decision holds facts and rules and may be large; lists ask for its columns alone. Only what a
-person said and what became of conditions is read from the documents, which are small then.
-"""
+"""Summaries of the decisions of experiments, mostly from columns: whole documents are large."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -85,12 +81,10 @@ def _judged(rows: Sequence[Outline]) -> list[Judged]:
 def standing_cause(
     decided: Decided, runs: Sequence[RunRow], conditions: Sequence[Condition]
 ) -> Cause | None:
-    """Return what the evidence says against an experiment, its phase named; None: nothing.
+    """Return what the evidence says against an experiment, with its phase; None: nothing.
 
-    That is the cause of the last phase whose last automatic decision is not GO, and left something
-    that was not met since; before a decision the end of a newer run that failed. What ended the
-    attempts before one that trains now is nothing against the experiment any more: how that one
-    ends says what is.
+    That is the cause of the last phase whose decision is not GO and that left something unmet, or
+    the failure of a newer run. While a phase trains, its earlier attempts do not count.
     """
     tried = runs[-1].phase if runs and runs[-1].state in _TRAINS else None
     judged = [row for row in decided.judged if row.phase != tried]

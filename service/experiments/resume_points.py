@@ -1,7 +1,7 @@
-"""From which checkpoint may a run begin? Durable ones of its phase, or another phase's weights.
+"""The checkpoint from which a run begins: one of its own phase, or the weights of another phase.
 
-What was taken over from another experiment (`origins`) is looked for there. Checkpoints are read
-whole to verify them, which takes long: ask outside a transaction that writes.
+Checkpoints are read whole to verify them, which takes long: call this outside of transactions that
+write.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,37 +30,32 @@ def load_resume_points(
     phase: str | None,
     *,
     unpassed: bool = False,
-    before: int | None = None,
     made_by: Callable[[RunRow], bool] | None = None,
 ) -> dict[str, ResumePoint]:
-    """Return durable checkpoints by the phase that may start from them.
+    """Return phase → checkpoint from which its next run begins.
 
-    That is the phase itself (going on where its attempts stopped) and the one after it (where its
-    plan initialises it from another). Checkpoints are read whole to verify them, which takes long:
-    do it outside a transaction that writes.
+    These are the phase itself, and the phase after it if its plan takes the weights of another.
 
     Args:
         session: for reading.
-        experiment: whose they are.
-        phase: which is over, or is gone on with; None: none.
-        unpassed: whether the phase may go on from a run of it that went to its end and is not GO,
-            as it does where it has become longer.
-        before: only checkpoints of the phase of an earlier step than that; None: than its last, or
-            any where it may be `unpassed`.
-        made_by: says of a run of the phase whether its checkpoints fit; None: all do.
+        experiment: whose checkpoints they are.
+        phase: which is over, or continues; None: none.
+        unpassed: whether the phase may resume from a run that reached its last step without a GO,
+            as it may where it has become longer.
+        made_by: says whether the checkpoints of a run fit; None: all do.
     """
     found: dict[str, ResumePoint] = {}
-    plan = resolved_of(experiment).parsed()
     if phase is None:
         return found
+    plan = resolved_of(experiment).parsed()
     for wanted in (plan.phase(phase), plan.next_phase(phase)):
         if wanted is None:
             continue
         point = None
         if wanted.name == phase:
-            # What begins at its last step would have none to show; a run may be lost behind that.
-            until = wanted.steps if before is None and not unpassed else before
-            point = _lineage_checkpoint(session, experiment, phase, before=until, made_by=made_by)
+            # A run that begins at its last step would have no step to show.
+            before = None if unpassed else wanted.steps
+            point = _lineage_checkpoint(session, experiment, phase, before=before, made_by=made_by)
         if point is not None and not unpassed:
             holder = holder_of(point, runs_of(session, experiment.id, phase))
             point = None if holder is not None and has_not_passed(holder) else point
@@ -74,11 +69,9 @@ def load_resume_points(
 def load_weights(
     session: Session, experiment: ExperimentRow, init_from: str | None
 ) -> ResumePoint | None:
-    """Return the weights that a phase begins with, those that the phase `init_from` left, if any.
+    """Return the last weights of the phase `init_from`, as a checkpoint of step 0.
 
-    Every run of it that goes on from no checkpoint does. Step 0: weights alone; the phase's own
-    steps, optimizer and data begin anew. Where the last ones are not durable there are none:
-    those before them are of a training that the gate of that phase did not see.
+    None if the last weights are not durable: earlier ones are not those that the gate saw.
     """
     if init_from is None:
         return None
@@ -95,30 +88,38 @@ def _lineage_checkpoint(
     before: int | None = None,
     made_by: Callable[[RunRow], bool] | None = None,
 ) -> ResumePoint | None:
-    """Return the newest durable checkpoint of a phase's last run, or of those it went on from.
+    """Return the newest durable checkpoint of a phase's last run, or of a run that it continued.
 
-    Only runs under the patch of the last one count, and of these only those that `made_by` allows.
-    Where the phase is `over`, no checkpoint stands for a later one that was saved and is not
-    durable. What was taken over from another experiment (`origins`) is looked for there.
+    Only runs under the patch of the last run count. Checkpoints of an inherited phase are looked up
+    in the experiment that they were taken over from.
+
+    Args:
+        session: for reading.
+        experiment: whose phase it is.
+        phase: its name.
+        over: whether the phase is over; then an earlier checkpoint does not stand in for the last.
+        before: only earlier steps; None: any.
+        made_by: says whether the checkpoints of a run fit; None: all do.
     """
     runs = runs_of(session, experiment.id, phase)
     if not runs and experiment.origin is not None:
-        if phase not in _inherited(session, experiment):
-            return None  # it has not begun here: what it was there, the phases before made there
+        inherited = [
+            row.name
+            for row in phases_of(session, experiment.id)
+            if row.state == PhaseState.INHERITED
+        ]
         source = session.get(ExperimentRow, experiment.origin.experiment)
-        return (
-            None
-            if source is None
-            else _lineage_checkpoint(
-                session, source, phase, over=over, before=before, made_by=made_by
-            )
+        if phase not in inherited or source is None:
+            return None
+        return _lineage_checkpoint(
+            session, source, phase, over=over, before=before, made_by=made_by
         )
     attempts = runs_of(session, experiment.id)
     taken_over = host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
     counted = [run for run in reversed(runs) if made_by is None or made_by(run)]
     for run in counted:
-        if run.change != counted[0].change:  # what a patch has made goes on under it alone
+        if run.change != counted[0].change:
             continue
         points = durable_checkpoints(session, run, before)
         found = next((row for row in points if row.path not in missing), None)
@@ -129,35 +130,28 @@ def _lineage_checkpoint(
         began = run.resume_from
         early = began is not None and (before is None or began.step < before)
         if began is not None and early and began.step and is_durable(began, attempts, taken_over):
-            return began  # a rerun may have begun before the newest of the run before it
+            return began
         held = run.dir is not None or run.state not in (RunState.QUEUED, RunState.ENDED)
         anew = began is None or not began.step
         if anew and (held or run.reason in ANSWERS):
-            return None  # it begins anew on purpose, and so does the next attempt of it
+            return None  # it started from the beginning on purpose
     return None
 
 
-def _inherited(session: Session, experiment: ExperimentRow) -> frozenset[str]:
-    """Return the phases that an experiment has taken over."""
-    phases = phases_of(session, experiment.id)
-    return frozenset(row.name for row in phases if row.state == PhaseState.INHERITED)
-
-
 def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
-    """Yield what a rerun of a run may begin with, the newest first; read only when asked for.
+    """Yield the checkpoints with which a rerun of a run may begin, the newest first.
 
-    Its own durable checkpoints, then what it began with itself, weights alone included.
+    These are its own durable ones, then the one that it began with.
 
     Args:
-        session: a reading transaction.
+        session: for reading.
         run: id of the run.
-        step: only checkpoints of an earlier step; None: any.
+        step: only earlier steps; None: any.
     """
     row = load_run(session, run)
     began = row.resume_from
     yield from durable_checkpoints(session, row, step)
-    early = began is not None and (step is None or began.step < step)
-    if began is None or not early:
+    if began is None or not (step is None or began.step < step):
         return
     attempts = runs_of(session, row.experiment)
     taken_over = host_of_origin(load_experiment(session, row.experiment))

@@ -1,9 +1,7 @@
-"""How fast was the same work before, on the same devices? One figure, for D21.
+"""The best speed of the same work on the same devices, for the detector of implausible speed.
 
-Work is the same where everything that an order says of it is: configuration, program, environment,
-ranks, hosts and hardware profile. Code, PyTorch and driver are left out on purpose: a step that
-takes half as long after a change of code is what a person wants to be told of. A CPU is shared with
-whatever else runs on its host, so nothing is known of the speed there.
+Work is the same if configuration, program, environment, ranks, hosts and hardware profile are.
+Code, PyTorch and driver may differ. Nothing is kept for CPUs, which other programs share.
 """
 
 from sqlalchemy.orm import Session

@@ -1,4 +1,4 @@
-"""What is asked of a person, until when, and what may be answered? From the rows alone."""
+"""How an experiment stands: what is asked of a person, until when, and what may be answered."""
 
 from collections.abc import Sequence
 

@@ -1,10 +1,8 @@
-"""What becomes of a submission? A frozen plan, its phases, and the first queued run."""
+"""Submissions: a frozen plan, its phases, and the first queued run."""
 
-import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
@@ -14,7 +12,6 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.layers import merged
 from gonogo.planning.placeholders import values_of
 from gonogo.planning.problems import refuse
@@ -39,10 +36,9 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     """
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
-    asked = json.dumps([submission.plan, submission.set])
-    if len(asked) > _MOST_CHARS:
-        return _resolved(submission.plan, submission.set)
-    return _resolved_text(asked, configurations_stamp())
+    plan = submission.plan
+    assert plan is not None  # `with_plan` has found it
+    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, submission.set)
 
 
 def with_plan(session: Session, submission: Submission) -> Submission:
@@ -74,24 +70,6 @@ def _new_keys(resolved: ResolvedPlan, sets: Mapping[str, Any]) -> Iterator[Probl
         if key not in known:
             keys = sorted(set(known) - {"steps"})
             yield Problem(path=path, message=f"the plan has no train.{key}; {hint(key, keys)}")
-
-
-_MOST_CHARS = 2**16
-"""Of a submission that is remembered."""
-
-
-@lru_cache(maxsize=64)
-def _resolved_text(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
-    """Return what was asked, resolved; the same again is not, until a configuration changes."""
-    del stamp  # a part of the key
-    plan, sets = json.loads(asked)
-    return _resolved(plan, sets)
-
-
-def _resolved(plan: str | Mapping[str, Any] | None, sets: Mapping[str, Any]) -> ResolvedPlan:
-    assert plan is not None  # `with_plan` has found it
-    data = bundled_plan(plan) if isinstance(plan, str) else plan
-    return resolve_plan(data, sets)
 
 
 def build_orders(resolved: ResolvedPlan) -> list[Order]:

@@ -1,8 +1,8 @@
-"""What counts against a run because of the checkpoint that it resumes from.
+"""Taints: what counts against a run because of the checkpoint from which it resumes.
 
-Taints are written into the order of each run, and travel with its checkpoints. A run that resumes
-from a checkpoint copies the taints of the run that wrote it. The database adds only the results of
-the experiment that left the checkpoint. `decide` compares the runs of one phase in one experiment.
+Taints are written into the order of each run and travel with its checkpoints. A run that resumes
+copies the taints of the run that wrote the checkpoint. The database adds only the results of the
+experiment that left the checkpoint.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,7 @@ def taints_of(session: Session, experiment: ExperimentRow, run: RunRow) -> list[
     point = run.resume_from
     if point is None or not point.step:
         return []
-    runs = runs_of(session, experiment.id, run.phase)
-    holder = holder_of(point, runs)
+    holder = holder_of(point, runs_of(session, experiment.id, run.phase))
     own = [_taint(session, holder)] if holder is not None and has_not_passed(holder) else []
     return carried_on(own, _carried(session, experiment, run.phase, point, holder))
 
@@ -50,8 +49,7 @@ def taints_left(
     """
     runs = runs_of(session, experiment.id, phase)
     holder = holder_of(point, runs)
-    behind = list(_behind(point, runs))
-    own = list(_own(session, experiment, runs, holder, behind))
+    own = list(_own(session, experiment, runs, point, holder))
     return carried_on(own, _carried(session, experiment, phase, point, holder))
 
 
@@ -62,7 +60,7 @@ def _carried(
     point: ResumePoint,
     holder: RunRow | None,
 ) -> list[Taint]:
-    """Return the taints of the run that wrote a checkpoint, wherever it did."""
+    """Return the taints of the run that wrote a checkpoint, in this experiment or before it."""
     if holder is not None:
         return [Taint.model_validate(row) for row in (holder.order or {}).get("taints", [])]
     origin = experiment.origin
@@ -91,20 +89,19 @@ def _own(
     session: Session,
     experiment: ExperimentRow,
     runs: Sequence[RunRow],
+    point: ResumePoint,
     holder: RunRow | None,
-    behind: Sequence[RunRow],
 ) -> Iterator[Taint]:
-    """Yield the taints of the runs of a phase, the newest first.
-
-    A finished phase that a person did not call GO has not passed either.
-    """
+    """Yield the taints that the runs of a phase add, the newest first."""
     if holder is not None and has_not_passed(holder):
         yield _taint(session, holder)
     failed = [run for run in reversed(runs) if _has_failed(session, run)]
     yield from (_taint(session, run, TaintKind.FAILED) for run in failed)
-    for run in behind:
+    behind: ResumePoint | None = point
+    while behind is not None and (run := holder_of(behind, runs)) is not None:
         if _failed_of(session, run) & IN_WEIGHTS:
             yield _taint(session, run, TaintKind.DRIFTED)
+        behind = run.resume_from
     if holder is not None and not failed:
         whole = (Verdict.NO_GO, Verdict.INCONCLUSIVE, Verdict.CONDITIONAL_GO)
         words = whole if went_to_its_end(holder) else (Verdict.NO_GO,)
@@ -113,7 +110,7 @@ def _own(
 
 
 def _has_failed(session: Session, run: RunRow) -> bool:
-    """Say whether a run had failed by its lines, or measured what does not pass its gate."""
+    """Say whether a run failed by its lines, or measured what does not pass its gate."""
     measured = has_not_passed(run) and _failed_of(session, run) - IN_WEIGHTS
     return bool(measured) or had_failed(session, run) is not None
 
@@ -127,36 +124,21 @@ def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict |
     return words[-1] if words else None
 
 
-def _behind(point: ResumePoint, runs: Sequence[RunRow]) -> Iterator[RunRow]:
-    """Yield the run that wrote a checkpoint, then the run that it had resumed from, and so on."""
-    behind: ResumePoint | None = point
-    while behind is not None and (holder := holder_of(behind, runs)) is not None:
-        yield holder
-        behind = holder.resume_from
-
-
-def _failed_by_lines(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return the failure that a run's own lines show; None if there is none, or it passed.
-
-    The run may have lost its host, or an operator may have halted it, before its watcher did.
-    """
-    if run.outcome is None or run.verdict in PASSING:
-        return None
-    if run.outcome.code in SHOWN_BY_LINES:
-        return run.outcome.code
-    halt = shown_by_lines(load_findings(session, run.id))
-    return None if halt is None else cause_of(halt)
-
-
 def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return how a run had failed, by its lines or in its gate, before something else ended it.
+    """Return how a run failed, by its lines or in its gate, before something else ended it.
 
-    A failed gate has no code: the code is how the run ended. A run that could not be judged counts
-    as failed.
+    A run that could not be judged counts as failed.
     """
-    shown = _failed_by_lines(session, run)
-    if shown is not None or run.outcome is None or went_to_its_end(run):
-        return shown  # a run that reached its end has a verdict
+    if run.outcome is None:
+        return None
+    if run.verdict not in PASSING:
+        if run.outcome.code in SHOWN_BY_LINES:
+            return run.outcome.code
+        halt = shown_by_lines(load_findings(session, run.id))
+        if halt is not None:
+            return cause_of(halt)
+    if went_to_its_end(run):
+        return None  # it has a verdict
     failed = not run.judged or _failed_of(session, run) - IN_WEIGHTS
     return run.outcome.code if failed else None
 
@@ -170,8 +152,7 @@ def _failed_of(session: Session, run: RunRow) -> set[str]:
 def is_of_unknown_code(session: Session, run: RunRow) -> bool:
     """Say whether nothing shows that a run had the frozen code, torch and devices.
 
-    Nothing was frozen when it was ordered, another run froze them since, and its host was cut off
-    before its first line came.
+    Its host was cut off before its first line came, and another run froze them since.
     """
     frozen = session.get_one(ExperimentRow, run.experiment).frozen
     ordered = {} if run.order is None else run.order.get("identity") or {}

@@ -1,9 +1,9 @@
-"""What may a person ask of an experiment, and what does it do?
+"""What a person may ask of an experiment, and what that does.
 
-Each verb answers whether it changed anything: asked again it changes nothing (200), asked in a
-state that does not allow it it is a `Conflict` that names what is allowed (409). `halt` stops with
-a checkpoint and waits for a decision; `cancel` stops for good; either asked a second time no longer
-waits for a run that is leaving. `takeover` says, on a person's word, that a silent attempt is dead.
+Each verb returns whether it changed anything. A repeated verb changes nothing (200); a verb that
+the state does not allow is a `Conflict` that names what is allowed (409). `halt` stops with a
+checkpoint and waits for a decision; `cancel` stops for good. Either one asked a second time no
+longer waits for a run that is leaving. `takeover` declares a silent attempt dead.
 """
 
 from collections.abc import Callable
@@ -16,8 +16,7 @@ from gonogo.contract.outcome import TAKEN_OVER, Actor, Outcome, OutcomeClass, Ou
 from gonogo.judge.course.decide import decide_promotion
 from service.db.documents import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, RunRow
-from service.experiments.approvals import record_approval
-from service.experiments.consequences import act, cancel_now
+from service.experiments.consequences import act, cancel_now, record_approval
 from service.experiments.course import (
     active_phase,
     continue_experiment,
@@ -37,14 +36,7 @@ _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANC
 Points = dict[str, ResumePoint]
 Verb = Callable[[Deed, ExperimentRow, str, Points], bool]
 AGAIN_AFTER_S = 2.0
-"""So soon after the first, the same word is the same one: a double click, a message sent twice."""
-
-
-def allowed_verbs(deed: Deed, experiment: ExperimentRow) -> tuple[str, ...]:
-    """Return what can be asked of an experiment as it stands."""
-    session = deed.session
-    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
-    return verbs_of(experiment, phases, runs, deed.now)
+"""A second word that comes sooner is a double click."""
 
 
 def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
@@ -53,7 +45,9 @@ def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
     Raises:
         Conflict: with the state and what is allowed.
     """
-    allowed = allowed_verbs(deed, experiment)
+    session = deed.session
+    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
+    allowed = verbs_of(experiment, phases, runs, deed.now)
     if verb not in allowed:
         raise Conflict(
             f"{verb} is not possible in state {experiment.state}",
@@ -95,11 +89,7 @@ def _note_stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: st
 
 
 def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
-    """Have a run that was asked to leave waited for no longer: whoever asks again means it.
-
-    Returns:
-        Whether that is new, and there is a run to be ended.
-    """
+    """Wait no longer for a run that is leaving; return whether that is new."""
     stop, run = experiment.stop, current_run(deed, experiment)
     if stop is None or stop.again or run is None or run.command is None:
         return False
@@ -112,7 +102,7 @@ def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
 
 
 def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:
-    """Ask the living run to stop; one that waits in the queue ends at once."""
+    """Ask the living run to stop; a queued run ends at once."""
     _note_stop(deed, experiment, kind, reason)
     if experiment.state != ExperimentState.STOPPING:
         move_experiment(deed, experiment, ExperimentEvent.STOP)
@@ -130,57 +120,55 @@ def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) ->
 
 
 def resume(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """Go on with the undecided phase from its last durable checkpoint (or from its start)."""
-    if _is_again(deed, experiment, RunReason.RESUME):
-        return False
-    require(deed, experiment, "resume")
+    """Continue the undecided phase from its last durable checkpoint (or from its start)."""
     return _start_again(deed, experiment, RunReason.RESUME, reason, points)
 
 
 def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
     """Run the undecided phase again from its start."""
-    if _is_again(deed, experiment, RunReason.RERUN):
-        return False
-    require(deed, experiment, "rerun")
     return _start_again(deed, experiment, RunReason.RERUN, reason, points)
 
 
-def _is_again(deed: Deed, experiment: ExperimentRow, reason: RunReason) -> bool:
+def _is_again(deed: Deed, experiment: ExperimentRow, why: RunReason) -> bool:
     """Say whether this was asked before and is under way."""
     run = current_run(deed, experiment)
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
-    if reason is RunReason.RESUME and run.reason in ANSWERS:
-        return _ended_as(deed, run, OutcomeClass.OPERATOR, OutcomeClass.INFRA)
-    return run.reason == reason
+    if why is RunReason.RESUME and run.reason in ANSWERS:
+        before = _last_ended(deed, run)
+        return before is not None and before.klass in (OutcomeClass.OPERATOR, OutcomeClass.INFRA)
+    return run.reason == why
 
 
-def _ended_as(deed: Deed, run: RunRow, *classes: OutcomeClass) -> bool:
-    """Say whether the attempt before a run ended in one of these ways."""
+def _last_ended(deed: Deed, run: RunRow) -> Outcome | None:
+    """Return why the last ended attempt of a run's phase ended."""
     rows = runs_of(deed.session, run.experiment, run.phase)
-    earlier = [row.outcome.klass for row in rows if row.outcome is not None]
-    return bool(earlier) and earlier[-1] in classes
+    ended = [row.outcome for row in rows if row.outcome is not None]
+    return ended[-1] if ended else None
 
 
 def _start_again(
     deed: Deed, experiment: ExperimentRow, why: RunReason, reason: str, points: Points
 ) -> bool:
+    if _is_again(deed, experiment, why):
+        return False
+    require(deed, experiment, why.value)
     phase = active_phase(deed, experiment)
     if phase is None:
         raise Conflict("no phase is open", state=experiment.state)
     continue_experiment(deed, experiment)
     record_event(deed, experiment, f"experiment.{why}", phase=phase.name, reason=reason)
     before = runs_of(deed.session, experiment.id, phase.name)
-    point = points.get(phase.name)
     change = None
     if why is RunReason.RESUME and before and before[-1].reason in ANSWERS:
-        why, change = before[-1].reason, before[-1].change  # an answer stays what it is
+        why, change = before[-1].reason, before[-1].change  # a confirmation or remedy stays one
+    point = points.get(phase.name)
     queue_run(deed, experiment, phase.name, why, resume_from=point, change=change)
     return True
 
 
 def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """Approve what waits for an approval: the next phase."""
+    """Approve the next phase."""
     passed = [
         row for row in phases_of(deed.session, experiment.id) if row.state == PhaseState.PASSED
     ]
@@ -202,26 +190,21 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
 def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
     """End an attempt on a person's word and start the next from the last durable checkpoint.
 
-    One that has ended, and whose files do not come, is judged by what is here.
+    An ended run whose files do not come is judged by what is here.
     """
     run = current_run(deed, experiment)
-    if run is not None and run.state == RunState.QUEUED and _took_over(deed, run):
-        return False
+    if run is not None and run.state == RunState.QUEUED:
+        before = _last_ended(deed, run)
+        if before is not None and before.code in TAKEN_OVER:
+            return False
     require(deed, experiment, "takeover")
     text = Asked(reason=reason, actor=deed.actor).told()
     owed = owed_run(deed, experiment)
     if run is None and owed is not None:
-        give_up_rest(deed, experiment, owed, text)  # what follows its judgement goes on from there
+        give_up_rest(deed, experiment, owed, text)
     if run is not None:
         replace_run(deed, experiment, run, OutcomeCode.SUPERSEDED, Actor.OPERATOR, text, points)
     return True
-
-
-def _took_over(deed: Deed, run: RunRow) -> bool:
-    """Say whether a run was queued by a takeover, whatever it is for."""
-    rows = runs_of(deed.session, run.experiment, run.phase)
-    ended = [row.outcome.code for row in rows if row.outcome is not None]
-    return bool(ended) and ended[-1] in TAKEN_OVER
 
 
 def replace_run(
@@ -233,11 +216,10 @@ def replace_run(
     text: str,
     points: Points,
 ) -> None:
-    """End an attempt that is known to be dead; unless a stop was asked, queue the next.
+    """End an attempt that is known to be dead; queue the next, unless a stop was asked.
 
-    A confirmation stays one, and a remedy keeps its patch: the failure before it is not forgotten.
-    Nor is that of the attempt itself: it is judged by what is here, and where its watcher had
-    halted it for what its own lines show, nothing is queued.
+    A confirmation stays one, and a remedy keeps its patch. If the run's own lines show a failure,
+    nothing is queued: the attempt is judged.
     """
     stop = _stop_of(experiment)
     if stop is not None:

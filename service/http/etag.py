@@ -1,9 +1,8 @@
-"""Which version of an experiment does a person act on, and has it changed? ETag, If-Match, 304.
+"""ETag, If-Match and 304 for experiments.
 
 An `ETag` is `"VERSION-DIGEST"`: the number of the experiment's last event, and a digest of the
-whole answer. `If-None-Match` is answered with 304 when nothing of the body has changed, progress
-and forecast included. `If-Match` asks for the version alone, since a person who approves acts on
-what has happened, and a step that was made meanwhile is no reason to refuse.
+answer. `If-None-Match` compares both. `If-Match` compares the version alone, so that the progress
+of a run does not refuse an approval.
 """
 
 import hashlib

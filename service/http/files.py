@@ -1,8 +1,4 @@
-"""How is an open file answered? As many bytes as it had when it was asked for, then closed.
-
-What is open cannot become another file meanwhile, as a path can. One that grows (a log) is answered
-as it was; of one that became shorter the answer ends early, and whoever asked is told by that.
-"""
+"""Answering an open file with the size that it had when it was opened."""
 
 from collections.abc import Iterator, Mapping
 from typing import IO

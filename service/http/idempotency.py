@@ -1,7 +1,6 @@
-"""What happens when a creating POST is repeated? The same key and body get the stored answer.
+"""Idempotency keys of creating POSTs: the same key and body get the stored answer.
 
-The key's row is written in the same transaction as what it creates, so there is never one without
-the other. Scope: actor and route. Kept for 24 hours.
+The key is stored in the transaction that creates. Its scope is actor and route, for 24 hours.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How are long lists answered? In pages: `?limit=&cursor=` → `{items, next_cursor}`."""
+"""Pages of long lists: `?limit=&cursor=` → `{items, next_cursor}`."""
 
 from typing import Annotated, Generic, TypeVar
 

@@ -1,4 +1,4 @@
-"""How does an error leave the service? As RFC 9457 problem details, one table for all of them."""
+"""Errors as RFC 9457 problem details: one table for the whole service."""
 
 import json
 import logging
@@ -31,7 +31,7 @@ from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
 TOO_LARGE = "too_large"
-"""Code of what brings more than is taken: no error of the contract, since nothing looked at it."""
+"""Code of a body over its limit."""
 _log = logging.getLogger(__name__)
 
 
@@ -123,10 +123,9 @@ class WireResponse(JSONResponse):
         ).encode("utf-8", "replace")
 
 
-def model_response(model: BaseModel, *, exclude_unset: bool = False) -> Response:
+def model_response(model: BaseModel) -> Response:
     """Return a model of the contract as an answer, written once and not validated again."""
-    text = model.model_dump_json(exclude_unset=exclude_unset, by_alias=True)
-    return Response(text, media_type="application/json")
+    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
 
 
 def status_of(error: GonogoError) -> int:
@@ -135,22 +134,12 @@ def status_of(error: GonogoError) -> int:
 
 
 def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
-    """Return a problem as a response; what is not said is left out."""
+    """Return a problem as a response, without its empty fields."""
     content = body.model_dump(mode="json", exclude_none=True)
     content["type"] = f"{PROBLEM_URN}{body.code}"
     if body.state is None:
         content.pop("allowed", None)
     return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
-
-
-def _on_no_answer(request: Request, error: Exception) -> JSONResponse:
-    del error
-    return problem_of_error(request, Unavailable(NO_ANSWER_TEXT))
-
-
-def _on_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, GonogoError)
-    return problem_of_error(request, error)
 
 
 def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
@@ -181,6 +170,22 @@ def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
     return problem_response(body, headers)
 
 
+def _on_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, GonogoError)
+    return problem_of_error(request, error)
+
+
+def _on_no_answer(request: Request, error: Exception) -> JSONResponse:
+    del error
+    return problem_of_error(request, Unavailable(NO_ANSWER_TEXT))
+
+
+def _on_text(request: Request, error: Exception) -> JSONResponse:
+    """Refuse text that a database cannot hold (NUL characters, lone surrogates)."""
+    del error
+    return problem_of_error(request, Rejected("a text holds characters that cannot be stored"))
+
+
 def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     whole = error.errors()
@@ -188,7 +193,7 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     rows = [
         {
             "path": ".".join(str(part) for part in row["loc"][1:]),
-            "message": str(row["msg"]).removeprefix("Value error, "),  # of a rule of ours
+            "message": str(row["msg"]).removeprefix("Value error, "),
         }
         for row in found
     ]
@@ -205,12 +210,13 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     detail = f"{first['path']}: {first['message']}" if first["path"] else first["message"]
     if len(whole) > len(found):
         detail += f" (and {len(whole) - 1} more)"
+    bad = unreadable or cursor
     body = ProblemBody(
-        title="Bad request" if unreadable or cursor else "The request is not valid",
-        status=400 if unreadable or cursor else 422,
+        title="Bad request" if bad else "The request is not valid",
+        status=400 if bad else 422,
         detail=detail,
         instance=request.url.path,
-        code="bad_request" if unreadable or cursor else "rejected",
+        code="bad_request" if bad else "rejected",
         errors=rows,
     )
     return problem_response(body)
@@ -229,27 +235,8 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
     return problem_response(body, error.headers)
 
 
-def _on_text(request: Request, error: Exception) -> JSONResponse:
-    """Refuse text that a database cannot hold (NUL characters, lone surrogates)."""
-    del error
-    body = ProblemBody(
-        title="The request is not valid",
-        status=422,
-        detail="a text holds characters that cannot be stored",
-        instance=request.url.path,
-        code="rejected",
-    )
-    return problem_response(body)
-
-
-_NO_THREAD = "can't start new thread"
-"""What Python says where a limit of the host is reached (RuntimeError)."""
-
-
 def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
     """Answer a defect of ours with an id by which its traceback is found in the log."""
-    if str(error) == _NO_THREAD:
-        return problem_of_error(request, Unavailable("the host gives the service no thread for it"))
     number = uuid.uuid4().hex
     _log.error(
         "%s %s failed, request %s",
@@ -276,21 +263,12 @@ _HANDLERS: tuple[tuple[type[Exception], Callable[[Request, Exception], JSONRespo
     (HTTPException, _on_http),
     (DataError, _on_text),
     (UnicodeEncodeError, _on_text),
+    (Exception, _on_unexpected),
 )
-"""Error → what answers it; every other one is a defect."""
-
-
-ANSWERED = tuple(kind for kind, _ in _HANDLERS)
-
-
-def answer_error(request: Request, error: Exception) -> JSONResponse:
-    """Return the answer to an error that is one of `ANSWERED`."""
-    handler = next(handler for kind, handler in _HANDLERS if isinstance(error, kind))
-    return handler(request, error)
+"""Error → what answers it."""
 
 
 def add_handlers(app: FastAPI) -> None:
     """Make every error of the application a problem document."""
-    app.add_exception_handler(Exception, _on_unexpected)
     for kind, handler in _HANDLERS:
         app.add_exception_handler(kind, handler)

@@ -1,4 +1,4 @@
-"""Whose browser is it? Sessions in the database, by the hash of a random token.
+"""Browser sessions in the database, by the hash of a random token.
 
 A session has the rights of the API key that began it and ends with it. A sign-in link is used up by
 its first use and lives for minutes. The cookie is HttpOnly and SameSite=Strict and opens the pages

@@ -1,10 +1,9 @@
-"""How are events followed live? Server-sent events from the append-only table.
+"""Live events of experiments: server-sent events from the append-only table.
 
-`id` is the experiment's `seq`: whoever reconnects with `Last-Event-ID` misses nothing and gets
-nothing twice. Where the database lost the event that he saw last (it was restored, or a fail-over),
-he gets all that it has. Between events, `progress` messages (without an id) carry step, loss and
-speed of the run; a comment every 15 s keeps the connection. However many follow, the database is
-asked four times a second what is new, and a stream ends when its key is revoked.
+`id` is the experiment's `seq`: a reader that reconnects with `Last-Event-ID` misses nothing and
+gets nothing twice. Between events, `progress` messages (without an id) carry step, loss and speed.
+A comment every 15 s keeps the connection open. All streams of a process ask the database together,
+four times a second; a stream ends when its key is revoked.
 """
 
 import asyncio
@@ -32,21 +31,20 @@ from service.views.news import view_event
 POLL_S = 0.25
 PING_S = 15.0
 MAX_STREAMS = 200
-"""Of all; of one key's half of them."""
+"""Of all keys; one key may have half of them."""
 _BATCH = 500
 Progress = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _News:
-    """What the followed experiments are at."""
+    """The state of the followed experiments."""
 
     seq: dict[str, int]
     """Experiment → number of its last event."""
     progress: dict[str, Progress]
-    """Experiment → what its living run is at."""
     keys: frozenset[str]
-    """Those of the followers' keys that are not revoked."""
+    """The followers' keys that are not revoked."""
 
 
 class Streams:
@@ -59,10 +57,9 @@ class Streams:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._open: Counter[str] = Counter()
-        """Key → its streams, those that are not begun yet included."""
+        """Key → number of its streams."""
         self._opening = threading.Lock()
         self._followed: Counter[str] = Counter()
-        self._keys: Counter[str] = Counter()
         self._asking = asyncio.Lock()
         self._news = _News(seq={}, progress={}, keys=frozenset())
         self._asked_at = float("-inf")
@@ -73,8 +70,8 @@ class Streams:
         Args:
             experiment: which one.
             after: number of the last event received.
-            follow: whether it goes on with what will happen.
-            key_id: whose; it ends with the key.
+            follow: whether to wait for future events.
+            key_id: the caller's key; the stream ends when it is revoked.
 
         Raises:
             TooMany: too many streams are open, of all or of this key.
@@ -99,7 +96,6 @@ class Streams:
         shown: Progress | None = None
         quiet_s = 0.0
         self._followed[experiment] += 1
-        self._keys[key_id] += 1
         try:
             yield "retry: 1000\n\n"
             while not self._context.closing.is_set():
@@ -107,12 +103,9 @@ class Streams:
                 if key_id not in news.keys:
                     return  # it was revoked
                 events: list[dict[str, Any]] = []
-                if news.seq.get(experiment, 0) < after and await run_in_threadpool(
-                    _has_lost, self._context, experiment, after
-                ):
-                    after = 0
-                if news.seq.get(experiment, 0) > after:
-                    events = await run_in_threadpool(_load, self._context, experiment, after)
+                if news.seq.get(experiment, 0) != after:
+                    load = partial(_load, self._context, experiment, after)
+                    after, events = await run_in_threadpool(load)
                 for event in events:
                     after = event["seq"]
                     yield format_event(event["type"], event, after)
@@ -131,7 +124,6 @@ class Streams:
                 await asyncio.sleep(POLL_S)
         finally:
             self._followed[experiment] -= 1
-            self._keys[key_id] -= 1
 
     async def _ask(self, experiment: str, key_id: str) -> _News:
         """Return what is new, asked for all at once and not again before `POLL_S`."""
@@ -139,7 +131,7 @@ class Streams:
             now = asyncio.get_running_loop().time()
             known = experiment in self._news.seq and key_id in self._news.keys
             if not known or now - self._asked_at >= POLL_S:
-                followed, keys = list(+self._followed), list(+self._keys)
+                followed, keys = list(+self._followed), list(self._open)
                 self._news = await run_in_threadpool(_load_news, self._context, followed, keys)
                 self._asked_at = now
             return self._news
@@ -149,7 +141,7 @@ class EventStream(StreamingResponse):
     """Server-sent events; closed with the answer, however early the caller has gone.
 
     Args:
-        events: what is sent; it may never be begun.
+        events: what is sent.
         then: called once it is over.
     """
 
@@ -171,11 +163,7 @@ class EventStream(StreamingResponse):
 
 
 def format_event(kind: str, data: Any, number: int | None = None) -> str:
-    """Return one server-sent event.
-
-    All but ASCII is escaped: some readers take U+2028 and its like for ends of lines, and half a
-    surrogate pair has no bytes.
-    """
+    """Return one server-sent event, in ASCII: some readers take U+2028 for the end of a line."""
     head = f"id: {number}\n" if number is not None else ""
     text = json.dumps(wire_value(data), separators=(",", ":"))
     return f"{head}event: {kind}\ndata: {text}\n\n"
@@ -191,17 +179,16 @@ def _load_news(context: Context, experiments: list[str], keys: list[str]) -> _Ne
     )
 
 
-def _has_lost(context: Context, experiment: str, seq: int) -> bool:
-    """Say whether an experiment has no event `seq`; what is known of all may be older than it."""
-    last = context.store.read(lambda session: load_last_seqs(session, [experiment]))
-    return last.get(experiment, 0) < seq
+def _load(context: Context, experiment: str, after: int) -> tuple[int, list[dict[str, Any]]]:
+    """Return the events after a number; all of them if the database lost that number."""
 
+    def load(session: Any) -> tuple[int, list[dict[str, Any]]]:
+        last = load_last_seqs(session, [experiment]).get(experiment, 0)
+        start = after if after <= last else 0
+        rows = load_events(session, experiment, after=start, limit=_BATCH)
+        return start, [view_event(row).model_dump(mode="json") for row in rows]
 
-def _load(context: Context, experiment: str, after: int) -> list[dict[str, Any]]:
-    rows = context.store.read(
-        lambda session: load_events(session, experiment, after=after, limit=_BATCH)
-    )
-    return [view_event(row).model_dump(mode="json") for row in rows]
+    return context.store.read(load)
 
 
 def _progress(run: Going) -> Progress:

@@ -1,8 +1,7 @@
-"""How does a route ask the database, and how does it change anything?
+"""Database access of routes.
 
-`Reading` is a session of the request's own, closed before the answer leaves. `Writing` is the
-writer's queue: each change is a function that gets a `Deed` and whatever else it needs, and is one
-transaction in somebody's name. What a change returns is returned after its commit.
+`Reading` is a session of the request's own, closed before the answer leaves. `Writing` runs a
+function in one transaction in somebody's name, and returns its result after the commit.
 """
 
 import asyncio
@@ -24,12 +23,7 @@ _T = TypeVar("_T")
 
 
 async def open_session(context: Service) -> AsyncIterator[Session]:
-    """Yield a session that reads; it asks for a connection with its first query.
-
-    It keeps the connection while the request goes from thread to thread. So there are never as
-    many of them as connections: else every thread would wait for a connection whose holder waits
-    for a thread.
-    """
+    """Yield a session that reads; fewer are open than there are connections, so none deadlocks."""
     async with context.readers:
         session = context.store.open_session()
         try:

@@ -1,9 +1,7 @@
-"""What are the facts of a run directory? `python -m service.judging.assessing`, a child.
+"""The judge's process: `python -m service.judging.assessing`, with the code of `gonogo judge DIR`.
 
 One line of JSON in on stdin, `{"folder": PATH, "rules": …}`, one line out on stdout, `{"facts": …}`
-or `{"error": TEXT}`, until stdin ends. It is the code of `gonogo judge DIR` in a process of its
-own: however long a run was, the API's process neither waits nor grows, and a crash here is an
-answer that does not come.
+or `{"error": TEXT}`, until stdin ends.
 """
 
 import json

@@ -1,8 +1,7 @@
-"""Who judges apart from this process? A child at a time for each caller, kept while it is well.
+"""Judge's processes: children that turn run directories into facts, kept while they work well.
 
-Guarantees: an answer comes within `limit_s` or not at all; a child that crashed, hung or said
-something else is ended and the next question gets another one; children end with this process,
-since their stdin ends. A child is replaced after `KEPT_ANSWERS`, so that nothing adds up in it.
+An answer comes within `limit_s` or not at all. A child that crashes or hangs is ended, and the next
+question gets another one. A child is replaced after `KEPT_ANSWERS`.
 """
 
 import json

@@ -1,15 +1,14 @@
-"""What follows when a run has ended? Assess, decide, record, act.
+"""What follows when a run has ended: assess, decide, record, act.
 
-`prepare` writes what the database holds of the run into a folder, a judge's process of its own
-turns that into facts, `assess` says what they come to, `find_beginning` looks for the checkpoint
-that a rerun would go on from: all of it outside any transaction that
-writes, since a long run takes a while. `conclude` then records and acts under the experiment's
-lock; it refuses when another decision came between, and the caller prepares again. The words
-`judge` and `decide` are `gonogo.judge`'s: nothing here has an opinion.
+`prepare` writes what the database holds of the run into a folder. A judge's process turns the
+folder into facts, `assess` judges them, and `find_beginning` looks up the checkpoint of a rerun.
+All of this happens outside of writing transactions. `conclude` then records and acts under the
+experiment's lock; it refuses if another decision came between, and the caller prepares again.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +31,7 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
-from service.db.schema import (
-    AssessmentRow,
-    ExperimentRow,
-    RunRow,
-)
+from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.promised import has_records, promised_files, stored_bytes
 from service.experiments.causes import load_cause
 from service.experiments.consequences import act
@@ -63,7 +58,7 @@ class Case:
     run: str
     folder: Path
     decision_seq: int
-    """The experiment's decisions that were known."""
+    """Number of the experiment's decisions that were known."""
     rules: Rules
     reason: RunReason
     ended_as: OutcomeCode
@@ -76,13 +71,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What an ended run came to by itself."""
+    """What an ended run came to by itself; valid while decisions and end stay as they were."""
 
     run: str
     decision_seq: int
-    """The experiment's decisions that were known; the conclusion holds for these only."""
     ended_as: OutcomeCode
-    """Nor does it hold for another end: a run may be recalled meanwhile."""
     rules: Rules
     facts: Facts
     attempt: Attempt
@@ -90,14 +83,13 @@ class Assessment:
 
 
 def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
-    """Return the ended runs of which everything promised is here, oldest end first.
+    """Return the ended runs that can be judged, oldest end first, one attempt of a phase at a time.
 
-    And those of which the rest is waited for no more: what is missing passes nothing. Of a phase
-    one after the other: what a run had failed that was taken over counts for those after it.
+    All that their end promised is here, or nobody waits for the rest any more.
 
     Args:
         session: for reading.
-        failing: runs whose judgement fails again and again: they hold no other up.
+        failing: runs whose judgement fails again and again; they hold up no other.
     """
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
     first: dict[tuple[str, str], int] = {}
@@ -123,7 +115,7 @@ def is_complete(session: Session, run: RunRow) -> bool:
 
 
 def prepare(session: Session, run_id: str, folder: Path) -> Case:
-    """Write an ended run's directory from the database alone, and say what it is judged by.
+    """Write an ended run's directory from the database, and return what it is judged by.
 
     Args:
         session: a reading transaction.
@@ -138,9 +130,8 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     if outcome is None:
         raise ValueError(f"run {run.id} has not ended")
     restarts = outcome.klass in (OutcomeClass.INFRA, OutcomeClass.OPERATOR)
-    passed = outcome.klass is OutcomeClass.SUCCESS
     resume = {}
-    if restarts or passed:  # of one taken over another has begun by now: what that left is its own
+    if restarts or outcome.klass is OutcomeClass.SUCCESS:
         resume = load_resume_points(
             session, experiment, run.phase, made_by=lambda row: row.attempt <= run.attempt
         )
@@ -163,12 +154,11 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
 
 def assess(case: Case, facts: Facts) -> Assessment:
     """Judge an ended run by itself, from the facts of its directory."""
-    judgement = judge(facts, case.rules)
     attempt = build_attempt(
         case.run,
         case.reason,
         facts,
-        judgement,
+        judge(facts, case.rules),
         launched=case.launched,
         started_at=case.started_at,
         durable_step=case.durable_step,
@@ -181,16 +171,13 @@ def assess(case: Case, facts: Facts) -> Assessment:
         rules=case.rules,
         facts=facts,
         attempt=attempt,
-        # What is found to have failed goes on from nowhere, as what ended so at once.
+        # A run that turns out to have failed is not resumed.
         resume=case.resume if attempt.outcome.code is case.ended_as else {},
     )
 
 
 def find_beginning(session: Session, assessment: Assessment, now: float) -> Assessment:
-    """Return an assessment that knows the checkpoint a rerun would begin with, if one is next.
-
-    Checkpoints are read whole to verify them, which takes long, so this is done before anything
-    is concluded: what is next does not change meanwhile, or the conclusion is refused.
+    """Return the assessment with the checkpoint of a rerun, if a rerun is next.
 
     Args:
         session: a reading transaction.
@@ -221,8 +208,7 @@ def conclude(
 ) -> list[RecordedDecision] | None:
     """Record what the assessment leads to and act on it; return the decisions made.
 
-    None: something else was decided in between, or the run, or one of its phase before it, was
-    recalled; assess again.
+    None: the assessment is outdated, or an earlier attempt is judged first; assess again.
 
     Args:
         deed: the transaction.
@@ -243,36 +229,26 @@ def conclude(
     run.outcome = _outcome_found(run.outcome, assessment)
     _store(deed.session, assessment)
     note_speed(deed.session, run, assessment.facts)
-    if experiment.state == ExperimentState.FINISHED:
-        return []
-    later = runs_of(deed.session, experiment.id, run.phase)[-1]
-    if later.attempt > run.attempt:
-        return []  # it was recalled: what it came to counts once the attempt after it has ended
     phase = active_phase(deed, experiment)
-    if phase is None or phase.name != run.phase:
-        return []  # it was recalled, and a person let its phase pass: what has passed since stands
-    attempts = _load_known(deed.session, run)
-    plan = resolved_of(experiment).parsed()
+    over = experiment.state == ExperimentState.FINISHED
+    later = runs_of(deed.session, experiment.id, run.phase)[-1].attempt > run.attempt
+    if over or later or phase is None or phase.name != run.phase:
+        return []  # it was recalled: what happened since stands
+    follows = partial(
+        decide,
+        resolved_of(experiment).parsed(),
+        run.phase,
+        _load_known(deed.session, run),
+        now=deed.now,
+        carried=run.carried or [],
+    )
     made: list[RecordedDecision] = []
-    carried = run.carried or []
-    conditions = load_conditions(deed.session, experiment.id)
-
-    def follows(conditions: Sequence[OpenCondition]) -> Action:
-        return decide(
-            plan,
-            run.phase,
-            attempts,
-            now=deed.now,
-            conditions=conditions,
-            carried=carried,
-        )
-
-    action = follows(conditions)
+    action = follows(conditions=load_conditions(deed.session, experiment.id))
     if action.record:
         conditions = _conditions_after(deed, experiment, run, action, assessment)
-        reason = follows(conditions).text
+        reason = follows(conditions=conditions).text
         made = _record(deed, experiment, run, replace(action, text=reason), assessment)
-        action = follows(load_conditions(deed.session, experiment.id))
+        action = follows(conditions=load_conditions(deed.session, experiment.id))
     record_event(
         deed,
         experiment,
@@ -287,7 +263,7 @@ def conclude(
 
 
 def _comes_after(session: Session, run: RunRow, failing: Collection[str]) -> bool:
-    """Say whether a run of the phase before this one is judged first, as `find_unjudged` says."""
+    """Say whether an earlier attempt of the phase is judged first, as `find_unjudged` says."""
     return run.id not in failing and any(
         row.state == RunState.ENDED
         and not row.judged
@@ -301,9 +277,7 @@ def _comes_after(session: Session, run: RunRow, failing: Collection[str]) -> boo
 def _load_known(session: Session, run: RunRow) -> list[Attempt]:
     """Return what the ended runs of a phase came to; the last is the one that is judged.
 
-    What one of those before has trained, of which nobody knows of what code it was, may be another
-    code's: who goes on from its checkpoint goes on with that. Nor does anybody know what one had
-    failed that was taken over and cannot be judged, or not again since more was told of it.
+    An attempt of unknown code counts as drifted, one that cannot be judged as unjudged.
     """
     known = load_attempts(session, run.experiment, run.phase, taken_over=True)
     told = {row.run: row for row in known}
@@ -311,7 +285,13 @@ def _load_known(session: Session, run: RunRow) -> list[Attempt]:
     for row in runs_of(session, run.experiment, run.phase):
         attempt = told.get(row.id)
         if row.id != run.id and row.outcome is not None and not row.judged:
-            attempt = attempt or _unjudged(row, row.outcome)
+            attempt = attempt or Attempt(
+                run=row.id,
+                reason=row.reason,
+                outcome=row.outcome,
+                verdict=Verdict.INCONCLUSIVE,
+                change=row.change,
+            )
             attempt = replace(attempt, failed=(*attempt.failed, UNJUDGED))
         if attempt is None:
             continue
@@ -321,18 +301,8 @@ def _load_known(session: Session, run: RunRow) -> list[Attempt]:
     return found
 
 
-def _unjudged(run: RunRow, outcome: Outcome) -> Attempt:
-    return Attempt(
-        run=run.id,
-        reason=run.reason,
-        outcome=outcome,
-        verdict=Verdict.INCONCLUSIVE,
-        change=run.change,
-    )
-
-
 def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
-    """Return why a run ended: not by an accident that came after its lines had shown it to fail."""
+    """Return why a run ended: the failure that its lines show, not a later accident."""
     found = assessment.attempt.outcome
     halts = (row for row in assessment.facts.findings if row.severity is Severity.HALT)
     halt = next((row for row in halts if code_of(row.detector) is found.code), None)
@@ -346,12 +316,8 @@ def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
 def _conditions_after(
     deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
 ) -> list[OpenCondition]:
-    """Return the conditions as they are once the decision stands, so that its reason is true.
-
-    That is without those of the phase's decision before it, with its own, and as its run met them.
-    """
-    about = load_run(deed.session, action.about or run.id)
-    rules, facts = load_assessed(deed.session, about.id)
+    """Return the conditions as they are once the decision stands, so that its reason is true."""
+    rules, facts = load_assessed(deed.session, action.about or run.id)
     judgement = judge(with_history(facts, action.history), rules)
     kept = [
         row
@@ -374,42 +340,39 @@ def _record(
     deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
 ) -> list[RecordedDecision]:
     """Record the decision about a phase, and the one about conditions that its run met."""
-    rules, facts = load_assessed(deed.session, action.about or run.id)
+    about = load_run(deed.session, action.about or run.id)
+    rules, facts = load_assessed(deed.session, about.id)
     facts = with_history(facts, action.history)
     judgement = judge(facts, rules)
-    about = load_run(deed.session, action.about or run.id)
     cause = load_cause(deed.session, about, judgement, facts)
     decision = record_decision(
         deed,
         experiment,
         judged(judgement, rules, facts, reason=action.text, cause=cause),
         phase=run.phase,
-        run=action.about or run.id,
+        run=about.id,
         supersede=True,
     )
     if action.about == run.id:
         run.verdict = decision.verdict
     phase = active_phase(deed, experiment)
     if phase is not None and action.verdict is not None:
-        phase.verdict = action.verdict  # what is said of conditions is said with it
-    made = [decision]
-    known = load_conditions(deed.session, experiment.id)
-    waiting = open_for(known, run.phase)
+        phase.verdict = action.verdict  # the decision about conditions needs it
+    waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
     met = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
-    if met:
-        conditions = [condition for condition, _ in met]
-        made.append(
-            record_conditions(
-                deed,
-                experiment,
-                conditions,
-                phase=run.phase,
-                run=run.id,
-                criteria=[result for _, result in met],
-                reason="met: " + ", ".join(condition.id for condition in conditions),
-            )
-        )
-    return made
+    if not met:
+        return [decision]
+    conditions = [condition for condition, _ in met]
+    settled = record_conditions(
+        deed,
+        experiment,
+        conditions,
+        phase=run.phase,
+        run=run.id,
+        criteria=[result for _, result in met],
+        reason="met: " + ", ".join(condition.id for condition in conditions),
+    )
+    return [decision, settled]
 
 
 def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:

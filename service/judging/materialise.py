@@ -1,11 +1,7 @@
-"""How does a run's directory come back out of the database? File by file, byte by byte.
+"""Writing a run's directory from the database, file by file, with the bytes that were shipped.
 
-What was shipped is written as it was: heartbeats, ticks, device samples and findings from their
-pieces, small records from their bytes, so that a judge sees here what it sees on the host. What
-only the control plane knows (an end that no worker reported) is written from its row. Nothing is
-held in memory but one piece at a time.
-
-Not covered: logs and evidence files, which no verdict rests on.
+An end that no worker reported is written from the run's row. Logs and evidence files, on which no
+verdict rests, are left out.
 """
 
 import logging

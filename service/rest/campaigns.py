@@ -31,17 +31,6 @@ Submitted = Annotated[
         }
     ),
 ]
-_LINKS = {
-    name: {
-        "operationId": operation,
-        "parameters": {"campaign": "$response.body#/id"},
-        "description": text,
-    }
-    for name, operation, text in (
-        ("show", "show_campaign", "The campaign as it stands."),
-        ("cancel", "cancel_campaign", "Stop it for good."),
-    )
-}
 
 
 @router.post(
@@ -52,7 +41,6 @@ _LINKS = {
     responses={
         201: {
             "description": "Its first run is begun at once.",
-            "links": _LINKS,
             "headers": LOCATION_HEADER,
         },
         200: {

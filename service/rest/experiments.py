@@ -52,26 +52,6 @@ Submitted = Annotated[
     ),
 ]
 
-_LINKS = {
-    name: {
-        "operationId": operation,
-        "parameters": {"experiment": "$response.body#/id"},
-        "description": text,
-    }
-    for name, operation, text in (
-        ("show", "show_experiment", "The experiment as it stands."),
-        ("decisions", "list_decisions", "Its decisions."),
-        ("forecast", "show_forecast", "How long the rest takes."),
-        ("halt", "halt_experiment", "Stop it with a checkpoint."),
-        ("resume", "resume_experiment", "Go on after a halt."),
-        ("rerun", "rerun_experiment", "Run the undecided phase again."),
-        ("promote", "promote_experiment", "Approve the next phase."),
-        ("takeover", "takeover_experiment", "Declare the living attempt dead."),
-        ("override", "create_decision", "Decide by hand."),
-        ("cancel", "cancel_experiment", "Stop it for good."),
-    )
-}
-
 
 @router.post(
     "/experiments",
@@ -79,7 +59,7 @@ _LINKS = {
     status_code=201,
     response_model=ExperimentView,
     responses={
-        201: {"description": "It is queued.", "links": _LINKS, "headers": LOCATION_HEADER},
+        201: {"description": "It is queued.", "headers": LOCATION_HEADER},
         200: {"model": DryRun, "description": "`dry_run`: what would run; nothing is stored."},
     },
 )

@@ -1,8 +1,7 @@
 """The verbs, and a person's own decisions.
 
-Where the next run may begin is looked up before anything is locked, since checkpoints are read
-whole to verify them. An experiment that goes on meanwhile, as a run that ends does, is looked at
-again: what began with an earlier answer would begin with other weights than those that passed.
+The checkpoint of the next run is looked up before anything is locked, since checkpoints are read
+whole. If the experiment changes meanwhile, the checkpoint is looked up again.
 """
 
 from collections.abc import Callable, Sequence
@@ -98,30 +97,24 @@ def _do(
 
 
 def _resume_points(context: Context, experiment: str) -> _Beginning:
-    """Return where the next run may go on from."""
-
-    def load(session: Session) -> _Beginning:
-        row = load_experiment(session, experiment)
-        stood, phase = _standing(session, row), _phase_at(session, row)
-        points = load_resume_points(session, row, phase)
-        return _Beginning(points, stood)
-
-    return context.store.read(load)
+    """Return where the next run may resume from."""
+    return context.store.read(lambda session: _look_up(session, experiment, fresh=False))
 
 
 def _weights(context: Context, experiment: str) -> _Beginning:
     """Return the weights with which the phase begins when it is run again from its start."""
+    return context.store.read(lambda session: _look_up(session, experiment, fresh=True))
 
-    def load(session: Session) -> _Beginning:
-        row = load_experiment(session, experiment)
-        stood, phase = _standing(session, row), _phase_at(session, row)
-        if phase is None:
-            return _Beginning(stood=stood)
-        init_from = resolved_of(row).parsed().phase(phase).init_from
-        weights = load_weights(session, row, init_from)
-        return _Beginning({} if weights is None else {phase: weights}, stood)
 
-    return context.store.read(load)
+def _look_up(session: Session, experiment: str, *, fresh: bool) -> _Beginning:
+    row = load_experiment(session, experiment)
+    stood, phase = _standing(session, row), _phase_at(session, row)
+    if not fresh:
+        return _Beginning(load_resume_points(session, row, phase), stood)
+    if phase is None:
+        return _Beginning(stood=stood)
+    weights = load_weights(session, row, resolved_of(row).parsed().phase(phase).init_from)
+    return _Beginning({} if weights is None else {phase: weights}, stood)
 
 
 _LOADS = {
@@ -130,7 +123,7 @@ _LOADS = {
     "takeover": _resume_points,
     "rerun": _weights,
 }
-"""What has a checkpoint to begin with looked up."""
+"""Verbs whose checkpoint is looked up first."""
 
 
 def _phase_at(session: Session, row: ExperimentRow) -> str | None:
@@ -184,7 +177,7 @@ def _add_verb(verb: str, summary: str) -> None:
 for _verb, _summary in (
     ("halt", "Stop with a checkpoint, asked again at once; then a decision is awaited."),
     ("cancel", "Stop, asked again at once, and finish without a verdict."),
-    ("resume", "Go on with the undecided phase from its last durable checkpoint."),
+    ("resume", "Continue the undecided phase from its last durable checkpoint."),
     ("promote", "Approve the next phase."),
     ("rerun", "Run the undecided phase again from its start."),
     ("takeover", "Declare the living attempt dead (you vouch for it) and start the next."),
@@ -201,12 +194,6 @@ for _verb, _summary in (
         201: {
             "description": "It is recorded.",
             "headers": LOCATION_HEADER,
-            "links": {
-                "show": {
-                    "operationId": "show_decision",
-                    "parameters": {"decision": "$response.body#/id"},
-                }
-            },
         }
     },
 )

@@ -11,9 +11,9 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.near_miss import hint
 from gonogo.contract.wire import Instant, Submitted
-from service.alerts.message import TIMEOUT_S, Target
+from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
+from service.alerts.post import TIMEOUT_S, Target, post_alert
 from service.alerts.reach import check_reach
-from service.alerts.subscriptions import rotate_secret, subscribe, unsubscribe
 from service.db.schema import WebhookRow
 from service.experiments.lifecycle import Deed
 from service.http.auth import Admin, Service
@@ -125,8 +125,6 @@ class TriedView(BaseModel):
 @router.post("/webhooks/{webhook}/test", operation_id="test_webhook")
 def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
     """Send a subscription a signed `ping` now, once, and say what came of it."""
-    from service.alerts.post import post_alert  # loaded by who posts
-
     row = context.store.read(lambda session: load_webhook(session, webhook))
     alert, now = new_id(Kind.ALERT), context.now()
     body = AlertBody.model_validate(

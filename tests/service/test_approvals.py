@@ -15,8 +15,8 @@ from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.signing import load_public_key
-from service.conductor.approvals import Approvals
 from service.conductor.judge import Judging
+from service.conductor.upkeep import expire_approvals
 from tests.service.conftest import Clock, Plane
 
 APPROVAL = "sanity:approval/synthetic"
@@ -89,7 +89,7 @@ def test_an_approval_in_time_is_recorded_with_its_clock_and_replays(
 ) -> None:
     plane, experiment = asking
     wall.at += LIMIT_S - 1
-    Approvals(plane.context).run_once()
+    expire_approvals(plane.context)
     assert ask(plane, experiment, "promote", reason="looked at it").status_code == 202
     order = plane.worker().claim()
     assert order is not None
@@ -108,9 +108,8 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
 ) -> None:
     plane, experiment = asking
     wall.at += LIMIT_S
-    approvals = Approvals(plane.context)
-    approvals.run_once()
-    approvals.run_once()
+    expire_approvals(plane.context)
+    expire_approvals(plane.context)
     view = plane.experiment(experiment)
     assert (view["state"], view["verdict"]) == ("awaiting_decision", "INCONCLUSIVE")
     assert view["waiting_for"] == "a decision: nobody approved synthetic within 3600 s"
@@ -151,22 +150,8 @@ def test_too_late_is_too_late_even_before_the_conductor_looked(
     refused = ask(plane, experiment, "promote", reason="sorry")
     assert refused.status_code == 409
     assert refused.json()["allowed"] == ["override", "cancel"]
-    Approvals(plane.context).run_once()
+    expire_approvals(plane.context)
     assert ask(plane, experiment, "promote").status_code == 409
-
-
-def test_waiving_an_expired_approval_gives_a_cancelled_experiment_no_verdict(
-    asking: tuple[Plane, str], wall: Clock
-) -> None:
-    plane, experiment = asking
-    wall.at += LIMIT_S
-    Approvals(plane.context).run_once()
-    assert ask(plane, experiment, "cancel", reason="no time").status_code == 202
-    word = {"verdict": "CONDITIONAL_GO", "reason": "too late", "condition": APPROVAL}
-    assert ask(plane, experiment, "decisions", **word).status_code == 201
-    view = plane.experiment(experiment)
-    assert (view["state"], view["verdict"]) == ("finished", None)
-    assert view["conditions"][0]["state"] == "waived"
 
 
 def test_what_waits_for_an_approval_does_not_begin_elsewhere_without_it(
@@ -188,35 +173,13 @@ def test_what_waits_for_an_approval_does_not_begin_elsewhere_without_it(
     assert plane.call("POST", "/experiments", json=body).status_code == 201
 
 
-def test_an_expired_approval_that_is_waived_lets_nothing_begin_elsewhere(
-    asking: tuple[Plane, str], wall: Clock
-) -> None:
-    plane, experiment = asking
-    wall.at += LIMIT_S
-    Approvals(plane.context).run_once()
-    word = {"verdict": "CONDITIONAL_GO", "reason": "too late", "condition": APPROVAL}
-    assert ask(plane, experiment, "decisions", **word).status_code == 201
-    ask(plane, experiment, "cancel", reason="goes on elsewhere")
-    plan = bundled_plan("demo")
-    sets = {"phases.sanity.approve": "always", "approve_expires_s": LIMIT_S}
-    body = {"plan": {**plan, "phases": plan["phases"][:2]}, "set": sets, "dry_run": True}
-    origin = f"{experiment}:synthetic"
-    refused = plane.call("POST", "/experiments", json={**body, "origin": origin})
-    assert refused.status_code == 422, refused.text
-    assert "nobody gave it" in refused.json()["detail"]
-    commands = [row["command"] for row in plane.experiment(experiment)["next"]]
-    (told,) = [row.partition(" --from ")[2] for row in commands if " --from " in row]
-    answer = plane.call("POST", "/experiments", json={**body, "origin": told})
-    assert answer.status_code == 200, answer.text
-
-
 @pytest.mark.long
 def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     asking: tuple[Plane, str], wall: Clock
 ) -> None:
     plane, experiment = asking
     wall.at += LIMIT_S
-    Approvals(plane.context).run_once()
+    expire_approvals(plane.context)
     answer = ask(plane, experiment, "decisions", verdict="GO", reason="back from holiday")
     assert answer.status_code == 201, answer.text
     worker = plane.worker()
@@ -233,47 +196,15 @@ def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     assert plane.experiment(experiment)["verdict"] == "GO"
 
 
-def test_the_waiver_of_an_expired_one_says_what_the_person_says(
-    asking: tuple[Plane, str], wall: Clock
-) -> None:
-    """It was the GO of the evidence, the last word on what he had called CONDITIONAL_GO."""
-    plane, experiment = asking
-    wall.at += LIMIT_S
-    Approvals(plane.context).run_once()
-    assert ask(plane, experiment, "decisions", verdict="CONDITIONAL_GO", reason="late").is_success
-    made = plane.get(f"/experiments/{experiment}/decisions")["items"][-2:]
-    assert [(row["kind"], row["verdict"]) for row in made] == [
-        ("human", "CONDITIONAL_GO"), ("condition", "CONDITIONAL_GO"),
-    ]  # fmt: skip
-
-
 def test_without_a_time_it_is_waited_for_ever(still: Plane, wall: Clock) -> None:
     still.context.now = wall
     experiment = awaiting(still)
     wall.at += 1e9
-    Approvals(still.context).run_once()
+    expire_approvals(still.context)
     view = still.experiment(experiment)
     assert (view["state"], view["verdict"], view["waiting_until"]) == (
         "awaiting_decision", "GO", None,
     )  # fmt: skip
-    assert ask(still, experiment, "promote").status_code == 202
-
-
-def test_a_halt_that_a_person_asked_for_does_not_expire(still: Plane, wall: Clock) -> None:
-    still.context.now = wall
-    experiment = still.submit(set={"approve_expires_s": LIMIT_S})
-    worker = still.worker()
-    order = worker.claim()
-    assert order is not None
-    worker.start(order)
-    ask(still, experiment, "halt")
-    worker.run_through(order)
-    judging = Judging(still.context)
-    judging.settle()
-    judging.close()
-    assert still.experiment(experiment)["waiting_for"].startswith("an approval")
-    wall.at += 1e9
-    Approvals(still.context).run_once()
     assert ask(still, experiment, "promote").status_code == 202
 
 
@@ -299,37 +230,6 @@ def test_a_condition_that_was_due_and_not_met_is_recorded_with_what_measured_it(
     decision, found = replayed(still, experiment)
     assert decision["conditions"][0]["state"] == "missed"
     assert found.equal, found.text
-
-
-@pytest.mark.parametrize(
-    ("floor", "reason"),
-    [
-        (1e9, "conditions missed: sanity:fast"),
-        (1e-9, "synthetic is GO: smoke waits for an approval"),
-    ],
-)
-def test_a_decision_says_what_follows_from_the_conditions_that_are_due(
-    still: Plane, tmp_path: Path, floor: float, reason: str
-) -> None:
-    plan = bundled_plan("demo")
-    gate = [{"id": "fast", "metric": "toks_per_s", "pass_above": floor, "min_samples": 2,
-             "severity": "conditional", "evidence_from": "synthetic", "due": "smoke"}]  # fmt: skip
-    first, second, third = plan["phases"][:3]
-    phases = [{**first, "gate": gate}, {**second, "approve": "always"}, third]
-    experiment = still.submit({**plan, "phases": phases})
-    worker = still.worker(home=tmp_path / "runs")
-    judging = Judging(still.context)
-    for _ in range(2):
-        order = worker.claim()
-        assert order is not None
-        worker.run_through(order)
-        judging.settle()
-    judging.close()
-    rows = still.get(f"/experiments/{experiment}/decisions")["items"]
-    (decided,) = [row for row in rows if row["kind"] == "auto" and row["phase"] == "synthetic"]
-    assert (decided["verdict"], decided["reason"]) == ("GO", reason)
-    waits = still.experiment(experiment)["state"] == "awaiting_decision"
-    assert waits is reason.endswith("waits for an approval")
 
 
 def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> None:
@@ -376,18 +276,6 @@ def test_an_approval_is_given_and_not_waived(asking: tuple[Plane, str]) -> None:
     assert neither.status_code == 422
     said = "NO_GO waives no condition; say CONDITIONAL_GO, or leave it out"
     assert neither.json()["detail"] == said
-
-
-def test_an_inconclusive_by_hand_withdraws_what_was_asked(asking: tuple[Plane, str]) -> None:
-    plane, experiment = asking
-    said = ask(plane, experiment, "decisions", verdict="INCONCLUSIVE", reason="look again")
-    assert said.status_code == 201
-    view = plane.experiment(experiment)
-    assert (view["state"], view["conditions"]) == ("awaiting_decision", [])
-    assert view["waiting_for"] == "a decision: sanity was called INCONCLUSIVE"
-    refused = ask(plane, experiment, "promote")
-    assert (refused.status_code, refused.json()["allowed"]) == (409, ["override", "cancel"])
-    assert [row["command"].split()[1] for row in view["next"]] == ["override", "override", "cancel"]
 
 
 def test_what_waits_for_an_approval_is_shown_as_no_go_yet(

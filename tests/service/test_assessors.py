@@ -13,7 +13,6 @@ import pytest
 
 from gonogo.contract.errors import Corrupt
 from gonogo.judge.gate.rules import build_rules
-from gonogo.rundir import save_json
 from service.conductor import judge
 from service.conductor.judge import AGAIN_S, Judging
 from service.judging import ended
@@ -66,16 +65,6 @@ def test_child_that_died_between_two_questions_is_replaced(still: Plane, tmp_pat
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert assessors.build_facts(folder, rules) == first
     assert [row.process.pid for row in assessors._idle] != pids
-    assessors.close()
-
-
-def test_record_that_cannot_be_read_ends_no_child(tmp_path: Path) -> None:
-    save_json(tmp_path / "order.json", {"v": "?"})
-    assessors = Assessors()
-    for _ in range(2):
-        with pytest.raises(Unjudged):
-            assessors.build_facts(tmp_path, RULES)
-    assert len(assessors._idle) == 1
     assessors.close()
 
 
@@ -156,13 +145,3 @@ def test_a_run_that_cannot_be_judged_holds_the_next_one_up_for_a_while(
         judging.settle()
     judging.close()
     assert still.get(f"/runs/{order.run}")["verdict"] == "CONDITIONAL_GO"
-
-
-def test_what_a_killed_service_left_of_a_judged_run_is_removed(still: Plane) -> None:
-    left = still.home / "judging" / "run_of_before"
-    left.mkdir(parents=True)
-    (left / "heartbeat_rank0.jsonl").write_text("much")
-    judging = Judging(still.context)
-    judging.run_once()
-    judging.close()
-    assert not left.exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,8 @@ from gonogo.judge.compare.compare import compare
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
-from service.campaigns import members
 from service.campaigns.step import advance
-from service.conductor import campaigns as campaigns_loop
-from service.db.store import Session
 from service.experiments.lifecycle import Deed
-from service.queries.decisions import Outline, load_last_automatic
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
@@ -213,20 +208,6 @@ def test_runs_wait_for_the_host_of_the_others_while_it_lives(plane: Plane, name:
 
 
 @pytest.mark.long
-def test_runs_on_two_nodes_of_a_scheduler_are_not_compared(plane: Plane) -> None:
-    """One worker claims them all, on the login node."""
-    began = submit(plane, repeats=3)
-    worker = plane.worker()
-    for node in ("node1", "node2") * 3:
-        run_through(worker, plane.next_order(worker), 1.0, node=node)
-    done = plane.wait(
-        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
-    )
-    assert "made on host node2, the baseline's on node1" in str(done["comparison"])
-    assert done["next"] == [], "by the decisions alone the other host would win"
-
-
-@pytest.mark.long
 def test_a_run_that_misses_its_gate_wins_nothing(plane: Plane) -> None:
     plan = campaign_plan()
     low = {"id": "low", "metric": "loss", "aggregate": "last", "pass_below": 2.0}
@@ -240,24 +221,6 @@ def test_a_run_that_misses_its_gate_wins_nothing(plane: Plane) -> None:
     )
     assert [row["why"] for row in done["members"]] == ["its verdict is NO_GO"] * 2
     assert (done["comparison"]["result"], done["comparison"]["winner"]) == ("inconclusive", None)
-
-
-def test_one_that_cannot_be_compared_holds_up_no_other(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = submit(plane)["id"]
-    real = campaigns_loop.advance
-
-    def advance_or_fail(deed: Deed, campaign: str) -> None:
-        if campaign == broken:
-            raise ValueError("a number that nobody expected")
-        real(deed, campaign)
-
-    plane.wait(lambda: view(plane, broken)["members"], "its first run")
-    plane.call("POST", f"/experiments/{view(plane, broken)['members'][0]['experiment']}/cancel")
-    monkeypatch.setattr(campaigns_loop, "advance", advance_or_fail)
-    other = submit(plane)["id"]
-    plane.wait(lambda: view(plane, other)["members"], "the run of the other")
 
 
 @pytest.mark.long
@@ -348,64 +311,3 @@ def test_cancelled_it_begins_nothing_more(plane: Plane) -> None:
     plane.wait_state(order.experiment, "finished")
     plane.context.store.write(lambda s: advance(Deed(session=s, now=0.0), began["id"]))
     assert len(view(plane, began["id"])["members"]) == 1
-
-
-@pytest.mark.parametrize("asked", [pytest.param("halt", marks=pytest.mark.long), "cancel"])
-def test_cancelled_it_leaves_nobody_a_run_to_decide_about(plane: Plane, asked: str) -> None:
-    """A run that was on its way to a halt waited for a person, in a campaign that had ended."""
-    began = submit(plane)
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.start(order)
-    lines = {rank: beats(order, rank, upto=4) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    told = plane.call("POST", f"/experiments/{order.experiment}/{asked}", json={"reason": "mine"})
-    assert told.json()["state"] == "stopping"
-    ended = plane.call("POST", f"/campaigns/{began['id']}/cancel", json={"reason": "enough"})
-    assert ended.json()["text"].endswith("after 0 runs: enough")
-    assert worker.end(order, lines, reason="cancelled", by="operator").status_code == 200
-    plane.wait_state(order.experiment, "finished")
-    assert plane.get("/experiments", state="awaiting_decision")["items"] == []
-    assert "after 1 run: enough" in view(plane, began["id"])["text"]
-
-
-def test_a_look_reads_no_decision_twice(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    began = submit(plane)
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    run_through(worker, order, 1.0)
-    plane.wait_state(order.experiment, "finished")
-    read: list[str] = []
-    whole = members.parse_decision
-    monkeypatch.setattr(members, "parse_decision", lambda text: (read.append(text), whole(text))[1])
-    looks = [view(plane, began["id"])["members"][0] for _ in range(5)]
-    assert len(read) <= 2, "the first look's, and the conductor's if that came at the same moment"
-    assert looks[0]["value"] is not None
-    assert looks == [looks[0]] * 5
-
-
-@pytest.mark.long
-def test_a_look_asks_for_the_decisions_of_all_its_runs_at_once(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    began = submit(plane)
-    worker = plane.worker()
-    ran = []
-    for _ in range(2):
-        order = plane.next_order(worker)
-        run_through(worker, order, 1.0)
-        plane.wait_state(order.experiment, "finished")
-        ran.append(order.experiment)
-    third = plane.next_order(worker)  # the conductor has taken its step and waits for this one
-    asked: list[set[str]] = []
-
-    def load(session: Session, names: Sequence[str]) -> dict[str, Outline]:
-        asked.append(set(names))
-        return load_last_automatic(session, names)
-
-    monkeypatch.setattr(members, "load_last_automatic", load)
-    shown = view(plane, began["id"])["members"]
-    assert [row["experiment"] for row in shown] == [*ran, third.experiment]
-    assert [row["decision"] is not None for row in shown] == [True, True, False]
-    assert [row["value"] is not None for row in shown] == [True, True, False]
-    assert asked == [set(ran)]

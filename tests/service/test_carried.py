@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gonogo.contract.order import Order
-from service.db.schema import RunRow
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
-from tests.service.fake_worker import FakeWorker, beats
+from tests.service.fake_worker import FakeWorker
 from tests.service.test_judging import events, stalled
-from tests.service.test_origins import cancel, fail, offered, refused
+from tests.service.test_origins import fail, offered, refused
 from tests.service.test_verbs import fail_halted, verb
 
 FSDP = {"workload": {"parallel": "fsdp"}}
@@ -99,20 +97,6 @@ def test_a_plan_may_want_each_phase_as_it_says(plane: Plane) -> None:
     assert not is_carried(plane.next_order(worker))
 
 
-def test_what_it_asks_of_a_host_counts_for_the_phases_that_it_lies_over(plane: Plane) -> None:
-    """A remedy of fewer ranks: the next phase is not kept waiting for as many as the plan says."""
-    worker = plane.worker()
-    alone = {"workload": {"world_size": 1}}
-    experiment = plane.submit(set={"remedies": {"hang_in_compute": alone}, "max_remedies": 1})
-    stalled(plane, worker, plane.next_order(worker))
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    assert (order.phase, order.world_size) == ("synthetic", 1)
-    row = plane.context.store.read(lambda session: session.get_one(RunRow, order.run))
-    assert row.carried == order.carried
-    assert experiment == order.experiment
-
-
 def cured_and_accepted(plane: Plane, worker: FakeWorker) -> str:
     """An experiment whose first phases passed under a remedy that a person accepts; it failed."""
     experiment = cured(plane, worker)
@@ -137,11 +121,6 @@ def test_what_passed_under_a_remedy_is_taken_over_by_a_plan_that_orders_it_so(
     body = {"plan": "demo", "origin": f"{experiment}:smoke", "set": helped, "dry_run": True}
     answer = plane.call("POST", "/experiments", json=body)
     assert answer.status_code == 200, answer.text
-
-
-def test_the_next_command_begins_where_a_remedy_did(plane: Plane) -> None:
-    experiment = cured_and_accepted(plane, plane.worker())
-    assert offered(plane, experiment, set=REMEDIED) == f"{experiment}:sanity@0"
 
 
 @pytest.mark.parametrize(
@@ -170,33 +149,3 @@ def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_is_ordered(
     }
     as_made = plane.call("POST", "/experiments", json={**body, "set": helped})
     assert as_made.json()["origin"]["step"] == 20
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["fails", "is cancelled"])
-def test_after_a_remedy_of_what_went_to_its_end_in_vain_the_phase_begins_anew(
-    plane: Plane, tmp_path: Path, how: str
-) -> None:
-    """Its last steps alone are not the phase, whatever became of the remedy's run."""
-    low = {"id": "low", "metric": "loss", "aggregate": "last", "pass_below": 1.0}
-    smaller = {"out_of_memory": {"env": {"NSA_DDP_BUCKET_MB": "10"}}}
-    sets: dict[str, Any] = {"phases.sanity.steps": 30, "phases.sanity.gate": [low]}
-    sets |= {"remedies": smaller, "max_remedies": 1}
-    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path)
-    first = plane.next_order(worker)
-    save_checkpoint(tmp_path / first.run, step=20)
-    worker.start(first)
-    lines = {rank: beats(first, rank) for rank in range(first.world_size)}
-    said = {"msg": "error", "type": "OutOfMemoryError", "text": "CUDA out of memory."}
-    lines[0][1] = json.dumps({**json.loads(lines[0][1]), **said})
-    worker.ship(first, lines)
-    worker.end(first, lines)
-    patched = plane.next_order(worker)
-    assert (patched.reason, patched.resume_from) == ("remedy", None)
-    if how == "fails":
-        fail(worker, patched, upto=5)
-        plane.wait_state(experiment, "finished")
-    else:
-        worker.start(patched)
-        cancel(plane, experiment, worker, patched)
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"

@@ -1,10 +1,7 @@
 """A run whose host shares no disk with the control plane: from which checkpoint does it go on?"""
 
-import hashlib
 import json
-import os
 import shutil
-import time
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +14,9 @@ from gonogo.rundir import RunDir, save_json
 from tests.service import fake_run
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS, PREFLIGHT, save_checkpoint
-from tests.service.fake_worker import FakeWorker, beats, coded, size_of
+from tests.service.fake_worker import FakeWorker, beats, coded
 
 FAR = "/far/away/runs"
-SEALED = {"exit.json": {"bytes": 2, "sha256": "0" * 64}}
-"""What the last tick of a run seals."""
 
 
 def seen(step: int, *, verified: bool = True, path: str | None = None) -> dict[str, Any]:
@@ -57,14 +52,6 @@ def ended(worker: FakeWorker, order: Order, reason: str, **more: Any) -> None:
     rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
     answer = worker.state(order, "end", exit=exit_record, **{**rest, **more})
     assert answer.status_code == 200, answer.text
-
-
-def lost_with(worker: FakeWorker, order: Order, lines: dict[int, list[str]], ticks: bytes) -> None:
-    """It is lost, and all that it and its watcher wrote has come."""
-    part = {"name": "watch.jsonl", "start": 0, "content_b64": coded(ticks)}
-    assert worker.telemetry(order, files=[part]).status_code == 200
-    sizes = {str(rank): size_of(rows) for rank, rows in lines.items()}
-    ended(worker, order, "keeper_lost", sizes=sizes, files={"watch.jsonl": len(ticks)})
 
 
 def lost(worker: FakeWorker, order: Order) -> None:
@@ -128,88 +115,6 @@ def test_the_newest_is_that_of_the_latest_step_whatever_its_folder_is_called(
     assert (point.step, Path(point.path).name) == (10, "checkpoint-10")
 
 
-@pytest.mark.parametrize("at_hand", [True, False], ids=["at hand", "far away"])
-def test_one_of_a_step_that_the_run_never_told_of_is_passed_over(
-    plane: Plane, tmp_path: Path, at_hand: bool
-) -> None:
-    """Who copies one of another run there would pass without the steps between: it was GO."""
-    worker = plane.worker(home=tmp_path / "runs" if at_hand else None)
-    order = first_order(plane, worker)
-    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
-    if at_hand:
-        run_dir = RunDir(tmp_path / "runs" / order.run)
-        for step in (5, 18):
-            save_checkpoint(run_dir.path, step=step)
-        save_json(run_dir.order, order.document())
-        worker.start(order)
-    else:
-        trains(worker, order, tick(0) + tick(1, seen(5), seen(18)))
-    worker.ship(order, lines)
-    told = {str(rank): size_of(rows) for rank, rows in lines.items()}
-    ended(worker, order, "keeper_lost", sizes=told)
-    point = plane.next_order(worker).resume_from
-    assert point is not None
-    assert point.step == 5
-
-
-def manifest_of(run_dir: RunDir, step: int) -> str:
-    manifest = run_dir.checkpoints / f"step_{step:06d}" / "manifest.json"
-    return hashlib.sha256(manifest.read_bytes()).hexdigest()
-
-
-def saved_again(run_dir: RunDir, step: int, *, as_of: int | None = None) -> None:
-    """Lay the weights of another training of this step in the place of what was saved."""
-    folder = run_dir.checkpoints / f"step_{step:06d}"
-    weights = b"y" * (10 + step)
-    (folder / "model.pt").write_bytes(weights)
-    seal = {"bytes": len(weights), "sha256": hashlib.sha256(weights).hexdigest()}
-    manifest = {"v": 1, "step": as_of or step, "files": {"model.pt": seal}}
-    save_json(folder / "manifest.json", manifest)
-
-
-@pytest.mark.parametrize(
-    ("told", "another", "upto"),
-    [
-        pytest.param((5, 8), None, 8, id="as it was verified"),
-        pytest.param((5, 8), (8, 8), 5, id="another was verified"),
-        pytest.param((5, 8), (8, 7), 5, id="it says an earlier step"),
-        pytest.param((5,), None, 5, id="nobody told of it"),
-        pytest.param((), None, None, id="nobody told of any"),
-    ],
-)
-@pytest.mark.parametrize("looked", [True, False], ids=["looked to the end", "cut off"])
-def test_one_that_its_run_did_not_save_is_passed_over(
-    plane: Plane,
-    tmp_path: Path,
-    told: tuple[int, ...],
-    another: tuple[int, int] | None,
-    upto: int | None,
-    looked: bool,
-) -> None:
-    """Whole by its own manifest, of a step that the run took: and it is another training's."""
-    worker = plane.worker(home=tmp_path / "runs")
-    order = first_order(plane, worker)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    for step in (5, 8):
-        save_checkpoint(run_dir.path, step=step)
-    save_json(run_dir.order, order.document())
-    worker.start(order)
-    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    rows = [seen(step) | {"manifest_sha256": manifest_of(run_dir, step)} for step in told]
-    ticks = tick(0) + tick_with(1, {"checkpoints": rows})
-    if looked:
-        ticks += tick_with(2, {}, files=SEALED)
-    if another is not None:
-        saved_again(run_dir, another[0], as_of=another[1])
-    lost_with(worker, order, lines, ticks)
-    point = plane.next_order(worker).resume_from
-    untold = not looked and another is None and 8 not in told
-    assert (point.step if point else None) == (8 if untold else upto)
-    if point:
-        assert point.manifest_sha256 == manifest_of(run_dir, point.step)
-
-
 @pytest.mark.parametrize(
     "how", ["whole", "told", "deleted", "damaged", "all deleted", "refused", "never read"]
 )
@@ -254,90 +159,6 @@ def test_no_earlier_weights_stand_for_the_last_ones_of_a_phase(
     assert (point and Path(point.path).name) == ("step_000008" if whole else None)
 
 
-def test_one_that_a_rank_told_of_is_its_own_though_nobody_came_to_read_it(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The last one of a run that is preempted may be larger than what is read until it is over."""
-    worker = plane.worker(home=tmp_path / "runs")
-    order = first_order(plane, worker)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    save_checkpoint(run_dir.path, step=8)
-    save_json(run_dir.order, order.document())
-    worker.start(order)
-    lines = {rank: beats(order, rank, upto=8, done=False) for rank in range(order.world_size)}
-    row = json.loads(lines[0][-1])
-    row |= {"msg": "checkpoint", "step": 8, "seq": row["seq"] + 1, "path": "checkpoints/step_8"}
-    lines[0].append(json.dumps(row))
-    worker.ship(order, lines)
-    ticks = tick_with(0, {"checkpoints": []}, files=SEALED) + b'{"torn": {"exit.json"\n'
-    lost_with(worker, order, lines, ticks)
-    point = plane.next_order(worker).resume_from
-    assert point is not None
-    assert point.step == 8
-
-
-@pytest.mark.parametrize(
-    ("told", "upto"),
-    [((), 18), ((5,), 9), ((5, 10), 14), ((9, 10), 10), ((1,), 1)],
-    ids=["nothing", "once", "every fifth", "every one", "the first"],
-)
-def test_who_tells_of_some_steps_only_may_have_ended_those_between(
-    plane: Plane, tmp_path: Path, told: tuple[int, ...], upto: int
-) -> None:
-    """A program that logs every 500 steps and saves every 200 would lose most of what it saved."""
-    worker = plane.worker(home=tmp_path / "runs")
-    order = first_order(plane, worker)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    for step in (1, 9, 10, 14, 18):
-        save_checkpoint(run_dir.path, step=step)
-    save_json(run_dir.order, order.document())
-    worker.start(order)
-    whole = {rank: beats(order, rank, upto=10, done=False) for rank in range(order.world_size)}
-    ends = ("step_end", "progress")
-    lines = {
-        rank: [
-            text
-            for text in rows
-            if json.loads(text)["msg"] not in ends or json.loads(text)["step"] in told
-        ]
-        for rank, rows in whole.items()
-        if told
-    }
-    worker.ship(order, lines)
-    ended(worker, order, "keeper_lost", sizes={str(r): size_of(rows) for r, rows in lines.items()})
-    point = plane.next_order(worker).resume_from
-    assert point is not None
-    assert point.step == upto
-
-
-def test_a_run_that_began_anew_in_place_had_ended_what_it_told_before(
-    plane: Plane, tmp_path: Path
-) -> None:
-    worker = plane.worker(home=tmp_path / "runs")
-    order = first_order(plane, worker)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    for step in (9, 15, 18):
-        save_checkpoint(run_dir.path, step=step)
-    save_json(run_dir.order, order.document())
-    worker.start(order)
-    ranks = range(order.world_size)
-    lines = {rank: beats(order, rank, upto=15, done=False) for rank in ranks}
-    worker.ship(order, lines)
-    told = {rank: size_of(rows) for rank, rows in lines.items()}
-    again = {
-        rank: [
-            text.replace('"boot": "boot', '"boot": "anew')
-            for text in beats(order, rank, upto=10, done=False)
-        ]
-        for rank in ranks
-    }
-    worker.ship(order, again, told)
-    ended(worker, order, "keeper_lost", sizes={str(r): told[r] + size_of(again[r]) for r in ranks})
-    point = plane.next_order(worker).resume_from
-    assert point is not None
-    assert point.step == 15
-
-
 @pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
 def test_a_path_that_leaves_the_run_is_passed_over(plane: Plane, path: str) -> None:
     worker = plane.worker()
@@ -379,23 +200,6 @@ def test_it_waits_for_the_host_that_has_it_while_a_worker_lives_there(plane: Pla
     assert again.attempt == 2
 
 
-def test_it_does_not_wait_for_a_host_whose_worker_died_before_the_clock_was_set_back(
-    plane: Plane,
-) -> None:
-    there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
-    order = first_order(plane, there)
-    trains(there, order, tick(0, seen(1)))
-    lost(there, order)
-    plane.wait(lambda: _waits_on(plane, order.experiment, "step 1 on host-1"))
-    assert other.claim() is None
-    plane.context.now = lambda: time.time() - 7200
-    again = other.claim()
-    assert again is not None
-    assert again.attempt == 2
-    states = {row["id"]: row["state"] for row in plane.get("/workers")["items"]}
-    assert states == {"w1": "silent", "w2": "up"}
-
-
 @pytest.mark.parametrize("full", [False, True], ids=["before it began", "while it ran"])
 def test_it_does_not_wait_for_a_host_that_was_found_unfit(plane: Plane, full: bool) -> None:
     there, other = plane.worker(), plane.worker(name="w2", host="host-2", boot_id="boot-9")
@@ -426,27 +230,6 @@ def test_what_lies_at_hand_is_looked_at_whatever_was_said(plane: Plane, tmp_path
     ended(worker, order, "keeper_lost")
     again = plane.next_order(worker)
     assert again.resume_from is None, "the directory is here, and holds no checkpoint"
-
-
-def test_a_checkpoint_that_holds_a_pipe_is_none_and_keeps_no_run_from_being_judged(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """Whoever opens one to read it waits for somebody who writes; two such runs, and none is."""
-    worker = plane.worker(home=tmp_path / "runs")
-    order = first_order(plane, worker)
-    worker.start(order)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    save_json(run_dir.order, order.document())
-    folder = run_dir.checkpoints / "step_000002"
-    folder.mkdir(parents=True)
-    os.mkfifo(folder / "model.pt")
-    seal = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
-    save_json(folder / "manifest.json", {"v": 1, "step": 2, "files": {"model.pt": seal}})
-    ended(worker, order, "keeper_lost")
-    try:
-        assert plane.next_order(worker).resume_from is None
-    finally:  # whoever waits for a writer has one
-        os.close(os.open(folder / "model.pt", os.O_RDWR))
 
 
 @pytest.mark.parametrize(("host", "machine"), [("host-1", "b" * 32), ("host-2", "a" * 32)])

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from gonogo.contract.plan import Plan
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.placement import Offer
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
@@ -19,7 +17,7 @@ from service.queries.experiments import load_experiment
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import PREFLIGHT, save_checkpoint
-from tests.service.fake_worker import FakeWorker, beats, config_digest_holds, size_of
+from tests.service.fake_worker import FakeWorker, beats, config_digest_holds
 
 
 def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:
@@ -30,24 +28,6 @@ def test_workers_that_race_get_every_run_exactly_once(plane: Plane) -> None:
         orders = [order for order in pool.map(lambda worker: worker.claim(), workers) if order]
     assert len(orders) == 6
     assert len({order.run for order in orders}) == 6
-
-
-@pytest.mark.parametrize("key", ["worker_key", "key"])
-def test_first_claims_of_one_worker_at_once_are_all_answered(plane: Plane, key: str) -> None:
-    """Its row is made by one of them; an administrator's key is bound to no worker before."""
-    for n in range(4):
-        worker = FakeWorker(http=plane.http, key=plane.key(key), name="w1", host=f"host-{n}")
-        began = threading.Barrier(8)
-
-        def claim(_: int, began: threading.Barrier = began, worker: FakeWorker = worker) -> int:
-            began.wait()
-            assert worker.claim() is None
-            return 1
-
-        with ThreadPoolExecutor(8) as pool:
-            assert sum(pool.map(claim, range(8))) == 8
-        forget = text("DELETE FROM workers")
-        plane.context.store.write(lambda session, said=forget: session.execute(said) and None)
 
 
 def test_the_oldest_run_comes_first(plane: Plane) -> None:
@@ -160,7 +140,6 @@ MINE = {
     "workload": {"command": "train --fast", "env": {"WANDB_MODE": "offline"}},
     "phases": [{"name": "try", "steps": 10, "gate": WHOLE_GATE}],
 }
-UNASKED = {**MINE, "phases": [{"name": "try", "steps": 10}]}
 
 
 def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plane) -> None:
@@ -197,31 +176,6 @@ def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worke
     )
 
 
-@pytest.mark.parametrize("told", [0, 5], ids=["no step was read", "some were"])
-def test_a_program_of_which_no_step_was_read_is_not_just_to_be_run_again(
-    plane: Plane, told: int
-) -> None:
-    """The same again would tell as little: first comes what it printed, and what is read of it."""
-    experiment = plane.call("POST", "/experiments", json={"plan": UNASKED}).json()["id"]
-    worker = plane.worker()
-    order = worker.claim(allow=["train"], allow_env=["WANDB_MODE"])
-    assert order is not None
-    worker.start(order)
-    lines = {0: beats(order, 0, upto=told) if told else []}
-    worker.ship(order, lines)
-    assert worker.end(order, lines).is_success
-    view = plane.wait_state(experiment, "awaiting_decision")
-    assert view["verdict"] == "INCONCLUSIVE"
-    listed = plane.get("/experiments")["items"][0]["next"]
-    assert listed == view["next"]
-    commands = [row["command"] for row in listed]
-    if told:
-        assert commands[0] == f"gonogo rerun {experiment}"
-    else:
-        assert commands[:2] == [f"gonogo logs {order.run} --rank 0", f"gonogo rerun {experiment}"]
-        assert "step 3 loss 2.5" in listed[0]["text"]
-
-
 def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:
     experiment = still.submit()
     worker = still.worker()
@@ -237,37 +191,6 @@ def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Pla
     assert still.get(f"/experiments/{experiment}")["waiting_for"] == view["waiting_for"]
     worker.state(order, "step")
     assert still.get(f"/experiments/{experiment}")["waiting_for"] is None
-
-
-def test_a_run_that_its_scheduler_suspends_says_so(still: Plane) -> None:
-    experiment = still.submit()
-    worker = still.worker()
-    order = worker.claim(engine="slurm")
-    assert order is not None
-    worker.start(order)
-    why = "Slurm: SUSPENDED on node[1-2]"
-    for waits, told in (({order.run: why}, f"{why}, for phase {order.phase}"), ({}, None)):
-        worker.claim(engine="slurm", free=[], active=[order.run], waits=waits)
-        assert still.get(f"/experiments/{experiment}")["waiting_for"] == told
-
-
-def test_what_a_scheduler_says_of_a_run_that_is_lost_is_told_beside_that(still: Plane) -> None:
-    """And not the host of who claimed it, a login node: nobody is to call that one dead."""
-    experiment = still.submit()
-    worker = still.worker()
-    order = worker.claim(engine="slurm")
-    assert order is not None
-    worker.start(order)
-    worker.state(order, "step", preflight={**PREFLIGHT, "host": "node1"})
-    lost = update(RunRow).where(RunRow.id == order.run).values(lost=True)
-    still.context.store.write(lambda session: session.execute(lost) and None)
-    why = "Slurm: SUSPENDED on node[1-2]"
-    worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
-    found = still.get(f"/experiments/{experiment}")
-    text = f"a sign of life of run {order.run} on host node1 (or a takeover); {why}"
-    assert found["waiting_for"] == text
-    assert "if you know that host node1 is dead" in found["next"][0]["text"]
-    assert still.get(f"/runs/{order.run}")["host"] == "node1"
 
 
 def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: Plane) -> None:
@@ -359,32 +282,6 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
     order = worker.claim(labels={"rack": "a", "gpu": "h100", "floor": "2"})
     assert order is not None
     assert order.experiment == view["id"]
-
-
-def test_no_plan_is_read_of_a_run_whose_labels_a_worker_does_not_hold(
-    still: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[Plan] = []
-    fits = Offer.fits
-    monkeypatch.setattr(
-        Offer, "fits", lambda self, plan, *more: read.append(plan) or fits(self, plan, *more)
-    )
-    racks = [{"workload.labels.rack": name} for name in ("a", "b", "c")]
-    a, b, _ = (still.submit(set=rack) for rack in racks)
-    worker = still.worker()
-    assert worker.claim() is None
-    assert worker.claim(labels={"floor": "2", "rack": "d"}) is None
-    assert read == []
-    order = worker.claim(labels={"floor": "2", "rack": "b"})
-    assert (order and order.experiment, len(read)) == (b, 1)
-    # A row of before says nothing of labels: its plan does.
-    of_a = update(RunRow).where(RunRow.experiment == a).values(labels=None)
-    still.context.store.write(lambda session: session.execute(of_a))
-    other = still.worker("w2")
-    assert other.claim(labels={"rack": "d"}) is None
-    order = other.claim(labels={"rack": "a"})
-    assert order is not None
-    assert order.experiment == a
 
 
 @pytest.mark.parametrize(
@@ -479,32 +376,6 @@ def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
     assert view["verdict"] == "INCONCLUSIVE"
 
 
-def test_a_run_that_is_lost_behind_its_last_step_goes_on_before_it(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """From there it would owe no step, and could show none; nor is a run that has begun so."""
-    plane.submit(set={"phases.sanity.steps": 6, "retry.infra": 2})
-    worker = plane.worker(home=tmp_path / "runs")
-    order = worker.claim()
-    assert order is not None
-    for step in (4, 6):
-        save_checkpoint(tmp_path / "runs" / order.run, step=step)
-    worker.start(order)
-    lines = {rank: beats(order, rank, upto=6, done=True) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines, "keeper_lost", "infra", code=None)
-    again = plane.next_order(worker)
-    assert again.resume_from is not None
-    assert again.resume_from.step == 4
-    save_checkpoint(tmp_path / "runs" / again.run, step=6)
-    worker.start(again)
-    lines = {rank: beats(again, rank, upto=6, done=False) for rank in (0, 1)}
-    worker.ship(again, lines)
-    worker.end(again, lines, "hardware", "infra", code=None)
-    last = plane.next_order(worker)
-    assert last.resume_from == again.resume_from
-
-
 def test_a_checkpoint_whose_bytes_changed_is_passed_over(plane: Plane, tmp_path: Path) -> None:
     plane.submit(set={"phases.sanity.steps": 3})
     worker = plane.worker(home=tmp_path / "runs")
@@ -553,32 +424,6 @@ def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) ->
     identity = plane.next_order(worker).identity
     assert identity.git_sha == "a" * 40
     assert (identity.torch, identity.device, identity.driver) == ("2.13.0", "cpu", None)
-
-
-@pytest.mark.parametrize("attempt", [1, 2])
-def test_what_a_program_tells_with_its_model_alone_is_frozen_too(
-    plane: Plane, attempt: int
-) -> None:
-    """Its first line was all that was frozen: the phases after it were GO on any device."""
-    plane.submit()
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    for number in range(1, attempt + 1):
-        worker.start(order)
-        whole, early = beats(order, 0), beats(order, 0, upto=0, done=False)[:1]
-        early = [line.replace('"device": "cpu", ', "") for line in early]
-        worker.ship(order, {0: early})
-        if number < attempt:  # it is preempted before it has a model
-            lines = {0: early, 1: beats(order, 1, upto=0, done=False)}
-            worker.ship(order, {1: lines[1]})
-            worker.end(order, lines, "preempted", "infra", code=None)
-            order = plane.next_order(worker)
-            assert (order.identity.git_sha, order.identity.device) == ("a" * 40, None)
-    late = [line.replace('"seq": ', '"seq": 1') for line in whole[:1]]
-    worker.ship(order, {0: late}, have={0: size_of(early)})
-    experiment = plane.experiment(order.experiment)["id"]
-    row = plane.context.store.read(lambda session: load_experiment(session, experiment))
-    assert row.frozen == {"git_sha": "a" * 40, "torch": "2.13.0", "device": "cpu"}
 
 
 GPU_HOST = {"torch": "2.13.0", "device": "H200", "driver": "570.86.15"}

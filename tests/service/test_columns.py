@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from sqlalchemy.dialects import sqlite
 
 from gonogo.contract.decision import Verdict
@@ -17,7 +17,7 @@ from gonogo.judge.course.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import Asked, Awaited, AwaitedKind, ClaimKept, Promised, Stop, StopKind
 from service.db.schema import Table
-from service.db.schema.table import DOCUMENTS, WORDS
+from service.db.schema.table import WORDS
 
 SQLITE = sqlite.dialect()  # type: ignore[no-untyped-call]
 OUTCOME = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG, text="rank 1")
@@ -61,21 +61,6 @@ def given(column: Held, document: Any) -> Any:
     return process(json.dumps(document))
 
 
-@pytest.mark.parametrize("number", range(len(STORED)))
-def test_what_an_earlier_release_wrote_is_read(number: int) -> None:
-    stored, model = STORED[number]
-    column = Held(type(model))
-    assert given(column, stored) == model
-    written = column.process_bind_param(model, SQLITE)
-    assert given(column, written) == model
-    assert {name: written[name] for name in stored if name in written}.items() <= stored.items()
-
-
-def test_a_null_in_json_is_none_as_a_null_of_the_database_is() -> None:
-    assert given(Held(Stop), None) is None
-    assert Held(Stop).process_bind_param(None, SQLITE) is None
-
-
 def test_an_attempt_is_stored_and_read_field_by_field() -> None:
     attempt = Attempt(
         run="run_1", reason=RunReason.RERUN, outcome=OUTCOME, verdict=Verdict.NO_GO,
@@ -87,19 +72,6 @@ def test_an_attempt_is_stored_and_read_field_by_field() -> None:
     column = Held(Attempt)
     assert column.process_bind_param(attempt, SQLITE) == before
     assert given(column, before) == attempt
-
-
-def complaints(kind: Any, document: dict[str, Any]) -> set[str]:
-    try:
-        given(Held(kind), document)
-    except ValidationError as error:
-        return {row["type"] for row in error.errors()}
-    return set()
-
-
-@pytest.mark.parametrize("kind", DOCUMENTS, ids=lambda kind: kind.__name__)
-def test_a_document_is_not_refused_for_what_a_later_release_says(kind: Any) -> None:
-    assert complaints(kind, {"of_a_later_release": 1}) <= {"missing"}
 
 
 def test_every_word_fits_its_column() -> None:

@@ -16,8 +16,7 @@ import pytest
 from redis import Redis
 from rq import Queue
 from rq.serializers import JSONSerializer
-from sqlalchemy import delete, select, text
-from sqlalchemy.orm import Session
+from sqlalchemy import select
 
 from gonogo.contract.errors import Unavailable
 from service.conductor.judge import Judging
@@ -35,15 +34,12 @@ from service.conductor.loop import Loop
 from service.conductor.upkeep import assign_cursors
 from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
-from service.db.migrate import migrate
 from service.db.schema import EventRow
-from service.db.store import Store
 from service.experiments.decisions import save_missing
-from service.experiments.lifecycle import Deed, lock_experiment, record_event
 from service.settings import Settings
 from tests.servers import RedisServer
 from tests.service.conftest import Clock, Plane, serving
-from tests.service.fake_worker import FakeWorker, beats
+from tests.service.fake_worker import FakeWorker
 
 
 @pytest.mark.parametrize(
@@ -245,62 +241,6 @@ def test_one_of_two_services_conducts_and_the_other_takes_over(
         context.store.close()
 
 
-def test_nobody_conducts_by_a_server_that_takes_no_writes(
-    postgres_url: str, tmp_path: Path
-) -> None:
-    """After a fail-over its lock says nothing: whoever asks the new one has that one's."""
-    stores = [Store(postgres_url) for _ in range(2)]
-    leaders = [Leader(store, tmp_path / "conductor.lock") for store in stores]
-    assert [leader.leads(0.0) for leader in leaders] == [True, False]
-    for leader in leaders:
-        assert leader._connection is not None
-        leader._connection.execute(text("SET default_transaction_read_only = on"))
-    assert [leader.leads(2.0) for leader in leaders] == [False, False]
-    assert [leader.leads(4.0) for leader in leaders] == [True, False]
-    for leader, store in zip(leaders, stores, strict=True):
-        leader.close()
-        store.close()
-
-
-def test_a_service_conducts_as_soon_as_its_lock_can_be_asked(tmp_path: Path) -> None:
-    """Too many open files, or a folder that is not there yet: each loop would end for good."""
-    url = f"sqlite:///{tmp_path}/gonogo.db"
-    migrate(url)
-    store = Store(url)
-    leader = Leader(store, tmp_path / "late" / "conductor.lock")
-    assert [leader.leads(at) for at in (0.0, 2.0)] == [False, False]
-    (tmp_path / "late").mkdir()
-    assert leader.leads(4.0)
-    leader.close()
-    store.close()
-
-
-def test_an_experiments_events_keep_their_order_whatever_their_times_say(still: Plane) -> None:
-    """A writer may read the clock, and then wait for the lock longer than another one."""
-    experiment = still.submit()
-    context: Context = still.context
-
-    def tell(session: Session, at: float) -> None:
-        deed = Deed(session=session, now=at)
-        record_event(deed, lock_experiment(deed, experiment), "test.event")
-
-    assign = partial(assign_cursors, now=context.now())
-    context.store.write(assign)
-    other = still.submit()
-    for at in (9e9, 5e9, 7e9, 1e9):
-        context.store.write(lambda session, at=at: tell(session, at))
-    context.store.write(assign)
-    rows = context.store.read(
-        lambda session: [
-            (row.experiment, row.seq)
-            for row in session.scalars(select(EventRow).order_by(EventRow.cursor))
-        ]
-    )
-    for one in (experiment, other):
-        seqs = [seq for owner, seq in rows if owner == one]
-        assert seqs == sorted(seqs)
-
-
 def cursors_of(context: Context) -> list[int]:
     query = select(EventRow.cursor).order_by(EventRow.cursor)
     return context.store.read(lambda session: [n or 0 for n in session.scalars(query)])
@@ -318,25 +258,6 @@ def test_cursors_order_all_committed_events_once(still: Plane) -> None:
     context.store.write(partial(assign_cursors, now=1.0))  # a clock that was set back
     cursors = cursors_of(context)
     assert cursors == list(range(cursors[0], cursors[0] + len(cursors)))
-
-
-def test_a_database_that_lost_its_last_events_gives_out_none_of_their_cursors(
-    still: Plane,
-) -> None:
-    """Who follows the feed by the last cursor that he saw would miss what happened since."""
-    context: Context = still.context
-    still.submit()
-    context.store.write(partial(assign_cursors, now=context.now()))
-    kept = cursors_of(context)[-1]
-    still.submit()
-    context.store.write(partial(assign_cursors, now=context.now() + 1.0))
-    seen = cursors_of(context)[-1]
-    context.store.write(
-        lambda session: session.execute(delete(EventRow).where(EventRow.cursor > kept))
-    )
-    still.submit()
-    context.store.write(partial(assign_cursors, now=context.now() + 2.0))
-    assert still.get("/events", after=seen)["items"]
 
 
 def test_a_decision_file_that_a_kill_left_unwritten_is_written_later(plane: Plane) -> None:
@@ -442,17 +363,3 @@ def test_a_person_need_not_wait_for_the_rest(still: Plane, clock: Clock, verb: s
     state = still.experiment(experiment)["state"]
     assert state == {"cancel": "finished", "halt": "awaiting_decision"}.get(verb, state)
     assert state != "stopping"
-
-
-def test_the_rest_that_comes_after_all_is_waited_for(still: Plane, clock: Clock) -> None:
-    worker, order = started(still)
-    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
-    leases = Leases(still.context)
-    worker.end(order, lines)
-    leases.run_once()
-    clock.at += LEASE_S + 1
-    leases.run_once()
-    assert still.get(f"/runs/{order.run}")["lost"] is True
-    worker.ship(order, lines)
-    assert still.get(f"/runs/{order.run}")["lost"] is False
-    assert judged_as(still, order.run) == "GO"

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy import func, select, update
 
 from gonogo.contract.errors import Corrupt
-from service.agent import reports
-from service.conductor.judge import Judging
 from service.conductor.packing import Packing
 from service.db.schema import PieceRow, RunRow
 from service.evidence.files import heartbeat_name, load_bytes
-from service.evidence.promised import load_records
 from service.judging.ended import find_unjudged
 from service.judging.materialise import save_run
 from service.queries.runs import load_run
@@ -230,68 +225,3 @@ def test_a_judged_run_is_packed_and_reads_the_same(still: Plane) -> None:
     late = lines[0][-1].replace('"msg"', '"late": 1, "msg"')
     worker.ship(order, {0: [late]}, have)
     assert seen()[0][0] == before[0][0] + f"{late}\n".encode()
-
-
-def test_a_file_with_a_gap_stays_as_it_is_and_keeps_no_run_unpacked(still: Plane) -> None:
-    still.submit()
-    still.submit()
-    worker = still.worker()
-    store, runs = still.context.store, []
-    for _ in range(2):
-        order = worker.claim(active=list(runs))
-        assert order is not None
-        worker.ship(order, {0: beats(order, 0)})
-        runs.append(order.run)
-    store.write(lambda s: s.execute(update(RunRow).values(judged=True, state="ended")) and None)
-    torn = min(runs)
-    store.write(
-        lambda s: s.execute(update(PieceRow).where(PieceRow.run == torn).values(start=7)) and None
-    )
-    packing = Packing(still.context, settle_s=-1.0)
-    for _ in runs:
-        packing.run_once()
-    packed = {run: store.read(lambda s, run=run: s.get_one(RunRow, run).packed) for run in runs}
-    assert packed == {run: run != torn for run in runs}
-
-
-def test_the_records_of_a_run_have_room_for_so_much_alone(
-    still: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trainer may write a file for each of ten thousand ranks; the judge reads all at once."""
-    monkeypatch.setattr(reports, "MAX_RECORDS_BYTES", 2_500)
-    worker, order = started(still)
-
-    def send(path: str, content: bytes) -> httpx.Response:
-        body = {"token": order.token, "path": path, "content_b64": coded(content)}
-        return worker.post(f"/runs/{order.run}/records", body)
-
-    have = sum(len(content) for content in sent_so_far(still, order.run).values())
-    room = 2_500 - have
-    assert send("exit_rank0.json", b"x" * (room - 100)).status_code == 200
-    refused = send("exit_rank1.json", b"y" * 101)
-    assert refused.status_code == 422
-    assert "have at most 2500 bytes" in refused.json()["detail"]
-    assert send("exit_rank0.json", b"z" * room).status_code == 200, "instead of what it was"
-    assert send("exit_rank0.json", b"").status_code == 200
-    assert send("exit_rank1.json", b"y" * 101).status_code == 200
-
-
-def sent_so_far(plane: Plane, run: str) -> dict[str, bytes]:
-    return plane.context.store.read(lambda session: load_records(session, run))
-
-
-@pytest.mark.parametrize("content", [b"[" * 5_000, b"\x00" * 300, b"{}"])
-def test_a_run_whose_exit_record_is_none_is_judged_by_what_its_end_said(
-    still: Plane, content: bytes
-) -> None:
-    """It was never judged: "has not ended", for ever."""
-    worker, order = started(still)
-    body = {"token": order.token, "path": "exit.json", "content_b64": coded(content)}
-    assert worker.post(f"/runs/{order.run}/records", body).status_code == 200
-    said = {"ended_at": 1.0, "ended_by": "trainer", "reason": "nonzero_exit", "code": 1}
-    assert worker.state(order, "end", exit=said).status_code == 200
-    with closing(Judging(still.context)) as judging:
-        judging.settle()
-    judged = still.get(f"/runs/{order.run}")
-    assert judged["outcome"]["code"] == "nonzero_exit"
-    assert judged["verdict"] is not None

@@ -14,8 +14,8 @@ from gonogo.cli.app import app
 from gonogo.cli.output import duration
 from gonogo.contract.api import Forecast
 from gonogo.contract.errors import Rejected
-from gonogo.contract.order import Order, ResumePoint
-from service.conductor.deadlines import Deadlines
+from gonogo.contract.order import Order
+from service.conductor.upkeep import alert_late
 from service.db.schema import RunRow
 from service.experiments.forecasts import check_labels
 from service.text import duration as duration_of_a_page
@@ -87,29 +87,6 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
     assert found["next_checkpoint_s"] is None
 
 
-@pytest.mark.long
-def test_steps_that_a_run_goes_on_from_are_not_ahead_before_it_says_a_word(plane: Plane) -> None:
-    experiment = plane.submit(set={"phases.0.steps": 1000})
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    train(plane, worker, order, 900, 0.2)
-    ahead = sum(phase.steps for phase in order.phases_after)
-    assert forecast(plane, experiment)["basis"].startswith(f"{100 + ahead} steps ")
-    lines = {rank: beats(order, rank, upto=900, done=False) for rank in (0, 1)}
-    worker.end(order, lines, "keeper_lost", "infra", code=None)
-    plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
-    run = plane.experiment(experiment)["phases"][0]["runs"][1]
-    assert forecast(plane, experiment)["basis"].startswith(f"{1000 + ahead} steps "), "from step 1"
-
-    def resume(session: Session) -> None:
-        point = ResumePoint(path="checkpoints/step_000800", step=800)
-        session.get_one(RunRow, run).resume_from = point
-
-    plane.context.store.write(resume)
-    assert plane.get(f"/runs/{run}")["state"] == "queued"
-    assert forecast(plane, experiment)["basis"].startswith(f"{200 + ahead} steps ")
-
-
 def test_a_run_that_is_being_stopped_has_no_rest(still: Plane) -> None:
     experiment = still.submit(set={"phases.0.steps": 10}, labels={"claimed_seconds": "60"})
     worker = still.worker()
@@ -149,21 +126,6 @@ def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plan
     assert (found["deadline_s"], found["late"]) == (None, False)
 
 
-@pytest.mark.long
-def test_what_a_run_took_to_evaluate_counts_for_the_phases_after_it(plane: Plane) -> None:
-    experiment = plane.submit(set={"phases.0.steps": 40})
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.run_through(order, eval_s=39.0)
-    following = plane.next_order(worker)
-    to_come = following.steps + sum(phase.steps for phase in following.phases_after)
-    found = forecast(plane, experiment)
-    assert found["step_s"] == pytest.approx(0.2 + 39.0 / 39)
-    assert found["seconds_p50"] == pytest.approx(to_come * found["step_s"], rel=1e-3)
-    shown = plane.call("GET", f"/experiments/{experiment}/report").text
-    assert f"at {found['step_s']:.3g} s each" in shown
-
-
 @pytest.mark.parametrize(("step_s", "late"), [(0.001, False), (30.0, True)])
 def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
     plane: Plane, step_s: float, late: bool
@@ -175,7 +137,7 @@ def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
     found = forecast(plane, experiment)
     assert (found["deadline_s"], found["late"]) == (20.0, late)
     for _ in range(2):
-        Deadlines(plane.context).run_once()
+        alert_late(plane.context)
     told = [row for row in plane.get("/alerts")["items"] if row["type"] == "run.late"]
     assert len(told) == late
     if late:

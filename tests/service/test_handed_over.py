@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.contract.order import Order
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
 from tests.service.conftest import Clock, Plane
 from tests.service.fake_run import save_checkpoint
-from tests.service.fake_worker import FakeWorker, beats
+from tests.service.fake_worker import FakeWorker
 from tests.service.test_judging import stalled
 from tests.service.test_verbs import fail_halted, verb
 
@@ -88,20 +86,6 @@ def test_a_confirmation_whose_host_is_isolated_for_too_long_stays_one(
     assert (order.reason, order.attempt) == ("confirm", 3)
 
 
-def test_a_confirmation_from_step_1_is_taken_over_at_step_1(plane: Plane, tmp_path: Path) -> None:
-    """What the run that failed has saved is not for it, where it has saved nothing itself yet."""
-    worker = plane.worker(home=tmp_path / "runs")
-    experiment = plane.submit(set=CONFIRMED)
-    first = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / first.run, step=2)
-    stalled(plane, worker, first)
-    again = plane.next_order(worker)
-    assert (again.reason, again.resume_from) == ("confirm", None)
-    verb(plane, experiment, "takeover")
-    order = plane.next_order(plane.worker(name="w2", host="host-2", home=tmp_path / "others"))
-    assert (order.reason, order.attempt, order.resume_from) == ("confirm", 3, None)
-
-
 def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     more = {"remedies": {"hang_in_compute": FSDP}, "max_remedies": 1}
     experiment = plane.submit(set=more)
@@ -142,54 +126,3 @@ def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
     verb(plane, experiment, "resume")
     order = plane.next_order(worker)
     assert (order.reason, order.identity.parallel, order.resume_from) == ("resume", "ddp", None)
-
-
-FAST = {
-    "id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3,
-    "severity": "conditional",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class HalfConfirmed:
-    """A phase of 200 steps that stalled at step 9, and whose rerun is over after step 59."""
-
-    plane: Plane
-    worker: FakeWorker
-    experiment: str
-    answered: Order
-    """The rerun's order: it saved step 40, and each of its steps took half a second."""
-
-    def ran(self, order: Order, step_s: float) -> None:
-        """A run of an order to its end."""
-        self.worker.start(order)
-        ranks = range(order.world_size)
-        lines = {rank: beats(order, rank, step_s=step_s) for rank in ranks}
-        self.worker.ship(order, lines)
-        self.worker.end(order, lines)
-
-
-def half_confirmed(plane: Plane, home: Path, gated: str) -> HalfConfirmed:
-    """An experiment of which one phase has the gate `FAST`."""
-    worker = plane.worker(home=home)
-    sets = {**CONFIRMED, f"phases.{gated}.gate": [FAST], "phases.synthetic.steps": 200}
-    experiment = plane.submit(set=sets)
-    first = plane.next_order(worker)
-    found = HalfConfirmed(plane, worker, experiment, first)
-    found.ran(first, 0.5)
-    first = plane.next_order(worker)
-    save_checkpoint(home / first.run, step=5)
-    worker.start(first)
-    finding = {
-        "detector": "stall", "severity": "halt", "rank": 1, "section": "backward", "at": 1.0,
-        "key": f"{first.run}:stall", "text": "rank 1 stands in backward", "step": 9,
-    }  # fmt: skip
-    worker.report(first, finding)
-    lines = {rank: beats(first, rank, upto=9, done=False) for rank in range(first.world_size)}
-    worker.ship(first, lines)
-    worker.end(first, lines, "stalled", "watchdog", findings=1, code=None)
-    again = plane.next_order(worker)
-    assert (again.phase, again.steps) == ("synthetic", 59)
-    save_checkpoint(home / again.run, step=40)
-    found.ran(again, 0.5)
-    return replace(found, answered=again)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import update
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
@@ -20,8 +19,6 @@ from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, save_json
 from gonogo.signing import load_public_key
-from service.conductor.judge import Judging
-from service.db.schema import RunRow
 from service.http.auth import Role, create_key, revoke_key
 from service.judging.assessors import Assessors
 from service.judging.ended import prepare
@@ -29,9 +26,6 @@ from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
-
-UNSORTED = {"NSA_TB_DISABLE": "1", "NSA_DISABLE_CSV_LOGS": "1", "NSA_DISABLE_AUX_STATS": "1"}
-"""Logging off, as the judge names it."""
 
 
 def end_with(
@@ -160,23 +154,6 @@ def test_a_finding_that_pages_alerts_once_for_each_key_and_ends_nothing(plane: P
     assert plane.get(f"/runs/{order.run}")["state"] != "ended"
 
 
-def test_a_page_takes_no_halts_alert_away(plane: Plane) -> None:
-    plane.submit()
-    worker = plane.worker()
-    order = plane.next_order(worker)
-    worker.start(order)
-    found = [
-        {"detector": detector, "severity": "halt", "at": 1.0, "key": f"{order.run}:{detector}",
-         "act": act, "text": "why"}
-        for detector, act in (("plugin", "page"), ("stall", "now"), ("slow", "now"))
-    ]  # fmt: skip
-    worker.post(f"/runs/{order.run}/findings", {"token": order.token, "findings": found})
-    alerts = [row for row in plane.get("/alerts")["items"] if row["type"].startswith("finding.")]
-    told = {row["type"]: row["data"]["finding"]["detector"] for row in alerts}
-    assert told == {"finding.page": "plugin", "finding.halt": "stall"}
-    assert len(alerts) == 2
-
-
 def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) -> None:
     gate = [
         {"id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
@@ -198,62 +175,6 @@ def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) ->
     assert plane.experiment(experiment)["conditions"][0]["state"] == "met"
     kinds = [row["kind"] for row in plane.get(f"/experiments/{experiment}/decisions")["items"]]
     assert kinds == ["auto", "auto", "condition"]
-
-
-def test_what_a_met_condition_leaves_is_told_with_what_its_own_phase_left(still: Plane) -> None:
-    """It was recorded as GO, the last decision of an experiment that is CONDITIONAL_GO."""
-    plan, pace = bundled_plan("demo"), {"id": "pace", "metric": "dt_step_s"}
-    phases = [
-        {**row, "steps": 6, "gate": [{**pace, "pass_below": most, "severity": "conditional"}]}
-        for row, most in zip(plan["phases"][:2], (0.15, 0.05), strict=True)
-    ]
-    experiment = still.submit({**plan, "phases": phases})
-    worker, judging = still.worker(), Judging(still.context)
-    for step_s in (0.2, 0.1):
-        order = still.next_order(worker)
-        worker.start(order)
-        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
-        worker.ship(order, lines)
-        worker.end(order, lines)
-        judging.settle()
-    judging.close()
-    view = still.experiment(experiment)
-    assert [row["state"] for row in view["conditions"]] == ["met", "open"]
-    made = still.get(f"/experiments/{experiment}/decisions")["items"]
-    assert [row["kind"] for row in made] == ["auto", "auto", "condition"]
-    assert made[-1]["verdict"] == view["verdict"] == "CONDITIONAL_GO"
-
-
-def test_a_condition_is_met_by_the_run_that_passed_and_by_none_that_decided_nothing(
-    plane: Plane,
-) -> None:
-    """The one before it had been fast enough; what the phase passed by was not, and all was GO."""
-    plan, fast = bundled_plan("demo"), {"metric": "dt_step_s", "aggregate": "median"}
-    first, second, third = plan["phases"][:3]
-    gate = [{**fast, "id": "pace", "pass_below": 0.15, "severity": "conditional"}]
-    finite = [{"id": "eval", "metric": "val_loss", "aggregate": "last", "pass_below": 9.0}]
-    phases = [
-        {**first, "steps": 6, "gate": gate},
-        {**second, "steps": 6, "gate": finite},
-        {**third, "steps": 6, "gate": WHOLE_GATE},
-    ]
-    experiment, worker = plane.submit({**plan, "phases": phases}), plane.worker()
-    worker.run_through(plane.next_order(worker))
-    for step_s, seen in ((0.1, False), (0.5, True)):
-        order = plane.next_order(worker)
-        worker.start(order)
-        told = {"step_s": step_s, "eval_s": 0.1 if seen else 0.0}
-        lines = {rank: beats(order, rank, **told) for rank in range(order.world_size)}
-        worker.ship(order, lines)
-        worker.end(order, lines)
-        if not seen:
-            plane.wait_state(experiment, "awaiting_decision")
-            assert plane.experiment(experiment)["conditions"][0]["state"] == "open"
-            path = f"/experiments/{experiment}/rerun"
-            assert plane.call("POST", path, json={"reason": "its evaluation"}).is_success
-    view = plane.wait_state(experiment, "finished")
-    assert [row["state"] for row in view["conditions"]] == ["missed"]
-    assert view["verdict"] == "NO_GO"
 
 
 def test_a_condition_can_be_waived_once_by_a_person(plane: Plane) -> None:
@@ -450,36 +371,6 @@ def test_a_stall_is_confirmed_unchanged_and_then_under_variants_before_no_go(
     assert len(decisions[0]["facts"]["history"]["confirmations"]) == 3
 
 
-@pytest.mark.parametrize(
-    ("sets", "failures"),
-    [
-        ({"confirm": {"on": ["stall"], "variants": [{"env": UNSORTED}]}}, 2),
-        ({"remedies": {"hang_in_compute": {"env": UNSORTED, "train": {"optim": {"lr": 1.0}}}},
-          "max_remedies": 1}, 1),
-    ],
-    ids=["variant", "remedy"],
-)  # fmt: skip
-def test_what_a_patch_says_in_a_decision_replays(
-    plane: Plane, sets: dict[str, Any], failures: int
-) -> None:
-    """Whatever order its names were written in, and however its numbers."""
-    experiment = plane.submit(set={**sets, "phases.sanity.approve": "always"})
-    worker = plane.worker()
-    for _ in range(failures):
-        stalled(plane, worker, plane.next_order(worker))
-    patched = plane.next_order(worker)
-    assert UNSORTED.items() <= patched.env.items()
-    worker.run_through(patched)
-    plane.wait_state(experiment, "awaiting_decision")
-    (decided,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
-    assert decided["verdict"] == "CONDITIONAL_GO"
-    path = plane.home / "decisions" / f"{decided['id']}.json"
-    plane.wait(path.exists, "the decision's file")
-    trust = trusting([load_public_key(plane.home / "signing.pub")])
-    found = replay_decision(load_decision(path), Surroundings(trust=trust), facts_only=True)
-    assert found.equal, found.text
-
-
 @pytest.mark.parametrize("code", ["keeper_lost", "superseded"])
 def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     plane: Plane, tmp_path: Path, code: str
@@ -516,124 +407,12 @@ def test_what_a_lost_run_had_measured_is_not_forgotten_by_the_one_that_goes_on(
     assert f"({lost.run} ({code}): fast)" in condition["text"]
 
 
-def test_a_run_whose_last_lines_never_came_leaves_nothing_to_the_next(plane: Plane) -> None:
-    worker, experiment = plane.worker(), plane.submit()
-    cut = plane.next_order(worker)
-    worker.start(cut)
-    lines = {rank: beats(cut, rank, upto=4, done=False) for rank in range(cut.world_size)}
-    worker.ship(cut, {0: lines[0][:-1], 1: lines[1]})
-    worker.end(cut, lines, "preempted", "infra", code=None)
-    lost = update(RunRow).where(RunRow.id == cut.run).values(lost=True)
-    plane.context.store.write(lambda session: session.execute(lost) and None)
-    said = {"reason": "its disk is gone"}
-    assert plane.call("POST", f"/experiments/{experiment}/takeover", json=said).is_success
-    order = plane.next_order(worker)
-    worker.run_through(order)
-    assert plane.next_order(worker).phase != order.phase
-    assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
-
-
-def cut_off(plane: Plane, worker: FakeWorker, order: Any, code: str, step_s: float = 0.2) -> None:
-    """End a run at step 28 of 30, which has left checkpoints after steps 10, 20 and 28."""
-    for step in (10, 20, 28):
-        save_checkpoint(worker.home / order.run, step=step)
-    save_json(worker.home / order.run / "order.json", order.document())
-    worker.start(order)
-    ranks = range(order.world_size)
-    lines = {rank: beats(order, rank, upto=28, step_s=step_s, done=False) for rank in ranks}
-    worker.ship(order, lines)
-    verbs = {"superseded": "takeover", "halted": "halt"}
-    if code in verbs:
-        said = {"reason": "test"}
-        assert plane.call("POST", f"/experiments/{order.experiment}/{verbs[code]}", json=said)
-    if code != "superseded":
-        actor = "operator" if code == "halted" else "infra"
-        worker.end(order, lines, code, actor, code=3)
-    if code == "halted":
-        plane.wait_state(order.experiment, "awaiting_decision")
-        said = {"reason": "go on"}
-        assert plane.call("POST", f"/experiments/{order.experiment}/resume", json=said)
-
-
-def test_nodes_that_never_met_have_started_no_rank_and_are_no_restart_storm(plane: Plane) -> None:
-    """Their keepers had begun: three such attempts made a healthy plan NO_GO."""
-    experiment = plane.submit({**bundled_plan("demo"), "retry": {"infra": 2}})
-    worker = plane.worker()
-    for _ in range(3):
-        order = plane.next_order(worker)
-        worker.start(order)
-        text = "the clock of node 1 on node2 is 3600 s behind that of node 0 on node1"
-        worker.end(order, {}, "preflight_failed", "infra", code=None, text=text)
-    view = plane.wait_state(experiment, "awaiting_decision")
-    assert view["verdict"] == "INCONCLUSIVE"
-    assert "preflight_failed after 2 retries" in view["waiting_for"]
-
-
-@pytest.mark.parametrize(
-    ("code", "waived"), [("keeper_lost", False), ("halted", False), ("halted", True)]
-)
-def test_a_condition_that_a_run_had_failed_is_not_met_by_the_one_that_goes_on_alone(
-    plane: Plane, tmp_path: Path, code: str, waived: bool
-) -> None:
-    """The run after it was slow no more, met the condition, and all was GO."""
-    plan, slow = bundled_plan("demo"), {"metric": "dt_step_s", "aggregate": "max"}
-    first, second = plan["phases"][:2]
-    gate = [{**slow, "id": "fast", "pass_below": 0.3, "severity": "conditional"}]
-    phases = [{**first, "steps": 6, "gate": gate}, {**second, "steps": 6, "gate": WHOLE_GATE}]
-    experiment = plane.submit({**plan, "phases": phases})
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=0.5) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    worker.end(order, lines)
-    lost = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / lost.run, step=4)
-    save_json(tmp_path / "runs" / lost.run / "order.json", lost.document())
-    worker.start(lost)
-    lines = {rank: beats(lost, rank, upto=4, step_s=0.5) for rank in range(lost.world_size)}
-    worker.ship(lost, lines)
-    worker.end(lost, lines, code, "operator" if code == "halted" else "infra", code=None)
-    if code == "halted":
-        plane.wait_state(experiment, "awaiting_decision")
-    name = f"{first['name']}:fast"
-    if waived:
-        said = {"verdict": "CONDITIONAL_GO", "reason": "it will do", "condition": name}
-        path = f"/experiments/{experiment}/decisions"
-        assert plane.call("POST", path, json=said).is_success
-    if code == "halted":
-        assert plane.call("POST", f"/experiments/{experiment}/resume", json={}).is_success
-    order = plane.next_order(worker)
-    assert order.resume_from is not None
-    worker.start(order)
-    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    assert worker.end(order, lines).status_code == 200
-    view = plane.wait_state(experiment, "finished")
-    assert view["verdict"] == "CONDITIONAL_GO"
-    states = {row["id"]: row["state"] for row in view["conditions"]}
-    assert states == {
-        name: "waived" if waived else "met",
-        f"{second['name']}:failed_before": "open",
-    }
-    told = [row["text"] for row in view["conditions"] if row["state"] == "open"]
-    assert told[0].endswith(f"({lost.run} ({code}): {name})")
-
-
 def of_other_code(order: Order, digit: str = "b") -> dict[int, list[str]]:
     frozen = f'"git_sha": "{order.identity.git_sha or "a" * 40}"'
     return {
         rank: [line.replace(frozen, f'"git_sha": "{digit * 40}"') for line in rows]
         for rank in range(order.world_size)
         if (rows := beats(order, rank, upto=4))
-    }
-
-
-def of_other_steps(order: Order) -> dict[int, list[str]]:
-    ordered = f'"tokens": {order.identity.tokens_per_step}'
-    return {
-        rank: [line.replace(ordered, '"tokens": 7') for line in beats(order, rank, upto=4)]
-        for rank in range(order.world_size)
     }
 
 
@@ -661,21 +440,6 @@ def preempted_behind(
     return [row["text"] for row in view["conditions"]]
 
 
-@pytest.mark.parametrize("saved", [True, False])
-def test_what_was_trained_at_other_work_is_not_forgotten_by_who_goes_on_with_it(
-    plane: Plane, tmp_path: Path, saved: bool
-) -> None:
-    """A whole run of such steps is NO_GO, and one that was preempted on its way was GO."""
-    plan = bundled_plan("demo")
-    plane.submit({**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": WHOLE_GATE}]})
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    told = preempted_behind(
-        plane, worker, order, of_other_steps(order), tmp_path / "runs", saved=saved
-    )
-    assert [f"({order.run} (preempted): identity)" in text for text in told] == [True] * saved
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("saved", [True, False])
 def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
@@ -692,126 +456,3 @@ def test_what_other_code_has_trained_is_not_the_frozen_code_s_that_goes_on(
         plane, worker, order, of_other_code(order), tmp_path / "runs", saved=saved
     )
     assert [f"({order.run} (preempted): identity_drift)" in text for text in told] == [True] * saved
-
-
-@pytest.mark.parametrize("told", ["nothing", "other code", "the same"])
-def test_what_was_trained_before_any_line_came_may_be_another_code_s(
-    plane: Plane, tmp_path: Path, told: str
-) -> None:
-    """What the next attempt ran was frozen, and went on with the steps of code that nobody knew."""
-    plan = bundled_plan("demo")
-    experiment = plane.submit(
-        {**plan, "phases": [{**plan["phases"][0], "steps": 6, "gate": WHOLE_GATE}]}
-    )
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=4)
-    save_json(tmp_path / "runs" / order.run / "order.json", order.document())
-    worker.start(order)
-    path = f"/experiments/{experiment}/takeover"
-    assert plane.call("POST", path, json={"reason": "no word of it"}).is_success
-    again = plane.next_order(worker)
-    assert again.resume_from is not None
-    if told != "nothing":  # its host is heard again, too late
-        worker.ship(order, of_other_code(order, "b" if told == "other code" else "a"))
-    worker.run_through(again)
-    view = plane.wait_state(experiment, "finished")
-    known = told == "the same"
-    assert view["verdict"] == ("GO" if known else "CONDITIONAL_GO")
-    found = [row["text"] for row in view["conditions"]]
-    assert [f"({order.run} (superseded): identity_drift)" in row for row in found] == [True][known:]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["code", "steps"])
-def test_nor_is_it_in_another_experiment_that_goes_on_from_there(
-    plane: Plane, tmp_path: Path, kind: str
-) -> None:
-    """It was GO: only whether a run had failed was asked there."""
-    plan = bundled_plan("demo")
-    phases = [{**row, "steps": 6, "gate": WHOLE_GATE} for row in plan["phases"][:2]]
-    plan = {**plan, "phases": phases, "allow_drift": ["git_sha"]}
-    first = plane.submit(plan)
-    worker = plane.worker(home=tmp_path / "runs")
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=4)
-    save_json(tmp_path / "runs" / order.run / "order.json", order.document())
-    worker.start(order)
-    lines = of_other_code(order) if kind == "code" else of_other_steps(order)
-    worker.ship(order, lines)
-    assert plane.call("POST", f"/experiments/{first}/cancel", json={}).is_success
-    worker.end(order, lines, "cancelled", "operator", code=None)
-    plane.wait_state(first, "finished")
-    second = plane.submit(plan, origin=f"{first}:{order.phase}")
-    again = plane.next_order(worker)
-    assert again.resume_from is not None
-    worker.run_through(again)
-    view = plane.wait_state(second, "finished")
-    assert view["verdict"] == "CONDITIONAL_GO"
-    (condition,) = view["conditions"]
-    assert condition["id"] == f"{order.phase}:unpassed"
-    assert f"{order.run} of {first} " in condition["text"]
-
-
-def test_a_run_that_was_slow_to_its_death_is_slow_though_it_dies_no_more(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The one that confirmed it went on from its checkpoint, and the gate saw the rest alone."""
-    plan = bundled_plan("demo")
-    first, second = plan["phases"][:2]
-    slow = {"metric": "dt_step_s", "pass_below": 0.3, "min_samples": 10}
-    phases = [
-        {**first, "steps": 60, "gate": [{**slow, "id": "fast"}]},
-        {**second, "steps": 61, "gate": WHOLE_GATE},
-    ]
-    confirm = {"on": ["process_death"], "variants": []}
-    experiment = plane.submit({**plan, "phases": phases, "confirm": confirm})
-    worker = plane.worker(home=tmp_path / "runs")
-    dead = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / dead.run, step=40)
-    save_json(tmp_path / "runs" / dead.run / "order.json", dead.document())
-    worker.start(dead)
-    finding = {
-        "detector": "process_death", "severity": "halt", "rank": 1, "step": 50, "at": 1.0,
-        "key": f"{dead.run}:process_death", "text": "rank 1 ended with code 1",
-    }  # fmt: skip
-    worker.report(dead, finding)
-    lines = {rank: beats(dead, rank, upto=50, step_s=0.5) for rank in range(dead.world_size)}
-    worker.ship(dead, lines)
-    worker.end(dead, lines, "nonzero_exit", "trainer", findings=1, code=1)
-    again = plane.next_order(worker)
-    assert (again.reason, again.resume_from.step) == ("confirm", 40)
-    worker.run_through(again)
-    worker.run_through(plane.next_order(worker))
-    view = plane.wait_state(experiment, "finished")
-    assert view["verdict"] == "CONDITIONAL_GO"
-    states = {row["id"]: row["state"] for row in view["conditions"]}
-    assert states == {f"{first['name']}:reproduced": "open"}
-
-
-def test_a_value_between_its_thresholds_is_not_run_again_until_it_is_go(plane: Plane) -> None:
-    plan = bundled_plan("demo")
-    gate = [{"id": "fast", "metric": "dt_step_s", "pass_below": 0.3, "fail_above": 2.0}]
-    first, second = plan["phases"][:2]
-    experiment = plane.submit({**plan, "phases": [{**first, "gate": gate}, second]})
-    worker = plane.worker()
-    grey = []
-    for step_s in (0.5, 0.5, 0.2):
-        order = plane.next_order(worker)
-        worker.start(order)
-        lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
-        worker.ship(order, lines)
-        assert worker.end(order, lines).status_code == 200
-        if step_s == 0.5:
-            view = plane.wait_state(experiment, "awaiting_decision")
-            assert view["verdict"] == "INCONCLUSIVE"
-            grey.append(order.run)
-            assert plane.call("POST", f"/experiments/{experiment}/rerun", json={}).is_success
-    assert plane.next_order(worker).phase == second["name"]
-    view = plane.experiment(experiment)
-    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
-    (condition,) = view["conditions"]
-    told = "; ".join(f"{run} (completed): fast" for run in grey)
-    assert condition["id"] == f"{first['name']}:failed_before"
-    assert f"({told})" in condition["text"]

@@ -20,7 +20,7 @@ from gonogo.signing import (
     load_signing_key,
     save_signing_key,
 )
-from service.conductor.upkeep import DecisionFiles
+from service.conductor.upkeep import save_decision_files
 from service.context import open_context
 from service.settings import Settings
 from tests.service.conftest import Plane
@@ -119,7 +119,7 @@ def test_a_decision_stands_though_the_disk_takes_no_file_of_it(
     assert "run.unjudged" not in {row["type"] for row in told}
     rows = plane.get(f"/experiments/{experiment}/decisions")["items"]
     assert [row["kind"] for row in rows].count("human") == 1
-    DecisionFiles(plane.context).run_once()
+    save_decision_files(plane.context)
     folder = plane.home / "decisions"
     assert {path.stem for path in folder.glob("dec_*.json")} == {row["id"] for row in rows}
     assert verify_folder(folder, trusting([load_public_key(plane.home / "signing.pub")])).ok

@@ -8,19 +8,12 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
-from gonogo.planning.source import bundled_plan
-from gonogo.rundir import RunDir, save_json
-from service.experiments import checkpoints
-from service.judging.assessors import Unjudged
-from service.judging.ended import Assessment, Case, assess
-from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
-from tests.service.fake_run import PREFLIGHT, save_checkpoint
+from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
-from tests.service.test_verbs import fail_halted, running, verb
+from tests.service.test_verbs import fail_halted, verb
 
 NAMES = ["sanity", "synthetic", "smoke", "extended", "production"]
 
@@ -118,31 +111,6 @@ def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ende
     assert (order.experiment, order.resume_from and order.resume_from.step) == (second, 20)
 
 
-@pytest.mark.long
-def test_where_its_host_is_gone_another_tries_and_says_what_is_missing(
-    plane: Plane, ended: Ended
-) -> None:
-    other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
-    second = plane.submit(origin=f"{ended.id}:smoke", set={"retry.infra": 1})
-    ended.worker.claim(draining=True)
-    lacks = {"id": "resume", "outcome": "fail", "text": "there is no checkpoint in /far"}
-    checks = [*(row for row in PREFLIGHT["checks"] if row["id"] != "resume"), lacks]
-    record = {"passed": False, "checks": checks}
-    exit_record = {
-        "code": None, "signal": None, "ended_at": 1.0, "ended_by": "infra",
-        "reason": "preflight_failed", "text": f"resume: {lacks['text']}", "ranks": {},
-    }  # fmt: skip
-    rest = {"sizes": {}, "findings": 0, "files": {}, "records": {}}
-    for attempt in (1, 2):
-        order = plane.next_order(other)
-        assert (order.attempt, order.resume_from and order.resume_from.step) == (attempt, 20)
-        other.state(order, "check", dir=f"/far/{order.run}")
-        answer = other.state(order, "end", exit=exit_record, preflight=record, **rest)
-        assert answer.status_code == 200, answer.text
-    view = plane.wait_state(second, "awaiting_decision")
-    assert "there is no checkpoint in /far" in view["cause"]["text"]
-
-
 def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended) -> None:
     going = plane.submit(origin=f"{ended.id}:smoke")
     for _ in NAMES[2:]:
@@ -184,53 +152,6 @@ def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_pa
     said = refused(plane, f"{experiment}:synthetic@8")
     assert f"went to its last step in {experiment} and is not GO" in said
     plane.submit(origin=f"{experiment}:synthetic@0")
-
-
-@pytest.mark.parametrize(("step_s", "taken"), [(0.2, False), (0.1, True)], ids=["open", "GO"])
-def test_a_phase_that_left_a_condition_open_at_its_end_is_begun_anew(
-    plane: Plane, tmp_path: Path, step_s: float, taken: bool
-) -> None:
-    """Its last steps alone may meet what all of them did not, and would be GO."""
-    pace = {
-        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
-        "pass_below": 0.15, "severity": "conditional",
-    }  # fmt: skip
-    sets = {"phases.sanity.gate": [pace], "phases.sanity.steps": 30}
-    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=20)
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=step_s) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    assert worker.end(order, lines).status_code == 200
-    fail(worker, plane.next_order(worker))
-    view = plane.wait_state(experiment, "finished")
-    assert view["phases"][0]["verdict"] == ("GO" if taken else "CONDITIONAL_GO")
-    if taken:
-        plane.submit(origin=f"{experiment}:sanity@20", set=sets)
-        return
-    said = refused(plane, f"{experiment}:sanity@20", set=sets)
-    assert f"sanity went to its last step in {experiment} and is not GO" in said
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
-    longer = plane.submit(origin=f"{experiment}:sanity@20", set={**sets, "phases.sanity.steps": 40})
-    assert plane.experiment(longer)["origin"]["step"] == 20
-
-
-def test_a_rerun_that_came_to_no_host_changes_nothing_of_where_to_begin(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The next command is accepted, whatever was asked for after the phase had ended."""
-    gate = "phases.sanity.gate.finite.min_samples"
-    experiment, worker = plane.submit(set={gate: 99}), plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
-    worker.run_through(order)
-    plane.wait_state(experiment, "awaiting_decision")
-    for asked in ("rerun", "cancel"):
-        answer = plane.call("POST", f"/experiments/{experiment}/{asked}", json={"reason": "so"})
-        assert answer.status_code == 202, answer.text
-    plane.wait_state(experiment, "finished")
-    assert offered(plane, experiment, set={gate: 99}) == f"{experiment}:sanity@0"
 
 
 def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Plane) -> None:
@@ -445,42 +366,6 @@ def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: En
     assert "smoke" in refused(plane, f"{ended.id}:extended")
 
 
-@pytest.mark.long
-def test_a_phase_that_went_on_by_hand_is_not_taken_over(plane: Plane) -> None:
-    """It reads as passed, and what passed it is a person's word."""
-    sets = {"phases.sanity.gate.finite.min_samples": 99}
-    experiment = plane.submit(set=sets)
-    worker = plane.worker()
-    worker.run_through(plane.next_order(worker))
-    plane.wait_state(experiment, "awaiting_decision")
-    body = {"verdict": "GO", "reason": "I know better"}
-    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
-    fail(worker, plane.next_order(worker))
-    assert plane.wait_state(experiment, "finished")["phases"][0]["state"] == "passed"
-    said = refused(plane, f"{experiment}:synthetic")
-    assert f"sanity was decided by hand in {experiment}" in said
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
-
-
-@pytest.mark.long
-def test_a_phase_that_was_called_no_go_after_it_was_taken_over_is_not_taken_over_again(
-    plane: Plane,
-) -> None:
-    worker = plane.worker()
-    first, order = running(plane, worker)
-    verb(plane, first, "halt")
-    worker.run_through(order)
-    plane.wait_state(first, "awaiting_decision")
-    verb(plane, first, "cancel")
-    second = plane.submit(origin=f"{first}:synthetic")
-    verb(plane, second, "cancel")
-    plane.wait_state(second, "finished")
-    body = {"verdict": "NO_GO", "reason": "it was wrong"}
-    assert plane.call("POST", f"/experiments/{first}/decisions", json=body).status_code == 201
-    said = refused(plane, f"{second}:synthetic")
-    assert f"sanity was decided by hand in {first}" in said
-
-
 def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -> None:
     """Cancelling is no consent; the command that is named begins with the phase before."""
     sets = {"phases.synthetic.approve": "always"}
@@ -522,55 +407,6 @@ def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
     assert plane.submit(origin=f"{third}:smoke", set=sets), "it had it, two experiments before"
 
 
-@pytest.mark.long
-def test_nor_was_one_that_it_asks_for_between_phases_that_are_taken_over(
-    plane: Plane, ended: Ended
-) -> None:
-    """The plan lets a person see what sanity came to, and nobody did, there or here."""
-    sets = {"phases.sanity.approve": "always"}
-    said = refused(plane, f"{ended.id}:smoke", set=sets)
-    assert f"synthetic waits for an approval after sanity, and nobody gave it in {ended.id}" in said
-    assert f"begin with it: {ended.id}:sanity" in said
-    second = plane.submit(set=sets)
-    ended.worker.run_through(plane.next_order(ended.worker))
-    plane.wait_state(second, "awaiting_decision")
-    assert plane.call("POST", f"/experiments/{second}/promote", json={}).is_success
-    ended.worker.run_through(plane.next_order(ended.worker))
-    for _ in range(2):
-        fail(ended.worker, plane.next_order(ended.worker))
-        plane.wait_state(second, "finished")
-        second = plane.submit(origin=f"{second}:smoke", set=sets)
-
-
-@pytest.mark.long
-def test_nor_was_one_after_a_condition_that_was_met_before_it_was_taken_over(
-    plane: Plane,
-) -> None:
-    """What is taken over as GO was CONDITIONAL_GO when its approval would have been asked for."""
-    pace = {
-        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
-        "pass_below": 0.15, "severity": "conditional",
-    }  # fmt: skip
-    sets = {"phases.sanity.gate": [pace], "phases.sanity.steps": 20}
-    first, worker = plane.submit(set=sets), plane.worker()
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines)
-    fail(worker, plane.next_order(worker))
-    plane.wait_state(first, "finished")
-    second = plane.submit(origin=f"{first}:smoke", set=sets)
-    fail(worker, plane.next_order(worker))
-    assert plane.wait_state(second, "finished")["phases"][0]["verdict"] == "GO"
-    asks = {**sets, "phases.sanity.approve": "on_conditional"}
-    for experiment in (first, second):
-        said = refused(plane, f"{experiment}:smoke", set=asks)
-        assert "synthetic waits for an approval after sanity, and nobody gave it in" in said
-    assert plane.submit(origin=f"{second}:smoke", set=sets), "where nobody asks for one"
-
-
 def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     experiment = plane.submit()
     worker = plane.worker(home=tmp_path / "runs")
@@ -582,50 +418,6 @@ def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
     said = refused(plane, f"{experiment}:sanity")
     assert f"{experiment}:sanity@0 begins it anew" in said
     assert offered(plane, experiment) == f"{experiment}:synthetic"
-
-
-def test_a_run_that_died_with_its_last_step_done_is_gone_on_with_from_the_one_before(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """After its last checkpoint nothing is to do; the command that is named is accepted."""
-    sets = {"phases.sanity.steps": 30}
-    experiment = plane.submit(set=sets)
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    for step in (10, 20, 30):
-        save_checkpoint(tmp_path / "runs" / order.run, step=step)
-    fail(worker, order, upto=30)
-    plane.wait_state(experiment, "finished")
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity"
-    said = refused(plane, f"{experiment}:sanity@30", set=sets)
-    assert "30 are done already" in said
-    longer = plane.submit(origin=f"{experiment}:sanity", set={"phases.sanity.steps": 40})
-    assert plane.experiment(longer)["origin"]["step"] == 30
-    going = plane.submit(origin=f"{experiment}:sanity", set=sets)
-    assert plane.experiment(going)["origin"]["step"] == 20
-
-
-@pytest.mark.long
-def test_a_run_that_died_with_its_only_checkpoint_at_the_end_is_begun_anew(
-    plane: Plane, tmp_path: Path
-) -> None:
-    experiment = plane.submit()
-    worker = plane.worker(home=tmp_path / "runs")
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
-    fail(worker, order, upto=order.steps)
-    plane.wait_state(experiment, "finished")
-    going = plane.submit(origin=offered(plane, experiment))
-    assert plane.experiment(going)["origin"]["step"] == 0
-    plane.call("POST", f"/experiments/{going}/cancel", json={})
-    shorter = {"phases.sanity.steps": 20}
-    experiment = plane.submit(set={"phases.sanity.steps": 30})
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=10)
-    save_checkpoint(tmp_path / "runs" / order.run, step=25)
-    fail(worker, order, upto=26)
-    plane.wait_state(experiment, "finished")
-    assert "25 are done already" in refused(plane, f"{experiment}:sanity", set=shorter)
 
 
 def end_unpassed(plane: Plane, worker: FakeWorker, home: Path, sets: dict[str, Any]) -> str:
@@ -653,50 +445,6 @@ def cancel(
     if worker is not None:
         fail_halted(worker, order, "cancelled")
     plane.wait_state(experiment, "finished")
-
-
-@pytest.mark.long
-def test_of_a_phase_only_the_checkpoint_that_is_asked_for_is_read(
-    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever submits waits for it; all of a long phase are hundreds of gigabytes."""
-    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
-    first = end_unpassed(plane, plane.worker(home=tmp_path / "runs"), tmp_path / "runs", sets)
-    read: list[str] = []
-    real = checkpoints._sha256
-    monkeypatch.setattr(
-        checkpoints, "_sha256", lambda path: read.append(path.parent.name) or real(path)
-    )
-    for step in (10, 20):
-        read.clear()
-        again = plane.submit(origin=f"{first}:synthetic@{step}", set=longer)
-        assert plane.experiment(again)["origin"]["step"] == step
-        assert set(read) == {f"step_{step:06d}"}
-    assert "there are: 10, 20" in refused(plane, f"{first}:synthetic@15", set=longer)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("own", [False, True], ids=["as it was", "after a checkpoint of its own"])
-def test_a_phase_that_did_not_pass_is_not_gone_on_with_by_way_of_a_longer_one(
-    own: bool, plane: Plane, tmp_path: Path
-) -> None:
-    """Of what went to its end, a longer phase goes on; one as long as that was does not."""
-    sets, longer = ({"phases.synthetic.steps": steps} for steps in (30, 31))
-    worker = plane.worker(home=tmp_path / "runs")
-    first = end_unpassed(plane, worker, tmp_path / "runs", sets)
-    second = plane.submit(origin=f"{first}:synthetic@20", set=longer)
-    order = plane.next_order(worker)
-    worker.start(order)
-    if own:
-        save_checkpoint(tmp_path / "runs" / order.run, step=25)
-    cancel(plane, second, worker, order)
-    step = 25 if own else 20
-    for asked in ("synthetic", f"synthetic@{step}"):
-        said = refused(plane, f"{second}:{asked}", set=sets)
-        assert f"synthetic went to its last step in {first} and is not GO" in said
-        assert f"{second}:synthetic@0 begins it anew" in said
-    going = plane.submit(origin=f"{second}:synthetic", set=longer)
-    assert plane.experiment(going)["origin"]["step"] == step
 
 
 @pytest.mark.parametrize("retried", [False, True], ids=["at once", "after a failure of its host"])
@@ -795,158 +543,6 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     assert condition["text"] == told
 
 
-@pytest.mark.long
-def test_who_cancels_what_its_lines_have_shown_to_fail_makes_nobody_forget_it(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """It leaves with a checkpoint, and has failed by then: a halt does not excuse it either."""
-    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
-    sets = {"phases.synthetic.steps": 30}
-    first = plane.submit(set=sets)
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(home / order.run, step=20)
-    worker.start(order)
-    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-    assert worker.report(order, told).status_code == 200
-    cancel(plane, first, worker, order)
-    second = plane.submit(origin=f"{first}:synthetic@20", set=sets)
-    worker.run_through(plane.next_order(worker))
-    plane.next_order(worker)
-    view = plane.experiment(second)
-    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
-    (condition,) = view["conditions"]
-    told = f"it resumes from a checkpoint: {order.run} of {first} failed (non_finite)"
-    assert condition["text"] == told
-
-
-def test_nor_is_what_its_gate_had_failed(plane: Plane, tmp_path: Path) -> None:
-    """The gate of what goes on with it sees the steps after the checkpoint alone, and was GO."""
-    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
-    plan = bundled_plan("demo")
-    sanity, synthetic, smoke = plan["phases"][:3]
-    gate = [{"id": "fast", "metric": "dt_step_s", "aggregate": "max", "pass_below": 0.3}]
-    plan["phases"] = [sanity, {**synthetic, "steps": 30, "gate": gate}, smoke]
-    first = plane.submit(plan)
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(home / order.run, step=20)
-    worker.start(order)
-    lines = {rank: beats(order, rank, upto=25, step_s=0.5) for rank in range(order.world_size)}
-    worker.ship(order, lines)
-    plane.call("POST", f"/experiments/{first}/cancel", json={})
-    worker.end(order, lines, "cancelled", "operator", code=3)
-    plane.wait_state(first, "finished")
-    plane.wait(lambda: plane.get(f"/runs/{order.run}")["outcome"] is not None)
-    second = plane.submit(plan, origin=f"{first}:synthetic@20")
-    worker.run_through(plane.next_order(worker))
-    plane.next_order(worker)
-    view = plane.experiment(second)
-    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
-    (condition,) = view["conditions"]
-    told = f"it resumes from a checkpoint: {order.run} of {first} failed (cancelled)"
-    assert condition["text"] == told
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seen", [True, False], ids=["measured", "not seen"])
-def test_nor_is_what_a_whole_run_left_undecided_before_another_was_cut_off(
-    plane: Plane, tmp_path: Path, seen: bool
-) -> None:
-    """Run again within an experiment it is CONDITIONAL_GO; gone on with elsewhere it was GO."""
-    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
-    plan = bundled_plan("demo")
-    sanity, synthetic, smoke = plan["phases"][:3]
-    pace = {"metric": "dt_step_s", "pass_below": 0.15, "fail_above": 0.3}
-    gate = [{"id": "pace", **pace}] if seen else WHOLE_GATE
-    plan["phases"] = [sanity, {**synthetic, "steps": 30, "gate": gate}, smoke]
-    first = plane.submit(plan)
-    worker.run_through(plane.next_order(worker))
-    whole = plane.next_order(worker)
-    worker.start(whole)
-    lines = {rank: beats(whole, rank) for rank in range(whole.world_size)}
-    told = lines if seen else {rank: [*rows[:9], *rows[10:]] for rank, rows in lines.items()}
-    worker.ship(whole, told)
-    worker.end(whole, told)
-    assert plane.wait_state(first, "awaiting_decision")["verdict"] == "INCONCLUSIVE"
-    verb(plane, first, "rerun")
-    again = plane.next_order(worker)
-    save_checkpoint(home / again.run, step=20)
-    worker.start(again)
-    lines = {rank: beats(again, rank, upto=20, step_s=0.1, done=False) for rank in lines}
-    worker.ship(again, lines)
-    verb(plane, first, "cancel")
-    worker.end(again, lines, "cancelled", "operator", code=3)
-    plane.wait_state(first, "finished")
-    second = plane.submit(plan, origin=f"{first}:synthetic")
-    order = plane.next_order(worker)
-    assert order.resume_from is not None
-    assert order.resume_from.step == 20
-    assert [row.run for row in order.taints] == ([whole.run] if seen else [])
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=0.1) for rank in lines}
-    worker.ship(order, lines)
-    worker.end(order, lines)
-    plane.next_order(worker)
-    verdict = plane.experiment(second)["phases"][1]["verdict"]
-    assert verdict == ("CONDITIONAL_GO" if seen else "GO")
-
-
-@pytest.mark.long
-def test_nor_is_a_run_that_was_taken_over_and_could_not_be_judged(
-    plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What its lines show nobody knows: within an experiment that is `unjudged`; it was GO here."""
-    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
-    sets = {"phases.synthetic.steps": 30}
-    first = plane.submit(set=sets)
-    worker.run_through(plane.next_order(worker))
-    lost = plane.next_order(worker)
-    monkeypatch.setattr("service.conductor.judge.AGAIN_S", (0.1,))
-
-    def assess_others(case: Case, facts: Facts) -> Assessment:
-        if case.run == lost.run:
-            raise Unjudged("it ended with -9")
-        return assess(case, facts)
-
-    monkeypatch.setattr("service.conductor.judge.assess", assess_others)
-    save_checkpoint(home / lost.run, step=20)
-    save_json(RunDir(home / lost.run).order, lost.document())
-    worker.start(lost)
-    worker.ship(lost, {rank: beats(lost, rank, upto=20) for rank in range(lost.world_size)})
-    verb(plane, first, "takeover")
-    order = plane.next_order(worker)
-    assert order.resume_from is not None
-    save_checkpoint(home / order.run, step=25)
-    worker.start(order)
-    cancel(plane, first, worker, order)
-    plane.submit(origin=f"{first}:synthetic@25", set=sets)
-    (taint,) = plane.next_order(worker).taints
-    assert (taint.kind, taint.run, taint.found) == ("failed", lost.run, "superseded")
-
-
-def test_nor_is_it_forgotten_where_it_is_told_once_the_experiment_is_over(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """A host that was cut off halts its run by itself, and tells of it once it is heard again."""
-    home, worker = tmp_path / "runs", plane.worker(home=tmp_path / "runs")
-    sets = {"phases.synthetic.steps": 30}
-    first = plane.submit(set=sets)
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(home / order.run, step=20)
-    save_json(RunDir(home / order.run).order, order.document())
-    worker.start(order)
-    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
-    plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "INCONCLUSIVE")
-    cancel(plane, first)
-    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-    assert worker.report(order, told).status_code == 200
-    plane.submit(origin=f"{first}:synthetic@20", set=sets)
-    (taint,) = plane.next_order(worker).taints
-    assert (taint.kind, taint.run, taint.found) == ("failed", order.run, "non_finite")
-
-
 def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
     plane: Plane, tmp_path: Path
 ) -> None:
@@ -971,21 +567,6 @@ def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_
     view = plane.experiment(at)
     assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
     assert [row["id"] for row in view["conditions"]] == ["synthetic:unpassed"]
-
-
-@pytest.mark.long
-def test_a_phase_that_never_began_there_begins_though_it_had_begun_before_that(
-    plane: Plane, ended: Ended
-) -> None:
-    """What is gone on with there was made of other phases before it."""
-    sets = {"phases.synthetic.approve": "always"}
-    second = plane.submit(origin=f"{ended.id}:synthetic@0", set=sets)
-    ended.worker.run_through(plane.next_order(ended.worker))
-    plane.wait_state(second, "awaiting_decision")
-    cancel(plane, second)
-    going = plane.submit(origin=f"{second}:smoke")
-    assert plane.experiment(going)["origin"]["step"] == 0
-    assert plane.next_order(ended.worker).resume_from is None
 
 
 LONGER = {"phases.sanity.steps": 30}
@@ -1063,47 +644,3 @@ def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) ->
 def test_the_next_command_of_a_failure_names_it(plane: Plane, ended: Ended) -> None:
     commands = [row["command"] for row in plane.experiment(ended.id)["next"]]
     assert f"gonogo submit demo --from {ended.id}:smoke" in commands
-
-
-def test_what_another_plan_ran_is_begun_without_an_origin(plane: Plane) -> None:
-    """The command that is named is one that is accepted: an experiment lacks phases of a plan."""
-    other = {"v": 1, "name": "mine", "profile": "cpu", "workload": {"command": "train"},
-             "phases": [{"name": "smoke", "steps": 10}]}  # fmt: skip
-    experiment = plane.call("POST", "/experiments", json={"plan": other}).json()["id"]
-    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
-    plane.wait_state(experiment, "finished")
-    said = refused(plane, f"{experiment}:smoke")
-    assert f"{experiment} has no phase sanity; submit this plan without an origin" in said
-    assert "begin with it" not in said
-
-
-def test_what_began_with_other_weights_is_not_gone_on_with(plane: Plane, tmp_path: Path) -> None:
-    """The phase whose weights they were may have gone on by hand, and the plan drops it."""
-    sets = {
-        "phases.synthetic.gate.finite.min_samples": 99,
-        "phases.synthetic.checkpoint.every_steps": 10,
-        "phases.smoke.init_from": "synthetic",
-    }
-    experiment, worker = plane.submit(set=sets), plane.worker(home=tmp_path / "runs")
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    save_checkpoint(tmp_path / "runs" / order.run, step=order.steps)
-    worker.run_through(order)
-    plane.wait_state(experiment, "awaiting_decision")
-    body = {"verdict": "GO", "reason": "I know better"}
-    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
-    order = plane.next_order(worker)
-    assert order.resume_from is not None
-    assert (order.phase, order.resume_from.step) == ("smoke", 0)
-    save_checkpoint(tmp_path / "runs" / order.run, step=20)
-    fail(worker, order, upto=25)
-    plane.wait_state(experiment, "finished")
-    said = refused(plane, f"{experiment}:smoke", set=sets)
-    assert f"synthetic was decided by hand in {experiment}" in said
-    plan = bundled_plan("demo")
-    phases = [row for row in plan["phases"] if row["name"] != "synthetic"]
-    less = {**plan, "phases": phases}
-    said = refused(plane, f"{experiment}:smoke", plan=less)
-    assert f"smoke is other work than in {experiment} (init_from)" in said
-    plane.submit(origin=f"{experiment}:smoke@0", plan=less)
-    assert plane.next_order(worker).resume_from is None

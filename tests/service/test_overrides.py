@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.exits import exit_of_experiment
 from gonogo.cli.reach.naming import describe
 from gonogo.contract.api import ExperimentView, FoundView, Override
 from gonogo.contract.decision import Verdict
@@ -111,19 +111,6 @@ def overridden(plane: Plane) -> dict[str, Any]:
     return plane.experiment(experiment)
 
 
-def test_a_phase_that_was_cancelled_in_the_queue_never_ran(plane: Plane) -> None:
-    experiment, worker = plane.submit(), plane.worker()
-    worker.run_through(plane.next_order(worker))
-    plane.wait(lambda: plane.experiment(experiment)["phases"][1]["runs"])
-    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
-    view = plane.wait_state(experiment, "finished")
-    assert view["phases"][1]["runs"], "it had been queued"
-    unrun = ["synthetic", "smoke", "extended", "production"]
-    assert view["never_ran"] == unrun
-    assert "synthetic, smoke, extended and production never ran." in view["summary"]
-    assert override(plane, experiment)["never_ran"] == unrun
-
-
 def test_an_override_of_a_finished_experiment_relabels_starts_nothing_and_hides_nothing(
     both: str, plane: Plane
 ) -> None:
@@ -152,13 +139,6 @@ def test_an_override_of_a_finished_experiment_relabels_starts_nothing_and_hides_
     assert "smoke, extended and production never ran" in summary
     assert "every phase" not in summary.lower()
     assert plane.worker().claim() is None
-
-
-def test_its_exit_code_is_that_of_no_verdict(overridden: dict[str, Any]) -> None:
-    view = ExperimentView.model_validate(overridden)
-    assert exit_of_experiment(view) == Exit.BY_HAND == 14
-    earned = view.model_copy(update={"overrides": []})
-    assert exit_of_experiment(earned) == 0
 
 
 @pytest.mark.parametrize("reason", ["", " ", "\n\t"])
@@ -210,22 +190,6 @@ def said_by(view: dict[str, Any]) -> str:
 
 
 @pytest.mark.long
-def test_an_earned_go_says_so_in_the_report(plane: Plane) -> None:
-    experiment = plane.submit(two_phases(), name="fine")
-    worker = plane.worker()
-    for _ in range(2):
-        worker.run_through(plane.next_order(worker))
-    view = plane.wait_state(experiment, "finished")
-    assert (view["verdict"], view["overrides"], view["never_ran"]) == ("GO", [], [])
-    assert view["summary"] == "Every phase passed."
-    assert view["cause"] is None
-    assert exit_of_experiment(ExperimentView.model_validate(view)) == 0
-    text = plane.call("GET", f"/experiments/{experiment}/report").text
-    assert text.startswith("# GO: fine")
-    assert "Go. Every phase passed." in text
-
-
-@pytest.mark.long
 def test_the_pages_do_not_colour_it_like_an_earned_go(
     plane: Plane, overridden: dict[str, Any]
 ) -> None:
@@ -255,25 +219,6 @@ def test_the_alert_says_who_and_what_the_evidence_says(
         f"mine, synthetic: GO by hand (human). local admin: {WHY}. The evidence says NO_GO."
         f" Never ran: smoke, extended and production. Next: gonogo show {overridden['id']}"
     )
-
-
-@pytest.mark.long
-def test_verdict_show_and_alert_quote_the_guilty_rank_s_last_log_line(plane: Plane) -> None:
-    experiment, order = failed(plane)
-    decision = plane.get(f"/experiments/{experiment}/decisions")["items"][-1]
-    cause = decision["cause"]
-    assert (cause["rank"], cause["log"], cause["line"]) == (1, "rank1.log", LAST)
-    assert cause["text"] == "stall (rank 1, backward): rank 1 stands in backward"
-    assert plane.experiment(experiment)["cause"]["line"] == LAST
-    texts = {row["type"]: row["text"] for row in reversed(plane.get("/alerts")["items"])}
-    for kind in ("finding.halt", "decision.made"):
-        assert "rank 1 stands in backward" in texts[kind]
-        assert LAST in texts[kind]
-    assert f"Next: gonogo show {experiment}" in texts["decision.made"]
-    report = plane.call("GET", f"/experiments/{experiment}/report").text
-    assert "last line of `rank1.log`: ModuleNotFoundError" in report
-    run = plane.get(f"/runs/{order.run}")
-    assert run["verdict"] == "NO_GO"
 
 
 @pytest.mark.parametrize("verdict", list(Verdict))
@@ -325,18 +270,6 @@ def test_what_evidence_refuses_after_a_go_by_hand_is_refused_by_evidence(plane: 
     override(plane, experiment, "NO_GO")
     told = plane.call("GET", report).text.split("**Recommendation.**")[1].split("\n")[0]
     assert "A person decided, not the evidence; do not go on" in told
-
-
-@pytest.mark.long
-def test_evidence_that_is_judged_anew_ends_a_word_by_hand(plane: Plane) -> None:
-    worker, experiment = halted(plane)
-    override(plane, experiment, "INCONCLUSIVE")
-    view = ExperimentView.model_validate(plane.experiment(experiment))
-    assert (view.state, view.verdict_words) == ("awaiting_decision", "INCONCLUSIVE by hand")
-    assert plane.call("POST", f"/experiments/{experiment}/rerun", json={}).status_code == 202
-    worker.run_through(plane.next_order(worker))
-    plane.next_order(worker)
-    assert plane.experiment(experiment)["overrides"] == []
 
 
 @pytest.mark.long

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import closing
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +9,8 @@ import pytest
 from gonogo.contract.lifecycle import RUN_TRANSITIONS, RunEvent, RunState
 from service.agent import reports
 from service.agent.reports import LEADS_TO
-from service.conductor.judge import Judging
-from service.db.documents import Promised
 from service.db.schema import RunRow
-from service.judging.ended import find_unjudged, is_complete
+from service.judging.ended import is_complete
 from service.queries.runs import load_run
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker
@@ -91,42 +86,6 @@ def test_an_end_promises_files_of_a_run_and_nothing_else(
     assert worker.state(order, "end", exit=EXIT, **known).status_code == 200
 
 
-def test_names_that_were_promised_before_they_were_checked_write_nothing_and_stop_nobody(
-    still: Plane, tmp_path: Path
-) -> None:
-    """What a row says: no file outside of the judge's folder is opened, and others are judged."""
-    worker, order = in_state(still, RunState.RUNNING)
-    precious = tmp_path / "precious"
-    precious.write_text("kept")
-    assert worker.state(order, "end", exit=EXIT).status_code == 200
-
-    def put(session: Any) -> None:
-        row = session.get_one(RunRow, order.run)
-        row.sizes = {"one": 5}
-        row.promised = Promised(files={str(precious): 0, "../precious": 9, "watch.jsonl": 0})
-
-    still.context.store.write(put)
-    assert still.context.store.read(find_unjudged) == [order.run]
-    with closing(Judging(still.context)) as judging:
-        judging.settle()
-    assert precious.read_text() == "kept"
-    assert still.get(f"/runs/{order.run}")["verdict"] is not None
-
-
-def test_what_no_directory_is_called_and_what_nobody_nests_is_refused(plane: Plane) -> None:
-    worker, order = in_state(plane, RunState.RUNNING)
-    deep: dict[str, Any] = {}
-    for _ in range(400):
-        deep = {"a": deep}
-    assert worker.state(order, "step", dir=f"/x\x00/{order.run}").status_code == 422
-    devices = {"passed": True, "devices": [deep]}
-    assert worker.state(order, "step", preflight=devices).status_code == 422
-    shallow = {"passed": True, "devices": [{"uuid": "GPU-1", "ecc": {"a": [1]}}]}
-    said = {"dir": f"/runs with blanks/ü/{order.run}", "preflight": shallow}
-    assert worker.state(order, "step", **said).status_code == 200
-    assert plane.get(f"/runs/{order.run}/artifacts")["items"] == []
-
-
 def test_of_findings_without_end_some_and_the_first_halt_are_kept_and_waited_for(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,22 +106,6 @@ def test_of_findings_without_end_some_and_the_first_halt_are_kept_and_waited_for
     assert worker.state(order, "end", exit=EXIT, findings=8).status_code == 200
     with plane.context.store.open_session() as session:
         assert is_complete(session, load_run(session, order.run))
-
-
-def test_a_halt_is_told_also_after_a_finding_that_only_asks_for_a_person(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A detector of another package may say `halt` and `page`: nothing ends by it."""
-    monkeypatch.setattr(reports, "MAX_FINDINGS", 1)
-    worker, order = in_state(plane, RunState.RUNNING)
-    finding = {"detector": "d", "severity": "halt", "at": 1.0, "text": "x"}
-    for key, act in (("p", "page"), ("h1", "now"), ("h2", "now")):
-        body = {"token": order.token, "findings": [{**finding, "key": key, "act": act}]}
-        assert worker.post(f"/runs/{order.run}/findings", body).status_code == 200
-    kept = plane.get(f"/runs/{order.run}/findings")["items"]
-    assert [row["key"] for row in kept] == ["p", "h1"]
-    told = [row["type"] for row in plane.get("/alerts")["items"]]
-    assert sorted(told) == ["finding.halt", "finding.page"]
 
 
 def test_of_evidence_without_end_some_is_kept(
@@ -207,45 +150,3 @@ def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
     assert worker.state(order, "end", exit=said, findings=3).status_code == 200
     assert len(plane.call("GET", "/alerts").text) < 100_000
     assert len(plane.call("GET", "/events?limit=1000").text) < 100_000
-
-
-def test_half_a_surrogate_pair_is_refused_wherever_it_stands(plane: Plane) -> None:
-    """It was kept: its run was never judged, its report never written, its events broke off."""
-    worker, order = in_state(plane, RunState.RUNNING)
-    path = f"/api/v1/agent/runs/{order.run}/state"
-    headers = {
-        "Authorization": f"Bearer {worker.key}",
-        "X-Gonogo-Claim": worker.secrets[order.run],
-        "Content-Type": "application/json",
-    }
-    said = {"token": order.token, "event": "end", "at": 1.0}
-    for exit_record in (
-        {**EXIT, "text": "\ud800"},
-        {**EXIT, "requests": ["a", "\udcffb"]},
-        {**EXIT, "ranks": {"\ud800": {"code": 1, "at": 1.0}}},
-    ):
-        body = json.dumps({**said, "exit": exit_record})
-        answer = plane.http.post(path, content=body, headers=headers)
-        assert answer.status_code == 422
-        assert "half a surrogate pair" in answer.json()["detail"]
-    assert plane.get(f"/runs/{order.run}")["state"] == RunState.RUNNING
-    assert worker.state(order, "end", exit={**EXIT, "text": "\U0001f600 é"}).status_code == 200
-
-
-@pytest.mark.parametrize("where", ["key", "text", "detector", "section"])
-def test_a_finding_that_holds_half_a_surrogate_pair_is_the_senders_fault(
-    plane: Plane, where: str
-) -> None:
-    worker, order = in_state(plane, RunState.RUNNING)
-    finding = {"detector": "x", "severity": "info", "at": 1.0, "key": "k", "text": "t"}
-    body = {"token": order.token, "findings": [{**finding, where: "a\ud800"}]}
-    answer = plane.http.post(
-        f"/api/v1/agent/runs/{order.run}/findings",
-        content=json.dumps(body),
-        headers={
-            "Authorization": f"Bearer {worker.key}",
-            "X-Gonogo-Claim": worker.secrets[order.run],
-            "Content-Type": "application/json",
-        },
-    )
-    assert answer.status_code == 422, answer.text

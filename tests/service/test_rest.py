@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -21,7 +20,6 @@ from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
 from service.http.auth import Role, create_key
 from service.http.etag import check_if_match, etag_of
-from service.http.files import file_response
 from service.http.problems import STATUS, Outdated
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -253,36 +251,6 @@ def test_what_is_no_plain_file_is_not_there(plane: Plane, tmp_path: Path, strang
         "links in a ring": lambda path: path.symlink_to(path),
     }[strange](folder / "x")
     assert plane.call("GET", f"{base}/x").status_code == 404
-
-
-def test_a_name_that_is_no_text_keeps_no_report_from_being_written(
-    plane: Plane, tmp_path: Path
-) -> None:
-    base, folder = run_on_this_host(plane, tmp_path / "runs")
-    (folder / "evidence").mkdir()
-    for name in (b"\xff.txt", b"evidence/\xff.txt", "evidence/café.txt".encode()):
-        (folder / os.fsdecode(name)).write_text("x")
-    listed = [row["path"] for row in plane.get(base)["items"]]
-    assert listed == ["evidence/café.txt", "order.json"]
-    experiment = plane.get(base.removesuffix("/artifacts"))["experiment"]
-    answer = plane.call("GET", f"/experiments/{experiment}/report")
-    assert answer.status_code == 200, answer.text
-    assert "café.txt" in answer.text
-
-
-def test_a_file_that_grows_is_answered_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "rank0.log"
-    path.write_bytes(b"a" * 100_000)
-    answer = file_response(path.open("rb"), media_type="text/plain", headers={"X": "y"})
-    with path.open("ab") as stream:
-        stream.write(b"b" * 100_000)
-
-    async def body() -> bytes:
-        return b"".join([bytes(piece) async for piece in answer.body_iterator])
-
-    assert asyncio.run(body()) == b"a" * 100_000
-    assert answer.headers["content-length"] == "100000"
-    assert answer.headers["x"] == "y"
 
 
 def test_an_artifact_on_another_host_says_where_it_lies(plane: Plane, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import signal
 import socket
 import sqlite3
@@ -12,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -143,20 +141,6 @@ def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
     assert capsys.readouterr().err.startswith("error: the database cannot be opened: ")
 
 
-@pytest.mark.long
-def test_a_first_start_on_a_full_disk_says_so_in_a_sentence(tmp_path: Path) -> None:
-    """A disk with room for 8 KiB: it was sixty lines of a traceback."""
-    done = subprocess.run(
-        [sys.executable, "-m", "service", "db", "upgrade"],
-        env={**os.environ, "GONOGO_HOME": str(tmp_path), "GONOGO_DATABASE_URL": ""},
-        preexec_fn=partial(resource.setrlimit, resource.RLIMIT_FSIZE, (8192, 8192)),
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 5
-    assert done.stderr.startswith("error: the database does not answer: ")
-    assert done.stderr.count("\n") == 1
-
-
 @pytest.mark.parametrize("harm", ["cut short", "no database", "a page of zeros"])
 @pytest.mark.parametrize(
     "command",
@@ -256,13 +240,3 @@ def test_an_address_that_is_none_of_redis_is_refused(tmp_path: Path, url: str) -
         Redis.from_url(url).close()
     with pytest.raises(Rejected, match="REDIS_URL: expected redis://"):
         load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
-
-
-@pytest.mark.parametrize(
-    "url",
-    ["redis://h", "redis://:p%40w@h:6379/0", "rediss://[::1]:1/2?db=3", "unix:///run/redis.sock"],
-)
-def test_an_address_of_redis_is_taken_as_it_is(tmp_path: Path, url: str) -> None:
-    Redis.from_url(url).close()
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), "REDIS_URL": url})
-    assert settings.redis_url == url

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -252,21 +251,6 @@ def test_migrations_build_what_the_models_say(empty_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
     engine.dispose()
-
-
-def test_a_start_that_finds_the_newest_schema_loads_nothing_to_migrate_with(
-    database_url: str,
-) -> None:
-    """Its import takes a large part of a second."""
-    program = (
-        "import sys; from service.db.migrate import migrate; migrate(sys.argv[1]); "
-        "print(sorted({'alembic', 'mako'} & sys.modules.keys()))"
-    )
-    command = [sys.executable, "-c", program, database_url]
-    done = subprocess.run(
-        command, cwd=Path(__file__).parents[2], check=True, capture_output=True, text=True
-    )
-    assert done.stdout.strip() == "[]"
 
 
 def test_a_server_that_takes_writes_no_more_is_left_for_the_one_that_does(

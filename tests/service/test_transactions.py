@@ -13,12 +13,9 @@ from anyio.to_thread import current_default_thread_limiter
 from sqlalchemy.orm import Session
 
 from service.app import create_app
-from service.context import READERS, Context, open_context
+from service.context import Context, open_context
 from service.db.migrate import migrate
-from service.db.schema import RunRow
-from service.evidence import artifacts
 from service.http.auth import load_local_keys
-from service.report import writing
 from service.settings import Settings
 
 THREADS = 16
@@ -88,7 +85,9 @@ def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
             health = await asyncio.wait_for(http.get("/healthz"), 60.0)
             assert not any(task.done() for task in asked)
             hold.set()
-            return health.status_code, [answer.status_code for answer in await gathered(asked)]
+            return health.status_code, [
+                answer.status_code for answer in await asyncio.gather(*asked)
+            ]
 
     with ThreadPoolExecutor(1) as pool:
         hanging = pool.submit(context.store.write, hang)
@@ -99,132 +98,3 @@ def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
             hold.set()
             hanging.result(60)
             context.store.close()
-
-
-def test_who_waits_for_a_report_holds_up_nobody_else(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One is drawn at a time, and takes seconds; many may ask for some."""
-    key = (context.settings.home / "key").read_text().strip()
-    app = create_app(context, conduct=False)
-    hold, write = threading.Event(), writing.write_report
-    at_once: list[int] = []
-    drawing: set[int] = set()
-
-    def write_slowly(within: Context, experiment: str) -> writing.Written:
-        drawing.add(threading.get_ident())
-        at_once.append(len(drawing))
-        assert hold.wait(120)
-        try:
-            first = len(at_once) == 1  # a real one is enough
-            return write(within, experiment) if first else writing.Written(text="", page="")
-        finally:
-            drawing.discard(threading.get_ident())
-
-    monkeypatch.setattr(writing, "write_report", write_slowly)
-
-    async def ask() -> tuple[int, set[int]]:
-        current_default_thread_limiter().total_tokens = THREADS
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://here",
-            headers={"Authorization": f"Bearer {key}"},
-        ) as http:
-            made = await http.post("/api/v1/experiments", json={"plan": "demo"})
-            path = f"/api/v1/experiments/{made.json()['id']}"
-            asked = [asyncio.create_task(http.get(f"{path}/report")) for _ in range(AT_ONCE)]
-            while not drawing:
-                await asyncio.sleep(0.01)
-            await asyncio.sleep(0.3)  # all that come have a thread, or wait for their turn
-            shown = await asyncio.wait_for(http.get(path), 30.0)
-            hold.set()
-            return shown.status_code, {answer.status_code for answer in await gathered(asked)}
-
-    try:
-        assert asyncio.run(asyncio.wait_for(ask(), 120)) == (200, {200})
-    finally:
-        hold.set()
-        context.store.close()
-    assert max(at_once) == 1
-
-
-def test_who_waits_for_a_run_directory_that_hangs_holds_up_nobody_else(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its file system may be a network's; ten looks into it took every reader of the database."""
-    key = (context.settings.home / "key").read_text().strip()
-    app = create_app(context, conduct=False)
-    hold = threading.Event()
-
-    def hang(run: RunRow) -> None:
-        assert hold.wait(120)
-
-    monkeypatch.setattr(artifacts, "reachable_dir", hang)
-
-    async def ask() -> tuple[int, list[int]]:
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://here",
-            headers={"Authorization": f"Bearer {key}"},
-        ) as http:
-            made = (await http.post("/api/v1/experiments", json={"plan": "demo"})).json()
-            path = f"/api/v1/runs/{made['phases'][0]['runs'][0]}/artifacts"
-            asked = [asyncio.create_task(http.get(path)) for _ in range(2 * READERS)]
-            await asyncio.sleep(0.3)  # all that come have a thread, or wait for their turn
-            shown = await asyncio.wait_for(http.get("/api/v1/experiments"), 30.0)
-            hold.set()
-            codes = [answer.status_code for answer in await gathered(asked)]
-            return shown.status_code, sorted(codes)
-
-    try:
-        shown, codes = asyncio.run(asyncio.wait_for(ask(), 120))
-    finally:
-        hold.set()
-        context.store.close()
-    assert shown == 200
-    assert set(codes) == {200, 503}
-    assert codes.count(503) >= READERS - artifacts.LOOKS
-
-
-@pytest.mark.long
-def test_a_report_that_reads_a_file_system_that_hangs_holds_up_no_other(
-    context: Context, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    key = (context.settings.home / "key").read_text().strip()
-    app = create_app(context, conduct=False)
-    hold, write = threading.Event(), writing.write_report
-    hung: list[str] = []
-
-    def write_or_hang(within: Context, experiment: str) -> writing.Written:
-        if not hung:
-            hung.append(experiment)
-        if experiment in hung:
-            assert hold.wait(120)
-        return write(within, experiment)
-
-    monkeypatch.setattr(writing, "write_report", write_or_hang)
-    monkeypatch.setattr(writing, "PATIENCE_S", 20.0)
-
-    async def ask() -> list[int]:
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://here",
-            headers={"Authorization": f"Bearer {key}"},
-        ) as http:
-            made = [await http.post("/api/v1/experiments", json={"plan": "demo"}) for _ in "ab"]
-            paths = [f"/api/v1/experiments/{row.json()['id']}/report" for row in made]
-            asked = [asyncio.create_task(http.get(path)) for path in paths]
-            codes = [answer.status_code for answer in await gathered(asked)]
-            hold.set()
-            return codes
-
-    try:
-        answered = asyncio.run(asyncio.wait_for(ask(), 60))
-        assert sorted(answered) == [200, 503]  # whichever came first
-    finally:
-        hold.set()
-        context.store.close()
-
-
-async def gathered(tasks: list[asyncio.Task[httpx.Response]]) -> list[httpx.Response]:
-    return list(await asyncio.gather(*tasks))

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.contract.facts import Facts
-from gonogo.contract.lifecycle import EXPERIMENT_TRANSITIONS, ExperimentState
-from gonogo.contract.rules import Rules
-from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.record import load_run
-from gonogo.rundir import save_json
-from service.conductor.judge import AGAIN_S, Judging
 from service.experiments import verbs
-from service.judging.assessors import Unjudged
-from service.judging.ended import assess, conclude, prepare
 from service.rest import verbs as rest_verbs
 from tests.data.make_runs import WHOLE_GATE
-from tests.service.conftest import Clock, PassedOn, Plane
+from tests.service.conftest import Plane
 from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_judging import stalled
@@ -138,15 +127,6 @@ def test_who_asks_twice_has_the_run_waited_for_no_longer(
     assert offered(plane, experiment, name) == []
 
 
-def test_a_clock_that_is_set_back_takes_no_second_word_for_a_double_click(plane: Plane) -> None:
-    """Nobody could end a run at once for as long as the clock had been ahead."""
-    experiment, _ = running(plane, plane.worker())
-    verb(plane, experiment, "halt")
-    now = plane.context.now
-    plane.context.now = lambda: now() - 3600.0
-    assert verb(plane, experiment, "halt").status_code == 202
-
-
 def test_a_cancel_of_what_is_being_halted_is_no_second_word(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,152 +217,6 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
 
 
 @pytest.mark.parametrize("detector", ["non_finite", "stall"])
-@pytest.mark.parametrize("lost", ["takeover", "given up"])
-def test_nor_is_it_where_the_halt_is_told_after_the_run_was_given_up(
-    plane: Plane, lost: str, detector: str
-) -> None:
-    """A host that was cut off halts its run by itself, and tells of it once it is heard again."""
-    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
-    experiment, order = running(plane, worker)
-    if lost == "takeover":
-        assert verb(plane, experiment, "takeover").status_code == 202
-    else:
-        worker.claim(given_up={order.run: "its disk is gone"}, free=[])
-    again = plane.next_order(other)
-    assert again.attempt == 2
-    told = {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"}
-    for _ in range(2):
-        assert worker.report(order, told).status_code == 200
-    failed = detector == "non_finite"
-    if failed:
-        plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "NO_GO")
-        outcome = plane.get(f"/runs/{order.run}")["outcome"]
-        assert (outcome["code"], outcome["actor"]) == ("non_finite", "watchdog")
-        assert outcome["text"].startswith("it is NaN; it was told after: ")
-    assert worker.telemetry(order).json()["command"]["kind"] == "supersede"
-    other.run_through(again)
-    assert plane.next_order(other).phase == "synthetic"
-    (phase, *_) = plane.experiment(experiment)["phases"]
-    assert phase["verdict"] == ("CONDITIONAL_GO" if failed else "GO")
-    (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
-    assert decision["run"] == again.run
-    assert ("not reproduced: failed in 1 of 2" in str(decision["criteria"])) is failed
-
-
-def test_nor_is_it_where_the_lines_alone_had_come_of_which_the_halt_was_made(plane: Plane) -> None:
-    """The next attempt was GO: of a run that a person calls dead only findings were asked."""
-    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
-    experiment, order = running(plane, worker)
-    rows = [json.loads(line) for line in beats(order, 0, upto=5, done=False)]
-    for row in rows:
-        if row["msg"] == "progress" and row["step"] == 5:
-            row["loss"] = "NaN"
-    worker.ship(order, {0: [json.dumps(row) for row in rows]})
-    assert verb(plane, experiment, "takeover").status_code == 202
-    again = plane.next_order(other)
-    other.run_through(again)
-    assert plane.next_order(other).phase == "synthetic"
-    assert plane.get(f"/runs/{order.run}")["outcome"]["code"] == "non_finite"
-    (phase, *_) = plane.experiment(experiment)["phases"]
-    assert phase["verdict"] == "CONDITIONAL_GO"
-    (decision,) = plane.get(f"/experiments/{experiment}/decisions")["items"]
-    assert decision["run"] == again.run
-    assert "not reproduced: failed in 1 of 2" in str(decision["criteria"])
-
-
-class _Lacking(PassedOn):
-    """Judges whose process ends instead of an answer, for one run."""
-
-    run = ""
-
-    def build_facts(self, folder: Path, rules: Rules) -> Facts:
-        if folder.name == self.run:
-            raise Unjudged("it ended with -9")
-        return super().build_facts(folder, rules)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("recalled", [False, True], ids=["never judged", "recalled"])
-def test_nor_where_it_cannot_be_judged(still: Plane, clock: Clock, recalled: bool) -> None:
-    """After some attempts it holds up no other; the one after it was GO without a word of it."""
-    assessors = _Lacking()
-    judging = Judging(still.context, assessors)
-    worker, other = still.worker(), still.worker(name="w2", host="host-2")
-    experiment, order = running(still, worker)
-    assert verb(still, experiment, "takeover").status_code == 202
-    if recalled:
-        judging.settle()
-        told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-        assert worker.report(order, told).status_code == 200
-    assessors.run = order.run
-    for pause_s in AGAIN_S:
-        with pytest.raises(Unjudged):
-            judging.settle()
-        clock.at += pause_s + 1
-    other.run_through(still.next_order(other))
-    with suppress(Unjudged):
-        judging.settle()
-    judging.settle()
-    judging.close()
-    view = still.experiment(experiment)
-    assert view["phases"][0]["verdict"] == "CONDITIONAL_GO"
-    assert f"({order.run} (superseded): unjudged)" in view["conditions"][0]["text"]
-
-
-def test_a_persons_go_stands_over_a_halt_that_is_judged_after_it(still: Plane) -> None:
-    """The experiment was finished as NO_GO, and a run of its next phase went on in it."""
-    worker, judging = still.worker(), Judging(still.context)
-    experiment, order = running(still, worker)
-    for name in ("halt", "takeover"):
-        assert verb(still, experiment, name).status_code == 202
-    judging.settle()
-    assert still.experiment(experiment)["state"] == "awaiting_decision"
-    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-    assert worker.report(order, told).status_code == 200
-    said = {"verdict": "GO", "reason": "it is known"}
-    path = f"/experiments/{experiment}/decisions"
-    assert still.call("POST", path, json=said).status_code == 201
-    judging.settle()
-    judging.close()
-    assert still.get(f"/runs/{order.run}")["verdict"] == "NO_GO"
-    view = still.experiment(experiment)
-    assert (view["state"], view["overrides"][0]["verdict"]) == ("running", "GO")
-    assert [row["state"] for row in view["phases"][:2]] == ["passed", "active"]
-    alerts = [row["type"] for row in still.get("/alerts")["items"]]
-    assert "finding.halt" in alerts
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("passed", [False, True], ids=["open", "passed"])
-def test_nor_where_another_halt_that_waited_for_a_checkpoint_had_been_told_before(
-    plane: Plane, passed: bool
-) -> None:
-    """It hid what came after it: the phase was GO, and nobody was told that the run had failed."""
-    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
-    experiment, order = running(plane, worker)
-    waits = {"detector": "memory_leak", "severity": "halt", "act": "at_checkpoint", "at": 1.0}
-    worker.report(order, {**waits, "key": "waits", "text": "it hits its limit in about 50 min"})
-    assert verb(plane, experiment, "takeover").status_code == 202
-    again = plane.next_order(other)
-    if passed:
-        other.run_through(again)
-        assert plane.next_order(other).phase == "synthetic"
-    for key in ("b", "b", "c"):
-        told = {"detector": "non_finite", "severity": "halt", "at": 2.0, "key": key, "text": "NaN"}
-        assert worker.report(order, told).status_code == 200
-    if not passed:
-        plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"] == "NO_GO")
-        other.run_through(again)
-        assert plane.next_order(other).phase == "synthetic"
-    (phase, *_) = plane.experiment(experiment)["phases"]
-    assert phase["verdict"] == ("GO" if passed else "CONDITIONAL_GO")
-    halts = [row for row in plane.get("/alerts")["items"] if row["type"] == "finding.halt"]
-    said = "attempt 1, which was called dead (GO stands): NaN"
-    assert len(halts) == 1 + passed
-    assert sum(said in row["data"]["text"] for row in halts) == passed
-
-
-@pytest.mark.parametrize("detector", ["non_finite", "stall"])
 def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
     plane: Plane, detector: str
 ) -> None:
@@ -401,101 +235,6 @@ def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
     said = "attempt 1, which was called dead (GO stands): it is NaN"
     assert all(said in text for text in texts)
     assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
-
-
-def test_a_halt_that_is_told_while_the_run_is_judged_is_not_forgotten(still: Plane) -> None:
-    worker = still.worker()
-    experiment, order = running(still, worker)
-    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
-    store, folder = still.context.store, still.home / "judged"
-    case = store.read(lambda session: prepare(session, order.run, folder))
-    early = assess(case, build_facts(load_run(folder), case.rules))
-    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-    assert worker.report(order, told).status_code == 200
-    assert still.context.write("test", conclude, early) is None
-    case = store.read(lambda session: prepare(session, order.run, folder))
-    late = assess(case, build_facts(load_run(folder), case.rules))
-    made = still.context.write("test", conclude, late)
-    assert made is not None
-    assert [row.verdict for row in made] == ["NO_GO"]
-    assert still.experiment(experiment)["verdict"] == "NO_GO"
-
-
-def test_nor_is_one_that_is_told_while_the_next_attempt_is_judged(still: Plane) -> None:
-    """What was known of the former when the facts were made was that it had been given up."""
-    worker, other = still.worker(), still.worker(name="w2", host="host-2")
-    experiment, order = running(still, worker)
-    worker.claim(given_up={order.run: "its disk is gone"}, free=[])
-    judging = Judging(still.context)
-    judging.settle()
-    again = other.claim()
-    assert again is not None
-    other.run_through(again)
-    store, folder = still.context.store, still.home / "judged"
-    case = store.read(lambda session: prepare(session, again.run, folder))
-    early = assess(case, build_facts(load_run(folder), case.rules))
-    told = {"detector": "non_finite", "severity": "halt", "at": 1.0, "key": "b", "text": "NaN"}
-    assert worker.report(order, told).status_code == 200
-    assert still.context.write("test", conclude, early) is None
-    for _ in (order, again):
-        judging.settle()
-    judging.close()
-    assert still.get(f"/runs/{order.run}")["verdict"] == "NO_GO"
-    assert still.experiment(experiment)["phases"][0]["verdict"] == "CONDITIONAL_GO"
-
-
-@pytest.mark.parametrize("own", [False, True], ids=["none of its own", "its own"])
-def test_a_rerun_that_is_taken_over_goes_on_from_no_run_before_it(
-    plane: Plane, tmp_path: Path, own: bool
-) -> None:
-    """It was to begin anew: its gate would see the last steps of what it was to replace."""
-    home = tmp_path / "runs"
-    experiment = plane.submit(set={"phases.sanity.steps": 30})
-    worker = plane.worker(home=home)
-    first = plane.next_order(worker)
-    worker.start(first)
-    save_checkpoint(home / first.run, step=20)
-    verb(plane, experiment, "halt")
-    fail_halted(worker, first, "halted")
-    plane.wait_state(experiment, "awaiting_decision")
-    verb(plane, experiment, "rerun")
-    again = plane.next_order(worker)
-    assert again.resume_from is None
-    worker.state(again, "check", dir=str(home / again.run))
-    worker.start(again)
-    if own:
-        save_checkpoint(home / again.run, step=10)
-        save_json(home / again.run / "order.json", again.document())
-    assert verb(plane, experiment, "takeover").status_code == 202
-    point = plane.next_order(worker).resume_from
-    assert (point and point.step) == (10 if own else None)
-
-
-def test_a_clock_that_is_set_back_leaves_the_last_run_the_last(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """The next phase began with the weights of the run that had been halted before."""
-    home = tmp_path / "runs"
-    experiment = plane.submit(set=HANDS_ON)
-    worker = plane.worker(home=home)
-    first = plane.next_order(worker)
-    worker.start(first)
-    save_checkpoint(home / first.run, step=10)
-    assert verb(plane, experiment, "halt").status_code == 202
-    fail_halted(worker, first)
-    plane.wait_state(experiment, "awaiting_decision")
-    now = plane.context.now
-    plane.context.now = lambda: now() - 3600.0
-    assert verb(plane, experiment, "resume").status_code == 202
-    order = plane.next_order(worker)
-    assert order.resume_from.step == 10
-    save_checkpoint(home / order.run, step=30)
-    worker.run_through(order)
-    following = plane.next_order(worker)
-    assert following.phase == "synthetic"
-    assert following.resume_from.path == str(home / order.run / "checkpoints" / "step_000030")
-    view = plane.experiment(experiment)
-    assert view["phases"][0]["runs"] == [first.run, order.run]
 
 
 def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhile(
@@ -523,19 +262,6 @@ def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhil
     assert len(looks) == 2
     following = plane.next_order(worker)
     assert following.resume_from.path == str(home / order.run / "checkpoints" / "step_000030")
-
-
-def test_an_experiment_that_goes_on_all_the_while_has_to_be_asked_again(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = plane.worker()
-    experiment, _ = running(plane, worker)
-    monkeypatch.setattr(rest_verbs, "_standing", lambda *_: object())
-    refused = verb(plane, experiment, "takeover")
-    assert refused.status_code == 409
-    assert "went on while its checkpoints were read" in refused.json()["detail"]
-    monkeypatch.undo()
-    assert verb(plane, experiment, "takeover").status_code == 202
 
 
 @pytest.mark.parametrize("how", ["rerun", "takeover", "confirm", "remedy"])
@@ -589,10 +315,6 @@ def test_nothing_can_be_asked_of_a_finished_experiment_but_an_override(plane: Pl
         assert answer.status_code == 409, name
         assert answer.json()["allowed"] == ["override"]
         assert answer.json()["state"] == "finished"
-
-
-def test_the_table_has_no_way_out_of_finished() -> None:
-    assert not [key for key in EXPERIMENT_TRANSITIONS if key[0] is ExperimentState.FINISHED]
 
 
 @pytest.mark.long

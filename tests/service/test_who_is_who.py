@@ -19,7 +19,7 @@ from service.agent.fence import bind_key, home_of_worker
 from service.context import open_context
 from service.db.schema import KeyRow
 from service.db.store import Store
-from service.experiments.epochs import begin_epoch, is_of_now, next_epoch, next_token
+from service.experiments.epochs import is_of_now, next_epoch, next_token
 from service.experiments.workers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
@@ -311,18 +311,6 @@ def test_a_restored_database_gives_out_no_number_that_is_living(
     assert is_of_now(living, restored), "whoever has it is believed"
 
 
-def test_services_that_start_at_once_on_one_database_all_have_an_epoch(
-    database_url: str,
-) -> None:
-    store = Store(database_url)
-    with ThreadPoolExecutor(4) as pool:
-        found = list(
-            pool.map(lambda _: store.write(lambda session: begin_epoch(session, 1.8e9)), range(8))
-        )
-    store.close()
-    assert set(found) == {next_epoch(0, 1.8e9)}
-
-
 def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:
     keys = {}
     for name in ("one", "two", "one"):
@@ -386,23 +374,6 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)
 
 
-def test_a_key_that_never_claimed_takes_up_no_run(plane: Plane) -> None:
-    """It would be the run's from then on, and whoever has it would be fenced off."""
-    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
-    owner, stranger = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
-    token = next_token(0, plane.context.store._info["epoch"], time.time())
-    owner.active.append(run)
-    assert owner.claim() is None
-
-    def say(worker: FakeWorker, token: int) -> int:
-        return worker.post(f"/runs/{run}/telemetry", {"token": token}).status_code
-
-    owner.secrets[run], stranger.secrets[run] = "0" * 32, "1" * 32
-    assert say(stranger, token + 1) == 409
-    assert say(owner, token) == 200
-    assert plane.get(f"/runs/{run}")["worker"] == "w1"
-
-
 def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -428,48 +399,6 @@ def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
         shutil.copytree(place, other, dirs_exist_ok=True)
 
 
-def test_a_second_homes_unused_key_buries_nothing_of_the_first_homes_worker(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """Both are local keys of one database; whose worker is called what can be known."""
-    plane.submit()
-    owner = plane.worker(boot_id="boot-1")
-    owner.key = (plane.home / "worker_key").read_text().strip()
-    order = owner.claim(machine_id=HERE)
-    assert order is not None
-    owner.start(order)
-    other = Settings(home=tmp_path / "other", database_url=plane.context.settings.database_url)
-    context = open_context(other)
-    load_local_keys(context)
-    context.store.close()
-    thief = plane.worker(name="w9", boot_id="forged")
-    thief.key, thief.name = (other.home / "worker_key").read_text().strip(), owner.name
-    for machine in (None, HERE):
-        answer = thief.post("/claims", {**claim_of(thief, HERE), "machine_id": machine})
-        assert answer.status_code == 403, answer.text
-    assert plane.get(f"/runs/{order.run}")["state"] == "running"
-    assert owner.claim(machine_id=HERE, active=[order.run]) is None
-
-
-def test_a_worker_whose_service_gets_another_host_name_goes_on(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The service is a container that is made anew again and again; they share a home."""
-    settings = Settings(home=tmp_path / "home", database_url=database_url)
-    ids: list[str] = []
-    for name in ("c1", "c2", "c2", "c3"):
-        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
-        context = open_context(settings)
-        load_local_keys(context)
-        key = (settings.home / "worker_key").read_text().strip()
-        principal = context.store.read(partial(find_principal, key=key))
-        assert principal is not None
-        context.store.write(partial(bind_key, key_id=principal.key_id, worker="gpu-00000a"))
-        ids.append(principal.key_id)
-        context.store.close()
-    assert len(set(ids)) == 3
-
-
 @pytest.mark.parametrize("file", ["key", "worker_key"])
 def test_a_local_key_that_was_revoked_is_followed_by_another_at_the_next_start(
     database_url: str, tmp_path: Path, file: str
@@ -489,43 +418,3 @@ def test_a_local_key_that_was_revoked_is_followed_by_another_at_the_next_start(
         assert context.store.read(partial(find_principal, key=fresh)) is not None
     assert context.store.read(partial(find_principal, key=files[file])) is None
     context.store.close()
-
-
-def test_hosts_that_are_called_alike_revoke_no_keys_of_each_other(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their homes lie at one path, each on a disk of its own, and they share a database."""
-    settings = Settings(home=tmp_path / "home", database_url=database_url)
-    disks = {HERE: tmp_path / "here", THERE: tmp_path / "there"}
-    for machine in (HERE, THERE, HERE, THERE):
-        monkeypatch.setattr("service.http.auth.load_machine_id", lambda _, at=machine: at)
-        if disks[machine].exists():
-            disks[machine].rename(settings.home)
-        context = open_context(settings)
-        load_local_keys(context)
-        context.store.close()
-        settings.home.rename(disks[machine])
-    context = open_context(settings)
-    for disk in disks.values():
-        for file in ("key", "worker_key"):
-            key = (disk / file).read_text().strip()
-            assert context.store.read(partial(find_principal, key=key)) is not None, (disk, file)
-    context.store.close()
-
-
-def test_a_worker_goes_on_where_the_key_is_revoked_that_its_moved_home_had_got(
-    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The one of the old place is valid still; neither of the other two replaces another's."""
-    settings = Settings(home=tmp_path / "home", database_url=database_url)
-    for name, leaks in (("c1", False), ("c2", True), ("c2", False)):
-        monkeypatch.setattr("socket.gethostname", lambda name=name: name)
-        context = open_context(settings)
-        load_local_keys(context)
-        key = (settings.home / "worker_key").read_text().strip()
-        principal = context.store.read(partial(find_principal, key=key))
-        assert principal is not None
-        context.store.write(partial(bind_key, key_id=principal.key_id, worker="gpu-00000a"))
-        if leaks:
-            context.store.write(partial(revoke_key, name=principal.name, now=1.0))
-        context.store.close()

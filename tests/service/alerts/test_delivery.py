@@ -218,29 +218,6 @@ def test_a_receiver_that_recovers_gets_it_under_the_same_id_and_body(
     assert (row.state, row.attempts, row.error) == ("delivered", len(answers) + 1, None)
 
 
-def test_a_clock_that_is_set_back_delays_no_alert(outbox: Outbox, receiver: Receiver) -> None:
-    """A host that had started ten days ahead kept what a first try had not delivered for those."""
-    receiver.answers = [503]
-    outbox.subscribe(receiver.url)
-    alert = outbox.alert()
-    outbox.run_until(lambda: outbox.rows() and outbox.rows()[0].attempts == 1)
-    outbox.clock[0] -= 10 * 86_400.0
-    outbox.run_until(outbox.settled)
-    assert receiver.ids() == [alert, alert]
-    assert outbox.clock[0] < 1_800_000_000.0 - 9 * 86_400.0
-
-
-def test_a_subscription_of_before_the_clock_was_set_back_is_told(
-    outbox: Outbox, receiver: Receiver
-) -> None:
-    """A host that starts ahead makes its subscription then, and its clock is put right after."""
-    outbox.subscribe(receiver.url, at=outbox.clock[0])
-    outbox.clock[0] -= 86_400.0
-    alert = outbox.alert()
-    outbox.run_until(outbox.settled)
-    assert receiver.ids() == [alert]
-
-
 def test_what_was_alerted_before_a_subscription_is_not_told_to_it(
     outbox: Outbox, receiver: Receiver
 ) -> None:
@@ -304,19 +281,6 @@ def test_a_receiver_that_hangs_delays_no_other(outbox: Outbox, receiver: Receive
         tries = {row.attempts for row in outbox.rows() if row.webhook == hanging}
         assert tries == {0}, "its first one is still under way"
     outbox.deliveries.close()
-
-
-def test_what_waits_for_a_receiver_that_hangs_hides_nothing_from_another(
-    outbox: Outbox, receiver: Receiver
-) -> None:
-    with receiving() as slow:
-        slow.answers = ["hang"] * 10_000
-        outbox.subscribe(slow.url)
-        outbox.subscribe(receiver.url)
-        alerts = [outbox.alert() for _ in range(150)]
-        outbox.run_until(lambda: len(receiver.got) >= len(alerts))
-        assert receiver.ids() == alerts
-        slow.release.set()
 
 
 def test_only_the_types_asked_for_are_sent(outbox: Outbox, receiver: Receiver) -> None:

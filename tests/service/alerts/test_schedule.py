@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.alerts.schedule import GIVE_UP_S, LONGEST_S, next_try_at, retry_delay_s
+from service.alerts.outbox import GIVE_UP_S, LONGEST_S, next_try_at, retry_delay_s
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,6 @@ def test_no_wait_is_shorter_than_half_a_second_or_longer_than_an_hour(
     assert 0.5 <= retry_delay_s(attempts, jitter) <= LONGEST_S
 
 
-def test_a_delivery_is_given_up_after_three_days_and_not_before() -> None:
-    before = {"attempts": 99, "alerted_at": 0.0, "jitter": 1.0}
-    assert next_try_at(now=GIVE_UP_S - LONGEST_S, **before) == GIVE_UP_S
-    assert next_try_at(now=GIVE_UP_S - LONGEST_S + 1, **before) is None
+@pytest.mark.parametrize(("late_s", "again_at"), [(0.0, GIVE_UP_S), (1.0, None)])
+def test_a_delivery_is_given_up_after_three_days(late_s: float, again_at: float | None) -> None:
+    assert next_try_at(99, 0.0, GIVE_UP_S - LONGEST_S + late_s, 1.0) == again_at
