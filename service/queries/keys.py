@@ -35,8 +35,3 @@ def load_living_ids(session: Session, keys: Sequence[str]) -> frozenset[str]:
     """Return which of these keys, by id, are not revoked."""
     query = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))
     return frozenset(session.scalars(query))
-
-
-def load_living_hashes(session: Session) -> frozenset[str]:
-    """Return the hashes of all keys that are not revoked."""
-    return frozenset(session.scalars(select(KeyRow.hash).where(KeyRow.revoked_at.is_(None))))

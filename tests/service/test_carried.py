@@ -142,7 +142,7 @@ def test_a_checkpoint_that_a_remedy_made_is_gone_on_from_where_it_is_ordered(
     body: dict[str, Any] = {"plan": "demo", "origin": f"{experiment}:sanity", "dry_run": True}
     plain = plane.call("POST", "/experiments", json={**body, "set": sets})
     assert plain.json()["origin"]["step"] == 0
-    assert "made under a patch" in refused(plane, f"{experiment}:sanity@20", set=sets)
+    assert "without those of a remedy" in refused(plane, f"{experiment}:sanity@20", set=sets)
     helped = {
         **sets,
         **({"train.seed": 7} if "seed" in patch["train"] else {"train.optim.lr": 0.5}),
