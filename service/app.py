@@ -28,17 +28,7 @@ from service.pages import sign_in
 from service.pages.route import add_missing_page
 from service.pages.routes import PAGES
 from service.report import routes as report
-from service.rest import (
-    agent,
-    campaigns,
-    experiments,
-    find,
-    overview,
-    plans,
-    runs,
-    verbs,
-    webhooks,
-)
+from service.rest import agent, campaigns, experiments, find, overview, plans, runs, verbs, webhooks
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
 """The framework would look for tracers at every request; what is measured is in /metrics."""

@@ -35,14 +35,7 @@ from gonogo.planning.resolve import FROZEN
 from gonogo.watch.registry import shown_by_lines
 from service.agent.fence import Bearer, check_bearer
 from service.db.documents import Promised, is_by_service
-from service.db.schema import (
-    EvidenceRow,
-    ExperimentRow,
-    FindingRow,
-    ProgressRow,
-    RecordRow,
-    RunRow,
-)
+from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RecordRow, RunRow
 from service.db.store import Topic, ring
 from service.evidence.promised import promised_records
 from service.experiments.alert_text import finding_text

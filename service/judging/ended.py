@@ -38,11 +38,7 @@ from service.experiments.consequences import act
 from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.resume_points import (
-    checkpoints_before,
-    load_resume_points,
-    load_weights,
-)
+from service.experiments.resume_points import checkpoints_before, load_resume_points, load_weights
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
 from service.judging.materialise import save_run

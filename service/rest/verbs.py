@@ -23,10 +23,7 @@ from service.experiments.course import resolved_of
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override
-from service.experiments.resume_points import (
-    load_resume_points,
-    load_weights,
-)
+from service.experiments.resume_points import load_resume_points, load_weights
 from service.experiments.verbs import VERBS, Points
 from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of

@@ -1,18 +1,7 @@
-"""What has arrived of a run?"""
+"""Tables of what has arrived of a run."""
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    ForeignKey,
-    Integer,
-    LargeBinary,
-    String,
-    Text,
-)
-from sqlalchemy.orm import (
-    Mapped,
-    mapped_column,
-)
+from sqlalchemy import BigInteger, Boolean, ForeignKey, Integer, LargeBinary, String, Text
+from sqlalchemy.orm import Mapped, mapped_column
 
 from gonogo.contract.finding import Severity
 from service.db.columns import OneOf

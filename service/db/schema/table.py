@@ -1,50 +1,19 @@
-"""What do all tables share? Their base, and how columns hold words and documents."""
+"""The base of all tables, and how columns hold enums and documents."""
 
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    Float,
-    MetaData,
-    String,
-)
+from sqlalchemy import JSON, Float, MetaData, String
 from sqlalchemy.orm import DeclarativeBase
 
-from gonogo.contract.api import (
-    CampaignState,
-    DeliveryState,
-    OriginView,
-)
+from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.comparison import Comparison
-from gonogo.contract.decision import (
-    Cause,
-    ConditionState,
-    DecisionKind,
-    Verdict,
-)
-from gonogo.contract.lifecycle import (
-    ExperimentState,
-    PhaseState,
-    RunState,
-)
-from gonogo.contract.order import (
-    CarriedRemedy,
-    ResumePoint,
-    RunReason,
-)
+from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.course.action import Attempt
-from service.db.columns import (
-    Held,
-    OneOf,
-)
-from service.db.documents import (
-    Asked,
-    Awaited,
-    ClaimKept,
-    Promised,
-    Stop,
-)
+from service.db.columns import Held, OneOf
+from service.db.documents import Asked, Awaited, ClaimKept, Promised, Stop
 
 NAMING = {
     "ix": "ix_%(table_name)s_%(column_0_N_name)s",
