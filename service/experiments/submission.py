@@ -1,8 +1,10 @@
 """Submissions: a frozen plan, its phases, and the first queued run."""
 
+import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
@@ -12,6 +14,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
 from gonogo.planning.checks import warnings_of
+from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.layers import merged
 from gonogo.planning.placeholders import values_of
 from gonogo.planning.problems import refuse
@@ -36,9 +39,15 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     """
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
-    plan = submission.plan
-    assert plan is not None  # `with_plan` has found it
-    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, submission.set)
+    return _resolved(json.dumps([submission.plan, submission.set]), configurations_stamp())
+
+
+@lru_cache(maxsize=64)
+def _resolved(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
+    """Return a resolved plan; cached until a configuration file changes (`stamp`)."""
+    del stamp
+    plan, sets = json.loads(asked)
+    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, sets)
 
 
 def with_plan(session: Session, submission: Submission) -> Submission:
