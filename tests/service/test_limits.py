@@ -116,19 +116,6 @@ def test_a_defect_of_ours_is_a_problem_document_with_an_id(
     assert "secret detail" not in answer.text
 
 
-def test_a_host_that_gives_no_thread_is_no_defect_of_ours(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(work: object) -> None:
-        raise RuntimeError("can't start new thread")
-
-    key = plane.key()
-    monkeypatch.setattr(type(plane.context.store), "read", lambda self, work: fail(work))
-    answer = plane.call("GET", "/experiments", key=key)
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
-    assert json.loads(answer.text)["code"] == "unavailable"
-
-
 def test_no_page_loads_scripts_from_elsewhere(plane: Plane) -> None:
     for path in ("/docs", "/redoc"):
         assert plane.http.get(path).status_code == 404
