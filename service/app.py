@@ -63,10 +63,7 @@ async def readyz(request: Request) -> dict[str, str]:
 
 
 def _check_ready(context: Context) -> dict[str, str]:
-    """Return what is said where the database takes writes.
-
-    Where the disk is full small writes may be taken and large ones not. That is told, and whoever
-    reads is still served: no second service would have more room.
+    """Return the answer of a service that is ready, with a warning when the disk is nearly full.
 
     Raises:
         Unavailable: it takes none, or is not ours.

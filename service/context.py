@@ -24,7 +24,7 @@ _T = TypeVar("_T")
 
 
 class Bell:
-    """Wakes whoever listens for what has happened; nobody is woken for anything else."""
+    """Wakes the listeners of a topic."""
 
     def __init__(self) -> None:
         self._listeners: list[tuple[frozenset[Topic], threading.Event]] = []

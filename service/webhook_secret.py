@@ -1,4 +1,4 @@
-"""Which secret can sign an alert? One after the Standard Webhooks specification."""
+"""Secrets that sign alerts, after the Standard Webhooks specification."""
 
 import base64
 import binascii

@@ -1,1 +1,1 @@
-"""What workers ask and tell: claims, telemetry, states of runs; fenced by token, exactly once."""
+"""Messages of workers: claims, telemetry and reports of runs; fenced by token, exactly once."""

@@ -75,7 +75,7 @@ def hash_claim(secret: str) -> str:
 
 
 def check_bearer(run: RunRow, bearer: Bearer) -> None:
-    """Refuse whoever does not hold the run's newest claim.
+    """Refuse a bearer that does not hold the run's newest claim.
 
     Raises:
         NotAllowed: another worker's key, a wrong secret, or nobody claimed the run.

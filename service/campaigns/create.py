@@ -1,4 +1,4 @@
-"""What becomes of a campaign that is submitted? A frozen one, whose runs the conductor begins."""
+"""Submission of campaigns: frozen, then run by the conductor."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""How does a campaign go on? One step inside a transaction that holds its lock.
+"""The next step of a campaign, in a transaction that holds its lock.
 
-What the step is, `gonogo.judge.compare.campaign` decides. Its experiments are ordinary ones: what
-becomes of them, retries included, is decided where that of all experiments is.
+`gonogo.judge.compare.campaign` decides what the step is. The experiments of a campaign are ordinary
+ones.
 """
 
 from sqlalchemy import select
@@ -65,7 +65,7 @@ def advance(deed: Deed, campaign: str) -> None:
 
 
 def cancel(deed: Deed, campaign: str, reason: str) -> bool:
-    """Stop a campaign and what goes on of it; asked again it changes nothing.
+    """Stop a campaign and its active runs; repeated it changes nothing.
 
     Raises:
         Conflict: it has finished.
@@ -85,7 +85,7 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
 
 
 def _is_cancelled(experiment: ExperimentRow) -> bool:
-    """Say whether it was told to stop for good; one that was halted would wait for a person."""
+    """Say whether an experiment was asked to stop for good."""
     return experiment.stop is not None and experiment.stop.kind is StopKind.CANCEL
 
 
@@ -110,7 +110,7 @@ def _leave(deed: Deed, experiment: str) -> None:
 
 
 def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
-    """End a campaign and tell it, in the name of its last experiment."""
+    """End a campaign and alert, in the name of its last experiment."""
     row.state = state
     row.ended_at = deed.now
     deed.session.flush()

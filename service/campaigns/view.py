@@ -1,4 +1,4 @@
-"""How does a campaign look from outside?"""
+"""Campaigns as the API shows them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -56,7 +56,7 @@ def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
 
 
 def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
-    """Return what the run that goes on waits for; a queued one for the host of those before."""
+    """Return what the active run waits for; a queued run may wait for the host of the others."""
     going = next((one.experiment for one in brought if one.unit is None), None)
     if going is None:
         return None
@@ -78,7 +78,7 @@ def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: i
 
 
 def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> list[NextStep]:
-    """Return what can be typed: of one that goes on, how to follow it; of one that ended, proof."""
+    """Return the next commands: to follow an active campaign, or to compare an ended one again."""
     halted = [
         one.experiment.id
         for one in brought

@@ -16,7 +16,7 @@ from service.db.store import Topic
 MIN_PAUSE_S = 0.02
 """Between two passes, so that a busy bell does not make a loop spin."""
 AWAY_S = 5.0
-"""Who comes by so much later than it should was away itself."""
+"""A pass that comes so much too late means that the process was away."""
 _log = logging.getLogger(__name__)
 
 

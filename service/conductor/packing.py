@@ -21,7 +21,7 @@ from service.evidence.files import load_bytes, load_names, pack_tight, rank_of
 SETTLE_S = 60.0
 """From the end of a run, so that nobody who follows it is disturbed."""
 BLOCK_BYTES = 900_000
-"""What bzip2 compresses at once, and what is unpacked to read one line."""
+"""Bytes that bzip2 compresses at once, and that are unpacked to read one line."""
 _FREED_PAGES = 100_000
 
 _log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # loaded with the first message
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
 MOST = 100
-"""Runs that are told of at once: a message only wakes, whatever waits beside them."""
+"""Runs that are announced at once; a message only wakes."""
 _TIMEOUT_S = 1.0
 _log = logging.getLogger(__name__)
 

@@ -1,1 +1,1 @@
-"""Where the truth is kept: tables (`schema`), migrations (`migrate`), transactions (`store`)."""
+"""The database: tables (`schema`), migrations (`migrate`), transactions (`store`)."""

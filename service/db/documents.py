@@ -36,7 +36,7 @@ class Stop(Asked):
 
     kind: StopKind
     asked_at: float | None = None
-    """Unix seconds; null in one of before."""
+    """Unix seconds; null: unknown."""
     again: bool = False
     """Whether it was asked a second time: the run is waited for no longer."""
 

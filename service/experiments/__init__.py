@@ -1,1 +1,1 @@
-"""What may become of an experiment: submitted, begun, decided, ended; each in one transaction."""
+"""What becomes of an experiment: submitted, run, decided, ended; each step in one transaction."""

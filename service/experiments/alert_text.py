@@ -1,6 +1,4 @@
-"""What does an alert say? Of a decision verdict, cause and last log line, of a finding its text and
-that line, of an approval what is asked, and until when; and each what to type.
-"""
+"""Texts of alerts about decisions, findings and approvals; each ends with a command."""
 
 from collections.abc import Sequence
 

@@ -44,7 +44,7 @@ _TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Living:
-    """The run that goes on, or has ended and is not judged yet: its phase is not over."""
+    """The active run, or one that has ended and is not judged yet."""
 
     row: RunRow
     order: Order | None

@@ -1,8 +1,7 @@
-"""What does a person's own verdict do? It acts while one is awaited; afterwards it re-labels.
+"""A person's own verdict: it acts while a decision is awaited; afterwards it re-labels.
 
-A GO that is awaited goes on with the next phase. On a finished experiment nothing starts: the
-decision lists the phases that never ran. Either way it is shown as a person's for ever
-(`gonogo.judge.course.standing`).
+An awaited GO starts the next phase. On a finished experiment nothing starts: the decision lists the
+phases that never ran. Either way it is shown as made by hand.
 """
 
 from gonogo.contract.api import Override

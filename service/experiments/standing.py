@@ -15,7 +15,7 @@ GOING_ON = frozenset({RunReason.RESUME.value, RunReason.TAKEOVER.value})
 """Reasons of attempts that resume where the one before them stopped."""
 NO_CHECKPOINT = ", from its beginning: no durable checkpoint is known"
 ANSWERS = (RunReason.CONFIRM, RunReason.REMEDY)
-"""What a run is for that answers the failure of one before it, perhaps under a patch."""
+"""Reasons of runs that answer a failure, perhaps under a patch."""
 
 
 def open_approval(experiment: ExperimentRow) -> Condition | None:
@@ -76,7 +76,7 @@ def last_judged(runs: Sequence[RunRow]) -> RunRow | None:
 
 
 def begins_anew(runs: Sequence[RunRow]) -> bool:
-    """Say whether a phase with these runs begins anew in an experiment that goes on with it.
+    """Say whether a phase with these runs starts from the beginning in a continuing experiment.
 
     Its last run went to its end, or the last without a patch did: what a remedy or a variant has
     made is gone on with by no plan that does not say it.

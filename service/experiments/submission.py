@@ -51,7 +51,7 @@ def _resolved(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
 
 
 def with_plan(session: Session, submission: Submission) -> Submission:
-    """Return a submission with its plan; one without has that of the experiment it goes on from.
+    """Return a submission with its plan, by default that of the experiment that it continues.
 
     Raises:
         NotFound: there is no such experiment.

@@ -1,4 +1,4 @@
-"""What a person may ask of an experiment, and what that does.
+"""The verbs: what a person may ask of an experiment, and what that does.
 
 Each verb returns whether it changed anything. A repeated verb changes nothing (200); a verb that
 the state does not allow is a `Conflict` that names what is allowed (409). `halt` stops with a

@@ -1,1 +1,1 @@
-"""What holds for every request: who asks, how errors, pages, repeats, versions and streams look."""
+"""What holds for every request: keys, errors, pages, idempotency, versions and streams."""

@@ -242,7 +242,7 @@ async def get_context(request: Request) -> Context:
 
 
 def needs_role(role: Role) -> Callable[..., Principal]:
-    """Return a dependency that lets pass whoever holds `role`, and says who it is."""
+    """Return a dependency that returns the caller, if the key allows `role`."""
 
     def check(
         context: Annotated[Context, Depends(get_context)],

@@ -70,7 +70,7 @@ class Assessors:
         return Facts.model_validate(answer["facts"])
 
     def close(self) -> None:
-        """End every child; whoever waits for one gets no answer."""
+        """End every child; pending questions get no answer."""
         with self._lock:
             self._closed = True
             idle, self._idle = self._idle, []

@@ -110,7 +110,7 @@ def cancel_campaign(
     response: Response,
     action: Annotated[VerbBody | None, Body()] = None,
 ) -> CampaignView:
-    """Stop a campaign and the run that goes on of it."""
+    """Stop a campaign and its active runs."""
     changed, view = write(caller.actor, _cancel, campaign, action.reason if action else "")
     response.status_code = 202 if changed else 200
     return view

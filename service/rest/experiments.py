@@ -101,7 +101,7 @@ def _whole(context: Context, submission: Submission) -> Submission:
 
 
 def _origin(context: Context, submission: Submission, resolved: ResolvedPlan) -> Origin | None:
-    """Return what a submission goes on from."""
+    """Return what a submission continues."""
     said = submission.origin
     if said is None:
         return None

@@ -1,4 +1,4 @@
-"""What may a person mean? A name of experiments, or the beginning of an id, looked up at once."""
+"""Look-up by name or by the beginning of an id."""
 
 from collections.abc import Iterator
 from typing import Annotated

@@ -36,7 +36,7 @@ from service.views.experiments import view_experiment
 router = APIRouter(tags=["actions"])
 _BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
 _ROUNDS = 5
-"""So often an experiment that goes on is looked at again."""
+"""How often a changing experiment is looked at again."""
 Said = Annotated[VerbBody | None, Body()]
 _T = TypeVar("_T")
 

@@ -58,7 +58,7 @@ class WorkerRow(Table):
     host: Mapped[str] = mapped_column(Text)
     boot_id: Mapped[str] = mapped_column(Text)
     machine: Mapped[str | None] = mapped_column(String(32))
-    """What tells its host from every other, whatever its name; null: a worker of before."""
+    """Machine id of its host; null: unknown."""
     seen_at: Mapped[float] = mapped_column(Seconds)
     draining: Mapped[bool] = mapped_column(Boolean, default=False)
     claim: Mapped[ClaimKept]

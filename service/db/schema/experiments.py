@@ -75,7 +75,7 @@ class ExperimentRow(Table):
     needs: Mapped[str | None] = mapped_column(Text)
     """What a worker has to hold and allow for it, in a sentence; null where any will do."""
     origin: Mapped[OriginView | None]
-    """Of one that goes on where another ended ; what it takes over is inherited."""
+    """The experiment that it continues; what it takes over is inherited."""
     campaign: Mapped[str | None] = mapped_column(Id, index=True)
     """Of one that a campaign began, with variant and repeat: which of its runs it is."""
     variant: Mapped[str | None] = mapped_column(String(64))
@@ -121,16 +121,15 @@ class RunRow(Table):
     change: Mapped[dict[str, Any] | None]
     """`env` and `train` patch of a confirmation's variant or of a remedy."""
     carried: Mapped[list[CarriedRemedy] | None]
-    """Remedies of earlier phases, over which `change` lies; null: none, or a row of before."""
+    """Remedies of earlier phases, over which `change` lies; null: none."""
     profile: Mapped[str | None] = mapped_column(String(64))
-    """What a worker must have for it, so that one is found without reading plans; null in rows of
-    before: its plan is read."""
+    """Hardware profile that a worker must serve."""
     gpus: Mapped[int | None] = mapped_column(Integer)
     """How many; 0: any one slot."""
     foreign: Mapped[bool | None] = mapped_column(Boolean)
     """Whether it starts another program than ours, which a worker must allow."""
     labels: Mapped[str | None] = mapped_column(Text)
-    """What a worker must say of itself, as canonical JSON; null: nothing, or a row of before."""
+    """What a worker must say of itself, as canonical JSON; null: nothing."""
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -147,11 +146,11 @@ class RunRow(Table):
     host: Mapped[str | None] = mapped_column(Text)
     """Its name, for people."""
     machine: Mapped[str | None] = mapped_column(String(32))
-    """Which host it is; null: its worker did not say, or a row of before."""
+    """Machine id of the host; null: unknown."""
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
     command: Mapped[Stop | None]
-    """What the watcher is told with its next telemetry."""
+    """Command that the watcher gets with its next telemetry."""
     preflight: Mapped[dict[str, Any] | None]
     model: Mapped[dict[str, Any] | None]
     exit: Mapped[dict[str, Any] | None]
@@ -175,7 +174,7 @@ class ProgressRow(Table):
     """Grows with every sign of life; the conductor times its growth by its own clock."""
     heard_at: Mapped[float | None] = mapped_column(Seconds)
     waited_until: Mapped[float | None] = mapped_column(Seconds)
-    """When its worker last told that an engine lets it wait, before it had begun."""
+    """When its worker last said that a scheduler lets it wait."""
     heartbeat_at: Mapped[float | None] = mapped_column(Seconds)
     lines: Mapped[int] = mapped_column(BigInteger, default=0)
     late_lines: Mapped[int] = mapped_column(BigInteger, default=0)
