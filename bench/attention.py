@@ -15,27 +15,22 @@ does not cover projections, the model, or GPUs.
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from bench.rig import DTYPES, GROUPS, HEAD_DIM, HEADS, Step, in_turn
 from nsa.attention import nsa_attention
-
-HEADS, GROUPS, HEAD_DIM = 12, 2, 64
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def _leaf(*shape: int, dtype: torch.dtype) -> Tensor:
     return torch.randn(*shape, dtype=dtype).requires_grad_()
 
 
-def build_dense(S: int, dtype: torch.dtype) -> Callable[[], None]:
+def build_dense(S: int, dtype: torch.dtype) -> Step:
     """One forward and backward of dense causal attention, [1, H, S, D]."""
     inputs = [_leaf(1, HEADS, S, HEAD_DIM, dtype=dtype) for _ in range(3)]
     grad = torch.randn(1, HEADS, S, HEAD_DIM, dtype=dtype)
@@ -47,7 +42,7 @@ def build_dense(S: int, dtype: torch.dtype) -> Callable[[], None]:
     return step
 
 
-def build_nsa(S: int, dtype: torch.dtype, backend: str) -> Callable[[], None]:
+def build_nsa(S: int, dtype: torch.dtype, backend: str) -> Step:
     """One forward and backward of NSA with the paper's block sizes."""
     q = _leaf(1, S, HEADS, HEAD_DIM, dtype=dtype)
     keys_values = [_leaf(1, S, GROUPS, HEAD_DIM, dtype=dtype) for _ in range(6)]
@@ -62,24 +57,9 @@ def build_nsa(S: int, dtype: torch.dtype, backend: str) -> Callable[[], None]:
     return step
 
 
-def thread_seconds(step: Callable[[], None]) -> float:
-    """CPU seconds that this thread spends in one call."""
-    started = time.thread_time()
-    step()
-    return time.thread_time() - started
-
-
 def measure(S: int, pairs: int, dtype: torch.dtype, backend: str) -> tuple[float, float, float]:
     """Median dense seconds, median NSA seconds, median of the pairs' ratios dense / NSA."""
-    dense, ours = build_dense(S, dtype), build_nsa(S, dtype, backend)
-    dense()
-    ours()
-    times = [(thread_seconds(dense), thread_seconds(ours)) for _ in range(pairs)]
-    return (
-        statistics.median(a for a, _ in times),
-        statistics.median(b for _, b in times),
-        statistics.median(a / b for a, b in times),
-    )
+    return in_turn(build_dense(S, dtype), build_nsa(S, dtype, backend), pairs)
 
 
 def peak_rise_mb(kind: str, S: int, dtype: str, backend: str) -> float:

@@ -21,7 +21,6 @@ A package that cannot be imported is named and left out; it does not count as be
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +28,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bench.attention import thread_seconds
+from bench.rig import Step, in_turn
 from nsa.attention import nsa_attention
 from nsa.config import AttentionConfig, ModelConfig, build_config, load_config
 from nsa.model.transformer import build_attention
@@ -37,9 +36,6 @@ from nsa.model.transformer import build_attention
 
 def _moves(parameter: Tensor) -> bool:
     return parameter.requires_grad
-
-
-Step = Callable[[], None]
 
 
 def _step_of(module: Callable[[Tensor], Tensor], x: Tensor, leaves: list[Tensor]) -> Step:
@@ -116,11 +112,7 @@ def main(argv: list[str] | None = None) -> int:
         except ImportError as error:
             print(f"{name}: not measured, {error}")
             continue
-        theirs()
-        ours()
-        pairs = [(thread_seconds(theirs), thread_seconds(ours)) for _ in range(args.pairs)]
-        their_s, our_s = (statistics.median(column) for column in zip(*pairs, strict=True))
-        ratio = statistics.median(a / b for a, b in pairs)
+        their_s, our_s, ratio = in_turn(theirs, ours, args.pairs)
         rates = f"{args.length / their_s:.0f} against our {args.length / our_s:.0f} tokens/s"
         print(f"{name}: {their_s:.2f} s, ours {our_s:.2f} s, {ratio:.1f} x ({rates})", flush=True)
         measured += 1

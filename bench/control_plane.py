@@ -32,7 +32,6 @@ import httpx
 
 from bench.mlflow_plane import build_venv, measure_mlflow
 from bench.server_process import AT_ONCE, ServerProcess
-from bench.slow_clock import SlowClock
 from bench.sqlite_rows import insert_row
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.ids import Kind, new_id
@@ -92,12 +91,9 @@ class Plane:
     Args:
         folder: its home, and where it logs.
         redis_url: where its wake messages go.
-        clock: by which it works; None: the machine's.
     """
 
-    def __init__(
-        self, folder: Path, redis_url: str | None, *, clock: SlowClock | None = None
-    ) -> None:
+    def __init__(self, folder: Path, redis_url: str | None) -> None:
         self.home = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -107,8 +103,7 @@ class Plane:
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
         if redis_url is not None:
             environment["REDIS_URL"] = redis_url
-        module = ["service"] if clock is None else clock.command("service")
-        command = [sys.executable, "-m", *module, "serve", "--port", str(port)]
+        command = [sys.executable, "-m", "service", "serve", "--port", str(port)]
         self.server = ServerProcess(command, environment, f"{url}/readyz", folder / "log")
         self.http = httpx.Client(base_url=url, timeout=60.0)
 

@@ -15,21 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from bench.rig import DTYPES, GROUPS, HEAD_DIM, HEADS, Step, in_turn
 from nsa.attention import NsaCache, Sizes, counters, decode
 
-HEADS, GROUPS, HEAD_DIM = 12, 2, 64
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 _WARM_UP = 5
 
 
-def build_dense(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], None]:
+def build_dense(context: int, tokens: int, dtype: torch.dtype) -> Step:
     """Append one token and attend for it, the context grown by it."""
     k, v = torch.randn(2, 1, GROUPS, context + tokens, HEAD_DIM).to(dtype)
     q = torch.randn(1, HEADS, 1, HEAD_DIM, dtype=dtype)
@@ -45,7 +41,7 @@ def build_dense(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], N
     return step
 
 
-def build_nsa(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], None]:
+def build_nsa(context: int, tokens: int, dtype: torch.dtype) -> Step:
     """The same with `NsaCache` and `decode`."""
     cache = NsaCache(
         B=1, G=GROUPS, D=HEAD_DIM, capacity=context + tokens, sizes=Sizes(), dtype=dtype
@@ -62,26 +58,11 @@ def build_nsa(context: int, tokens: int, dtype: torch.dtype) -> Callable[[], Non
     return step
 
 
-def thread_seconds(step: Callable[[], None]) -> float:
-    """CPU seconds that this thread spends in one call."""
-    started = time.thread_time()
-    step()
-    return time.thread_time() - started
-
-
 @torch.no_grad()
 def measure(context: int, tokens: int, dtype: torch.dtype) -> tuple[float, float, float]:
     """Median dense seconds, median NSA seconds, median of the tokens' ratios dense / NSA."""
     dense, ours = (build(context, tokens + _WARM_UP, dtype) for build in (build_dense, build_nsa))
-    for _ in range(_WARM_UP):
-        dense()
-        ours()
-    times = [(thread_seconds(dense), thread_seconds(ours)) for _ in range(tokens)]
-    return (
-        statistics.median(a for a, _ in times),
-        statistics.median(b for _, b in times),
-        statistics.median(a / b for a, b in times),
-    )
+    return in_turn(dense, ours, tokens, warm_up=_WARM_UP)
 
 
 def main(argv: list[str] | None = None) -> None:

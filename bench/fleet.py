@@ -1,16 +1,12 @@
 """How many runs does one control plane carry? The real service, and runs that only speak.
 
-    python -m bench.fleet [--runs 100,1000] [--seconds 120] [--slower 1] [--no-scrape] [--json]
+    python -m bench.fleet [--runs 100,1000] [--seconds 120] [--no-scrape] [--json]
 
 Each run has 8 ranks and steps of 25 s, says so in a message every 10 s, and may break as Llama 3's
 did (`bench/fleet_faults.py`), only much more often. The service is asked over real HTTP on
 loopback, keeps SQLite on disk and is scraped every 15 s. Printed: how long until a silent run is
 `run.lost`, what was called lost or told to stop without reason, what the database grows by, CPU of
 the service, and the number of runs at which one core would be full, if CPU grew as runs do.
-
-More runs than this machine has CPU for are asked about by clocks that go slower for all of it
-(`--slower 8`, `bench.slow_clock`): what is printed is then of a machine so many times as fast, and
-CPU is what a real clock's second would take.
 
 Not covered: runs are put into the database as copies of one that was claimed, so claims and orders
 cost nothing here; halting is local to a run's host and needs none of this; PostgreSQL.
@@ -35,7 +31,6 @@ import httpx
 from bench.control_plane import Plane
 from bench.fleet_faults import LEASE_S, Fault, Kind, draw_faults
 from bench.fleet_traffic import EVERY_S, Seen, Sender, SimulatedRun
-from bench.slow_clock import SlowClock, slow_down
 from bench.sqlite_rows import insert_row
 from gonogo.contract.ids import Kind as Id
 from gonogo.contract.ids import new_id
@@ -136,18 +131,16 @@ class Scraper(threading.Thread):
         self._over.set()
 
 
-def measure(
-    count: int, seconds: float, folder: Path, *, scrape: bool, seed: int, clock: SlowClock | None
-) -> dict[str, Any]:
-    """Return every figure of a fleet of so many runs; seconds are those of the slower clock."""
+def measure(count: int, seconds: float, folder: Path, *, scrape: bool, seed: int) -> dict[str, Any]:
+    """Return every figure of a fleet of so many runs."""
     folder.mkdir()
-    plane = Plane(folder, None, clock=clock)
+    plane = Plane(folder, None)
     try:
         held = begin_run(plane)
     finally:
         plane.close()
     ids = copy_runs(folder / "gonogo.db", held, count)
-    plane = Plane(folder, None, clock=clock)
+    plane = Plane(folder, None)
     quiet_s = WARM_S + (seconds - NOTICED_S - WARM_S) * 0.6
     parts = max(8, count // RUNS_PER_SENDER)
     faults, acceleration = draw_faults(
@@ -194,7 +187,6 @@ def measure(
     return {
         "runs": count,
         "seconds": round(seconds),
-        "slower": 1.0 if clock is None else clock.factor,
         "acceleration": acceleration,
         "cores": cores,
         "cores_per_1000": 1000 * cores / count,
@@ -294,13 +286,7 @@ def main() -> None:
     parser.add_argument("--no-scrape", action="store_true", help="nobody asks for metrics")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one object a size")
-    parser.add_argument(
-        "--slower", type=float, default=1.0, help="how much slower all clocks go: more runs fit"
-    )
     given = parser.parse_args()
-    clock = None if given.slower == 1.0 else SlowClock(given.slower, time.monotonic())
-    if clock is not None:
-        slow_down(clock)
     found = []
     with tempfile.TemporaryDirectory(prefix="gonogo-fleet-") as name:
         for count in map(int, given.runs.split(",")):
@@ -310,7 +296,6 @@ def main() -> None:
                 Path(name) / str(count),
                 scrape=not given.no_scrape,
                 seed=given.seed,
-                clock=clock,
             )
             found.append(row)
             if given.json:
@@ -330,7 +315,6 @@ def _print(found: list[dict[str, Any]]) -> None:
             f" refused {row['refused'] or 'none'}; faults {row['faults']}, the"
             " mix at"
             f" {row['acceleration']:.3g} times Llama 3's rate"
-            + (f"; clocks {row['slower']:g} times slower" if row["slower"] != 1.0 else "")
         )
 
 

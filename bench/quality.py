@@ -26,17 +26,15 @@ from typing import Any
 
 import torch
 
+from bench.rig import lines_of_run
 from nsa.config import TrainConfig, build_config, load_config
-from nsa.data import Batches, BatchPlan, open_source
-from nsa.model import build_model
-from nsa.model.transformer import LanguageModel, next_byte_loss
-from nsa.optimizer import build_optimizer, learning_rate
 
-CPU = torch.device("cpu")
 KINDS = ("nsa", "nsa_mlp", "dense")
 
 
-def build_study_config(kind: str, seed: int, steps: int, global_seqs: int) -> TrainConfig:
+def build_study_config(
+    kind: str, seed: int, steps: int, global_seqs: int, validation_batches: int
+) -> TrainConfig:
     """The configuration of one run of the study."""
     mapping = load_config(Path("demo"))
     mapping["model"]["seq_len"] = 1024
@@ -46,49 +44,21 @@ def build_study_config(kind: str, seed: int, steps: int, global_seqs: int) -> Tr
         mapping["attention"]["compression"] = compression
     mapping["optim"] |= {"decay_steps": steps, "warmup_steps": max(1, steps // 20)}
     mapping["batch"] = {"global_seqs": global_seqs, "accumulate": 1}
+    mapping["eval"] = {"every_steps": steps, "batches": validation_batches}
     mapping |= {"seed": seed, "steps": steps, "parallel": "single", "data": "local_text"}
     return build_config(mapping)
 
 
-def train_and_validate(config: TrainConfig, validation_batches: int) -> dict[str, Any]:
+def train_and_validate(config: TrainConfig) -> dict[str, Any]:
     """Train one model; returns its last training loss and its held-out loss, in nats per byte."""
-    torch.manual_seed(config.seed)
-    model = build_model(config)
-    optimizer = build_optimizer(model, config.optim, CPU)
-    plan = BatchPlan.of(config, rank=0, world_size=1)
-    batches = Batches(open_source(config.data, config.seed), plan, CPU)
-    began, losses = time.monotonic(), []
-    for step in range(1, config.steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, config.optim)
-        ((inputs, targets),) = batches.of_step(step)
-        loss = next_byte_loss(model(inputs), targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        losses.append(loss.item())
-        if step % 25 == 0:
-            took = time.monotonic() - began
-            print(f"  step {step} loss {losses[-1]:.4f} {took / step:.2f} s/step", flush=True)
+    began, lines = time.monotonic(), lines_of_run(config)
+    losses = [line["loss"] for line in lines if line["msg"] == "progress"]
     return {
-        "params": sum(parameter.numel() for parameter in model.parameters()),
+        "params": lines[0]["params"],
         "train_loss": statistics.fmean(losses[-10:]),
-        "val_loss": validation_loss(model, batches, validation_batches),
+        "val_loss": next(line["val_loss"] for line in lines if line["msg"] == "eval"),
         "seconds": round(time.monotonic() - began, 1),
     }
-
-
-@torch.no_grad()
-def validation_loss(model: LanguageModel, batches: Batches, count: int) -> float:
-    """Mean loss in nats per byte over the first `count` held-out batches."""
-    model.eval()
-    losses = [
-        next_byte_loss(model(inputs), targets).item()
-        for number in range(count)
-        for inputs, targets in batches.held_out(number)
-    ]
-    return statistics.fmean(losses)
 
 
 def load_results(file: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
@@ -142,11 +112,13 @@ def main() -> None:
             if (kind, seed, given.steps) in load_results(given.out):
                 continue
             print(f"{kind} seed {seed}", flush=True)
-            config = build_study_config(kind, seed, given.steps, given.global_seqs)
+            config = build_study_config(
+                kind, seed, given.steps, given.global_seqs, given.validation_batches
+            )
             row = {"kind": kind, "seed": seed, "steps": given.steps}
             row |= {"tokens": given.steps * given.global_seqs * config.model.seq_len}
             row |= {"attention": dataclasses.asdict(config.attention)}
-            row |= train_and_validate(config, given.validation_batches)
+            row |= train_and_validate(config)
             with given.out.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(row) + "\n")
     print(table(load_results(given.out), given.steps))

@@ -211,8 +211,6 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
             if seal_of(place / name) != seal:
                 raise BadConfig(f"checkpoint {place}: {name} is not what its manifest says")
         state = json.loads((place / "state.json").read_text(encoding="utf-8"))
-        if missing := _names(state) - manifest["files"].keys():
-            raise BadConfig(f"checkpoint {place}: its manifest does not name {min(missing)}")
         if expected_step not in (None, state["step"]):
             raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
         rng = _load(place / "rng.pt")
@@ -267,10 +265,6 @@ def _part_writers(snapshot: Snapshot, rank: int) -> dict[str, Callable[[BinaryIO
     }
 
 
-def _names(state: dict[str, Any]) -> set[str]:
-    """What a checkpoint's files are called."""
-    parts = [name for kind in ("model", "optimizer") for name in _parts(kind, state)]
-    return {"state.json", "rng.pt", *parts}
 
 
 def _parts(kind: str, state: dict[str, Any]) -> list[str]:

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import statistics
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,12 +19,9 @@ import torch
 
 from bench.on_gpu.plan import ROW_LIMIT_S
 from bench.on_gpu.rows import Context
+from bench.rig import lines_of_run
 from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
-from nsa.launch import Launch
 from nsa.model import build_model
-from nsa.settings import load_settings
-from nsa.stacks import StackDumps
-from nsa.trainer import Trainer
 
 FIELD_TOK_S = 38.0
 """What the two A100 of the field report made of this model."""
@@ -101,23 +96,13 @@ def summarise(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def run_once(config: TrainConfig, device: torch.device) -> dict[str, Any]:
-    """One run of the trainer; what its heartbeats say."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        launch = Launch(run_dir=place, config=config, supervised=False, device=device.type)
-        Trainer(launch, load_settings({}), StackDumps(place, 0)).run()
-        lines = (place / "heartbeat_rank0.jsonl").read_text(encoding="utf-8").splitlines()
-    return summarise(map(json.loads, lines))
-
-
 def run(context: Context) -> None:
     """Rows `trainer`, one a variant."""
 
     def measure(variant: Mapping[str, Any]) -> dict[str, Any]:
         steps = LEFT_OUT + (3 if context.tiny else 8 if variant["sequences"] > 2 else 20)
         config = build(**variant, steps=steps, tiny=context.tiny)
-        told = run_once(config, context.device)
+        told = summarise(lines_of_run(config, context.device.type))
         speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)
         return {"params": config.params, "times_the_field": speed, **told}
 

@@ -98,13 +98,7 @@ class Lane:
         return mark
 
     def seek(self, mark: Mark) -> None:
-        """Know where a sequence begins without having read what lies before it.
-
-        Raises:
-            DataFailure: there is no such piece.
-        """
-        if mark.piece >= len(self._pieces):
-            raise DataFailure(f"{mark} is beyond the {len(self._pieces)} pieces of its lane")
+        """Know where a sequence begins without having read what lies before it."""
         self._keep(mark)
 
     def _keep(self, mark: Mark) -> None:

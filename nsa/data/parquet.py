@@ -80,16 +80,10 @@ class ParquetText:
         """Go on at marks that `marks` of the same folder, seed and lanes has given.
 
         To be called before the first sequence is asked for.
-
-        Raises:
-            DataFailure: they are no marks of this stream.
         """
-        names = ("n", "piece", "chunk", "offset", "epoch")
-        for row in marks:
-            lane, *place = row
-            if not (lane < self._lanes and len(place) == len(names)):
-                raise DataFailure(f"{list(row)} is no mark of {self._url} in {self._lanes} lanes")
-            self._sought.append((lane, Mark(**dict(zip(names, place, strict=True)))))
+        for lane, n, piece, chunk, offset, epoch in marks:
+            mark = Mark(n=n, piece=piece, chunk=chunk, offset=offset, epoch=epoch)
+            self._sought.append((lane, mark))
 
     def digest(self) -> str:
         """SHA-256 (hex) of the folder: names, sizes, and what says most about their content.

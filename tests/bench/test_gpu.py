@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from bench import gpu
-from bench.on_gpu.figures import break_even, kernel_flop, pairs
+from bench.on_gpu.figures import break_even, pairs
 from bench.on_gpu.plan import (
     GRACE_S,
     LEAST_S,
@@ -106,14 +106,6 @@ def test_counted_pairs_are_those_of_the_equations(S: int) -> None:
             wanted["own"] += sum(s // l_sel in (c, c - 1) for s in range(t + 1))
             wanted["gathered"] += (n_sel - 2) * l_sel
     assert pairs(S, l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w) == wanted
-
-
-def test_work_is_counted_as_the_form_of_the_selected_branch_computes_it() -> None:
-    counted = {"compressed": 1, "own": 10, "gathered": 100, "window": 1000, "dense": 10_000}
-    bits, gathered = (kernel_flop(counted, 3, 5, bits=form) for form in (True, False))
-    assert bits["band_forward"] == 2 * 5 * 3 * 2 * 11_001
-    assert gathered["band_dkdv"] == 2 * 5 * 3 * 4 * 1011
-    assert (bits["gathered_backward"], gathered["gathered_backward"]) == (0, 2 * 5 * 3 * 5 * 100)
 
 
 BREAKS_DOWN_AT_B = """
@@ -248,15 +240,6 @@ def test_the_report_tells_what_was_measured_what_failed_and_what_was_left_out() 
     assert report([], []).endswith("Nothing was compared.")
 
 
-def test_a_stage_that_there_is_not_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        gpu.main(["--device", "cpu", "--out", str(tmp_path), "--only", "speed"])
-    assert ended.value.code == 2  # 1 would say that a comparison did not hold
-    assert "no stage speed; there are machine, compiling" in capsys.readouterr().err
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_nothing_is_claimed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -324,29 +307,6 @@ def test_a_wrong_backend_is_found_and_fails_the_command(
     rows = stage("correctness")
     assert exit_code(rows, comparisons(CPU)) == 1
     assert not any(row["right"] for row in rows if row.get("against"))
-
-
-@needs_triton
-def test_a_kernel_that_does_not_fit_takes_no_other_comparison_with_it(
-    stage: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from triton.runtime.errors import OutOfResources
-
-    from nsa.attention.gpu import trial
-
-    right = trial.attend
-
-    def large_ones_fail(backend: str, tensors: Any, **options: Any) -> Any:
-        if backend == "torch" and tensors[0].shape[1] == 150:
-            raise OutOfResources(300_000, 232_448, "shared memory")
-        return right(backend, tensors, **options)
-
-    monkeypatch.setattr(trial, "attend", large_ones_fail)
-    rows = {row["name"]: row for row in stage("correctness")}
-    failed = [name for name, row in rows.items() if "error" in row]
-    assert failed == ["reference B=2 S=150 H=6 G=2", "itself B=2 S=150 H=6 G=2"]
-    assert rows[failed[0]]["error"].startswith("OutOfResources: out of resource: shared memory")
-    assert all(row["right"] is (name not in failed) for name, row in rows.items())
 
 
 @needs_triton

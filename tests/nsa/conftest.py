@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,30 +86,39 @@ def tiny() -> dict[str, Any]:
 
 @pytest.fixture
 def make_order(tmp_path: Path, tiny: dict[str, Any]) -> Callable[..., Path]:
+    """Write an order below the test's own folder."""
+    return partial(write_order, tmp_path, tiny=tiny)
+
+
+def write_order(
+    base: Path,
+    name: str = "run",
+    *,
+    tiny: dict[str, Any] = TINY,
+    go: bool = True,
+    train: Any = None,
+    **order: Any,
+) -> Path:
     """Write an order; `train` holds changed top-level keys, the rest are keys of the order."""
-
-    def make(name: str = "run", *, go: bool = True, train: Any = None, **order: Any) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        mapping = {**tiny, **(train or {})}
-        whole = {
-            "v": 1,
-            "steps": mapping["steps"],
-            "world_size": 1,
-            "profile": "cpu",
-            "resume_from": None,
-            "train": mapping,
-            "heartbeat": {"alive_every_s": 5},
-            "checkpoint": None,
-            "fault": None,
-            **order,
-        }
-        (folder / "order.json").write_text(json.dumps(whole))
-        if go:
-            (folder / ".GO").touch()
-        return folder / "order.json"
-
-    return make
+    folder = base / name
+    folder.mkdir()
+    mapping = {**tiny, **(train or {})}
+    whole = {
+        "v": 1,
+        "steps": mapping["steps"],
+        "world_size": 1,
+        "profile": "cpu",
+        "resume_from": None,
+        "train": mapping,
+        "heartbeat": {"alive_every_s": 5},
+        "checkpoint": None,
+        "fault": None,
+        **order,
+    }
+    (folder / "order.json").write_text(json.dumps(whole))
+    if go:
+        (folder / ".GO").touch()
+    return folder / "order.json"
 
 
 @pytest.fixture
@@ -213,7 +223,7 @@ def wait_for(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def helpers() -> Any:
     """The functions of this file for test modules, which cannot import it."""
     return sys.modules[__name__]

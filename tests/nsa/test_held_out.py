@@ -16,7 +16,7 @@ from nsa.data.local_text import LocalText
 from nsa.data.make_parquet import write_parquet_folder
 from nsa.data.source import Source
 
-LANES = (1, 2, 3, 8, 16, 32, 200)
+LANES = (1, 3, 16)
 LENGTH = 64
 
 

@@ -20,17 +20,17 @@ ENGINE = {"fused_adamw": False, "compile": False, "keep_checkpoints": 0, "profil
 STEPS = 4
 
 
-@pytest.fixture
-def left(
-    make_order: Any, tiny: dict[str, Any], helpers: Any, monkeypatch: pytest.MonkeyPatch
-) -> Path:
+@pytest.fixture(scope="module")
+def left(helpers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run directory with everything that can be asked for."""
-    monkeypatch.setattr("nsa.profiling._HOT_SPOTS", 1000)  # all rows: which are hot is chance
-    attention = {**tiny["attention"], "n_sel": 4}
+    attention = {**helpers.TINY["attention"], "n_sel": 4}
     train = {"engine": ENGINE, "attention": attention, "steps": STEPS, "dtype": "bf16"}
-    order: Path = make_order(train=train, checkpoint={"every_steps": STEPS})
+    folder = tmp_path_factory.mktemp("left")
+    order: Path = helpers.write_order(folder, train=train, checkpoint={"every_steps": STEPS})
     environ = {"NSA_MEM_DUMP_EVERY": "2", "NCCL_DEBUG": "WARN", "HOME": "/not/recorded"}
-    helpers.build_trainer(order, environ).run()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("nsa.profiling._HOT_SPOTS", 1000)  # all rows: which are hot is chance
+        helpers.build_trainer(order, environ).run()
     return order.parent
 
 

@@ -13,7 +13,7 @@ from bench.needle import PATTERN, closed, load_trained, needles, retrieved
 from nsa.model import LanguageModel
 
 FILE = Path(__file__).parents[1] / "data" / "needle.pt"
-COUNT = 96
+COUNT = 32
 
 
 @pytest.fixture(scope="module")

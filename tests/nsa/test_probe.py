@@ -54,6 +54,7 @@ def test_a_kernel_that_fails_on_one_device_fails_the_check(monkeypatch: pytest.M
         check_node([CPU, CPU], load_s=0.01)
 
 
+@pytest.mark.long
 def test_the_longer_probe_is_one_json_object() -> None:
     command = [sys.executable, "-m", "nsa.probe", "--node"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

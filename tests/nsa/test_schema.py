@@ -139,7 +139,7 @@ def test_the_trainer_takes_the_environment_that_fits(env: dict[str, str]) -> Non
     [{"kind": "dense"}, *({"kind": "nsa", **phi} for phi in ({}, *PHI))],
     ids=["dense", "absent", "mean", "mlp"],
 )
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(
     sizes=st.tuples(*[st.integers(1, 6)] * 4),
     width=st.integers(1, 40),

@@ -38,8 +38,18 @@ def _losses(lines: Lines) -> list[Any]:
     return [line["loss"] for line in _of(lines, "progress")]
 
 
-def test_every_step_writes_its_three_lines_in_order(train_here: TrainHere, helpers: Any) -> None:
-    lines = train_here(train={"steps": 3})
+@pytest.fixture(scope="module")
+def plain(helpers: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of three steps as attempt 3 of an experiment's run."""
+    order: Path = helpers.write_order(
+        tmp_path_factory.mktemp("plain"), train={"steps": 3}, attempt=3
+    )
+    helpers.build_trainer(order, {"GONOGO_RUN": "run_x"}).run()
+    return order.parent
+
+
+def test_every_step_writes_its_three_lines_in_order(plain: Path, helpers: Any) -> None:
+    lines = helpers.read_lines(plain)
     steps = [(line["step"], line["msg"]) for line in helpers.told(lines) if line["step"] > 0]
     expected = [(k, msg) for k in (1, 2, 3) for msg in ("step_start", "progress", "step_end")]
     assert steps == [*expected, (3, "done")]
@@ -50,8 +60,8 @@ def test_every_step_writes_its_three_lines_in_order(train_here: TrainHere, helpe
     assert ready["seq"] < _of(lines, "step_start")[0]["seq"]
 
 
-def test_a_step_accounts_for_its_time_and_tokens(train_here: TrainHere) -> None:
-    lines = train_here(train={"steps": 3})
+def test_a_step_accounts_for_its_time_and_tokens(plain: Path, helpers: Any) -> None:
+    lines = helpers.read_lines(plain)
     for progress, end in zip(_of(lines, "progress"), _of(lines, "step_end"), strict=True):
         assert end["tokens"] == 4 * 64
         parts = end["step_sections"]
@@ -66,42 +76,26 @@ def test_a_step_accounts_for_its_time_and_tokens(train_here: TrainHere) -> None:
 
 
 def test_the_boot_line_holds_what_was_counted_on_the_model(
-    train_here: TrainHere, tiny: dict[str, Any]
+    plain: Path, helpers: Any, tiny: dict[str, Any]
 ) -> None:
-    boot = train_here()[0]
+    boot = helpers.read_lines(plain)[0]
     assert boot["params"] == 20_408 + _head_and_embedding(tiny)
     expected = {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "seq_len": 64, "vocab": 256}
     expected |= {"dtype": "fp32", "tokens_per_step": 256, "world_size": 1, "nsa_env": {}}
     expected |= {"dataset": "synthetic", "parallel": "single", "backend": "single"}
     expected |= {"torch": str(torch.__version__), "device": "cpu", "driver": None}
-    expected |= {"run": None, "attempt": None}
+    expected |= {"run": "run_x", "attempt": 3}
     assert {key: boot[key] for key in expected} == expected
     assert len(boot["config_digest"]) == 64
     assert "git_sha" in boot
-
-
-def test_the_boot_line_says_for_which_run_and_attempt_it_was_started(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    order = make_order(attempt=3)
-    helpers.build_trainer(order, {"GONOGO_RUN": "run_x"}).run()
-    boot = helpers.read_lines(order.parent)[0]
-    assert (boot["run"], boot["attempt"]) == ("run_x", 3)
+    model = json.loads((plain / "model.json").read_text())
+    assert len(model) == 18
+    assert model == {key: boot[key] for key in model}
+    assert not (plain / "checkpoints").exists()
 
 
 def _head_and_embedding(tiny: dict[str, Any]) -> int:
     return 2 * tiny["model"]["vocab"] * tiny["model"]["dim"]
-
-
-def test_model_json_is_the_identity_of_the_boot_line(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
-    order = make_order()
-    helpers.build_trainer(order).run()
-    model = json.loads((order.parent / "model.json").read_text())
-    boot = helpers.read_lines(order.parent)[0]
-    assert len(model) == 18
-    assert model == {key: boot[key] for key in model}
 
 
 def test_the_same_seed_gives_the_same_losses_and_another_does_not(train_here: TrainHere) -> None:

@@ -27,9 +27,9 @@ def _scores(backend, p_BSHC, groups, blocks, l, d, l_sel):  # noqa: E741
         (1, 2, 1, {}),
         (7, 2, 2, {}),
         (33, 4, 2, {}),
-        (97, 4, 2, {}),
-        (90, 6, 1, {"l": 4, "d": 4, "l_sel": 4, "n_sel": 3, "w": 5}),
-        (75, 2, 1, {"l": 12, "d": 4, "l_sel": 8, "n_sel": 5, "w": 1}),
+        (60, 2, 1, {"l_sel": 8}),
+        (60, 3, 1, {"l": 4, "d": 4, "l_sel": 4, "n_sel": 3, "w": 5}),
+        (60, 2, 1, {"l": 12, "d": 4, "l_sel": 8, "n_sel": 5, "w": 1}),
     ],
 )
 @pytest.mark.parametrize("backend", ["reference", "torch"])

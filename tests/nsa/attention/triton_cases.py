@@ -16,16 +16,13 @@ import torch
 CASES = {
     "six heads a group": {"S": 100, "H": 6, "G": 1},
     "one head a group, two items": {"S": 97, "B": 2, "H": 2, "G": 2},
-    "two heads, beyond the prefix by one": {"S": 65, "H": 4, "G": 2},
     "sixteen heads, wide": {"S": 80, "H": 16, "G": 1, "D": 16},
-    "all in the prefix": {"S": 33, "H": 6, "G": 2},
     "shorter than a block": {"S": 7, "H": 2, "G": 1},
     "one token": {"S": 1, "H": 2, "G": 1},
     "no free block": {"S": 70, "H": 2, "G": 1, "n_sel": 3},
     "blocks that do not overlap": {"S": 70, "H": 2, "G": 1, "l": 4},
     "odd head width and block": {"S": 90, "H": 3, "G": 1, "D": 5, "l_sel": 12, "w": 7},
     "fp16": {"S": 100, "H": 6, "G": 1, "dtype": "float16"},
-    "logits times 30": {"S": 70, "H": 2, "G": 1, "factor": 30.0},
     "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
     "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
     "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},
@@ -174,7 +171,7 @@ def run_as_operator():
         attend, tuple(tensors), {**sizes, "want_ids": True, "backend": "triton"}, test_utils=names
     )
     grads = []
-    for backend in ("triton", "reference"):
+    for backend in ("triton", "torch"):
         out = attend(*tensors, **sizes, want_ids=False, backend=backend)[0]
         grads.append(torch.autograd.grad(out.sin().sum(), tensors))
     off = [((x - y).norm() / y.norm()).item() for x, y in zip(*grads, strict=True)]
