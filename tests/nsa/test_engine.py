@@ -15,7 +15,7 @@ import torch
 from nsa.attention import Kernels, counters, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
-from nsa.profiling import summarise
+from nsa.profiling import _label_on_gpu, _ranked_by, summarise
 
 TrainHere = Callable[..., list[dict[str, Any]]]
 ENGINE = {"fused_adamw": False, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
@@ -280,3 +280,18 @@ def test_evaluation_token_by_token_gives_what_the_batched_one_gives(
     assert asked == {"ranges_v2" if version == "1" else "ranges_v1"}
     expected = _of(batched, "eval")[0]["val_loss"]
     assert _of(sequential, "eval")[0]["val_loss"] == pytest.approx(expected, rel=1e-5)
+
+
+def test_on_a_gpu_both_files_rank_by_its_time_and_sections_are_nvtx_ranges(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = SimpleNamespace(key="gemm", count=1, cpu_time_total=9.0, self_cpu_time_total=9.0)
+    idle, busy = (SimpleNamespace(**vars(row), self_device_time_total=x) for x in (0.0, 3.0))
+    assert _ranked_by([idle]) == "self_cpu_time_total"
+    assert _ranked_by([idle, busy]) == "self_device_time_total"
+    ranges: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
+    with _label_on_gpu("forward"):
+        ranges.append("within")
+    assert ranges == ["section:forward", "within", "end"]
