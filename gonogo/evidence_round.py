@@ -91,33 +91,33 @@ def where_it_stood(
         for row in reversed(findings[: at + 1])
         if row.detector in _HANGS and row.step == halt.step
     ]
-    telling = next((round_ for round_ in rounds if any(map(is_told, round_))), rounds[0])
+    telling = next((round_ for round_ in rounds if any(map(is_described, round_))), rounds[0])
     files = by_relevance(telling, rank)
     own = (path for path in files if rank is not None and stack_rank(path) == rank)
     return next(own, next(iter(files), None))
 
 
-def is_told(path: str) -> bool:
-    """Whether `tell_round` reads a file."""
+def is_described(path: str) -> bool:
+    """Whether `describe_round` reads a file."""
     return PurePosixPath(path).name == COLLECTIVES or stack_rank(path) is not None
 
 
-def tell_round(texts: Mapping[str, str], culprit: int | None = None) -> str:
+def describe_round(texts: Mapping[str, str], culprit: int | None = None) -> str:
     """Return a round in words: the collectives, the places, then the groups of stacks.
 
     Args:
         texts: path of a file in the round → its text.
         culprit: the rank that a finding names.
     """
-    return _told(texts, culprit, whole=True)
+    return _describe(texts, culprit, whole=True)
 
 
 def summarise_round(texts: Mapping[str, str], culprit: int | None = None) -> list[str]:
-    """Return a round as `tell_round` does, each group of stacks on one line."""
-    return _told(texts, culprit, whole=False).splitlines()
+    """Return a round as `describe_round` does, each group of stacks on one line."""
+    return _describe(texts, culprit, whole=False).splitlines()
 
 
-def _told(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> str:
+def _describe(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> str:
     parts = [
         text.strip()
         for path, text in texts.items()

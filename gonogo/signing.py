@@ -87,14 +87,7 @@ def has_decisions(folder: Path) -> bool:
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
     """Save a new key; return the key of the home, which another process may have saved first."""
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = home / f".{KEY_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(key.pem())
-        place_first(temporary, home / KEY_FILE)
-    finally:
-        temporary.unlink(missing_ok=True)
+    _place(home / KEY_FILE, key.pem(), 0o600)
     kept = load_signing_key(home)
     assert kept is not None
     save_public_key(home, kept.public)
@@ -103,12 +96,17 @@ def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
 
 def save_public_key(home: Path, key: PublicKey) -> None:
     """Write `signing.pub`, unless it is there."""
-    path = home / PUBLIC_FILE
-    if path.exists():
-        return
-    temporary = home / f".{PUBLIC_FILE}.{os.getpid()}.{secrets.token_hex(4)}.tmp"
-    temporary.write_bytes(key.pem())
+    if not (home / PUBLIC_FILE).exists():
+        _place(home / PUBLIC_FILE, key.pem(), 0o644)
+
+
+def _place(path: Path, pem: bytes, mode: int) -> None:
+    """Write a file unless another process has written it first."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(pem)
         place_first(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -3,7 +3,7 @@
 A step opens where the one before ended, so evaluations and checkpoints fall into it; it opens anew
 after them where nothing of it was computed yet. Which step and section a rank stands in, and which
 lines are due, says the library itself (`gonogo.trainer.position`); the lines here are those of
-`gonogo.trainer.voice`, on simulated time.
+`gonogo.trainer.heartbeat_writer`, on simulated time.
 """
 
 from collections.abc import Iterator, Mapping

@@ -10,7 +10,7 @@ from typing import Any
 
 from gonogo.cli.client import Client
 from gonogo.contract.errors import GonogoError
-from gonogo.evidence_round import is_told, summarise_round
+from gonogo.evidence_round import is_described, summarise_round
 from gonogo.rundir import RunDir
 
 MAX_FILES = 130
@@ -26,7 +26,7 @@ def describe_directory(directory: Path, findings: Iterable[dict[str, Any]]) -> l
         return []
     texts = {}
     try:
-        told = sorted(path for path in rounds[-1].iterdir() if is_told(path.name))
+        told = sorted(path for path in rounds[-1].iterdir() if is_described(path.name))
     except OSError:
         return []
     for path in told[:MAX_FILES]:
@@ -45,7 +45,9 @@ def describe_run(client: Client, run: str) -> list[str]:
     findings = list(client.pages(f"/runs/{run}/findings"))
     halt = next((row for row in findings if row["severity"] == "halt"), None)
     texts = {}
-    for path in [path for path in (halt or {}).get("evidence", ()) if is_told(path)][:MAX_FILES]:
+    for path in [path for path in (halt or {}).get("evidence", ()) if is_described(path)][
+        :MAX_FILES
+    ]:
         try:
             answer = client.call("GET", f"/runs/{run}/artifacts/{path}")
         except GonogoError:

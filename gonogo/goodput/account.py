@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gonogo.contract.goodput import Part
-from gonogo.goodput.lines import STEP, Told
+from gonogo.goodput.rank_account import STEP, RankAccount
 
 Seconds = dict[Part, float]
 SLACK_S = 0.001
@@ -36,12 +36,12 @@ class RunTimes:
     """Of each later attempt of its phase: the step after which it resumed; 0: from the start."""
 
 
-def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
+def account_run(times: RunTimes, account: RankAccount | None, now: float) -> Seconds:
     """Return a run's seconds by part; their sum is its wall time.
 
     Args:
         times: its lifecycle.
-        told: account of one of its ranks; None: no lines.
+        account: account of one of its ranks; None: no lines.
         now: Unix seconds; the end of a running run.
     """
     seconds = dict.fromkeys(Part, 0.0)
@@ -51,76 +51,76 @@ def account_run(times: RunTimes, told: Told | None, now: float) -> Seconds:
     seconds[Part.QUEUE] = _within(placed - times.opened_at, wall_s)
     held_s = wall_s - seconds[Part.QUEUE]
     start = Part.RESTART if times.again else Part.START
-    if told is None or told.first_ts is None:
+    if account is None or account.first_ts is None:
         found_s = held_s if times.found_at is None else times.found_at - placed
         seconds[start] = _within(found_s, held_s)
         seconds[Part.HALT] = held_s - seconds[start]
         return seconds
-    if told.total_s > held_s + SLACK_S:
+    if account.total_s > held_s + SLACK_S:
         seconds[Part.UNKNOWN] = held_s
         return seconds
-    spare_s = max(0.0, held_s - told.total_s)
-    before_s = _within(told.first_ts - placed, spare_s)
+    spare_s = max(0.0, held_s - account.total_s)
+    before_s = _within(account.first_ts - placed, spare_s)
     seconds[start] += before_s
-    for part, value in told.seconds.items():
+    for part, value in account.seconds.items():
         seconds[start if part is Part.START else part] += value
-    _add(seconds, _steps(times, told))
-    _add(seconds, _tail(times, told, start, spare_s - before_s))
+    _add(seconds, _steps(times, account))
+    _add(seconds, _tail(times, account, start, spare_s - before_s))
     return seconds
 
 
-def _steps(times: RunTimes, told: Told) -> Seconds:
+def _steps(times: RunTimes, account: RankAccount) -> Seconds:
     """Split the time of the steps by whether their work was kept."""
-    kept_step = _kept_step(times, told)
+    kept_step = _kept_step(times, account)
     if kept_step is None:
-        return {Part.PRODUCTIVE: told.step_s}
-    low_s, high_s = _time_of(told, kept_step)
+        return {Part.PRODUCTIVE: account.step_s}
+    low_s, high_s = _time_of(account, kept_step)
     return {
         Part.PRESERVED: low_s,
         Part.UNKNOWN: high_s - low_s,
-        Part.REPEATED: told.step_s - high_s,
+        Part.REPEATED: account.step_s - high_s,
     }
 
 
-def _kept_step(times: RunTimes, told: Told) -> int | None:
+def _kept_step(times: RunTimes, account: RankAccount) -> int | None:
     """Return the last step whose work was kept; None: all of them."""
     if times.resumed_steps:
         return min(times.resumed_steps)
     if times.ended_at is None or times.completed:
         return None
-    return told.marks[-1].step if told.marks else 0
+    return account.marks[-1].step if account.marks else 0
 
 
-def _time_of(told: Told, step: int) -> tuple[float, float]:
+def _time_of(account: RankAccount, step: int) -> tuple[float, float]:
     """Return the least and the most seconds that the steps up to one may have taken."""
-    base = told.base_step or 0
+    base = account.base_step or 0
     if step <= base:
         return 0.0, 0.0
-    if step >= told.step:
-        return told.step_s, told.step_s
-    known = [(base, 0.0), *((mark.step, mark.step_s) for mark in told.marks)]
+    if step >= account.step:
+        return account.step_s, account.step_s
+    known = [(base, 0.0), *((mark.step, mark.step_s) for mark in account.marks)]
     low_s = max(value for at, value in known if at <= step)
-    high_s = min((value for at, value in known if at >= step), default=told.step_s)
+    high_s = min((value for at, value in known if at >= step), default=account.step_s)
     return low_s, max(low_s, high_s)
 
 
-def _tail(times: RunTimes, told: Told, start: Part, after_s: float) -> Seconds:
+def _tail(times: RunTimes, account: RankAccount, start: Part, after_s: float) -> Seconds:
     """Split the part that no line closed, and the time after the last line."""
-    all_s = told.pending_s + after_s
-    prepares = told.part in (Part.START, Part.RESTART)
+    all_s = account.pending_s + after_s
+    prepares = account.part in (Part.START, Part.RESTART)
     if times.ended_at is None:
         if prepares:
             return {start: all_s}
-        if told.part is STEP:
+        if account.part is STEP:
             return {Part.UNKNOWN: all_s}
-        return {told.part: told.pending_s, Part.UNKNOWN: after_s}
+        return {account.part: account.pending_s, Part.UNKNOWN: after_s}
     if times.found_at is not None:
-        stall_s = _within(times.found_at - told.moved_ts, all_s)
+        stall_s = _within(times.found_at - account.moved_ts, all_s)
         return {Part.STALL: stall_s, Part.HALT: all_s - stall_s}
     if times.unseen_end:
         return {Part.UNKNOWN: all_s}
     if prepares:
-        return {start: told.pending_s, Part.HALT: after_s}
+        return {start: account.pending_s, Part.HALT: after_s}
     return {Part.HALT: all_s}
 
 

@@ -1,4 +1,4 @@
-"""Which functions of which modules are wrapped? One function for each module that is observed.
+"""Wrap functions of torch and of trackers: one function for each module that is observed.
 
 `install` is called when a module has been imported. A wrapper calls the original with its own
 arguments, returns its result and raises its errors. What it reports is guarded by `Training`.

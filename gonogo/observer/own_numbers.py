@@ -1,4 +1,4 @@
-"""The numbers that a program gives its trackers, until the voice writes them as `metrics` lines."""
+"""Keep the numbers that a program logs until they are written as `metrics` lines."""
 
 import sys
 from numbers import Real
@@ -13,7 +13,7 @@ _DEEPEST = 8
 
 
 class OwnNumbers:
-    """Numbers by step and name; used by the program's threads and by the voice's."""
+    """Numbers by step and name; used by the program's threads and by the writer's."""
 
     def __init__(self) -> None:
         self._lock = Lock()

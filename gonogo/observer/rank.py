@@ -1,4 +1,4 @@
-"""Which rank does this process write for, and what does it say at its beginning and its end?
+"""Find the rank that this process writes for, and write its first and its last lines.
 
 The heartbeat file is opened when the process shows that it trains: it joins a process group, or it
 has made an optimizer and reads a `DataLoader` or computes a backward pass. Launchers, loader
@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gonogo.observer.batched_writer import BatchedWriter
 from gonogo.observer.scalars import Sum
 from gonogo.observer.settings import (
     Settings,
@@ -22,13 +23,12 @@ from gonogo.observer.settings import (
     load_settings,
     mark,
 )
-from gonogo.observer.voice import BatchedVoice
 from gonogo.trainer import ranks
+from gonogo.trainer.heartbeat_writer import writes_already
 from gonogo.trainer.identity import count_environment, count_model, digest_files
 from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, READ, Taken
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
-from gonogo.trainer.voice import is_speaking
 
 _TEXT_CHARS = 2000
 _LEAVE_S = 1.0
@@ -51,34 +51,34 @@ class ObservedRank:
 
     Args:
         run: the run directory.
-        voice: writes the lines.
+        writer: writes the lines.
         settings: of the environment.
         rank: number of this rank.
     """
 
-    def __init__(self, run: RunDir, voice: BatchedVoice, settings: Settings, rank: int) -> None:
-        self._run, self._voice, self._settings, self.rank = run, voice, settings, rank
-        self._told: tuple[int, dict[str, Any]] | None = None
+    def __init__(self, run: RunDir, writer: BatchedWriter, settings: Settings, rank: int) -> None:
+        self._run, self._writer, self._settings, self.rank = run, writer, settings, rank
+        self._reported: tuple[int, dict[str, Any]] | None = None
         """The step and the identity of the last boot line."""
         self._thread: int | None = None
         """The thread that trains."""
         atexit.register(self.close)
-        voice.start()
+        writer.start()
 
     @property
     def is_ours(self) -> bool:
         """Whether this process may write: not as a forked child."""
-        return self._voice.is_ours
+        return self._writer.is_ours
 
     @property
     def section(self) -> str | None:
         """The section that the rank is in."""
-        return self._voice.position.section
+        return self._writer.position.section
 
     @property
     def logged_step(self) -> int:
         """The step of what is logged now: the open one, if it has computed anything."""
-        return self._voice.logged_step()
+        return self._writer.logged_step()
 
     @property
     def may_log(self) -> bool:
@@ -87,8 +87,8 @@ class ObservedRank:
 
     def enter(self, section: str | None) -> None:
         """Move to a section; before the first step the rank stays in `boot`, unless it pauses."""
-        if self._told is not None or section == "data":
-            self._voice.enter(section)
+        if self._reported is not None or section == "data":
+            self._writer.enter(section)
 
     def boot(self, optimizer: Any, after: int) -> None:
         """Report what runs; again before the first step, if it has changed since.
@@ -108,57 +108,57 @@ class ObservedRank:
             "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
             **(digest_files(self._run.order) or _script_digest()),
         }
-        if self._told == (after, identity):
+        if self._reported == (after, identity):
             return
-        again, self._told = self._told is not None, (after, identity)
-        if again or after != self._voice.position.ended:
-            self._voice.go_on_after(after)
+        again, self._reported = self._reported is not None, (after, identity)
+        if again or after != self._writer.position.ended:
+            self._writer.go_on_after(after)
         whose = {"run": self._settings.run or self._run.order.get("run")}
         if self._run.order:
             whose["attempt"] = self._run.order.get("attempt", 1)
-        self._voice.say("boot", step=after, **whose, **identity)
+        self._writer.write("boot", step=after, **whose, **identity)
         steps = self._run.steps
-        self._voice.begin(opens=steps is None or after < steps)
+        self._writer.begin(opens=steps is None or after < steps)
 
     def note_step(self, numbers: dict[str, Sum | float | None]) -> int:
         """Note that a step has ended; return how many of the next ones need only be counted."""
-        return self._voice.note_step(numbers, self._run.steps)
+        return self._writer.note_step(numbers, self._run.steps)
 
     def count_step(self, loss: float) -> bool:
         """Count that a step has ended; return whether the next ones are to be noted."""
-        return self._voice.count_step(loss)
+        return self._writer.count_step(loss)
 
     def give_up(self, error: BaseException) -> None:
         """Say that nothing more is observed, and leave the rank to what the program prints."""
         atexit.unregister(self.close)
-        self._voice.write_noted(wait=True)
-        self._voice.say("unobserved", **_described(error))
-        self._voice.close()
+        self._writer.write_noted(wait=True)
+        self._writer.write("unobserved", **_described(error))
+        self._writer.close()
         for name in (ATTACHED, OBSERVED, OBSERVABLE):
             (self._run.path / name).unlink(missing_ok=True)
 
     def leave(self, code: int) -> None:
         """Write what was noted before the process ends at once, unless a disk hangs."""
-        if not self._voice.is_free(_LEAVE_S):
+        if not self._writer.is_free(_LEAVE_S):
             return
         if code == 0:
             self.close()
         else:
-            self._voice.write_noted(wait=True)
-            self._voice.close()
+            self._writer.write_noted(wait=True)
+            self._writer.close()
 
     def close(self) -> None:
-        """Say how the process ended, as far as Python knows."""
+        """Write how the process ended, as far as Python knows."""
         atexit.unregister(self.close)
         if not self.is_ours:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self._voice.write_noted(wait=True)
+        self._writer.write_noted(wait=True)
         if isinstance(error, BaseException):
-            self._voice.say("error", **_described(error))
-        elif self._told is not None:
-            self._voice.say("done", step=self._voice.position.ended)
-        self._voice.close()
+            self._writer.write("error", **_described(error))
+        elif self._reported is not None:
+            self._writer.write("done", step=self._writer.position.ended)
+        self._writer.close()
 
 
 def is_in_group() -> bool:
@@ -184,16 +184,16 @@ def open_rank() -> ObservedRank | None:
         rank = int(group.get_rank())
     else:
         rank = launcher_rank() if settings.rank is None else settings.rank
-    if is_speaking(run, rank):
+    if writes_already(run, rank):
         return None
     mark()
     for name in (OBSERVED, READ, ATTACHED):
         (run.path / name).touch()
     try:
-        voice = BatchedVoice(run, rank)
+        writer = BatchedWriter(run, rank)
     except Taken:
         return None
-    return ObservedRank(run, voice, settings, rank)
+    return ObservedRank(run, writer, settings, rank)
 
 
 def _script_digest() -> dict[str, str]:

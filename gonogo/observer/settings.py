@@ -1,4 +1,4 @@
-"""What does the environment say of the observed process? It is read and marked here alone."""
+"""Read and mark the environment of the observed process; nothing else does."""
 
 import os
 

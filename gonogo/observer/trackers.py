@@ -1,4 +1,4 @@
-"""What a program logs: scalars of TensorBoard, wandb, MLflow and trackio, and the calls' time.
+"""Note what a program logs to TensorBoard, wandb, MLflow or trackio, and how long that takes.
 
 A scalar becomes the metric `user/<name>` of the step that is open. If the open step has computed
 nothing yet, the scalar belongs to the step that ended last; before the first step to step 0. A

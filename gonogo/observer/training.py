@@ -8,8 +8,7 @@ gradient scaler skips is a step with `skipped`. If the primary optimizer stops a
 sum of the roots of the backward passes of the step: with gradient accumulation, each root is a part
 of the mean.
 
-Most steps that take a few milliseconds are only counted (`gonogo.observer.voice`): nothing but
-their losses is read.
+Most steps that take a few milliseconds are only counted (`batched_writer`), and their losses read.
 
 Every call from torch is guarded: the first error ends the observation, and not the program.
 """

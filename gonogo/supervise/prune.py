@@ -9,12 +9,15 @@ followed, and the run's keeper lock is held meanwhile.
 import json
 import os
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.ids import Kind, is_id
@@ -33,6 +36,7 @@ from gonogo.rundir import (
 from gonogo.supervise.keeper.living import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 
+_M = TypeVar("_M", bound=BaseModel)
 DAY_S = 86_400.0
 _STAYS = frozenset({PRUNED_NAME, SHIPPED_NAME, ".keeper.lock"})
 
@@ -159,8 +163,7 @@ def _kept(facts: Sequence[RunFacts], policy: Policy, now: float) -> dict[str, st
     ends: dict[str, float] = {}
     for row in facts:
         if not _is_gone(row):
-            known = row.ended_at is not None and isfinite(row.ended_at)
-            ended = row.ended_at if known and row.ended_at is not None else inf
+            ended = inf if row.ended_at is None or not isfinite(row.ended_at) else row.ended_at
             ends[row.experiment] = max(ended, ends.get(row.experiment, ended))
     recent = f"its experiment ended within {policy.keep_days:g} days"
     found = {name: recent for name, at in ends.items() if not now - at >= policy.keep_days * DAY_S}
@@ -252,7 +255,7 @@ def _remove(path: Path) -> None:
 
 def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]) -> RunFacts:
     run_dir, run = RunDir(path), path.name
-    order, ended = _order(run_dir), _exit(run_dir)
+    order, ended = _record(run_dir.order, Order), _record(run_dir.exit, ExitRecord)
     pruned = load_pruned(path)
     known = _known(path)
     return RunFacts(
@@ -294,16 +297,9 @@ def _what(said: object) -> What:
     return What.CHECKPOINTS if said == What.CHECKPOINTS else What.ALL
 
 
-def _order(run_dir: RunDir) -> Order | None:
+def _record(path: Path, model: type[_M]) -> _M | None:
     try:
-        return load_record(run_dir.order, Order)
-    except (OSError, Corrupt):
-        return None
-
-
-def _exit(run_dir: RunDir) -> ExitRecord | None:
-    try:
-        return load_record(run_dir.exit, ExitRecord)
+        return load_record(path, model)
     except (OSError, Corrupt):
         return None
 
@@ -324,19 +320,15 @@ def _decided(decisions: Path) -> set[str]:
 
 def _size(path: Path) -> int:
     """Return what a folder's files take on the disk, without those that stay."""
-    return sum(_sizes(path))
-
-
-def _sizes(path: Path) -> Iterator[int]:
+    size = 0
     for folder, _, names in os.walk(path):
         for name in names:
             if name in _STAYS and Path(folder) == path:
                 continue
-            try:
+            with suppress(OSError):
                 found = (Path(folder) / name).lstat()
-            except OSError:
-                continue
-            yield min(found.st_size, found.st_blocks * 512) if found.st_blocks else found.st_size
+                size += min(found.st_size, found.st_blocks * 512 or found.st_size)
+    return size
 
 
 def _load_json(path: Path) -> dict[str, Any]:

@@ -8,12 +8,12 @@ from typing import Any
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter, end_observation, writes_already
 from gonogo.trainer.identity import count_environment, digest_config, digest_files
 from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 from gonogo.trainer.supervised import SupervisedBeat
-from gonogo.trainer.voice import Voice, end_observation, is_speaking
 
 
 def attach(
@@ -72,20 +72,20 @@ def open_beat(
         return Beat(rank, world_size)
     run = load_run_dir(folder)
     end_observation(run, rank)
-    if is_speaking(run, rank):
+    if writes_already(run, rank):
         _say(f"this process is attached to {run.path} already")
         return Beat(rank, world_size)
     if run.order.get("patterns"):
         _mark(run, ATTACHED)  # the reader of the output stops writing
     try:
-        voice = Voice(run, rank)
+        writer = HeartbeatWriter(run, rank)
     except Taken:
         _mark(run, SILENCED)
         _say(f"another process writes {run.heartbeat(rank).name}; this one says nothing")
         return Beat(rank, world_size)
     attempt = run.order.get("attempt", 1) if run.order else None
     return SupervisedBeat(
-        voice,
+        writer,
         rank=rank,
         world_size=world_size,
         whose={"run": settings.run or run.order.get("run"), "attempt": attempt},

@@ -64,7 +64,7 @@ class CallbackBeat(Ordered):
             self.beat = open_beat(None, config, identity)
 
     @property
-    def speaks(self) -> bool:
+    def writes(self) -> bool:
         """Whether anything is written."""
         return isinstance(self.beat, SupervisedBeat)
 
@@ -96,7 +96,7 @@ class CallbackBeat(Ordered):
         if isinstance(self.beat, SupervisedBeat) and self.beat.is_elsewhere(step):
             self.beat.__exit__(None, None, None)
             self.beat = Beat()
-        if not self.speaks:
+        if not self.writes:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
             )

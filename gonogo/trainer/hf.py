@@ -27,7 +27,7 @@ _OF_SPEED = frozenset(
     )
 )
 """Results of an evaluation that do not measure the model."""
-_UNTOLD = (
+_LOSS_UNKNOWN = (
     "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
     " compute_loss_func, a compute_loss of its own), which is known where it is logged alone: with"
     " logging_steps=1 every step tells it, else the verdict is INCONCLUSIVE"
@@ -45,13 +45,13 @@ class GonogoCallback(Ordered, TrainerCallback):
     def __init__(
         self, config: Mapping[str, Any] | None = None, identity: Mapping[str, Any] | None = None
     ) -> None:
-        self._told = CallbackBeat(config, identity)
+        self._beat = CallbackBeat(config, identity)
         self._step = _StepSoFar()
         self._computing = False
         """Whether a forward pass now belongs to the training."""
         self._ending: dict[str, Any] | None = None
         """Numbers of a step that has ended and waits for the Trainer's log."""
-        self._untold = False
+        self._warned = False
         """Whether a step ended without a known loss."""
         self._hooks: list[Any] = []
         self._filters: bool | None = None
@@ -62,7 +62,7 @@ class GonogoCallback(Ordered, TrainerCallback):
     ) -> None:
         """Boot, and wait for `.GO`."""
         model = kwargs["model"]
-        self._told.begin(
+        self._beat.begin(
             model,
             rank=args.process_index,
             world_size=args.world_size,
@@ -72,12 +72,12 @@ class GonogoCallback(Ordered, TrainerCallback):
         self._unhook()  # it may begin again with smaller batches
         self._step, self._ending, self._computing = _StepSoFar(), None, False
         self._let_filter(args)
-        if self._told.speaks:
+        if self._beat.writes:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
                 model.register_forward_hook(_untraced(self._after_forward), with_kwargs=True),
             ]
-            self._told.beat.enter("data")
+            self._beat.beat.enter("data")
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -86,9 +86,9 @@ class GonogoCallback(Ordered, TrainerCallback):
         self._end_step(args, control, {})
         self._step, self._computing = _StepSoFar(), True
         self._let_filter(args)
-        if self._told.speaks:
+        if self._beat.writes:
             self._filters, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
-        self._told.beat.enter("forward")
+        self._beat.beat.enter("forward")
 
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -96,19 +96,19 @@ class GonogoCallback(Ordered, TrainerCallback):
         """The optimizer is about to step."""
         self._computing = False
         self._let_filter(args)
-        self._told.beat.enter("optimizer")
+        self._beat.beat.enter("optimizer")
         self._step.lr = largest_rate(kwargs["optimizer"])
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
         """End the step, now or with what the Trainer is about to log."""
-        if not self._told.speaks:
+        if not self._beat.writes:
             return control
         skipped = getattr(kwargs.get("optimizer"), "step_was_skipped", False)
         self._ending = {"lr": self._step.lr} | ({"skipped": True} if skipped else {})
         if control.should_log:
-            self._told.beat.enter("log")
+            self._beat.beat.enter("log")
             return control
         return self._end_step(args, control, {})
 
@@ -128,7 +128,7 @@ class GonogoCallback(Ordered, TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """An evaluation goes on."""
-        self._told.beat.enter("eval")
+        self._beat.beat.enter("eval")
 
     def on_evaluate(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -138,14 +138,14 @@ class GonogoCallback(Ordered, TrainerCallback):
         loss = told.pop("loss", None)
         if loss is not None:
             own = {name: n for name, n in told.items() if name not in _OF_SPEED}
-            self._told.evaluated(loss, own)
+            self._beat.evaluated(loss, own)
         self._go_on(control)
 
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """A checkpoint was written."""
-        self._told.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
+        self._beat.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._go_on(control)
 
     def on_train_end(
@@ -154,7 +154,7 @@ class GonogoCallback(Ordered, TrainerCallback):
         """Write how it ended; after a halt exit with code 3."""
         self._unhook()
         self._end_step(args, control, {})
-        self._told.end()
+        self._beat.end()
 
     def _let_filter(self, args: TrainingArguments) -> None:
         """Restore the Trainer's filter of NaN."""
@@ -168,7 +168,7 @@ class GonogoCallback(Ordered, TrainerCallback):
 
     def _before_forward(self, module: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
         if self._computing:
-            self._told.beat.enter("forward")
+            self._beat.beat.enter("forward")
             self._step.count(kwargs.get("input_ids"))
 
     def _after_forward(
@@ -178,7 +178,7 @@ class GonogoCallback(Ordered, TrainerCallback):
             if "labels" in kwargs:
                 of_all = kwargs.get("num_items_in_batch") is not None
                 self._step.add(output, of_all=of_all)
-            self._told.beat.enter("backward")
+            self._beat.beat.enter("backward")
 
     def _end_step(
         self, args: TrainingArguments, control: TrainerControl, logs: Mapping[str, Any]
@@ -192,10 +192,10 @@ class GonogoCallback(Ordered, TrainerCallback):
         spread = args.world_size if getattr(args, "average_tokens_across_devices", False) else 1
         loss = self._step.loss(spread)
         loss = logs.get("loss") if loss is None else loss
-        if loss is None and not self._untold:
-            self._untold = True
-            print(_UNTOLD, file=sys.stderr)
-        follows = self._told.end_step(loss, self._step.tokens, **numbers)
+        if loss is None and not self._warned:
+            self._warned = True
+            print(_LOSS_UNKNOWN, file=sys.stderr)
+        follows = self._beat.end_step(loss, self._step.tokens, **numbers)
         _obey(follows, control)
         self._go_on(control)
         return control
@@ -203,11 +203,11 @@ class GonogoCallback(Ordered, TrainerCallback):
     def _go_on(self, control: TrainerControl) -> None:
         """Enter the section that follows."""
         if control.should_evaluate:
-            self._told.beat.enter("eval")
+            self._beat.beat.enter("eval")
         elif control.should_save or control.should_training_stop:
-            self._told.beat.enter("checkpoint")
+            self._beat.beat.enter("checkpoint")
         else:
-            self._told.beat.enter("data")
+            self._beat.beat.enter("data")
 
 
 class _StepSoFar:

@@ -42,7 +42,7 @@ class GonogoCallback(Ordered, Callback):
         count_tokens: Callable[[Any], int] | None = None,
         val_loss: str = "val_loss",
     ) -> None:
-        self._told = CallbackBeat(config, identity)
+        self._beat = CallbackBeat(config, identity)
         self._count_tokens = count_tokens or _count_input_ids
         self._val_loss = val_loss
         self._begun = False
@@ -53,7 +53,7 @@ class GonogoCallback(Ordered, Callback):
         self._losses: list[Any] = []
         self._tokens: int | None = None
         self._claimed: set[str] = set()
-        self._told_before: Any = None
+        self._loss_before: Any = None
         """The validation loss before an evaluation."""
 
     @property
@@ -64,7 +64,7 @@ class GonogoCallback(Ordered, Callback):
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Remember the script's own `max_steps`."""
-        if self._max_steps is None and trainer.max_steps > 0 and self._told.steps is not None:
+        if self._max_steps is None and trainer.max_steps > 0 and self._beat.steps is not None:
             self._max_steps = trainer.max_steps
 
     def on_load_checkpoint(
@@ -82,24 +82,24 @@ class GonogoCallback(Ordered, Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Boot, and wait for `.GO`."""
         self._begin(trainer, pl_module)
-        self._told.beat.enter("data")
+        self._beat.beat.enter("data")
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Begin to compute a batch."""
         self._claim(trainer)
-        self._told.beat.enter("forward")
+        self._beat.beat.enter("forward")
 
     def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
         """The backward pass begins."""
         if not pl_module.automatic_optimization:
             self._backed.append(loss.detach())
-        self._told.beat.enter("backward")
+        self._beat.beat.enter("backward")
 
     def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The optimizer is about to step."""
-        self._told.beat.enter("optimizer")
+        self._beat.beat.enter("optimizer")
 
     def on_train_batch_end(
         self,
@@ -110,70 +110,70 @@ class GonogoCallback(Ordered, Callback):
         batch_idx: int,
     ) -> None:
         """End the step, if the optimizer has stepped."""
-        if not self._told.speaks:
+        if not self._beat.writes:
             return
         self._add(outputs, batch, _parts(trainer, pl_module))
         if trainer.global_step == self._global_step:
-            self._told.beat.enter("data")
+            self._beat.beat.enter("data")
             return
         self._global_step = trainer.global_step
         losses, tokens = self._losses, self._tokens
         self._losses, self._tokens = [], None
         loss = sum(map(float, losses)) / len(losses) if losses else None
         rate = largest_rate(*trainer.optimizers)
-        follows = self._told.end_step(loss, tokens, lr=rate, **_scaled(trainer))
-        self._let_go_on(trainer, trainer.global_step - self._told.ended)
+        follows = self._beat.end_step(loss, tokens, lr=rate, **_scaled(trainer))
+        self._let_go_on(trainer, trainer.global_step - self._beat.ended)
         if follows.save:
             self._save(trainer)
         if follows.halt:
-            self._told.end()  # ends the process
+            self._beat.end()  # ends the process
         trainer.should_stop = trainer.should_stop or follows.stop
-        self._told.beat.enter("checkpoint" if follows.stop else "data")
+        self._beat.beat.enter("checkpoint" if follows.stop else "data")
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """An evaluation begins."""
         self._claim(trainer)
-        self._told_before = trainer.callback_metrics.get(self._val_loss)
-        self._told.beat.enter("eval")
+        self._loss_before = trainer.callback_metrics.get(self._val_loss)
+        self._beat.beat.enter("eval")
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report an evaluation that logged a loss."""
         loss = trainer.callback_metrics.get(self._val_loss)
-        if loss is not None and loss is not self._told_before and not trainer.sanity_checking:
+        if loss is not None and loss is not self._loss_before and not trainer.sanity_checking:
             told = trainer.callback_metrics.items()
             own = {name: n for name, n in told if name.startswith("val") and n is not loss}
-            self._told.evaluated(loss, own)
-        self._told.beat.enter("data")
+            self._beat.evaluated(loss, own)
+        self._beat.beat.enter("data")
 
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """A checkpoint is about to be written."""
-        if self._told.speaks:
-            checkpoint[_STEP] = self._told.ended
-        self._told.beat.enter("checkpoint")
+        if self._beat.writes:
+            checkpoint[_STEP] = self._beat.ended
+        self._beat.beat.enter("checkpoint")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """The last checkpoint may follow."""
-        self._told.beat.enter("checkpoint")
+        self._beat.beat.enter("checkpoint")
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write `done`."""
         self._claim(trainer)
-        self._told.end()
+        self._beat.end()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
         """Write the error."""
-        self._told.end(exception)
+        self._beat.end(exception)
 
     def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._begun:
             return
         self._begun, self._global_step = True, trainer.global_step
         self._claimed = _written(trainer)
-        self._told.begin(
+        self._beat.begin(
             pl_module if trainer.model is None else trainer.model,  # the wrapper knows of shards
             rank=trainer.global_rank,
             world_size=trainer.world_size,
@@ -200,17 +200,17 @@ class GonogoCallback(Ordered, Callback):
 
     def _save(self, trainer: Trainer) -> None:
         """Save into the run directory, on every rank together."""
-        folder = self._told.save_path()
+        folder = self._beat.save_path()
         if folder is not None:
-            self._told.beat.enter("checkpoint")
+            self._beat.beat.enter("checkpoint")
             trainer.save_checkpoint(folder / CHECKPOINT)
-            self._told.saved(folder)
+            self._beat.saved(folder)
 
     def _claim(self, trainer: Trainer) -> None:
         """Report the checkpoints of ModelCheckpoint since the last call."""
         for path in sorted(_written(trainer) - self._claimed):
             self._claimed.add(path)
-            self._told.beat.checkpoint(path)
+            self._beat.beat.checkpoint(path)
 
 
 def _parts(trainer: Trainer, module: LightningModule) -> int:

@@ -21,10 +21,10 @@ from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.checkpoints import Saving, save_manifest
 from gonogo.trainer.encoding import plain, sort_out
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.identity import count_model, count_torch, model_device
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import HALTED_CODE, await_go
-from gonogo.trainer.voice import Voice
 
 _TEXT_LIMIT = 2000
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class SupervisedBeat(Beat):
     """The beat that writes.
 
     Args:
-        voice: writes the lines.
+        writer: writes the lines.
         rank: number of this rank.
         world_size: number of ranks.
         whose: run and attempt, for the boot line.
@@ -57,7 +57,7 @@ class SupervisedBeat(Beat):
 
     def __init__(
         self,
-        voice: Voice,
+        writer: HeartbeatWriter,
         *,
         rank: int,
         world_size: int,
@@ -66,12 +66,12 @@ class SupervisedBeat(Beat):
         agree: Callable[[bool], bool] | None,
     ) -> None:
         super().__init__(rank, world_size)
-        run_dir = voice.run_dir
+        run_dir = writer.run_dir
         self.run_dir, self.order, self.steps = run_dir.path, run_dir.order, run_dir.steps
         self.resume_from, self.resume_step = run_dir.resume_from, run_dir.resumed_step
         self.last_step = run_dir.steps
         """The last step of the order or of the loop."""
-        self._voice, self._run, self._whose = voice, run_dir, whose
+        self._writer, self._run, self._whose = writer, run_dir, whose
         self._identity = dict(identity)
         self._agree, self._device = agree, None
         self._booted = self._halted = False
@@ -81,8 +81,8 @@ class SupervisedBeat(Beat):
         self._saving = Saving(run_dir, ended=self.ended)
         self._thread = threading.get_ident()
         atexit.register(self._at_exit)
-        voice.start()
-        if voice.is_ours:
+        writer.start()
+        if writer.is_ours:
             _let_children_be_ended()
 
     def __exit__(
@@ -92,14 +92,14 @@ class SupervisedBeat(Beat):
         traceback: TracebackType | None,
     ) -> None:
         """Write how it ended."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return
         left = isinstance(error, SystemExit) and error.code in (None, 0)
         halted = self._halted and (left or error is None or _is_exit(error, HALTED_CODE))
         if error is not None and not left and not halted:
             self._say_error(error)
         elif not halted:
-            self._voice.say("done", step=self.ended)
+            self._writer.write("done", step=self.ended)
         elif error is None and not self._is_alone():
             with self.waiting():
                 self._any(False)  # wait until no rank is saving any more
@@ -112,7 +112,7 @@ class SupervisedBeat(Beat):
 
     def model(self, model: Any, **identity: Any) -> None:
         """Count a model, write `boot`, and wait for `.GO`."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return
         self._device = model_device(model)
         self._identity = {**count_torch(), **self._identity, **count_model(model), **identity}
@@ -124,8 +124,8 @@ class SupervisedBeat(Beat):
         Raises:
             SystemExit: 3, halted before the first step; 4, no `.GO` within two minutes.
         """
-        voice = self._voice
-        voice.say("boot", step=self.ended, **self._whose, **self._identity)
+        writer = self._writer
+        writer.write("boot", step=self.ended, **self._whose, **self._identity)
         if self._booted:
             return
         self._booted = True
@@ -135,12 +135,12 @@ class SupervisedBeat(Beat):
 
     def _open(self) -> None:
         """Begin the next step, unless the last one has ended."""
-        self._voice.begin(opens=self.last_step is None or self.ended < self.last_step)
+        self._writer.begin(opens=self.last_step is None or self.ended < self.last_step)
 
     @property
     def ended(self) -> int:
         """The last step that has ended."""
-        return self._voice.position.ended
+        return self._writer.position.ended
 
     def is_elsewhere(self, step: int) -> bool:
         """Whether steps have ended, and the last of them is not this one."""
@@ -155,10 +155,10 @@ class SupervisedBeat(Beat):
     def resumed(self, step: SupportsInt) -> None:
         """Number the steps from here on; the open step begins anew."""
         step = int(step)
-        if not self._voice.is_ours or step == self.ended or self.ended != self._began_after:
+        if not self._writer.is_ours or step == self.ended or self.ended != self._began_after:
             return
         self._began_after = step
-        self._voice.go_on_after(step)
+        self._writer.go_on_after(step)
         self._saving.began_after(step)
         if self._booted:
             self.boot()
@@ -168,19 +168,19 @@ class SupervisedBeat(Beat):
         self, loss: SupportsFloat | None, *, tokens: int | None = None, **numbers: Any
     ) -> None:
         """Write progress and step_end, and step_start of the next."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return
         self._begin()
         _check_names(numbers)
         told = plain({"loss": loss, **numbers})  # outside of the lock: a tensor may wait
         self._judge(told)
         told = sort_out(told, self._own_names)
-        self._voice.end_step(told, None if tokens is None else int(tokens), self.last_step)
+        self._writer.end_step(told, None if tokens is None else int(tokens), self.last_step)
 
     @contextmanager
     def section(self, name: Section) -> Iterator[None]:
         """Name what the rank does meanwhile; evaluations and checkpoints contain no section."""
-        outer = self._voice.position.section
+        outer = self._writer.position.section
         check_section(name)
         stands: str = outer if outer is not None and outer in PAUSES else name
         self._move(stands)
@@ -198,23 +198,23 @@ class SupervisedBeat(Beat):
         self._move(name)
 
     def _move(self, name: str | None) -> None:
-        if self._voice.is_ours:
-            self._voice.enter(name)
+        if self._writer.is_ours:
+            self._writer.enter(name)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
         """Count a collective and its time; outside of any section it is section log."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             yield
             return
-        outer = self._voice.position.section
-        self._voice.count_collective()
+        outer = self._writer.position.section
+        self._writer.count_collective()
         self._move("log" if outer is None else outer)
         began = time.monotonic()
         try:
             yield
         finally:
-            self._voice.count_wait(time.monotonic() - began)
+            self._writer.count_wait(time.monotonic() - began)
             self._move(outer)
 
     def batches(self, loader: Iterable[_T]) -> Iterator[_T]:
@@ -228,8 +228,8 @@ class SupervisedBeat(Beat):
                 except StopIteration:
                     return
                 except Exception as error:
-                    if self._voice.is_ours:
-                        self._voice.say("loader_error", **_told(error))
+                    if self._writer.is_ours:
+                        self._writer.write("loader_error", **_described(error))
                     raise
             yield batch
 
@@ -239,8 +239,8 @@ class SupervisedBeat(Beat):
         The manifest needs every file to be read, which is part of section checkpoint. In a thread
         of its own it does not change the section.
         """
-        voice, folder = self._voice, Path(path)
-        if not voice.is_ours:
+        writer, folder = self._writer, Path(path)
+        if not writer.is_ours:
             return
         try:
             if self._saving.owes_manifest(folder, rank=self.rank):
@@ -248,12 +248,12 @@ class SupervisedBeat(Beat):
                 with nullcontext() if beside else self.section("checkpoint"):
                     save_manifest(folder, self.ended)
         except OSError as error:
-            voice.say("error", **_told(error))
+            writer.write("error", **_described(error))
         else:
             told = {"path": self._run.shown(folder), **self._lasted("checkpoint")}
-            voice.say("checkpoint", step=self.ended, **told)
+            writer.write("checkpoint", step=self.ended, **told)
         self._saving.saved(self.ended)
-        voice.reopen_step()
+        writer.reopen_step()
 
     def checkpoint_path(self) -> Path:
         """Return the folder for a checkpoint of the last step."""
@@ -261,31 +261,31 @@ class SupervisedBeat(Beat):
 
     def eval(self, val_loss: SupportsFloat, **numbers: Any) -> None:
         """Write the results of an evaluation."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return
         _check_names(numbers)
-        voice = self._voice
+        writer = self._writer
         told = sort_out(plain({"val_loss": val_loss, **numbers}), self._own_names)
-        voice.say("eval", step=self.ended, **told, **self._lasted("eval"))
-        voice.reopen_step()
+        writer.write("eval", step=self.ended, **told, **self._lasted("eval"))
+        writer.reopen_step()
 
     def _lasted(self, section: Section) -> dict[str, float]:
         """Return `dt`, the seconds since a section was entered; empty outside of it."""
-        place = self._voice.position
+        place = self._writer.position
         inside = place.section == section
         return {"dt": round(place.age_s(time.monotonic()), 6)} if inside else {}
 
     def should_save(self) -> bool:
         """Follow the order's cadence; a collective if it counts seconds, by rank 0's clock."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return False
         self._begin()
         return self._saving.due(self.ended, self._ask)
 
     def should_halt(self) -> bool:
         """Look for `.HALT`; a collective."""
-        voice = self._voice
-        if not voice.is_ours or self._halted:
+        writer = self._writer
+        if not writer.is_ours or self._halted:
             return self._halted
         self._begin()
         if self.steps is not None and self.ended >= self.steps:
@@ -293,7 +293,7 @@ class SupervisedBeat(Beat):
         told = self._ask(lambda: self._run.says("HALT"))
         if told:
             self._halted = True
-            voice.say("halt_seen")
+            writer.write("halt_seen")
             if not self._is_alone():
                 self.finite = not self._any(not self.finite)
         return told
@@ -335,18 +335,18 @@ class SupervisedBeat(Beat):
         if code is None:
             return
         if code == HALTED_CODE:
-            self._voice.say("halt_seen")
+            self._writer.write("halt_seen")
         self._close()
         raise SystemExit(code)
 
     def _say_error(self, error: BaseException) -> None:
         if self._raised_in is not None and self._raised_in[0] == id(error):
-            self._voice.enter(self._raised_in[1])
-        self._voice.say("error", **_told(error))
+            self._writer.enter(self._raised_in[1])
+        self._writer.write("error", **_described(error))
 
     def _at_exit(self) -> None:
         """Write the error of a script that never left its `with` block."""
-        if not self._voice.is_ours:
+        if not self._writer.is_ours:
             return
         last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
         if isinstance(last, BaseException):
@@ -354,7 +354,7 @@ class SupervisedBeat(Beat):
         self._close()
 
     def _close(self) -> None:
-        self._voice.close()
+        self._writer.close()
         atexit.unregister(self._at_exit)
 
 
@@ -387,7 +387,7 @@ def _check_names(numbers: Mapping[str, Any]) -> None:
         raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
 
 
-def _told(error: BaseException) -> dict[str, Any]:
+def _described(error: BaseException) -> dict[str, Any]:
     name = type(error).__name__
     return {"type": name, "text": str(error)[:_TEXT_LIMIT] or name}
 

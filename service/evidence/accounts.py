@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy.orm import Session
 
-from gonogo.goodput.lines import Told, tell
+from gonogo.goodput.rank_account import RankAccount, add_line
 from service.db.schema import AccountRow
 from service.evidence.heartbeats import beat_on, load_lines_after, load_ranks
 
@@ -17,7 +17,7 @@ class Fold:
     """None: no rank has said anything."""
     bytes: int
     """Up to which byte of its file it has read."""
-    told: Told | None
+    told: RankAccount | None
 
 
 def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
@@ -29,15 +29,15 @@ def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
         row: its account, if one was taken.
     """
     if row is not None and row.rank is not None:
-        rank, upto, told = row.rank, row.bytes, Told.model_validate(row.told)
+        rank, upto, told = row.rank, row.bytes, RankAccount.model_validate(row.told)
     else:
         lowest = next(iter(load_ranks(session, run)), None)
         if lowest is None:
             return Fold(rank=None, bytes=0, told=None)
-        rank, upto, told = lowest, 0, Told()
+        rank, upto, told = lowest, 0, RankAccount()
     if row is None or not row.closed:
         for text, end in load_lines_after(session, run, rank, upto):
             upto, beat = end, beat_on(text, rank)
             if beat is not None:
-                tell(told, beat)
+                add_line(told, beat)
     return Fold(rank=rank, bytes=upto, told=told)

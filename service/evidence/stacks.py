@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding, Severity
-from gonogo.evidence_round import by_relevance, is_told, stack_rank, tell_round
+from gonogo.evidence_round import by_relevance, describe_round, is_described, stack_rank
 from service.db.schema import RunRow
 from service.evidence.artifacts import load_artifact
 
@@ -32,9 +32,9 @@ def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Ex
     halt = next((row for row in findings if row.severity is Severity.HALT), None)
     if halt is None:
         return None
-    wanted = [path for path in by_relevance(halt.evidence, halt.rank) if is_told(path)]
+    wanted = [path for path in by_relevance(halt.evidence, halt.rank) if is_described(path)]
     texts = {path: _load_text(session, run, path) for path in wanted[:MAX_FILES]}
-    text = tell_round(texts, halt.rank)
+    text = describe_round(texts, halt.rank)
     if not text:
         return None
     telling = [path for path, said in texts.items() if said.strip()]

@@ -15,7 +15,7 @@ from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
-from gonogo.goodput.lines import Told
+from gonogo.goodput.rank_account import RankAccount
 from gonogo.judge.course.forecast import (
     Ahead,
     Measured,
@@ -51,7 +51,7 @@ class _Living:
     step: int
     heard_at: float | None
     """Time of its newest line, in Unix seconds of its host."""
-    told: Told | None
+    told: RankAccount | None
     """What rank 0 has spent; None: nothing was heard."""
     measured: Measured | None
 
@@ -128,7 +128,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     )
 
 
-def _load_told(session: Session, run: str) -> Told | None:
+def _load_told(session: Session, run: str) -> RankAccount | None:
     """Return what a run has spent its time on, by the timeline of one rank."""
     return load_fold(session, run, session.get(AccountRow, run)).told
 
@@ -152,7 +152,7 @@ def load_measured(session: Session, run: RunRow) -> Measured | None:
     return _measured(run, _load_told(session, run.id))
 
 
-def _measured(run: RunRow, told: Told | None) -> Measured | None:
+def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
     """Return how fast a run is, or was, by what its rank has told."""
     if told is None:
         return None
@@ -161,7 +161,7 @@ def _measured(run: RunRow, told: Told | None) -> Measured | None:
     return measure(times_s, mean_s, max(steps, len(times_s)), _start_s(run, told))
 
 
-def _mean_of(told: Told) -> tuple[float, int]:
+def _mean_of(told: RankAccount) -> tuple[float, int]:
     """Return the mean seconds from step end to step end, and how many it rests on; 0, 0 = none."""
     first, last = told.first, told.last
     if first is None or last is None or told.boots != 1 or last.step <= first.step:
@@ -170,7 +170,7 @@ def _mean_of(told: Told) -> tuple[float, int]:
     return (last.at_s - first.at_s) / steps, steps
 
 
-def _start_s(run: RunRow, told: Told | None) -> float | None:
+def _start_s(run: RunRow, told: RankAccount | None) -> float | None:
     """Return the seconds from a run's claim to the end of its first step.
 
     The claim was seen by the service's clock, the step by its host's; a figure that only clocks

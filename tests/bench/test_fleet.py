@@ -12,7 +12,7 @@ from bench.fleet_traffic import ALIVE_S, EVERY_S, STEP_S, SimulatedRun
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
-from gonogo.goodput.lines import Told, tell
+from gonogo.goodput.rank_account import RankAccount, add_line
 from service.conductor import leases
 
 
@@ -40,7 +40,7 @@ def test_faults_are_drawn_by_their_mix_one_a_run_and_their_rate_is_told() -> Non
 
 def test_a_simulated_run_says_what_a_reader_understands_without_a_gap() -> None:
     run = SimulatedRun(id="run", ranks=2, began=1000.0)
-    told, offset = Told(), 0
+    told, offset = RankAccount(), 0
     for message in range(1, 16):
         for part in run.lines(1000.0 + EVERY_S * message):
             if part["rank"] == 0:
@@ -48,7 +48,7 @@ def test_a_simulated_run_says_what_a_reader_understands_without_a_gap() -> None:
                 offset = part["end"]
                 assert part["end"] - part["start"] == sum(len(row) + 1 for row in part["lines"])
                 for row in part["lines"]:
-                    tell(told, parse_heartbeat(row.encode()))
+                    add_line(told, parse_heartbeat(row.encode()))
         watched = run.watched()
         for row in base64.b64decode(watched["content_b64"]).splitlines():
             Tick.model_validate_json(row)

@@ -23,8 +23,8 @@ import gonogo.trainer
 from gonogo.contract.heartbeat import MAX_LINE_BYTES, Heartbeat, Msg, Section, parse_heartbeat
 from gonogo.rundir import RunDir
 from gonogo.timeline.rank_steps import read_lines
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.run_dir import RunDir as TrainerRunDir
-from gonogo.trainer.voice import Voice
 from nsa.heartbeat import Heartbeat as WorkloadHeartbeat
 from tests.nsa.conftest import TINY
 from tests.trainer.runs import write_order
@@ -184,9 +184,9 @@ def say(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Say]:
         yield heart.beat
         heart.close()
     else:
-        voice = Voice(TrainerRunDir(path=tmp_path), 0)
-        yield voice.say
-        voice.close()
+        writer = HeartbeatWriter(TrainerRunDir(path=tmp_path), 0)
+        yield writer.write
+        writer.close()
 
 
 def test_numbers_that_are_not_finite_are_named(tmp_path: Path, say: Say) -> None:

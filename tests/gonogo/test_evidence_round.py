@@ -8,10 +8,10 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.evidence_round import (
     by_relevance,
-    is_told,
+    describe_round,
+    is_described,
     stack_rank,
     summarise_round,
-    tell_round,
     where_it_stood,
 )
 from tests.judge.runs import finding
@@ -47,7 +47,7 @@ def test_the_collectives_come_first_and_the_culprit_before_its_peers() -> None:
 def test_collectives_and_stacks_are_what_is_told() -> None:
     told = ["e/collectives.txt", "e/stacks_rank12.txt"]
     others = ["e/log_rank1.txt", "e/collectives_rank1.json", "e/stacks.txt", "e/proc_rank0.txt"]
-    assert [path for path in [*told, *others] if is_told(path)] == told
+    assert [path for path in [*told, *others] if is_described(path)] == told
     assert [stack_rank(path) for path in [*told, *others]] == [None, 12, None, None, None, None]
 
 
@@ -60,7 +60,7 @@ def test_a_round_is_told_in_words() -> None:
         "e/log_rank0.txt": "a log\n",
         "e/collectives.txt": "rank 1 alone entered it\n",
     }
-    assert tell_round(texts, 1).splitlines() == [
+    assert describe_round(texts, 1).splitlines() == [
         "rank 1 alone entered it",
         "rank 1:",
         "    sleep (a.py:1)",

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from gonogo.trainer import line_file
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.line_file import LineFile, Taken
 from gonogo.trainer.run_dir import RunDir
-from gonogo.trainer.voice import Voice
 
 REAL_WRITE = os.write
 
@@ -205,11 +205,11 @@ def test_lines_are_shown_where_the_watcher_may_be_on_another_host(
     nodes: int, shown: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = synced(monkeypatch)
-    voice = Voice(RunDir(path=tmp_path, order={"nodes": nodes}), 0)
-    voice.start()
-    voice.say("boot")
+    writer = HeartbeatWriter(RunDir(path=tmp_path, order={"nodes": nodes}), 0)
+    writer.start()
+    writer.write("boot")
     deadline = time.monotonic() + (10.0 if shown else 0.5)
     while not calls and time.monotonic() < deadline:
         time.sleep(0.01)
-    voice.close()
+    writer.close()
     assert bool(calls) is shown

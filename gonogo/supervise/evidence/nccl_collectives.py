@@ -293,18 +293,18 @@ def _judge_waits(
         if rank in heard and not waits.targets.get(rank) and rank not in waits.opaque
     )
     if roots:
-        return _told(groups, waits, roots).model_copy(update={"behind": roots})
+        return _describe_wait(groups, waits, roots).model_copy(update={"behind": roots})
     crossed = [] if unanswered else _crossed(groups, waits)
     if len(crossed) == 1:
-        told = _told(groups, waits, crossed)
-        text = f"{told.text}; {ranks_text(crossed)} waits for them in another collective"
-        return told.model_copy(update={"only": crossed[0], "text": text})
+        found = _describe_wait(groups, waits, crossed)
+        text = f"{found.text}; {ranks_text(crossed)} waits for them in another collective"
+        return found.model_copy(update={"only": crossed[0], "text": text})
     silent = _silent(waits, heard, unanswered, world)
-    told = _told(groups, waits, silent or sorted(waits.sure))
+    found = _describe_wait(groups, waits, silent or sorted(waits.sure))
     if silent:
-        text = f"{told.text}; no answer from {ranks_text(silent)}, and all others wait"
-        return told.model_copy(update={"silent": silent, "text": text})
-    return told
+        text = f"{found.text}; no answer from {ranks_text(silent)}, and all others wait"
+        return found.model_copy(update={"silent": silent, "text": text})
+    return found
 
 
 def _waits(groups: Sequence[_Group], heard: Mapping[int, Dump]) -> _Waits:
@@ -409,7 +409,7 @@ def _silent(
     return sorted(ends)
 
 
-def _told(groups: Sequence[_Group], waits: _Waits, late: Sequence[int]) -> Standing:
+def _describe_wait(groups: Sequence[_Group], waits: _Waits, late: Sequence[int]) -> Standing:
     """Return the collective that says most of ranks which are late, and its sentence."""
     waiting = [group for group in groups if group.waiting()]
     if not waiting:

@@ -47,8 +47,8 @@ class Disk:
         self._errors = 0
         self._try_at = float("-inf")
         self._refused_at = float("-inf")
-        self._told: DiskSeen | None = None
-        self._told_at = float("-inf")
+        self._reported: DiskSeen | None = None
+        self._reported_at = float("-inf")
         self._grew: tuple[float, float] | None = None
         """Last write to a draft, by the file system's clock, and when it was seen."""
         self._looked = False
@@ -75,22 +75,22 @@ class Disk:
             refused=self._is_refused(now),
             saving=self._is_saving(now),
         )
-        if now < self._told_at + REPEAT_S and not self._has_changed(seen):
+        if now < self._reported_at + REPEAT_S and not self._has_changed(seen):
             return None
-        self._told, self._told_at = seen, now
+        self._reported, self._reported_at = seen, now
         return seen.wire()
 
     def resume(self, payload: Any) -> None:
         """There is nothing to resume."""
 
     def _has_changed(self, seen: DiskSeen) -> bool:
-        told = self._told
-        if told is None or _signs(told) != _signs(seen):
+        last = self._reported
+        if last is None or _signs(last) != _signs(seen):
             return True
         figures = (
-            (seen.free_mb, told.free_mb),
-            (seen.checkpoints_mb or 0.0, told.checkpoints_mb or 0.0),
-            (seen.free_files or 0, told.free_files or 0),
+            (seen.free_mb, last.free_mb),
+            (seen.checkpoints_mb or 0.0, last.checkpoints_mb or 0.0),
+            (seen.free_files or 0, last.free_files or 0),
         )
         return any(abs(now - before) > CHANGE_RATIO * before for now, before in figures)
 

@@ -209,7 +209,7 @@ class _Rank:
 
     def __init__(self, file: Path, number: int, pid: int, order: Mapping[str, Any]) -> None:
         self.file, self._number, self._pid = LineFile(file), number, pid
-        self._told = {"run": order.get("run"), "attempt": order.get("attempt", 1)}
+        self._identity = {"run": order.get("run"), "attempt": order.get("attempt", 1)}
         self._boot, self._seq, self.step = "", 0, 0
         self.written_at = 0.0
         self._noted: list[tuple[int, dict[str, Any]]] = []
@@ -219,7 +219,7 @@ class _Rank:
     def boot(self, *, at: float, since: float) -> None:
         """Write `boot` with the time `at`; the steps that follow came after `since`."""
         self._boot, self._seq, self.step = secrets.token_hex(8), 0, 0
-        self._write("boot", 0, self._told, at=at)
+        self._write("boot", 0, self._identity, at=at)
         self.written_at = since
 
     def note(self, shown: Shown) -> None:

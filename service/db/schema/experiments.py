@@ -198,7 +198,7 @@ class AccountRow(Table):
     bytes: Mapped[int] = mapped_column(BigInteger)
     """Up to which byte of that rank's file."""
     told: Mapped[dict[str, Any]]
-    """What the lines came to (`gonogo.goodput.lines.Told`)."""
+    """What the lines came to (`gonogo.goodput.rank_account.RankAccount`)."""
     at: Mapped[float] = mapped_column(Seconds)
     """When it was taken."""
     closed: Mapped[bool] = mapped_column(Boolean)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from gonogo.contract.goodput import Part, goodput_of, seconds_of
 from gonogo.goodput.account import RunTimes, account_experiment, account_run, add_up
-from gonogo.goodput.lines import STEP, Mark, Told
+from gonogo.goodput.rank_account import STEP, Mark, RankAccount
 
 TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
 #: First line 5 s after the claim; 20 steps of 5 s from step 1 on, checkpoints after 8 and 16.
-TOLD = Told(
+ACCOUNT = RankAccount(
     mono=120.0, first_ts=1015.0, moved_ts=1135.0, part=Part.BETWEEN_STEPS, boots=1,
     base_step=0, step=20, step_s=100.0,
     seconds={Part.START: 6.0, Part.CHECKPOINT: 10.0, Part.BETWEEN_STEPS: 4.0},
@@ -22,8 +22,10 @@ TOLD = Told(
 )  # fmt: skip
 
 
-def spent(times: RunTimes, told: Told | None = TOLD, now: float = 1200.0) -> dict[str, float]:
-    found = account_run(times, told, now)
+def spent(
+    times: RunTimes, account: RankAccount | None = ACCOUNT, now: float = 1200.0
+) -> dict[str, float]:
+    found = account_run(times, account, now)
     assert sum(found.values()) == pytest.approx((times.ended_at or now) - times.opened_at)
     assert all(value >= 0 for value in found.values())
     return {part.value: value for part, value in found.items() if value}
@@ -54,8 +56,8 @@ def test_what_lies_between_the_checkpoints_that_are_known_is_unknown() -> None:
 
 
 def test_a_step_counts_once_as_lost_over_the_attempts_of_a_phase() -> None:
-    first = account_run(replace(TIMES, resumed_steps=(16,)), TOLD, 0.0)
-    second_told = TOLD.model_copy(update={"base_step": 16, "step": 36, "marks": []})
+    first = account_run(replace(TIMES, resumed_steps=(16,)), ACCOUNT, 0.0)
+    second_told = ACCOUNT.model_copy(update={"base_step": 16, "step": 36, "marks": []})
     second = account_run(replace(TIMES, again=True, completed=True), second_told, 0.0)
     both = add_up([first, second])
     assert both[Part.REPEATED] == 20.0
@@ -67,7 +69,7 @@ def test_a_step_counts_once_as_lost_over_the_attempts_of_a_phase() -> None:
 def test_a_run_that_goes_on_is_unknown_since_its_last_line() -> None:
     going = replace(TIMES, ended_at=None)
     assert spent(going)["unknown"] == 65.0
-    in_a_step = TOLD.model_copy(update={"part": STEP, "pending_s": 7.0})
+    in_a_step = ACCOUNT.model_copy(update={"part": STEP, "pending_s": 7.0})
     assert spent(going, in_a_step)["unknown"] == 65.0
     assert spent(going, in_a_step)["productive"] == 100.0
 
@@ -97,7 +99,7 @@ MOMENT = st.floats(0.0, 500.0)
 def test_whatever_the_clocks_say_the_parts_sum_to_the_wall_time(
     opened, claimed, ended, found, first, moved, step_s, pending, part, flags, resumed, step, parts
 ) -> None:  # type: ignore[no-untyped-def]
-    told = Told(
+    account = RankAccount(
         first_ts=first, moved_ts=moved, part=part, boots=1, pending_s=pending,
         base_step=0, step=step, step_s=step_s, seconds=parts,
         marks=[Mark(step=step // 2, step_s=step_s / 2)],
@@ -106,7 +108,7 @@ def test_whatever_the_clocks_say_the_parts_sum_to_the_wall_time(
         opened_at=opened, placed_at=claimed, ended_at=ended, found_at=found, again=flags[0],
         completed=flags[1], unseen_end=flags[2], resumed_steps=tuple(resumed),
     )  # fmt: skip
-    parts_of_run = account_run(times, told, 400.0)
+    parts_of_run = account_run(times, account, 400.0)
     wall_s = max(0.0, (400.0 if ended is None else ended) - opened)
     assert sum(parts_of_run.values()) == pytest.approx(wall_s, abs=0.002)
     assert all(value >= 0 for value in parts_of_run.values())

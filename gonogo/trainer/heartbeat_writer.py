@@ -27,7 +27,7 @@ _POLL_S = 0.2
 _JOIN_S = 5.0
 
 
-class Voice:
+class HeartbeatWriter:
     """Writes the lines of one rank and keeps its position.
 
     Args:
@@ -55,7 +55,7 @@ class Voice:
         self._thread: threading.Thread | None = None
         self._starts = False
         """Whether a thread is still to be started."""
-        _voices.add(self)
+        _writers.add(self)
 
     observes: ClassVar[bool] = False
     """Whether the observer writes, and not the script itself."""
@@ -92,17 +92,17 @@ class Voice:
         self._closing.set()
         self._file.close()
 
-    def say(self, msg: str, *, step: int | None = None, **fields: Any) -> None:
+    def write(self, msg: str, *, step: int | None = None, **fields: Any) -> None:
         """Write a line about a step; default: the present one."""
         with self._lock:
-            self._write(self._line(msg, fields, step))
+            self._append(self._line(msg, fields, step))
 
     def enter(self, section: str | None) -> None:
         """Move to a section."""
         with self._lock:
             due = self.position.enter(section, time.monotonic())
             if due is not None:
-                self._write(self._line(due, self._counted()))
+                self._append(self._line(due, self._counted()))
 
     def begin(self, *, opens: bool) -> None:
         """Leave section boot; `opens` begins the first step."""
@@ -113,7 +113,7 @@ class Voice:
                 self.position.open_step(now)
                 due = "step_start"
             if due is not None:
-                self._write(self._line(due, {}))
+                self._append(self._line(due, {}))
 
     def go_on_after(self, step: int) -> None:
         """Set the last step that has ended; none is open then."""
@@ -126,7 +126,7 @@ class Voice:
             place = self.position
             if place.is_open and place.untouched and place.section not in PAUSES:
                 place.open_step(time.monotonic())
-                self._write(self._line("step_start", {}))
+                self._append(self._line("step_start", {}))
 
     def end_step(self, numbers: Mapping[str, Any], tokens: int | None, last: int | None) -> None:
         """End the open step, and begin the next one unless this was the last.
@@ -159,7 +159,7 @@ class Voice:
             if last is None or place.ended < last:
                 place.open_step(now)
                 lines += self._line("step_start", {})
-            self._write(lines)
+            self._append(lines)
 
     def count_collective(self) -> None:
         """Count a collective that this rank is about to enter."""
@@ -189,7 +189,7 @@ class Voice:
             failures=self._file.failures,
         )
 
-    def _write(self, lines: bytes) -> None:
+    def _append(self, lines: bytes) -> None:
         self._last_write = time.monotonic()
         self._file.append(lines)
         if self._starts:
@@ -197,70 +197,70 @@ class Voice:
 
     def _start_thread(self) -> None:
         """Start the thread; if the host has none, again with the next line."""
-        thread = threading.Thread(target=self._speak, name="gonogo", daemon=True)
+        thread = threading.Thread(target=self._run, name="gonogo", daemon=True)
         with suppress(RuntimeError):
             thread.start()
             self._thread, self._starts = thread, False
 
-    def _speak(self) -> None:
+    def _run(self) -> None:
         pause_s = min(_POLL_S, self.run_dir.alive_every_s / 4)
         show_at = time.monotonic()
         while not self._closing.wait(pause_s):
-            self._break_silence()
+            self._write_if_due()
             if self.run_dir.nodes > 1 and time.monotonic() >= show_at:
                 self._file.show()  # outside of the lock: it may take long
                 show_at = time.monotonic() + SHOW_EVERY_S
             try:
-                self._answer()
+                self._answer_requests()
             except Exception as error:  # noqa: BLE001 - edge of a thread that must live
                 self._failed_looks += 1
                 if self._failed_looks == 1:
                     print(f"gonogo: no evidence of this rank: {error!r}", file=sys.stderr)
 
-    def _break_silence(self) -> None:
+    def _write_if_due(self) -> None:
         with self._lock:
             now, place = time.monotonic(), self.position
             age_s = place.age_s(now)
             told = {"section_age_s": round(age_s, 3), **self._counted()}
             if not place.announced and age_s > ANNOUNCE_AFTER_S:
                 place.announced = True
-                self._write(self._line("section", told))
+                self._append(self._line("section", told))
             elif now - self._last_write >= self.run_dir.alive_every_s:
-                self._write(self._line("alive", told))
+                self._append(self._line("alive", told))
 
-    def _answer(self) -> None:
+    def _answer_requests(self) -> None:
         name = self._stacks.look()
         if name is not None:
-            self.say("stackdump", path=name)
+            self.write("stackdump", path=name)
         self._collectives.look()
 
 
-_voices: weakref.WeakSet[Voice] = weakref.WeakSet()
+_writers: weakref.WeakSet[HeartbeatWriter] = weakref.WeakSet()
 
 
-def is_speaking(run_dir: RunDir, rank: int) -> bool:
+def writes_already(run_dir: RunDir, rank: int) -> bool:
     """Whether this process writes that rank's lines already."""
-    return bool(_voices_of(run_dir, rank))
+    return bool(_writers_of(run_dir, rank))
 
 
 def end_observation(run_dir: RunDir, rank: int) -> None:
     """Stop the observer's lines, because the script writes itself."""
-    for voice in _voices_of(run_dir, rank):
-        if voice.observes:
-            voice.close()
+    for writer in _writers_of(run_dir, rank):
+        if writer.observes:
+            writer.close()
             for name in (OBSERVED, READ):
                 (run_dir.path / name).unlink(missing_ok=True)
 
 
-def _voices_of(run_dir: RunDir, rank: int) -> list[Voice]:
+def _writers_of(run_dir: RunDir, rank: int) -> list[HeartbeatWriter]:
     file = run_dir.heartbeat(rank)
-    rows = [voice for voice in _voices if voice.is_ours]
-    return [voice for voice in rows if voice.run_dir.heartbeat(voice._rank) == file]
+    rows = [writer for writer in _writers if writer.is_ours]
+    return [writer for writer in rows if writer.run_dir.heartbeat(writer._rank) == file]
 
 
-def _forget_all() -> None:
-    for voice in list(_voices):
-        voice.forget()
+def _close_inherited() -> None:
+    for writer in list(_writers):
+        writer.forget()
 
 
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_close_inherited)

@@ -1,6 +1,6 @@
 """Write the lines of an observed rank in batches: a step of a millisecond must not pay for them.
 
-A step is noted in memory. The thread of the voice writes what was noted twice a second, and every
+A step is noted in memory. The thread of the writer writes what was noted twice a second, and every
 other line is preceded by it, so the lines of a rank stand in order.
 
 One short step in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted. Its
@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from gonogo.observer.own_numbers import OWN
 from gonogo.observer.scalars import Sum
 from gonogo.trainer.encoding import plain
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.memory import memory_mb
 from gonogo.trainer.run_dir import RunDir
-from gonogo.trainer.voice import Voice
 
 _EVERY_S = 0.5
 """How long a step may wait to be written."""
@@ -58,8 +58,8 @@ class _Counted(NamedTuple):
     """When the last one ended."""
 
 
-class BatchedVoice(Voice):
-    """A voice that notes steps, and writes them later.
+class BatchedWriter(HeartbeatWriter):
+    """A writer that notes steps, and writes them later.
 
     Args:
         run_dir: whose heartbeat file is written.
@@ -170,7 +170,7 @@ class BatchedVoice(Voice):
                 if not self._write_some(wait=wait):
                     break
         for step, numbers in OWN.take(wait=wait) if OWN else ():
-            self.say("metrics", step=step, user=numbers)
+            self.write("metrics", step=step, user=numbers)
 
     def _write_some(self, *, wait: bool = False) -> bool:
         """Write at most `_MOST` noted steps; the lock is held. Say whether any was written."""
@@ -185,7 +185,7 @@ class BatchedVoice(Voice):
             rows.append(self._lines_of(row, ahead_s, is_last=not self._noted))
         if rows:
             self._wrote = time.monotonic()
-            self._write(b"".join(rows))
+            self._append(b"".join(rows))
         return bool(rows)
 
     def _lines_of(self, row: _Noted, ahead_s: float, *, is_last: bool) -> bytes:
@@ -228,12 +228,12 @@ class BatchedVoice(Voice):
             pass
         return super()._line(msg, fields, step)
 
-    def _break_silence(self) -> None:
+    def _write_if_due(self) -> None:
         if time.monotonic() - self._counted_now.at >= _LONG_S:
             self.catch_up()
         if (self._noted or OWN) and time.monotonic() - self._wrote >= _EVERY_S:
             self.write_noted()
-        super()._break_silence()
+        super()._write_if_due()
 
 
 def _field(name: str, value: Sum | float | None) -> str:

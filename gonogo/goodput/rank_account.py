@@ -42,8 +42,8 @@ class End(BaseModel):
     at_s: float
 
 
-class Told(BaseModel):
-    """What a rank has spent so far; `tell` continues it."""
+class RankAccount(BaseModel):
+    """What a rank has spent so far; `add_line` continues it."""
 
     stream: RankStream = Field(default_factory=lambda: RankStream(rank=0))
     """Where the rank is."""
@@ -77,47 +77,47 @@ class Told(BaseModel):
         return self.step_s + sum(self.seconds.values()) + self.pending_s
 
 
-def tell(told: Told, beat: Heartbeat) -> None:
+def add_line(account: RankAccount, beat: Heartbeat) -> None:
     """Take the next line of the rank."""
-    before = told.stream
+    before = account.stream
     restarts, steps = beat.boot != before.boot, before.completed_steps
     if not restarts and beat.seq <= before.heard_seq:
         return
-    if told.first_ts is None:
-        told.first_ts, told.moved_ts, told.mono = beat.ts, beat.ts, beat.mono
-    _pass_time(told, beat, restarts=restarts)
-    stream = told.stream = absorb(before, beat, beat.mono)
+    if account.first_ts is None:
+        account.first_ts, account.moved_ts, account.mono = beat.ts, beat.ts, beat.mono
+    _pass_time(account, beat, restarts=restarts)
+    stream = account.stream = absorb(before, beat, beat.mono)
     stream.ready = []  # the numbers of the steps
-    told.boots += restarts
+    account.boots += restarts
     ends = stream.completed_steps > (0 if restarts else steps)
     if ends:
-        _end_step(told)
+        _end_step(account)
     if beat.msg in _PAUSES:
-        _take_pause(told, beat)
-    part = _part_of(told)
-    if ends or part is not told.part:
-        _close(told, beat.ts)
-        told.part = part
+        _take_pause(account, beat)
+    part = _part_of(account)
+    if ends or part is not account.part:
+        _close(account, beat.ts)
+        account.part = part
 
 
-def _pass_time(told: Told, beat: Heartbeat, *, restarts: bool) -> None:
+def _pass_time(account: RankAccount, beat: Heartbeat, *, restarts: bool) -> None:
     """Count the time since the line before."""
-    passed_s, told.mono = max(0.0, beat.mono - told.mono), beat.mono
+    passed_s, account.mono = max(0.0, beat.mono - account.mono), beat.mono
     if restarts:
-        _close(told, beat.ts)
-        _add(told, Part.RESTART, passed_s)
-    elif beat.seq > told.stream.heard_seq + 1:
-        if told.part is STEP:  # its end may be missing
-            told.part = Part.UNKNOWN
-        _close(told, beat.ts)
-        _add(told, Part.UNKNOWN, passed_s)
+        _close(account, beat.ts)
+        _add(account, Part.RESTART, passed_s)
+    elif beat.seq > account.stream.heard_seq + 1:
+        if account.part is STEP:  # its end may be missing
+            account.part = Part.UNKNOWN
+        _close(account, beat.ts)
+        _add(account, Part.UNKNOWN, passed_s)
     else:
-        told.pending_s += passed_s
+        account.pending_s += passed_s
 
 
-def _part_of(told: Told) -> Part:
+def _part_of(account: RankAccount) -> Part:
     """Return what the rank does from now on."""
-    stream = told.stream
+    stream = account.stream
     pause = _PAUSES.get(stream.section or "")
     steps_alone = stream.completed_steps > 0 and not stream.opened  # no `step_start` is written
     if stream.done:
@@ -127,56 +127,56 @@ def _part_of(told: Told) -> Part:
     if stream.step > stream.completed or steps_alone:
         return STEP
     if not stream.completed_steps:
-        return Part.START if told.boots <= 1 else Part.RESTART
+        return Part.START if account.boots <= 1 else Part.RESTART
     return Part.HALT if stream.halt_seen else Part.BETWEEN_STEPS
 
 
-def _end_step(told: Told) -> None:
+def _end_step(account: RankAccount) -> None:
     """Count a step that has ended, or as repeated."""
-    stream = told.stream
-    told.last = End(step=stream.completed, at_s=told.total_s)
-    told.first = told.first or told.last
-    if told.base_step is None:
-        told.base_step = stream.from_step
-    if told.part is STEP:
-        if stream.completed > max(told.step, told.base_step):
-            told.step_s += told.pending_s
+    stream = account.stream
+    account.last = End(step=stream.completed, at_s=account.total_s)
+    account.first = account.first or account.last
+    if account.base_step is None:
+        account.base_step = stream.from_step
+    if account.part is STEP:
+        if stream.completed > max(account.step, account.base_step):
+            account.step_s += account.pending_s
         else:
-            _add(told, Part.REPEATED, told.pending_s)
-        told.pending_s = 0.0
-    told.step = max(told.step, stream.completed)
+            _add(account, Part.REPEATED, account.pending_s)
+        account.pending_s = 0.0
+    account.step = max(account.step, stream.completed)
 
 
-def _take_pause(told: Told, beat: Heartbeat) -> None:
+def _take_pause(account: RankAccount, beat: Heartbeat) -> None:
     """Count the seconds (`dt`) of an evaluation or a checkpoint without a section."""
     pause = _PAUSES[beat.msg]
-    if pause is Part.CHECKPOINT and _keep_mark(told, beat) < told.step:
+    if pause is Part.CHECKPOINT and _keep_mark(account, beat) < account.step:
         return  # written beside later steps
-    told.moved_ts = beat.ts
-    if told.part is not pause:
+    account.moved_ts = beat.ts
+    if account.part is not pause:
         dt = beat.dt if beat.dt is not None and beat.dt >= 0 else 0.0
-        took_s = min(dt, told.pending_s)
-        _add(told, pause, took_s)
-        told.pending_s -= took_s
+        took_s = min(dt, account.pending_s)
+        _add(account, pause, took_s)
+        account.pending_s -= took_s
 
 
-def _keep_mark(told: Told, beat: Heartbeat) -> int:
+def _keep_mark(account: RankAccount, beat: Heartbeat) -> int:
     """Remember what a checkpoint holds; return its step."""
     named = _STEP.search(beat.path or "")
-    step = min(int(named.group(1)), told.step) if named else told.step
-    base = told.step if told.base_step is None else told.base_step
+    step = min(int(named.group(1)), account.step) if named else account.step
+    base = account.step if account.base_step is None else account.base_step
     if step > base:
-        step_s = told.step_s * (step - base) / (told.step - base)
-        told.marks = [*told.marks, Mark(step=step, step_s=step_s)][-MAX_MARKS:]
+        step_s = account.step_s * (step - base) / (account.step - base)
+        account.marks = [*account.marks, Mark(step=step, step_s=step_s)][-MAX_MARKS:]
     return step
 
 
-def _close(told: Told, ts: float) -> None:
+def _close(account: RankAccount, ts: float) -> None:
     """End the present part; a step that has not ended is repeated later."""
-    _add(told, Part.REPEATED if told.part is STEP else told.part, told.pending_s)
-    told.pending_s, told.moved_ts = 0.0, ts
+    _add(account, Part.REPEATED if account.part is STEP else account.part, account.pending_s)
+    account.pending_s, account.moved_ts = 0.0, ts
 
 
-def _add(told: Told, part: Part, seconds: float) -> None:
+def _add(account: RankAccount, part: Part, seconds: float) -> None:
     if seconds > 0:
-        told.seconds[part] = told.seconds.get(part, 0.0) + seconds
+        account.seconds[part] = account.seconds.get(part, 0.0) + seconds

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.goodput.lines import Told, tell
+from gonogo.goodput.rank_account import RankAccount, add_line
 
 WALL = 1_700_000_000.0
 
@@ -22,7 +22,7 @@ class Rank:
     """Writes lines; `lose` drops the next ones."""
 
     def __init__(self) -> None:
-        self.told, self.now, self.seq, self.boot = Told(), 100.0, 0, "a"
+        self.account, self.now, self.seq, self.boot = RankAccount(), 100.0, 0, "a"
 
     def say(self, msg: str, step: int = 0, after: float = 0.0, **more: Any) -> Rank:
         self.now += after
@@ -32,7 +32,7 @@ class Rank:
             ts=WALL + self.now, mono=self.now, pid=1, rank=0, boot=self.boot, seq=self.seq,
             step=step, msg=msg, **line,
         )  # fmt: skip
-        tell(self.told, beat)
+        add_line(self.account, beat)
         return self
 
     def lose(self, lines: int = 1) -> Rank:
@@ -49,14 +49,14 @@ class Rank:
         return self
 
     def spent(self) -> dict[str, float]:
-        return {part.value: value for part, value in self.told.seconds.items()}
+        return {part.value: value for part, value in self.account.seconds.items()}
 
 
 def test_steps_and_what_lies_between_them_are_told_apart() -> None:
     rank = Rank().say("boot").say("loader_ready", after=4.0).steps(1, 3)
-    assert rank.told.step_s == 30.0
+    assert rank.account.step_s == 30.0
     assert rank.spent() == {"start": 5.0, "between_steps": 2.0}
-    assert (rank.told.base_step, rank.told.step) == (0, 3)
+    assert (rank.account.base_step, rank.account.step) == (0, 3)
 
 
 def test_a_checkpoint_and_an_evaluation_take_what_they_say_that_they_took() -> None:
@@ -68,7 +68,7 @@ def test_a_checkpoint_and_an_evaluation_take_what_they_say_that_they_took() -> N
         "checkpoint": 3.0,
         "between_steps": 1.0 + 1.0 + 1.0,
     }
-    assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
+    assert [(mark.step, mark.step_s) for mark in rank.account.marks] == [(2, 20.0)]
 
 
 def test_a_checkpoint_written_beside_later_steps_takes_its_section_and_keeps_its_step() -> None:
@@ -76,20 +76,20 @@ def test_a_checkpoint_written_beside_later_steps_takes_its_section_and_keeps_its
     rank.say("section", 2, after=3.0, section=None).steps(3, 4)
     rank.say("checkpoint", 4, after=1.0, dt=25.0, path="checkpoints/step_000002").steps(5, 5)
     assert rank.spent() == {"start": 1.0, "checkpoint": 3.0, "between_steps": 1 + 1 + 1 + 1 + 2}
-    assert [(mark.step, mark.step_s) for mark in rank.told.marks] == [(2, 20.0)]
+    assert [(mark.step, mark.step_s) for mark in rank.account.marks] == [(2, 20.0)]
 
 
 def test_a_step_that_was_done_before_is_repeated_and_a_new_process_is_a_restart() -> None:
     rank = Rank().say("boot").steps(1, 3).say("step_start", 4, 1.0).say("alive", 4, 5.0)
     rank.boot_again(after=20.0).steps(2, 4)
-    assert rank.told.step_s == 40.0
+    assert rank.account.step_s == 40.0
     assert rank.spent()["repeated"] == 5.0 + 20.0  # the step broken off, then 2 and 3 again
     assert rank.spent()["restart"] == 20.0 + 1.0
 
 
 def test_missing_lines_leave_unknown_time_and_no_step() -> None:
     rank = Rank().say("boot").steps(1, 1).say("step_start", 2, 1.0).lose(5).steps(5, 5, gap_s=40.0)
-    assert rank.told.step_s == 20.0
+    assert rank.account.step_s == 20.0
     assert rank.spent()["unknown"] == 40.0
 
 
@@ -98,7 +98,7 @@ def test_a_trainer_that_tells_no_start_of_a_step_is_timed_from_end_to_end() -> N
     for step in (10, 20, 30):
         rank.say("progress", step, 100.0, section=None, section_seq=0)
         rank.say("step_end", step, 0.0, section=None, section_seq=0)
-    assert rank.told.step_s == 200.0
+    assert rank.account.step_s == 200.0
     assert rank.spent() == {"start": 100.0}
 
 
@@ -106,7 +106,7 @@ def test_time_after_the_halt_was_seen_and_after_the_last_step_belongs_to_the_end
     rank = Rank().say("boot").steps(1, 1).say("halt_seen", 1).say("checkpoint", 1, 4.0, dt=3.0)
     rank.say("done", 1, 2.0)
     assert rank.spent() == {"start": 1.0, "checkpoint": 3.0}
-    assert (rank.told.part, rank.told.pending_s) == (Part.HALT, 3.0)
+    assert (rank.account.part, rank.account.pending_s) == (Part.HALT, 3.0)
 
 
 MESSAGES = ("boot", "step_start", "step_end", "progress", "checkpoint", "eval", "section", "alive",
@@ -136,18 +136,18 @@ def test_whatever_is_said_the_seconds_sum_to_the_time_and_none_is_negative(rows:
         before = rank.now
         rank.say(msg, step, after, dt=dt, section=section, section_seq=number % 2)
         passed += max(0.0, rank.now - before) if number else 0.0
-        assert rank.told.total_s == pytest.approx(passed)
-        assert rank.told.pending_s >= 0
-        assert all(value >= 0 for value in rank.told.seconds.values())
+        assert rank.account.total_s == pytest.approx(passed)
+        assert rank.account.pending_s >= 0
+        assert all(value >= 0 for value in rank.account.seconds.values())
 
 
 def test_a_fold_that_is_put_down_goes_on_as_if_it_had_not_been() -> None:
     whole, half = (
         Rank().say("boot").steps(1, 3).say("progress", 3, loss=math.inf) for _ in range(2)
     )
-    stored = json.dumps(wire_value(half.told.model_dump(mode="json")), allow_nan=False)
-    half.told = Told.model_validate_json(stored)
+    stored = json.dumps(wire_value(half.account.model_dump(mode="json")), allow_nan=False)
+    half.account = RankAccount.model_validate_json(stored)
     for rank in (whole, half):
         rank.say("checkpoint", 3, 2.0, dt=2.0).steps(4, 5)
-    assert half.told == whole.told
-    assert Part.CHECKPOINT in half.told.seconds
+    assert half.account == whole.account
+    assert Part.CHECKPOINT in half.account.seconds
