@@ -26,7 +26,7 @@ from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
-from worker.host.gpu_check import NodeCheck
+from worker.host.gpu_check import GpuCheck
 from worker.host.preflight import run_preflight
 from worker.host.probe import Probe, ProbeStore
 
@@ -378,7 +378,7 @@ def test_a_device_that_fails_under_load_fails_the_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: CheckOutcome, failed: list[str]
 ) -> None:
 
-    def result(check: NodeCheck) -> tuple[CheckOutcome, str]:
+    def result(check: GpuCheck) -> tuple[CheckOutcome, str]:
         check.unfit = {"GPU-0": "other bits than before"} if load is FAIL else {}
         return load, "said"
 
@@ -387,7 +387,7 @@ def test_a_device_that_fails_under_load_fails_the_host(
     store = store_with(tmp_path, monkeypatch, probe)
     monkeypatch.setattr("worker.host.preflight.query_devices", lambda *_: seen())
     monkeypatch.setattr(checks, "load_nvidia_smi", lambda: b"<xml/>")
-    monkeypatch.setattr(NodeCheck, "result", result)
+    monkeypatch.setattr(GpuCheck, "result", result)
     order = make_order(profile="h200", command=["python", "train.py"], world_size=1)
     run_dir = RunDir(tmp_path / "runs" / order.run)
     run_dir.path.mkdir(parents=True)
