@@ -31,6 +31,7 @@ def test_the_benchmark_the_trainer_and_the_data_need_nothing_else() -> None:
     assert done.stdout == f"imported {' '.join(modules)}\n"
 
 
+@pytest.mark.long
 def test_the_trainer_trains_there(tmp_path: Path) -> None:
     stage = ["--stage", "trainer_steps", "--device", "cpu", "--out", str(tmp_path), "--run", "r"]
     done = _run("bench.gpu", "--", *stage)
@@ -40,6 +41,7 @@ def test_the_trainer_trains_there(tmp_path: Path) -> None:
     assert all(row["tok_s"] > 0 for row in rows)
 
 
+@pytest.mark.long
 def test_a_module_that_needs_more_is_found_out() -> None:
     done = _run("nsa.data.parquet")
     assert done.returncode == 1

@@ -197,7 +197,7 @@ from nsa.checkpoint import Snapshot, save_checkpoint
 small = Snapshot(step=20, next_sequence=80, config_digest="", world_size=1,
                  model={"w": torch.ones(4)}, optimizer={}, rng=[])
 save_checkpoint(pathlib.Path(sys.argv[1]), small)
-large = {str(n): torch.ones(2**22) for n in range(24)}
+large = {str(n): torch.ones(2**22) for n in range(8)}
 save_checkpoint(pathlib.Path(sys.argv[1]), dataclasses.replace(small, step=40, model=large))
 """
 
@@ -214,7 +214,7 @@ def test_a_process_killed_while_it_writes_leaves_the_last_checkpoint_and_only_a_
         time.sleep(0.001)
     writer.kill()
     writer.wait()
-    assert half.stat().st_size < 24 * 2**24  # of some 400 MB
+    assert half.stat().st_size < 8 * 2**24  # of some 134 MB
     assert newest_checkpoint(tmp_path).name == "step_000020"
     assert load_checkpoint(newest_checkpoint(tmp_path)).model["w"].sum() == 4
     with pytest.raises(BadConfig, match=r"cannot read checkpoint"):

@@ -40,14 +40,16 @@ def test_a_runs_folder_means_its_newest_checkpoint(
     assert older["step"] == 2
 
 
-def test_bytes_are_written_to_standard_output(run_dir: Path, tmp_path: Path) -> None:
+def test_bytes_are_written_to_standard_output(
+    run_dir: Path, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
     (tmp_path / "prompt").write_bytes(b"\xff\xfeabc")
-    command = [sys.executable, "-m", "nsa.generate", str(run_dir), "--temperature", "0"]
-    command += ["--prompt-file", str(tmp_path / "prompt"), "--bytes", "7"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=120, check=False)
-    assert ended.returncode == 0, ended.stderr
-    assert 1 <= len(ended.stdout) <= 8
-    assert ended.stdout.endswith(b"\n")
+    asked = [str(run_dir), "--temperature", "0", "--prompt-file", str(tmp_path / "prompt")]
+    capfdbinary.readouterr()
+    assert main([*asked, "--bytes", "7"]) == 0
+    out = capfdbinary.readouterr().out
+    assert 1 <= len(out) <= 8
+    assert out.endswith(b"\n")
 
 
 def test_who_reads_no_further_ends_it_without_a_word(run_dir: Path) -> None:

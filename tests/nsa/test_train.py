@@ -119,21 +119,6 @@ def _nsa(module: str, *arguments: str, **environ: str) -> "subprocess.CompletedP
     )
 
 
-def test_one_process_trains_alone_from_a_configuration(tmp_path: Path, helpers: Any) -> None:
-    done = _nsa(
-        "train", "--config", "demo", "--steps", "1", "--data", "synthetic", "--out", str(tmp_path)
-    )
-    assert done.returncode == 0, done.stderr
-    lines = helpers.read_lines(tmp_path)
-    assert lines[-1]["msg"] == "done"
-    assert (
-        lines[0]["params"]
-        == parse_launch(
-            ["--config", "demo", "--out", str(tmp_path)], load_settings({})
-        ).config.params
-    )
-
-
 @pytest.mark.long
 def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(
     tmp_path: Path, tiny: dict[str, Any], helpers: Any

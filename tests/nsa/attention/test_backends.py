@@ -201,16 +201,3 @@ def test_compressed_keys_are_rounded_to_the_dtype_of_q_whoever_compresses(
         other, other_ids = nsa_attention(**inputs, compressed=tuple(blocks), **options)
         assert torch.equal(other, out)
         assert torch.equal(other_ids, ids)
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("S", [1, 33, 200])
-def test_cuda_agrees_with_the_reference_on_the_host(S, small, make_inputs, run):
-    inputs = make_inputs(S, H=12)
-    out, sel, grads = run({n: x.cuda() for n, x in inputs.items()}, backend="torch", **small)
-    expected, ids, wanted = run(inputs, backend="reference", **small)
-    assert torch.equal(sel.cpu(), ids)
-    torch.testing.assert_close(out.cpu(), expected, rtol=1e-9, atol=1e-11)
-    for name in inputs:
-        assert _relative(grads[name].cpu(), wanted[name]) < 1e-9, name

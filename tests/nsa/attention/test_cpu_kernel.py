@@ -231,6 +231,7 @@ def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path):
 
 @pytest.mark.usefixtures("quickly_compiled")
 @needs_compiler
+@pytest.mark.long
 def test_a_kernel_that_is_wrong_here_does_not_serve(anew, tmp_path, monkeypatch, make_inputs):
     wrong = tmp_path / "decode.c"
     source = token.KERNEL.source.read_text()
