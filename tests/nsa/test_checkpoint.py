@@ -125,20 +125,6 @@ def test_weights_of_another_model_are_told_by_their_first_difference(
     assert bool((model.weight == 1).all())
 
 
-@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
-def test_a_host_without_memory_makes_no_damaged_checkpoint(
-    tmp_path: Path, error: type[Exception], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = save_checkpoint(tmp_path, SNAPSHOT)
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise error("no room")
-
-    monkeypatch.setattr(torch, "load", refuse)
-    with pytest.raises(error):
-        load_checkpoint(place)
-
-
 def test_a_checkpoint_of_another_step_than_the_order_says_is_refused(tmp_path: Path) -> None:
     place = save_checkpoint(tmp_path, SNAPSHOT)
     with pytest.raises(BadConfig, match="step 20, not 40"):

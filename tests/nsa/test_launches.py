@@ -10,29 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from nsa.stopwatch import Stopwatch, between_s
 
 ENGINE = {"fused_adamw": True, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
 _ASKING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")
-_VIEWS = ("view", "t", "transpose", "expand", "detach", "alias", "unsqueeze", "slice", "split")
-
-
-class Operations(TorchDispatchMode):
-    """Operators of one step that a GPU would launch something for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counts: Counter[str] = Counter()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        name = func.overloadpacket.__name__
-        if not any(name == view or name.startswith(f"{view}_") for view in _VIEWS):
-            self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
 
 
 @pytest.fixture
@@ -108,50 +90,6 @@ def test_gates_come_in_the_same_transfer(
     trainer.heart.close()
     # Norm, skipped, and entropy and share of two layers.
     assert reads == [2 + 2 * 2]
-
-
-@pytest.mark.parametrize(("kind", "a_layer_at_most"), [(_dense, 103), (_sparse, 481)])
-def test_the_operations_of_a_step_are_counted(
-    make_order: Callable[..., Path],
-    helpers: Any,
-    tiny: dict[str, Any],
-    kind: Callable[..., dict[str, Any]],
-    a_layer_at_most: int,
-) -> None:
-    """A step of two layers; more layers add to it, more sequences do not.
-
-    Of a sparse layer most are the plain equations', which a GPU's kernels stand for.
-    """
-
-    def counted(name: str, layers: int, seqs: int) -> Counter[str]:
-        model = {**tiny["model"], "layers": layers}
-        batch = {"global_seqs": seqs, "accumulate": 1}
-        train = kind(tiny, model=model, batch=batch)
-        trainer = helpers.build_trainer(make_order(name, train=train))
-        real, operations = trainer._train_step, Operations()
-
-        def step() -> None:
-            if trainer.step == 1:
-                with operations:
-                    real()
-            else:
-                real()
-
-        trainer._train_step = step
-        trainer.run()
-        return operations.counts
-
-    two, four, wide = (counted(*row) for row in (("two", 2, 4), ("four", 4, 4), ("wide", 2, 8)))
-    assert two.total() == wide.total()
-    assert two["_fused_adamw_"] == four["_fused_adamw_"] == 2  # with and without weight decay
-    assert two["_local_scalar_dense"] == four["_local_scalar_dense"] == 0
-    around = 2 * two.total() - four.total()
-    a_layer = (four.total() - two.total()) / 2
-    assert a_layer <= a_layer_at_most
-    assert around <= OPERATIONS_AROUND
-
-
-OPERATIONS_AROUND = 74
 
 
 def test_moments_on_a_cpu_are_its_clock() -> None:

@@ -231,21 +231,6 @@ def test_a_url_that_means_nothing_is_a_data_failure_without_a_traceback(url: str
     assert failure.value.__cause__ is None
 
 
-def test_whatever_a_file_system_raises_is_a_data_failure(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class ConnectError(Exception):
-        """As HTTP clients raise: no OSError."""
-
-    def refuse(*_: Any, **__: Any) -> None:
-        raise ConnectError("name or service not known")
-
-    source = ParquetText(str(folder), 0, 1)
-    monkeypatch.setattr(source._files, "find", refuse)
-    with pytest.raises(DataFailure, match="name or service"):
-        source.sequence("train", 0, 8)
-
-
 def test_a_separator_inside_a_document_is_left_out(tmp_path: Path) -> None:
     write_parquet_folder(tmp_path, ["a\0b"] * 40, files=1, rows_per_group=40)
     data = ParquetText(str(tmp_path), 0, 1).sequence("train", 0, 8).tobytes()

@@ -62,26 +62,6 @@ def test_the_longer_probe_is_one_json_object() -> None:
     assert row["checksums"][0] == row["checksums"][1]
 
 
-def test_threads_that_wait_for_each_other_on_a_busy_host_make_no_peak_low(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Measured on two busy cores: both shared one product for a twentieth of what they can do."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-
-    def busy(a: torch.Tensor) -> float:
-        return 1e-3 if torch.get_num_threads() == 1 else 20e-3
-
-    monkeypatch.setattr("nsa.probe._time_product", busy)
-    try:
-        found = measure_device(CPU)
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    cores = len(os.sched_getaffinity(0))
-    assert found["peak_flops"] == cores * 2 * 768**3 / 1e-3
-
-
 @pytest.mark.parametrize("faster", [torch.float32, torch.bfloat16])
 def test_the_format_counts_in_which_a_cpu_is_faster(
     faster: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -133,49 +133,6 @@ def test_one_sharded_rank_trains_what_one_process_trains_and_can_be_poisoned(
     assert _progress(poisoned)[2:] == ["NaN"] * 3
 
 
-@pytest.mark.filterwarnings("ignore:find_unused_parameters")
-@pytest.mark.parametrize(
-    ("environ", "static", "unused", "wire", "buckets"),
-    [
-        ({}, False, False, None, 1),
-        ({"NSA_DDP_BUCKET_MB": "1", "NSA_DDP_DISABLE_GC": "1"}, False, False, None, 2),
-        ({"NSA_DDP_COMPRESS": "bf16", "NSA_DDP_STATIC_GRAPH": "1"}, True, False, "bfloat16", 1),
-        ({"NSA_DDP_FIND_UNUSED": "1"}, False, True, None, None),
-        (
-            {"NSA_DDP_SAFE_MODE": "1", "NSA_DDP_COMPRESS": "bf16", "NSA_DDP_STATIC_GRAPH": "1"},
-            False,
-            True,
-            None,
-            None,
-        ),
-    ],
-    ids=["default", "buckets", "compressed static", "unused", "safe"],
-)
-def test_what_ddp_is_told_is_what_its_reducer_says_it_does(
-    make_order: MakeOrder,
-    helpers: Any,
-    environ: dict[str, str],
-    static: bool,
-    unused: bool,
-    wire: str | None,
-    buckets: int | None,
-) -> None:
-    model = {**helpers.TINY["model"], "dim": 128, "ffn_width": 512, "gradient_checkpointing": True}
-    batch = {"global_seqs": 2, "accumulate": 2}
-    order = make_order(train={"parallel": "ddp", "model": model, "batch": batch, "steps": 3})
-    trainer = helpers.build_trainer(order, environ)
-    trainer.run()
-    data = trainer.rig.net._get_ddp_logging_data()
-    assert bool(data.get("static_graph")) is static
-    assert bool(data.get("find_unused_parameters")) is unused
-    ((hook, state),) = trainer.rig.net._comm_hooks
-    assert (hook, state) == (trainer.rig.ranks._average_bucket, wire and getattr(torch, wire))
-    if buckets is not None:
-        assert len(data["rebuilt_bucket_sizes"].split(",")) == buckets
-    gc_off = "NSA_DDP_DISABLE_GC" in environ
-    assert trainer.rig.model.gradient_checkpointing is not gc_off
-
-
 def test_a_state_without_shards_is_left_as_it_is() -> None:
     linear = torch.nn.Linear(2, 3)
     optimizer = torch.optim.AdamW(linear.parameters())

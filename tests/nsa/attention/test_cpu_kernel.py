@@ -49,21 +49,6 @@ def _last(inputs, cache, **options):
 
 
 @needs_compiler
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
-def test_blocks_of_every_size_are_attended(sizes, make_inputs):
-    inputs = make_inputs(110, H=6, G=2, D=32, dtype=torch.float32)
-    exact = {name: x.detach().double() for name, x in inputs.items()}
-    out, chosen = nsa_attention(**exact, backend="reference", return_selection=True, **sizes)
-    cache = _cache_of(inputs, sizes, 0)
-    for t in range(110):
-        cache.append(*(inputs[name].detach()[:, t : t + 1] for name in BRANCHES))
-        step, ids = _last(inputs, cache)
-        assert torch.equal(ids[:, 0], chosen[:, t]), t
-        torch.testing.assert_close(step[:, 0].double(), out[:, t], rtol=1e-5, atol=3e-6)
-    assert _served() == {"c": ""}
-
-
-@needs_compiler
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("sizes", [SIZES[0], SIZES[1], SIZES[3]], ids=str)
 def test_of_equal_blocks_the_lowest_are_selected(sizes, dtype, make_inputs):

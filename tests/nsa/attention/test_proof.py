@@ -218,13 +218,6 @@ def test_a_trial_that_did_not_end_is_no_verdict_and_is_made_again_later(command,
         assert choose_by_proof(proof) == ("triton", "")
 
 
-def test_another_machine_or_other_sources_need_another_proof(tmp_path):
-    counted = tmp_path / "runs"
-    for machine in (MACHINE, MACHINE | {"sources": "2"}, MACHINE | {"device": "b"}, MACHINE):
-        obtain_proof(machine, _printing(FOUND, counted=counted), tmp_path / "proofs")
-    assert counted.read_text().count("ran") == 3
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b'{"errors": [{}], "times_ms": {}}'],
