@@ -5,9 +5,7 @@ result that passed is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.proven`).
 settings of the order: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
 """
 
-import json
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,12 +17,9 @@ from gonogo.environment_names import LISTED
 from gonogo.supervise.preflight.device_checks import Result
 from gonogo.supervise.preflight.node_load import NodeLoad, judge_node
 from gonogo.supervise.proven import load_proof, prove
-from worker.host.probe import ProbeStore, answer_of
+from worker.host.probe import ProbeStore, read_answer
 
 LIMIT_S = 180.0
-_ANSWER = re.compile(r"^\{", re.MULTILINE)
-"""The program's answer begins here; NCCL may print lines around it."""
-
 _log = logging.getLogger(__name__)
 
 
@@ -80,12 +75,12 @@ class GpuCheck:
             process = self.store.run("nsa.probe", self.devices, "--node", env=ours)
         except OSError as failed:
             return None, f"nsa.probe --node cannot be started: {failed}"
-        out, error = answer_of(process, "nsa.probe --node", LIMIT_S)
-        if out is None:
+        found, error = read_answer(process, "nsa.probe --node", LIMIT_S)
+        if found is None:
             return None, error
         try:
-            return _parse(out.decode("utf-8", "replace")), ""
-        except (ValueError, KeyError, TypeError):
+            return NodeLoad.model_validate(found["node"]), ""
+        except (ValueError, KeyError):
             return None, "nsa.probe --node said something else"
 
     def _keep(self, result: Result, now: float) -> None:
@@ -97,14 +92,3 @@ class GpuCheck:
 
 def _is_nccl(name: str) -> bool:
     return name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG")
-
-
-def _parse(said: str) -> NodeLoad:
-    """Return what the program measured.
-
-    Raises:
-        ValueError, KeyError, TypeError: it said something else.
-    """
-    begins = _ANSWER.search(said)
-    found, _ = json.JSONDecoder().raw_decode(said, begins.start() if begins else 0)
-    return NodeLoad.model_validate(found["node"])

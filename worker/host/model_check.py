@@ -18,7 +18,7 @@ from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
-from worker.host.probe import ProbeStore, answer_of
+from worker.host.probe import ProbeStore, read_answer
 
 LIMIT_S = 120.0
 _REMEMBERED = 32
@@ -37,7 +37,7 @@ class ModelCheck:
     devices: Sequence[str]
     _process: "subprocess.Popen[bytes] | None" = None
     _known: str | None = None
-    _error: str | None = None
+    _error: str = "nsa.sanity was not started"
     _key: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -69,9 +69,8 @@ class ModelCheck:
         if self._known is not None:
             return CheckOutcome.PASS, f"{self._known} (known)"
         said = self._finish()
-        if self._error is not None or said is None:
-            text = self._error or "nsa.sanity said something else"
-            return (CheckOutcome.FAIL if gpus_of(self.devices) else CheckOutcome.WARN), text
+        if said is None:
+            return (CheckOutcome.FAIL if gpus_of(self.devices) else CheckOutcome.WARN), self._error
         if said.get("passed") is not True:
             return CheckOutcome.FAIL, f"the ordered model's miniature: {said.get('text')}"
         text = f"forward and backward of the miniature, {said.get('text')}"
@@ -79,19 +78,12 @@ class ModelCheck:
         return CheckOutcome.PASS, text
 
     def _finish(self) -> dict[str, Any] | None:
-        """Wait for the program and return what it printed."""
+        """Wait for the program and return its answer."""
         process, self._process = self._process, None
         if process is None:
             return None
-        out, error = answer_of(process, "nsa.sanity", LIMIT_S)
-        if out is None:
-            self._error = error
-            return None
-        try:
-            found = json.loads(out)
-        except ValueError:
-            return None
-        return found if isinstance(found, dict) else None
+        found, self._error = read_answer(process, "nsa.sanity", LIMIT_S)
+        return found
 
     def _remembered(self) -> dict[str, str]:
         try:

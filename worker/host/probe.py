@@ -8,6 +8,7 @@ usable cores has changed. Only nsa imports torch, hence the other process.
 import json
 import logging
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,8 @@ from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
 
 PROBE_LIMIT_S = 90.0
+_ANSWER = re.compile(r"^\{", re.MULTILINE)
+"""A program's answer begins here; NCCL may print lines around it."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "CUDA_HOME", "VIRTUAL_ENV", "TMPDIR")
 
 _log = logging.getLogger(__name__)
@@ -151,8 +154,8 @@ class ProbeStore:
         process, self._process = self._process, None
         if process is None:
             return Probe(error="nsa.probe cannot be started")
-        out, error = answer_of(process, "nsa.probe", PROBE_LIMIT_S)
-        return Probe(error=error) if out is None else self._keep(out)
+        found, error = read_answer(process, "nsa.probe", PROBE_LIMIT_S)
+        return Probe(error=error) if found is None else self._keep(found)
 
     def stop(self) -> None:
         """End a measurement that is still under way."""
@@ -161,9 +164,9 @@ class ProbeStore:
             self._process.communicate()
             self._process = None
 
-    def _keep(self, out: bytes) -> Probe:
+    def _keep(self, found: dict[str, Any]) -> Probe:
         try:
-            said_now = Probe.model_validate_json(out)
+            said_now = Probe.model_validate(found)
         except ValidationError:
             return Probe(error="nsa.probe said something else than a probe")
         probe = _added(self._kept(), said_now, self._measuring)
@@ -190,15 +193,15 @@ class ProbeStore:
         return kept.probe.holds_for(len(os.sched_getaffinity(0))) if current else None
 
 
-def answer_of(
+def read_answer(
     process: "subprocess.Popen[bytes]", program: str, limit_s: float
-) -> tuple[bytes | None, str]:
-    """Wait for a program of the workload; what it printed, or None and why there is nothing.
+) -> tuple[dict[str, Any] | None, str]:
+    """Wait for a program of the workload; return its JSON answer, or why there is none.
 
     Args:
-        process: started by `ProbeStore.run`; it is ended when the time is up.
-        program: how it is called in that sentence.
-        limit_s: for how long to wait, in seconds.
+        process: started by `ProbeStore.run`; it is killed when the time is up.
+        program: its name in the error.
+        limit_s: how long to wait, in seconds.
     """
     try:
         out, err = process.communicate(timeout=limit_s)
@@ -206,10 +209,16 @@ def answer_of(
         process.kill()
         process.communicate()
         return None, f"{program} did not answer within {limit_s:g} s"
-    if process.returncode == 0:
-        return out, ""
-    said = (err or out).decode("utf-8", "replace").strip().splitlines()
-    return None, f"{program} ended with {process.returncode}: {said[-1] if said else 'no word'}"
+    if process.returncode != 0:
+        said = (err or out).decode("utf-8", "replace").strip().splitlines()
+        return None, f"{program} ended with {process.returncode}: {said[-1] if said else 'no word'}"
+    text = out.decode("utf-8", "replace")
+    begins = _ANSWER.search(text)
+    try:
+        found, _ = json.JSONDecoder().raw_decode(text, begins.start() if begins else 0)
+    except ValueError:
+        found = None
+    return (found, "") if isinstance(found, dict) else (None, f"{program} said something else")
 
 
 def _whole(slots: Sequence[str]) -> tuple[str, ...]:
