@@ -16,8 +16,7 @@ from fastapi import FastAPI
 from bench import plan_reference
 from gonogo import contract
 from gonogo.cli.app import app as command_line
-from gonogo.cli.screen.exit_words import EXIT_WORDS
-from gonogo.cli.screen.group import TOPICS
+from gonogo.cli.help import EXIT_WORDS, TOPICS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, DoubtKind, Effect
 from gonogo.contract.output import OUTPUTS

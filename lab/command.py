@@ -148,11 +148,11 @@ def _print(document: dict[str, Any]) -> None:
     """Print the report for people."""
     print_fields({name: document[name] for name in FIGURES})
     columns = ("false_halts", "warnings", "sick", "missed", "latency_p50_s", "latency_p99_s")
-    rows = (
-        [name, *("–" if row[column] is None else f"{row[column]:g}" for column in columns)]
-        for name, row in document["by_detector"].items()
-    )
-    print_table(("detector", *columns), rows)
+    rows = document["by_detector"].values()
+    cells = {
+        name: ["–" if row[name] is None else f"{row[name]:g}" for row in rows] for name in columns
+    }
+    print_table({"detector": list(document["by_detector"]), **cells})
     for halt in document["halts"]:
         out.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
     for miss in document["misses"]:

@@ -1,39 +1,35 @@
-"""What can be typed? The `gonogo` command; `gonogo COMMAND --help` explains each.
-
-With which code a command ends stands in `screen/exit_words.py`.
-"""
+"""The `gonogo` command; `gonogo COMMAND --help` explains each command."""
 
 import errno
 import sys
 from collections.abc import Sequence
 
 import typer
+from rich.console import Console
 
 from gonogo import __version__
 from gonogo.cli import (
-    abandoning,
-    administer,
     campaigns,
     comparing,
     database,
     demo,
+    doctor,
     experiments,
     judging,
     ledger,
-    patience,
+    logs,
+    looking,
     processes,
     pruning,
     running,
-    simulating,
+    watchdog,
     watching,
 )
 from gonogo.cli.exits import Exit, exit_of_error
-from gonogo.cli.look import artifacts, lists, page, status
-from gonogo.cli.output import drop_unwritten, err
-from gonogo.cli.reach.naming import Ambiguous
-from gonogo.cli.screen.group import Commands, UsageError, usage_text
-from gonogo.cli.screen.refusals import refusal_text
-from gonogo.contract.errors import Conflict, GonogoError, Rejected
+from gonogo.cli.help import Commands, UsageError, usage_text
+from gonogo.cli.naming import Ambiguous
+from gonogo.cli.output import drop_unwritten, err, print_lines
+from gonogo.contract.errors import MOST_PROBLEMS, Conflict, GonogoError, Problem, Rejected
 
 app = typer.Typer(
     name="gonogo",
@@ -47,36 +43,16 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_OF_A_PATH = (
+_PATH_ERRORS = (
     errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
     errno.ENOTDIR, errno.EPERM, errno.EROFS,
 )  # fmt: skip
-"""What a path that was typed, or a home, may be wrong about."""
-_OF_A_DISK = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-"""Why a write to what is open already, as stdout is, may fail: none of it is ours."""
+_DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
-MODULES = (
-    processes,
-    demo,
-    experiments,
-    watching,
-    running,
-    judging,
-    comparing,
-    campaigns,
-    ledger,
-    patience,
-    simulating,
-    administer,
-    database,
-    pruning,
-    abandoning,
-    status,
-    lists,
-    artifacts,
-    page,
-)
-for module in MODULES:
+for module in (
+    *(processes, demo, experiments, watching, logs, running, judging, comparing, campaigns),
+    *(ledger, watchdog, doctor, database, pruning, looking),
+):
     module.register(app)
 
 
@@ -108,17 +84,17 @@ def run(
         commands: what can be typed.
         name: of the command, for its help.
     """
-    given = None if arguments is None else list(arguments)
+    words = None if arguments is None else list(arguments)
     try:
-        return int(commands(args=given, prog_name=name, standalone_mode=False) or Exit.OK)
+        return int(commands(args=words, prog_name=name, standalone_mode=False) or Exit.OK)
     except UsageError as error:
-        err.print(usage_text(error), markup=False, highlight=False, soft_wrap=True)
+        print_lines([usage_text(error)], err)
         return Exit.BAD_INPUT
     except GonogoError as error:
         print_error(error)
         return exit_of_error(error)
     except OSError as error:
-        if error.filename is None and error.errno in _OF_A_DISK:
+        if error.filename is None and error.errno in _DISK_ERRORS:
             if sys.stdout is not None:
                 drop_unwritten(sys.stdout)
             print_error(Rejected(f"stdout or a file cannot be written: {error.strerror}"))
@@ -126,21 +102,38 @@ def run(
         if error.filename is None or isinstance(error, BrokenPipeError):
             raise
         print_error(Rejected(f"{error.filename}: {error.strerror}"))
-        return Exit.BAD_INPUT if error.errno in _OF_A_PATH else Exit.UNEXPECTED
+        return Exit.BAD_INPUT if error.errno in _PATH_ERRORS else Exit.UNEXPECTED
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         return Exit.INTERRUPTED
 
 
 def print_error(error: GonogoError) -> None:
-    """Print an error on stderr, with what is allowed, or every problem, where that is known."""
-    text = f"gonogo: {error.detail}"
+    """Print an error on stderr, with what is allowed, or every problem, when that is known."""
+    text = refusal_text(error)
     if isinstance(error, Conflict) and error.allowed:
-        text += f" (allowed now: {', '.join(error.allowed)})"
+        text = f"{error.detail} (allowed now: {', '.join(error.allowed)})"
     elif isinstance(error, Ambiguous):
         rows = [f"  {row.path}  {row.message}" for row in error.problems]
-        err.print("\n".join([text, *rows]), markup=False, highlight=False, soft_wrap=True)
-        return
-    else:
-        text = f"gonogo: {refusal_text(error)}"
-    err.print(text, markup=False, highlight=False, soft_wrap=True)
+        text = "\n".join([error.detail, *rows])
+    # whole identifiers: the short ones may be what was ambiguous
+    Console.print(err, f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
+
+
+def refusal_text(error: GonogoError) -> str:
+    """Return an error on one line; several problems on a line each, with their places."""
+    rows = [_problem_text(row) for row in error.problems]
+    if len(rows) > 1:
+        first = "the first " if len(rows) == MOST_PROBLEMS else ""
+        return "\n".join([f"{first}{len(rows)} problems", *(f"  {row}" for row in rows)])
+    if len(rows) == 1 and error.problems[0].source is not None:
+        return rows[0]
+    return " ".join(error.detail.split())
+
+
+def _problem_text(row: Problem) -> str:
+    place = row.source or ""
+    if row.line is not None:
+        place = f"{place}:{row.line}" if place else f"line {row.line}"
+    words = [word for word in (place, row.path, row.message) if word]
+    return " ".join(": ".join(words).split())

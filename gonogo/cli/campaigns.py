@@ -1,4 +1,4 @@
-"""What does `gonogo campaign` do? It submits campaigns, shows them, and cancels them.
+"""`gonogo campaign`: submit campaigns, show them, cancel them.
 
 A campaign runs the variants of one phase in turns and compares them (docs/how-to/compare.md).
 """
@@ -10,12 +10,16 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import Client
+from gonogo.cli.client import Client, connect
 from gonogo.cli.comparing import print_comparison
-from gonogo.cli.connection import connect, parse_grid, parse_pairs, parse_sets
+from gonogo.cli.completing import complete_campaign_plans, complete_campaigns
 from gonogo.cli.exits import Exit
-from gonogo.cli.look.experiments import print_left_out, start_of
+from gonogo.cli.experiments import print_left_out, start_of
+from gonogo.cli.help import Commands
+from gonogo.cli.naming import LAST, resolve
 from gonogo.cli.output import (
+    Json,
+    ago,
     duration,
     err,
     out,
@@ -26,13 +30,13 @@ from gonogo.cli.output import (
     print_table,
     verdict_text,
 )
-from gonogo.cli.reach.completing import complete_campaign_plans, complete_campaigns
-from gonogo.cli.reach.naming import LAST, resolve
-from gonogo.cli.reach.plans import read_plan
-from gonogo.cli.reach.submitting import submit_plan
-from gonogo.cli.screen.group import Commands
-from gonogo.cli.screen.table import Column, print_columns
-from gonogo.cli.screen.times import ago
+from gonogo.cli.plan_arguments import (
+    parse_grid,
+    parse_pairs,
+    parse_sets,
+    read_plan,
+    submit_plan,
+)
 from gonogo.cli.watching import following
 from gonogo.contract.api import CampaignState, CampaignView
 from gonogo.contract.campaign import CampaignSpec
@@ -43,8 +47,7 @@ from gonogo.contract.output import CampaignDryRun
 
 POLL_S = 1.0
 MOST_SHOWN = 3
-"""Of the runs that go on at once."""
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+"""Active runs in one line of progress."""
 Id = Annotated[
     str,
     typer.Argument(
@@ -153,17 +156,17 @@ def list_(
     if not rows:
         out.print("there is no campaign yet; begin one with: gonogo campaign submit campaign-demo")
         return
-    print_columns(
-        [
-            Column(name="campaign", cells=[row.id for row in rows]),
-            Column(name="name", cells=[escape(row.name) for row in rows], cut=True),
-            Column(name="state", cells=[_state(row) for row in rows]),
-            Column(
-                name="runs", cells=[f"{row.done} of {row.planned}" for row in rows], gives_way=2
-            ),
-            Column(name="result", cells=[escape(row.result_words) for row in rows], cut=True),
-            Column(name="submitted", cells=[ago(row.created_at) for row in rows], gives_way=3),
-        ]
+    print_table(
+        {
+            "campaign": [row.id for row in rows],
+            "name": [escape(row.name) for row in rows],
+            "state": [_state(row) for row in rows],
+            "result": [escape(row.result_words) for row in rows],
+            "runs": [f"{row.done} of {row.planned}" for row in rows],
+            "submitted": [ago(row.created_at) for row in rows],
+        },
+        cut=("name", "result"),
+        optional=("runs", "submitted"),
     )
 
 
@@ -228,30 +231,29 @@ def _progress(view: CampaignView) -> str:
 
 def _print_dry_run(answer: Mapping[str, Any]) -> None:
     """Print what would run of each variant; whole, the orders are JSON."""
-    told = CampaignDryRun.model_validate(answer)
-    spec, first = told.spec, next(iter(told.orders.values()))  # phase and gate are those of all
+    answered = CampaignDryRun.model_validate(answer)
+    spec, first = answered.spec, next(iter(answered.orders.values()))
+    runs = _span(answered.runs, answered.most_runs)
     changes = {row.name: row.text() for row in spec.variants}
     print_fields(
         {
-            "campaign": f"{escape(told.plan)}: would run, {_span(told.runs, told.most_runs)} runs",
+            "campaign": f"{escape(answered.plan)}: would run, {runs} runs",
             "compares": f"{_compared(spec)}, margin {100 * spec.margin:g} %",
             "phase": f"{escape(first.phase)}, {first.steps} steps, on profile {first.profile}",
             "criteria": ", ".join(row.id for row in first.gate),
         }
     )
     out.print()
+    orders = answered.orders
     print_table(
-        ("variant", "runs", "ranks", "starts", "changes"),
-        (
-            (
-                escape(name),
-                _span(spec.repeats, spec.bound),
-                str(order.world_size),
-                escape(start_of(order)),
-                escape(changes[name]),
-            )
-            for name, order in told.orders.items()
-        ),
+        {
+            "variant": [escape(name) for name in orders],
+            "runs": [_span(spec.repeats, spec.bound)] * len(orders),
+            "ranks": [str(order.world_size) for order in orders.values()],
+            "starts": [escape(start_of(order)) for order in orders.values()],
+            "changes": [escape(changes[name]) for name in orders],
+        },
+        cut=("starts", "changes"),
     )
     print_left_out([first])
     out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
@@ -274,32 +276,24 @@ def _print_campaign(view: CampaignView) -> None:
         }
     )
     if view.members:
-        metric = str(view.spec.metric)
-        print_columns(
-            [
-                Column(name="repeat", cells=[str(row.repeat) for row in view.members], gives_way=2),
-                Column(name="variant", cells=[row.variant for row in view.members], cut=True),
-                Column(name="experiment", cells=[row.experiment for row in view.members]),
-                Column(
-                    name="verdict",
-                    cells=[
-                        verdict_text(row.verdict) if row.verdict else str(row.state)
-                        for row in view.members
-                    ],
-                    gives_way=1,
-                ),
-                Column(
-                    name=metric,
-                    cells=[
-                        "–" if row.value is None else f"{row.value:.6g}" for row in view.members
-                    ],
-                ),
-            ]
+        rows = view.members
+        print_table(
+            {
+                "variant": [row.variant for row in rows],
+                "experiment": [row.experiment for row in rows],
+                str(view.spec.metric): [
+                    "–" if row.value is None else f"{row.value:.6g}" for row in rows
+                ],
+                "verdict": [
+                    verdict_text(row.verdict) if row.verdict else str(row.state) for row in rows
+                ],
+                "repeat": [str(row.repeat) for row in rows],
+            },
+            cut=("variant",),
+            optional=("verdict", "repeat"),
         )
         print_lines(
-            f"  does not count  {row.variant} {row.repeat}: {row.why}"
-            for row in view.members
-            if row.why
+            f"  does not count  {row.variant} {row.repeat}: {row.why}" for row in rows if row.why
         )
     if view.comparison is not None:
         print_comparison(view.comparison)

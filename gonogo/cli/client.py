@@ -1,8 +1,7 @@
-"""How is the control plane called? A thin REST client that speaks in the contract's errors."""
+"""A thin REST client of the control plane; its errors are those of the contract."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +9,8 @@ from typing import Any, Self
 import httpx
 
 from gonogo import __version__
-from gonogo.cli.reach.naming import resolve
+from gonogo.cli.naming import resolve
+from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.errors import (
     Conflict,
@@ -43,7 +43,6 @@ class Client:
         refused: str | None = None,
         timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
-        check: Callable[[], None] = lambda: None,
     ) -> None:
         """Open no connection yet.
 
@@ -54,8 +53,6 @@ class Client:
             refused: what the service has against the key when it answers 401, and what to do.
             timeout_s: for each step of a call: connecting, sending, each piece of the answer.
             transport: how requests travel; default: TCP.
-            check: asked before each call, which may open a connection; raises Unavailable where
-                the key is not to be sent.
         """
         headers = {"User-Agent": f"gonogo/{__version__}"}
         if key:
@@ -63,7 +60,6 @@ class Client:
         self.url = url
         self._unanswered, self._refused = unanswered, refused
         self._answered = False
-        self._check = check
         try:
             self._http = httpx.Client(
                 base_url=f"{url}/api/v1",
@@ -110,7 +106,6 @@ class Client:
             Unavailable: no answer, or a 5xx.
             Rejected: a 4xx, as its own kind (NotFound, NotAllowed, Conflict).
         """
-        self._check()
         try:
             response = self._http.request(
                 method,
@@ -134,7 +129,7 @@ class Client:
         return self._document(self.call("GET", path, params=params))
 
     def get_patiently(self, path: str, **params: Any) -> Any:
-        """Return the answer of a GET; who has answered before is asked again for some seconds."""
+        """Return the answer of a GET; a service that has answered before is tried for a minute."""
         give_up = time.monotonic() + (_PATIENCE_S if self._answered else 0.0)
         while True:
             try:
@@ -149,31 +144,16 @@ class Client:
         return self._document(self.call("POST", path, body=body or {}, headers=headers))
 
     def _document(self, response: httpx.Response) -> dict[str, Any]:
-        """Return what a service of ours answers with.
+        """Return the JSON object of an answer.
 
         Raises:
-            Unavailable: it is no such document; something else listens at that address.
+            Unavailable: it holds none: something else than gonogo listens there.
         """
         found = _object_in(response)
         if found is None:
             text = f"something else than gonogo answers at {self.url}; {self._unanswered}"
             raise Unavailable(text)
         return found
-
-    @contextmanager
-    def stream(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
-        """Open an answer that is read while it comes, such as a stream of events.
-
-        Raises:
-            HTTPError: the connection cannot be made, or breaks while it is read.
-            GonogoError: as `call`.
-        """
-        self._check()
-        with self._http.stream("GET", path, headers=headers) as response:
-            if not response.is_success:
-                response.read()
-                raise _error_of(response)
-            yield response
 
     def pages(self, path: str, **params: Any) -> Iterator[dict[str, Any]]:
         """Yield the items of a paged collection, page by page."""
@@ -205,11 +185,30 @@ class Client:
         return {name: Near.model_validate(row) for name, row in rows.items()}
 
 
-def _past_proxies(url: str) -> dict[str, httpx.BaseTransport | None]:
-    """Return that no proxy of the environment is asked for this host's own service.
+def connect(timeout_s: float = TIMEOUT_S) -> Client:
+    """Return a client of the service that the environment or its home names."""
+    return client_of(load_settings(), timeout_s)
 
-    None knows the way to it, and the key is nothing for others.
+
+def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
+    """Return a client whose errors tell what to do.
+
+    Raises:
+        Unavailable: the process that wrote the address into the home is gone.
     """
+    if settings.service.stale is not None and settings.api_key is None:
+        raise Unavailable(settings.service.unanswered())
+    return Client(
+        settings.url,
+        settings.key(),
+        unanswered=settings.service.unanswered(),
+        refused=settings.key_refused(),
+        timeout_s=timeout_s,
+    )
+
+
+def _past_proxies(url: str) -> dict[str, httpx.BaseTransport | None]:
+    """Return mounts that use no proxy of the environment for a service on this host."""
     host = httpx.URL(url).host
     try:
         here = host == "localhost" or ip_address(host).is_loopback
@@ -233,12 +232,12 @@ def _object_in(response: httpx.Response) -> dict[str, Any] | None:
 
 
 def _error_of(response: httpx.Response) -> Exception:
-    """Return the error that a problem document stands for."""
-    said = f"{response.status_code} {response.reason_phrase}"
+    """Return the error of a problem document."""
+    status = f"{response.status_code} {response.reason_phrase}"
     body = _object_in(response)
     if body is None:
-        body, said = {}, f"{said} from {response.url.netloc.decode()}, not from gonogo"
-    detail = body.get("detail") or said
+        body, status = {}, f"{status} from {response.url.netloc.decode()}, not from gonogo"
+    detail = body.get("detail") or status
     if response.status_code >= 500 or response.status_code == 429:
         return Unavailable(str(detail))
     if response.status_code == 409:

@@ -1,7 +1,4 @@
-"""What does `gonogo compare` do? It says which of several variants is better, and how sure that is.
-
-The answers are those of `gonogo.judge.compare`; here arguments become runs, and answers a table.
-"""
+"""`gonogo compare`: which of several variants is better, and how certain that is."""
 
 import math
 from typing import Annotated
@@ -9,12 +6,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from gonogo.cli.completing import complete_runs
 from gonogo.cli.ledger import Keys
-from gonogo.cli.output import out, print_json, print_lines
-from gonogo.cli.reach.completing import complete_runs
-from gonogo.cli.reach.variants import Reach, read_variants, units_of
-from gonogo.cli.screen.table import Column, print_columns
+from gonogo.cli.output import Json, out, print_json, print_lines, print_table
 from gonogo.cli.settings import load_settings
+from gonogo.cli.variants import Reach, read_variants, units_of
 from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, DifferingPath
 from gonogo.contract.criterion import Compared
 from gonogo.contract.errors import Rejected
@@ -97,9 +93,9 @@ def compare(
         ),
     ] = None,
     key: Keys = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
-    """Say which of several variants is better: winner, tie or inconclusive, and what differed."""
+    """Compare variants: winner, tie or inconclusive, and what differed."""
     if lower and higher:
         raise Rejected("--lower and --higher exclude each other")
     question = ask(
@@ -144,16 +140,16 @@ def _share(text: str) -> tuple[str, float]:
 def print_comparison(found: Comparison) -> None:
     """Print a comparison for people: table, paths, what was left out, notes, the result."""
     rows = found.variants
-    print_columns(
-        [
-            Column(name="variant", cells=[escape(row.name) for row in rows], cut=True, cut_to=12),
-            Column(name="runs", cells=[str(len(row.runs)) for row in rows], gives_way=1),
-            Column(name=_what(found), cells=[_number(row.value) for row in rows]),
-            Column(
-                name="ratio", cells=["1" if row.answer is None else _ratio(row) for row in rows]
-            ),
-            Column(name="answer", cells=[_answer(row) for row in rows]),
-        ]
+    print_table(
+        {
+            "variant": [escape(row.name) for row in rows],
+            _what(found): [_number(row.value) for row in rows],
+            "ratio": ["1" if row.answer is None else _ratio(row) for row in rows],
+            "answer": [_answer(row) for row in rows],
+            "runs": [str(len(row.runs)) for row in rows],
+        },
+        cut=("variant",),
+        optional=("runs",),
     )
     lines = [f"differs      {_path(row, found.baseline)}" for row in found.paths]
     lines += [f"left out     {row.name} ({row.variant}): {row.why}" for row in found.left_out]

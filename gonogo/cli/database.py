@@ -1,7 +1,7 @@
-"""Which commands look after keys and the database? On the service's own host.
+"""Commands for keys, database and backups, on the service's own host.
 
-All run `python -m service`, whose answers are JSON, a line each; only `keys create` and
-`db upgrade` make a database where there is none.
+All run `python -m service`, which answers in JSON, a line each. Only `keys create` and
+`db upgrade` create a database.
 """
 
 import json
@@ -13,15 +13,20 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gonogo.cli.checkout import application_argv, application_env
-from gonogo.cli.output import err, out, print_fields, print_json
-from gonogo.cli.screen.table import Column, print_columns
-from gonogo.cli.screen.times import ago
+from gonogo.cli.applications import application_argv, application_env
+from gonogo.cli.output import (
+    Json,
+    ago,
+    err,
+    out,
+    print_fields,
+    print_json,
+    print_lines,
+    print_table,
+)
 from gonogo.cli.settings import load_settings
 from gonogo.contract.errors import Rejected
 from gonogo.planning.resolve import checkout_root
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 class DatabaseAction(StrEnum):
@@ -53,7 +58,7 @@ def ask_service(*arguments: str) -> list[dict[str, Any]]:
     """Return the JSON lines that `python -m service` answers with.
 
     Raises:
-        Exit: it failed; what it says stands on stderr, and its exit code is ours.
+        Exit: it failed; its stderr and its exit code are passed on.
     """
     done = subprocess.run(
         application_argv("service", *arguments),
@@ -64,8 +69,8 @@ def ask_service(*arguments: str) -> list[dict[str, Any]]:
         check=False,
     )
     for line in done.stderr.splitlines():
-        said = f"gonogo: {line.removeprefix('error: ')}" if line.startswith("error: ") else line
-        err.print(said, markup=False, highlight=False, soft_wrap=True)
+        problem = line.removeprefix("error: ")
+        print_lines([line if problem == line else f"gonogo: {problem}"], err)
     if done.returncode != 0:
         raise typer.Exit(done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -136,21 +141,21 @@ def _print_keys(rows: list[dict[str, Any]]) -> None:
     if not rows:
         out.print("no keys yet: the first `gonogo up` makes the local ones")
         return
-    print_columns(
-        [
-            Column(name="name", cells=[escape(row["name"]) for row in rows], cut=True),
-            Column(name="role", cells=[row["role"] for row in rows]),
-            Column(
-                name="state",
-                cells=[
-                    f"[dim]revoked {ago(row['revoked_at'])}[/dim]"
-                    if row["revoked_at"]
-                    else "[green]valid[/green]"
-                    for row in rows
-                ],
-            ),
-            Column(name="made", cells=[ago(row["created_at"]) for row in rows], gives_way=1),
-        ]
+    states = [
+        f"[dim]revoked {ago(row['revoked_at'])}[/dim]"
+        if row["revoked_at"]
+        else "[green]valid[/green]"
+        for row in rows
+    ]
+    print_table(
+        {
+            "name": [escape(row["name"]) for row in rows],
+            "role": [row["role"] for row in rows],
+            "state": states,
+            "created": [ago(row["created_at"]) for row in rows],
+        },
+        cut=("name",),
+        optional=("created",),
     )
 
 
@@ -171,7 +176,7 @@ def backup(
     """Keep database, decisions and keys in one file, while the service works or not."""
     (made,) = ask_service("backup", str(file.absolute()), *(["--runs"] if runs else []))
     if made["database"] == "postgresql":
-        err.print(PG_DUMP, markup=False, highlight=False, soft_wrap=True)
+        print_lines([PG_DUMP], err)
     if as_json:
         print_json(made)
         return
@@ -187,7 +192,7 @@ def restore(
     """Bring a backup back, into a home that has no database yet."""
     (done,) = ask_service("restore", str(file.absolute()))
     if done["database"] == "postgresql":
-        err.print(PG_RESTORE, markup=False, highlight=False, soft_wrap=True)
+        print_lines([PG_RESTORE], err)
     if as_json:
         print_json(done)
         return

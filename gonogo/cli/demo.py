@@ -1,4 +1,4 @@
-"""What does `gonogo demo` do? One real experiment through every phase, on this machine.
+"""`gonogo demo`: one real experiment through every phase, on this machine.
 
 It starts everything in a fresh home below `GONOGO_HOME/demo/`, submits the plan `demo`, follows it
 to its verdict and leaves the home for inspection. `--fault` breaks the run on purpose.
@@ -16,7 +16,16 @@ import typer
 from gonogo.cli.client import DRAWN_S, Client
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.interrupts import interrupt_on_signals
-from gonogo.cli.output import err, out, print_json, standing_text, tell, verdict_text
+from gonogo.cli.output import (
+    Json,
+    err,
+    out,
+    print_json,
+    print_lines,
+    standing_text,
+    tell,
+    verdict_text,
+)
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import Stack
 from gonogo.cli.watching import watch_experiment
@@ -32,8 +41,7 @@ _ELSEWHERE = (
     *("GONOGO_API_KEY", "GONOGO_DATABASE_", "REDIS_URL"),
     *("GONOGO_PUBLIC_URL", "GONOGO_WEBHOOK_"),
 )
-"""What leads out of a fresh home: a service that works, whose runs the demo would take and end,
-whose page its links and sign-in tokens would lead to, and whose people its alerts would wake."""
+"""Settings that lead out of a fresh home, to a service, database or people in use."""
 
 
 def demo(
@@ -44,7 +52,7 @@ def demo(
     webhook: Annotated[
         str | None, typer.Option(help="Deliver finding.halt alerts to this URL.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run one real experiment here, through every phase, to its verdict."""
     checkout_root()
@@ -62,12 +70,7 @@ def demo(
     ):
         if webhook:
             made = client.post("/webhooks", {"url": webhook, "types": ["finding.halt"]})
-            err.print(
-                f"demo: alerts go to {webhook}, signed with {made['secret']}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            print_lines([f"demo: alerts go to {webhook}, signed with {made['secret']}"], err)
         body = {"plan": "demo", "name": "demo", "set": sets}
         experiment = client.post("/experiments", body, **{"Idempotency-Key": stamp})["id"]
         err.print(f"demo: {experiment} at {stack.url}", highlight=False)
@@ -76,11 +79,11 @@ def demo(
         except KeyboardInterrupt:
             err.print("\ndemo: ending with a checkpoint")
             gonogo = _in_home(home)
-            _say(f"it can go on: {gonogo} up --port 0, and then: {gonogo} resume {experiment}")
+            _say(f"to continue: {gonogo} up --port 0, and then: {gonogo} resume {experiment}")
             raise typer.Exit(Exit.INTERRUPTED) from None
         _await_alerts(client)
-        result = build_result(client, experiment, home)
-    view = ExperimentView.model_validate(result.pop("view"))
+        view = client.experiment(experiment)
+        result = build_result(client, view, home)
     if as_json:
         print_json(result)
     else:
@@ -89,7 +92,7 @@ def demo(
 
 
 def settings_within(settings: Settings, home: Path) -> Settings:
-    """Return settings under which nothing leads out of a home of its own."""
+    """Return settings of a home of its own; nothing leads out of it."""
     inherited = {k: v for k, v in settings.inherited.items() if not k.startswith(_ELSEWHERE)}
     return replace(settings, home=home, api_key=None, redis_url=None, inherited=inherited)
 
@@ -108,21 +111,22 @@ def _await_alerts(client: Client) -> None:
     err.print("demo: some alerts are not delivered yet; they stay in the outbox")
 
 
-def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
-    """Return what the demo reports, and have the report drawn into the home."""
-    view = client.experiment(experiment)
-    decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
+def build_result(client: Client, view: ExperimentView, home: Path) -> dict[str, Any]:
+    """Return what `--json` prints, and have the report drawn into the home."""
+    decisions = list(client.pages(f"/experiments/{view.id}/decisions"))
     runs = [client.run(run) for phase in view.phases for run in phase.runs]
     findings = [row for run in runs for row in client.pages(f"/runs/{run.id}/findings")]
-    _draw_report(client, experiment)
-    report = home / "reports" / experiment / "report.md"
+    try:
+        client.call("GET", f"/experiments/{view.id}/report", timeout_s=DRAWN_S)
+    except Unavailable as error:  # the verdict stands without it
+        _say(f"the report is not drawn: {error}")
     last = runs[-1].outcome if runs else None
     return {
-        "experiment": experiment,
+        "experiment": view.id,
         "verdict": view.verdict,
         "outcome": last.model_dump(mode="json") if last else None,
         "home": str(home),
-        "report": str(report),
+        "report": str(home / "reports" / view.id / "report.md"),
         "decisions": [decision["id"] for decision in decisions],
         "findings": findings,
         "runs": [
@@ -136,30 +140,20 @@ def build_result(client: Client, experiment: str, home: Path) -> dict[str, Any]:
             }
             for run in runs
         ],
-        "view": view.wire(),
     }
-
-
-def _draw_report(client: Client, experiment: str) -> None:
-    """Have the report drawn, which takes a busy machine minutes; the verdict stands without it."""
-    try:
-        client.call("GET", f"/experiments/{experiment}/report", timeout_s=DRAWN_S)
-    except Unavailable as error:
-        _say(f"the report is not drawn: {error}")
 
 
 def _print_result(result: dict[str, Any], view: ExperimentView) -> None:
     for run in result["runs"]:
         outcome = run["outcome"]["code"] if run["outcome"] else "–"
         out.print(f"  {run['phase']:<12} {outcome:<16} {verdict_text(run['verdict'])}")
-    for finding in result["findings"]:
-        if finding["severity"] == "halt":
-            out.print(f"  halted: {finding['text']}", highlight=False, markup=False)
+    halts = [row["text"] for row in result["findings"] if row["severity"] == "halt"]
+    print_lines(f"  halted: {text}" for text in halts)
     out.print(f"\nverdict   {standing_text(view)}")
-    out.print(f"report    {result['report']}", soft_wrap=True, highlight=False, markup=False)
+    print_lines([f"report    {result['report']}"])
     if result["decisions"]:
         command = f"{_in_home(result['home'])} replay {result['decisions'][-1]}"
-        out.print(f"check it  {command}", soft_wrap=True, highlight=False, markup=False)
+        print_lines([f"check it  {command}"])
 
 
 def _in_home(home: str | Path) -> str:

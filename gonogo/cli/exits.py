@@ -1,4 +1,4 @@
-"""With which code does a command end? One table for every command."""
+"""Exit codes of all commands."""
 
 from enum import IntEnum, StrEnum
 from typing import Annotated
@@ -32,12 +32,11 @@ class Exit(IntEnum):
     INCONCLUSIVE = 12
     CANCELLED = 13
     BY_HAND = 14
-    """Decided by hand: an override stands, whatever it says."""
     INTERRUPTED = 130
 
 
 class Accepted(StrEnum):
-    """Verdicts that may count as success besides GO."""
+    """Verdicts that a caller may accept besides GO."""
 
     CONDITIONAL = "conditional"
 
@@ -72,11 +71,7 @@ def exit_of_verdict(verdict: Verdict | None, code: OutcomeCode | None = None) ->
 
 
 def exit_of_experiment(view: ExperimentView) -> Exit:
-    """Return the exit code of an experiment.
-
-    A verdict by hand is never that of the evidence, and what waits for a person is no GO: phases
-    are still to come.
-    """
+    """Return the exit code of an experiment; one with phases still to come is no GO."""
     if view.overrides and view.verdict is not None:
         return Exit.BY_HAND
     if view.so_far:
@@ -85,7 +80,7 @@ def exit_of_experiment(view: ExperimentView) -> Exit:
 
 
 def accepted(code: int, accept: Accepted | None) -> int:
-    """Return the exit code of a verdict; 0 where the caller accepts that verdict."""
+    """Return the exit code of a verdict; 0 if the caller accepts that verdict."""
     accepts = accept is Accepted.CONDITIONAL and code == Exit.CONDITIONAL_GO
     return Exit.OK if accepts else code
 

@@ -1,58 +1,72 @@
-"""Which commands submit, show and steer experiments? Each is one call of the REST API."""
+"""Commands that submit, list, show and steer experiments."""
 
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import DRAWN_S, Client
-from gonogo.cli.connection import connect, parse_pairs, parse_sets
-from gonogo.cli.evidence import describe_run
+from gonogo.cli.client import DRAWN_S, Client, connect
+from gonogo.cli.completing import complete_experiments, complete_plans
+from gonogo.cli.describing import (
+    cause_lines,
+    criteria_lines,
+    diagnosis_lines,
+    experiment_lines,
+    goodput_line,
+    run_evidence,
+)
 from gonogo.cli.exits import Accept, accepted, exit_of_experiment
-from gonogo.cli.look.experiments import print_dry_run, print_experiments, submission_fields
-from gonogo.cli.look.goodput import goodput_line
+from gonogo.cli.naming import origin_of
 from gonogo.cli.output import (
+    Json,
+    ago,
     decided_text,
     duration,
     err,
     harmless,
+    lasted,
     out,
     print_fields,
     print_json,
     print_lines,
     print_made,
+    print_table,
     standing_text,
     verdict_text,
 )
-from gonogo.cli.reach.completing import complete_experiments, complete_plans
-from gonogo.cli.reach.naming import origin_of
-from gonogo.cli.reach.plans import read_plan
-from gonogo.cli.reach.rerunning import phases_again, sets_of_phases
-from gonogo.cli.reach.submitting import submit_plan
-from gonogo.cli.screen.table import Column, print_columns
-from gonogo.cli.screen.times import ago
-from gonogo.cli.standing import cause_lines, diagnosis_lines, standing_lines
-from gonogo.cli.watching import following, watch_experiment
+from gonogo.cli.plan_arguments import (
+    parse_pairs,
+    parse_sets,
+    phases_again,
+    read_plan,
+    sets_of_phases,
+    submit_plan,
+)
+from gonogo.cli.watching import following, print_final, watch_experiment
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import Order
 
-MOST_SIGNS = 3
-"""Of what was found so far in a run that goes on: the newest."""
+MOST_FINDINGS = 3
+"""The newest findings of a running run."""
+_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
+_UNIT = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
-_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 """A picture that a report in Markdown names."""
+_FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 Id = Annotated[
     str,
     typer.Argument(
@@ -117,8 +131,7 @@ def submit(
             if as_json:
                 print_json(final.wire())
             else:
-                out.print(f"{final.id}: {final.state} {standing_text(final)}")
-                print_lines(standing_lines(final))
+                print_final(final)
             raise typer.Exit(accepted(exit_of_experiment(final), accept))
         if as_json:
             print_json(answer)
@@ -129,16 +142,89 @@ def submit(
 
 def list_(
     limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
+    state: Annotated[ExperimentState | None, typer.Option(help="Only in this state.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only if the name contains this.")] = None,
+    label: Annotated[
+        list[str] | None, typer.Option(metavar="K=V", help="Only with this label; repeatable.")
+    ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """List experiments, newest first."""
+    """List experiments, newest first, with the reason of each verdict."""
+    labels = parse_pairs(label or [], "--label")
+    oldest = None if since is None else parse_since(since, datetime.now(UTC))
+    chosen = bool(name or labels or owner or since)
     with connect() as client:
-        page = client.get("/experiments", limit=limit)
+        if not chosen:
+            page = client.get("/experiments", state=state, limit=limit)
+            rows = [ExperimentView.model_validate(row) for row in page["items"]]
+        else:
+            views = map(ExperimentView.model_validate, client.pages("/experiments", state=state))
+            fitting = _fitting(views, name, labels, owner, oldest)
+            rows = list(islice(fitting, limit))
+            page = {"items": [row.wire() for row in rows], "next_cursor": None}
     if as_json:
         print_json(page)
-        return
-    rows = [ExperimentView.model_validate(item) for item in page["items"]]
-    print_experiments(rows)
+    elif rows:
+        print_experiments(rows)
+    elif chosen or state is not None:
+        out.print("no experiment fits")
+    else:
+        out.print("no experiment yet; submit one with: gonogo submit demo")
+
+
+def _fitting(
+    views: Iterable[ExperimentView],
+    name: str | None,
+    labels: Mapping[str, str],
+    owner: str | None,
+    oldest: datetime | None,
+) -> Iterable[ExperimentView]:
+    """Yield the experiments that fit every filter; `views` are newest first."""
+    for view in views:
+        if oldest is not None and datetime.fromisoformat(view.created_at) < oldest:
+            return
+        named = name is None or name.lower() in view.name.lower()
+        owned = owner is None or owner == view.submitted_by
+        if named and owned and labels.items() <= view.labels.items():
+            yield view
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the instant of `90m`, `12h`, `7d`, `2w` ago, or of a date or an RFC 3339 time.
+
+    Raises:
+        Rejected: none of these.
+    """
+    if (age := _AGE.fullmatch(text)) is not None:
+        return now - timedelta(**{_UNIT[age[2]]: float(age[1])})
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise Rejected(f"--since: found {text!r}; expected 90m, 12h, 7d or a date") from error
+
+
+def print_experiments(rows: Sequence[ExperimentView]) -> None:
+    """Print experiments as a table; verdict and reason stay at 80 columns."""
+    print_table(
+        {
+            "id": [row.id for row in rows],
+            "verdict": [_verdict(row) for row in rows],
+            "name": [escape(row.name) for row in rows],
+            "submitted": [ago(row.created_at) for row in rows],
+            "state": [row.state for row in rows],
+            "phase": [_phase(row) for row in rows],
+            "took": [lasted(row.started_at, row.ended_at) for row in rows],
+            "plan": [escape(row.plan) for row in rows],
+            "by": [escape(row.submitted_by or "–") for row in rows],
+            "why": [_why(row) for row in rows],
+        },
+        cut=("name", "why"),
+        optional=("why", "submitted", "state", "phase", "took", "plan", "by"),
+    )
 
 
 def show(experiment: Id, as_json: Json = False) -> None:
@@ -154,8 +240,8 @@ def show(experiment: Id, as_json: Json = False) -> None:
         print_fields({"time": goodput_line(goodput)})
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
-        evidence = {run.id: describe_run(client, run.id) for run in ended}
-        signs = [
+        evidence = {run.id: run_evidence(client, run.id) for run in ended}
+        findings = [
             Finding.model_validate(row)
             for run in runs
             if run.state is RunState.RUNNING
@@ -171,7 +257,7 @@ def show(experiment: Id, as_json: Json = False) -> None:
     print_lines(
         f"{row.severity} {ago(datetime.fromtimestamp(row.at, UTC).isoformat())}: "
         f"{row.detector}: {row.text}"
-        for row in signs[-MOST_SIGNS:]
+        for row in findings[-MOST_FINDINGS:]
     )
     for run_id, texts in evidence.items():
         for number, text in enumerate(texts):
@@ -182,21 +268,19 @@ def show(experiment: Id, as_json: Json = False) -> None:
 
 
 def _print_runs(runs: Sequence[RunView]) -> None:
-    print_columns(
-        [
-            Column(name="phase", cells=[escape(run.phase) for run in runs], cut=True),
-            Column(name="run", cells=[run.id for run in runs]),
-            Column(name="attempt", cells=[str(run.attempt) for run in runs], gives_way=4),
-            Column(name="why", cells=[run.reason for run in runs], gives_way=3),
-            Column(name="state", cells=[run.state for run in runs], gives_way=5),
-            Column(name="step", cells=[f"{run.step}/{run.steps}" for run in runs], gives_way=2),
-            Column(
-                name="outcome",
-                cells=[run.outcome.code if run.outcome else "–" for run in runs],
-                gives_way=1,
-            ),
-            Column(name="verdict", cells=[verdict_text(run.verdict) for run in runs]),
-        ]
+    print_table(
+        {
+            "phase": [escape(run.phase) for run in runs],
+            "run": [run.id for run in runs],
+            "verdict": [verdict_text(run.verdict) for run in runs],
+            "outcome": [run.outcome.code if run.outcome else "–" for run in runs],
+            "step": [f"{run.step}/{run.steps}" for run in runs],
+            "why": [run.reason for run in runs],
+            "attempt": [str(run.attempt) for run in runs],
+            "state": [run.state for run in runs],
+        },
+        cut=("phase",),
+        optional=("outcome", "step", "why", "attempt", "state"),
     )
 
 
@@ -215,10 +299,7 @@ def _print_decision(decision: dict[str, Any]) -> None:
         print_lines(f"  {line}" for line in cause_lines(cause))
     if row.diagnosis is not None:
         print_lines(f"  {line}" for line in diagnosis_lines(row))
-    print_lines(
-        f"  {each['outcome']:<12} {each['id']:<18} {each['evidence']}"
-        for each in decision["criteria"]
-    )
+    print_lines(criteria_lines(decision["criteria"]))
 
 
 def _print_experiment(view: ExperimentView) -> None:
@@ -243,7 +324,7 @@ def _print_experiment(view: ExperimentView) -> None:
     if view.forecast.late:
         fields["deadline"] = "cannot be met at this pace"
     print_fields(fields)
-    print_lines(standing_lines(view))
+    print_lines(experiment_lines(view))
     print_lines(
         f"condition {condition.state}: {condition.text} ({condition.id})"
         for condition in view.conditions
@@ -358,8 +439,7 @@ def override(
         print_json(answers[-1])
         return
     print_lines([f"{row['id']}: {row['verdict']} by hand, {row['actor']}" for row in answers])
-    out.print(f"{after.id}: {after.state} {standing_text(after)}")
-    print_lines(standing_lines(after))
+    print_final(after)
 
 
 def report(
@@ -406,6 +486,74 @@ def _format_of(output: Path) -> str:
             f"--output: found {output.name!r}; expected a name that ends in .html or .md"
         )
     return wanted
+
+
+def print_dry_run(answer: Mapping[str, Any]) -> None:
+    """Print which runs a submission would order; whole, the orders are JSON."""
+    orders = [Order.model_validate(row) for row in answer["orders"]]
+    out.print(f"{orders[0].plan}: would run, digest {answer['plan_digest'][:12]}", highlight=False)
+    print_table(
+        {
+            "phase": [order.phase for order in orders],
+            "steps": [str(order.steps) for order in orders],
+            "ranks": [str(order.world_size) for order in orders],
+            "starts": [escape(start_of(order)) for order in orders],
+            "criteria": [", ".join(row.id for row in order.gate) for order in orders],
+        },
+        cut=("starts", "criteria"),
+    )
+    print_left_out(orders)
+    out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
+
+
+def start_of(order: Order) -> str:
+    """Return what an order starts, as one would type it."""
+    return order.entry or shlex.join(order.command or [])
+
+
+def print_left_out(orders: Sequence[Order]) -> None:
+    """Print what the profile leaves out of each phase's gate, and why; of whole gates nothing."""
+    rows = [
+        (order.phase, ", ".join(row.id for row in order.left_out if row.why == why), escape(why))
+        for order in orders
+        for why in dict.fromkeys(row.why for row in order.left_out)
+    ]
+    if rows:
+        out.print(f"\nprofile {orders[0].profile} leaves out of the gates:", highlight=False)
+        phases, names, whys = zip(*rows, strict=True)
+        print_table({"phase": phases, "left out": names, "why": whys}, cut=("left out", "why"))
+
+
+def submission_fields(view: ExperimentView) -> dict[str, str]:
+    """Return who submitted an experiment and when, its labels, and how long it took."""
+    by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
+    fields = {"submitted": f"{ago(view.created_at)}{by}"}
+    if view.started_at is not None:
+        words = "took" if view.ended_at else "runs for"
+        fields[words] = lasted(view.started_at, view.ended_at)
+    if view.campaign is not None:
+        place = view.campaign
+        fields["campaign"] = f"{place.campaign}, run {place.repeat} of {escape(place.variant)}"
+    if view.labels:
+        labels = ", ".join(f"{name}={value}" for name, value in view.labels.items())
+        fields["labels"] = escape(labels)
+    return fields
+
+
+def _verdict(row: ExperimentView) -> str:
+    """Return the verdict; without one the state, or the outcome."""
+    if row.verdict:
+        return standing_text(row)
+    ended = row.state is ExperimentState.FINISHED and row.outcome is not None
+    return f"[dim]{row.outcome.code if ended and row.outcome else row.state}[/dim]"
+
+
+def _phase(row: ExperimentView) -> str:
+    return next((escape(phase.name) for phase in row.phases if phase.state == "active"), "")
+
+
+def _why(row: ExperimentView) -> str:
+    return escape(row.cause.text if row.cause else row.waiting_for or "")
 
 
 def register(app: typer.Typer) -> None:

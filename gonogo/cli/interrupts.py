@@ -1,4 +1,4 @@
-"""Which signals interrupt a command that has a run to bring to its end?"""
+"""Signal handlers of commands that must end a run in order."""
 
 import signal
 from collections.abc import Callable
@@ -6,10 +6,7 @@ from types import FrameType
 
 
 def interrupt_on_signals() -> None:
-    """Raise KeyboardInterrupt(number) for SIGTERM as for SIGINT, in the main thread.
-
-    SIGINT, too: a shell that starts a job in the background leaves it ignored.
-    """
+    """Raise KeyboardInterrupt(number) for SIGTERM and SIGINT, which a background job ignores."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         del frame
@@ -19,10 +16,7 @@ def interrupt_on_signals() -> None:
 
 
 def note_interrupts(asked: list[int]) -> None:
-    """Only note in `asked`, from now on, which of these signals came.
-
-    For a command that is just starting what it is to end then.
-    """
+    """Collect these signals in `asked` from now on, while a run is being started."""
 
     def note(number: int, frame: FrameType | None) -> None:
         del frame

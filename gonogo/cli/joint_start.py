@@ -1,4 +1,4 @@
-"""How do the starts of `gonogo run` on several nodes become one run? In a folder that they share.
+"""Join the starts of `gonogo run` on several nodes into one run, in a folder that they share.
 
 A launcher (srun, mpirun, a cloud's) starts the same line once on each node. Each node but the first
 writes `node{K}.json` with a nonce. Node 0 waits for all of them, makes the run directory with its
@@ -57,7 +57,7 @@ def find_nodes(
     master_addr: str | None,
     environ: Mapping[str, str],
 ) -> Nodes | None:
-    """Return which part of a joint start this is; None for one node.
+    """Return this process's part of a joint start; None for one node.
 
     Args:
         asked: `--nodes`: a number, or `auto`.

@@ -1,4 +1,4 @@
-"""Which commands judge without any service? `judge` and `forecast`."""
+"""`gonogo judge` and `gonogo forecast`; and how a decision is printed after a run."""
 
 import math
 import os
@@ -12,23 +12,29 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.connection import connect
-from gonogo.cli.evidence import describe_directory
+from gonogo.cli.client import connect
+from gonogo.cli.completing import complete_experiments
+from gonogo.cli.describing import (
+    cause_lines,
+    criteria_lines,
+    diagnosis_lines,
+    directory_evidence,
+    log_end,
+)
 from gonogo.cli.exits import Accept, accepted, exit_of_verdict
-from gonogo.cli.look.local_log import find_run_dir
+from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import (
+    Json,
     duration,
-    err,
     out,
     print_fields,
     print_json,
     print_lines,
     verdict_text,
+    warn,
 )
-from gonogo.cli.reach.completing import complete_experiments
-from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.plan_arguments import placed, read_plan
 from gonogo.cli.settings import load_settings
-from gonogo.cli.standing import cause_lines, diagnosis_lines, quote_of
 from gonogo.contract.api import Forecast
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
@@ -41,9 +47,7 @@ from gonogo.judge.failures import explain_decision
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 MOST_LINES = 8
-"""Of the end of `gonogo run`."""
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+"""Lines at the end of `gonogo run`."""
 
 
 def judge(
@@ -70,12 +74,7 @@ def judge(
         raise Rejected("--plan and --phase go together")
     rules = read_plan(plan) if plan else None
     if rules is not None and (directory / "order.json").exists():
-        err.print(
-            "warning: judged by its own order.json: --plan and --phase are not looked at",
-            markup=False,
-            highlight=False,
-            soft_wrap=True,
-        )
+        warn("judged by its own order.json: --plan and --phase are ignored")
     clock = None if now is None else parse_time(now)
     try:
         with placed(rules) if rules is not None else nullcontext():
@@ -118,25 +117,17 @@ def parse_time(text: str) -> float:
 
 def print_judged(document: dict[str, Any], directory: Path) -> None:
     """Print a decision for people: criteria, findings, evidence, what was not seen, verdict."""
-    for row in document["criteria"]:
-        out.print(
-            f"  {row['outcome']:<12} {row['id']:<18} {row['evidence']}",
-            highlight=False,
-            markup=False,
-        )
-    for finding in document["findings"]:
-        out.print(
-            f"  {finding['severity']:<12} {finding['detector']:<18} {finding['text']}",
-            highlight=False,
-            markup=False,
-        )
-    for text in describe_directory(directory, document["findings"]):
-        out.print(f"  evidence     {text}", highlight=False, markup=False)
-    for text in document["not_observed"]:
-        out.print(f"  not observed: {text}", highlight=False, markup=False)
+    print_lines(criteria_lines(document["criteria"]))
+    print_lines(
+        f"  {row['severity']:<12} {row['detector']:<18} {row['text']}"
+        for row in document["findings"]
+    )
+    evidence = directory_evidence(directory, document["findings"])
+    print_lines(f"  evidence     {text}" for text in evidence)
+    print_lines(f"  not observed: {text}" for text in document["not_observed"])
     if document["diagnosis"]:
-        said = diagnosis_lines(Decision.model_validate(document))
-        print_lines(f"  {line}" for line in said)
+        lines = diagnosis_lines(Decision.model_validate(document))
+        print_lines(f"  {line}" for line in lines)
     if document.get("cause"):
         print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
     if document["run"]:
@@ -151,7 +142,7 @@ def explained(document: dict[str, Any], directory: Path) -> dict[str, Any]:
         **document,
         "means": None if known is None else known.cause,
         "remedy": None if known is None else known.remedy,
-        "stood": describe_directory(directory, document["findings"]),
+        "stood": directory_evidence(directory, document["findings"]),
         "next": _next_of(document, directory),
     }
 
@@ -172,8 +163,8 @@ def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]
         lines.append(f"steps    {numbers}")
     unseen = len(document["not_observed"])
     if unseen:
-        told = "1 thing was" if unseen == 1 else f"{unseen} things were"
-        lines.append(f"unseen   {told} not observed: gonogo judge {directory} lists them")
+        things = "1 thing was" if unseen == 1 else f"{unseen} things were"
+        lines.append(f"unseen   {things} not observed: gonogo judge {directory} lists them")
     print_lines([*lines, f"run      {directory}"])
     room = MOST_LINES - len(lines) - len(("run", "verdict"))
     if room > len(advice) or room > 1:  # else the advice says what is next
@@ -193,13 +184,13 @@ def _why_lines(document: dict[str, Any], directory: Path) -> Iterator[str]:
     if document.get("cause"):
         cause = Cause.model_validate(document["cause"])
         if known and cause.line is not None:
-            cause = cause.model_copy(update={"text": f"{cause.text}; {quote_of(cause)}"})
+            cause = cause.model_copy(update={"text": f"{cause.text}; {log_end(cause)}"})
         lines = islice(cause_lines(cause), 1 if known else 2)
         yield from (f"{line[:7]}  {line[7:]}" for line in lines)
     if known:
         yield from diagnosis_lines(Decision.model_validate(document))
     else:
-        seen = describe_directory(directory, document["findings"])
+        seen = directory_evidence(directory, document["findings"])
         yield from (f"stood    {text}" for text in islice(seen, 1))
 
 
@@ -229,7 +220,7 @@ def _numbers_text(document: dict[str, Any], directory: Path) -> str | None:
 
 
 def _comparable(document: dict[str, Any]) -> str | None:
-    """Return the option by which `compare` finds a number in a run; None where it tells none."""
+    """Return the option by which `compare` finds a number in a run; None if it has none."""
     ranks = document["facts"]["ranks"].values()
     if any(row.get("tokens") for row in ranks):
         return ""

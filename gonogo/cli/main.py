@@ -1,8 +1,4 @@
-"""Where does the `gonogo` command begin? Here, with next to nothing, until Ctrl-C is one line.
-
-What the command line loads takes up to a second, in which an interrupt would show a reader where
-Python stood. The commands are in `app`.
-"""
+"""Entry of the `gonogo` command: it makes Ctrl-C one line before the slow imports."""
 
 import io
 import os
@@ -10,7 +6,7 @@ import signal
 import sys
 
 _INTERRUPTED = 130
-"""`exits.Exit.INTERRUPTED`, whose module would have to be loaded first."""
+"""`exits.Exit.INTERRUPTED`, whose import is slow."""
 
 
 def main() -> None:
@@ -18,9 +14,9 @@ def main() -> None:
     heeded = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if heeded:  # a shell's background job ignores it
         signal.signal(signal.SIGINT, _leave)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may be no text of the terminal's
+    if isinstance(sys.stdout, io.TextIOWrapper):  # for file names that the terminal cannot encode
         sys.stdout.reconfigure(errors="backslashreplace")
-    from gonogo.cli.app import run  # after the handler: this is what takes long
+    from gonogo.cli.app import run  # slow: after the handler
     from gonogo.cli.output import drop_unwritten
 
     code = _INTERRUPTED
@@ -34,13 +30,13 @@ def main() -> None:
         code = 1
         if sys.stdout is not None:
             drop_unwritten(sys.stdout)
-    if sys.stderr is not None:  # what nobody was told decides no exit code
+    if sys.stderr is not None:  # a lost message decides no exit code
         drop_unwritten(sys.stderr)
     sys.exit(code)
 
 
 def _leave(number: int, frame: object) -> None:
-    """End this process: nothing has begun that would have to be ended in order."""
+    """End this process; nothing has begun yet."""
     del number, frame
     try:
         os.write(2, b"interrupted\n")

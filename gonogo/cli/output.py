@@ -1,59 +1,58 @@
-"""How does a command speak? One JSON object on stdout with `--json`, else text for people.
+"""What commands print: one JSON object on stdout with `--json`, else text for people.
 
-Progress and errors always go to stderr, so that stdout can be piped.
+Progress and errors go to stderr, so that stdout can be piped. Text shows short identifiers.
 """
 
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, TextIO
+from datetime import UTC, datetime
+from typing import Annotated, Any, TextIO
 
+import typer
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision, Verdict
-from gonogo.contract.ids import is_id
+from gonogo.contract.ids import shorten_ids
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 _PIPED_COLUMNS = 100_000
-"""No line of ours is as long."""
-
-
-_COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-"""What a terminal obeys and does not show: control characters, and what turns a line around."""
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
+"""Characters that a terminal obeys instead of showing them."""
+_COLOURS = re.compile("\x1b\\[[0-9;:]*m")
+GAP = 2
+LEAST_WIDTH = 6
+"""Columns that are cut keep at least this width."""
+_RECENT_S = 2 * 86_400
 
 
 def harmless(text: str) -> str:
-    """Return a text without what a terminal would obey, lines and tabs left.
-
-    Reasons, hosts and ends are written by others (a worker, a trainer's `.HALT`): none of them
-    colours, moves or rewrites what stands beside it.
-    """
-    return _COMMANDS.sub("", text)
-
-
-_COLOURS = re.compile("\x1b\\[[0-9;:]*m")
-"""Sequences that colour what follows, and do nothing else."""
+    """Return a text without control characters; lines and tabs stay."""
+    return _CONTROLS.sub("", text)
 
 
 def harmless_log(text: str) -> str:
-    """Return a program's own output without what a terminal would obey, but for colours.
-
-    Those, and the carriage returns of bars, are how it is meant to be read; what moves the cursor,
-    names windows, fills the clipboard or has the terminal answer is not.
-    """
+    """Return the output of a program without control characters; colours and `\\r` stay."""
     rows = ("\r".join(map(harmless, row.split("\r"))) for row in _COLOURS.split(text))
     colours = [*_COLOURS.findall(text), ""]
     return "".join(f"{row}{colour}" for row, colour in zip(rows, colours, strict=True))
 
 
 class _Console(Console):
-    """Shows what others wrote, and obeys only ourselves."""
+    """A console that shows short identifiers and no control characters of others."""
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects; identifiers in texts are shortened."""
+        super().print(*(shorten_ids(o) if isinstance(o, str) else o for o in objects), **options)
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -64,12 +63,12 @@ class _Console(Console):
             yield piece if own else Segment(harmless(piece.text), piece.style)
 
     def on_broken_pipe(self) -> None:
-        """Let whoever printed hear of it: not every command ends with its readers."""
-        raise  # what rich has just caught
+        """Pass the error on: a command that follows a run does not end with its readers."""
+        raise
 
 
 def _console(*, stderr: bool = False) -> Console:
-    """Return a console that never folds or cuts what a pipe gets."""
+    """Return a console that neither folds nor cuts piped text."""
     console = _Console(stderr=stderr)
     return console if console.is_terminal else _Console(stderr=stderr, width=_PIPED_COLUMNS)
 
@@ -83,12 +82,14 @@ VERDICT_STYLE = {
     Verdict.NO_GO: "bold red",
     Verdict.INCONCLUSIVE: "bold magenta",
 }
+BY_HAND_STYLE = "bold cyan"
+SO_FAR_STYLE = "magenta"
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on one line of stdout; what a terminal would obey is escaped."""
+    """Print one JSON value on one line of stdout; control characters are escaped."""
     text = json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False)
-    print(_COMMANDS.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
 
 
 def verdict_text(verdict: str | Verdict | None) -> str:
@@ -99,66 +100,55 @@ def verdict_text(verdict: str | Verdict | None) -> str:
     return f"[{style}]{verdict}[/{style}]"
 
 
-BY_HAND_STYLE = "bold cyan"
-"""Of a verdict that a person decided: never the colour of one that was earned."""
-
-SO_FAR_STYLE = "magenta"
-"""Of a verdict of the phases so far: never the colour of one that is whole."""
-
-
 def decided_text(decision: Decision) -> str:
-    """Return the verdict of a decision with its colour; a person's is `GO by hand`, and no GO."""
+    """Return the verdict of a decision with its colour; a person's is `GO by hand`."""
     if not decision.by_hand or decision.verdict is None:
         return verdict_text(decision.verdict)
     return f"[{BY_HAND_STYLE}]{decision.verdict} by hand[/{BY_HAND_STYLE}]"
 
 
 def standing_text(view: ExperimentView) -> str:
-    """Return an experiment's verdict with its colour, in rich's markup.
-
-    `GO by hand` is no GO, and `GO so far` is none yet.
-    """
+    """Return the verdict of an experiment with its colour: `GO`, `GO by hand`, `GO so far`."""
     if view.verdict is None or not (view.overrides or view.so_far):
         return verdict_text(view.verdict)
     style = BY_HAND_STYLE if view.overrides else SO_FAR_STYLE
     return f"[{style}]{view.verdict_words}[/{style}]"
 
 
-def print_lines(lines: Iterable[str]) -> None:
+def print_lines(lines: Iterable[str], to: Console = out) -> None:
     """Print lines of text as they are: no markup, nothing folded."""
     for line in lines:
-        out.print(line, markup=False, highlight=False, soft_wrap=True)
+        to.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a warning on stderr."""
+    print_lines([f"warning: {text}"], err)
 
 
 def print_made(name: str, address: str, to: Console = out) -> None:
-    """Print what was submitted and where its page is: an address is never folded."""
+    """Print what was submitted and the address of its page."""
     to.print(f"{name}  {address}", soft_wrap=True)
 
 
 def say(text: str) -> None:
-    """Tell a person one line on stderr, with our name before it, if that is taken."""
+    """Print a line on stderr after `gonogo: `."""
     tell(f"gonogo: {text}")
 
 
 def tell(text: str) -> None:
-    """Tell a person one line on stderr, if that is taken.
-
-    What looks after runs goes on where nobody listens: behind a terminal that is gone, a pipe that
-    nobody reads, a file on a full disk.
-    """
+    """Print a line on stderr. A closed terminal or pipe does not end the command."""
     if sys.stderr is not None:
         with suppress(OSError):
-            print(harmless(text), file=sys.stderr, flush=True)
+            print(harmless(shorten_ids(text)), file=sys.stderr, flush=True)
 
 
 @contextmanager
 def shown_if_taken() -> Iterator[None]:
-    """Show the body's text on stdout, as far as that is taken: the command goes on all the same.
-
-    That it was not taken is said, unless its readers have gone.
+    """Print on stdout within; a closed or full stdout does not end the command.
 
     Raises:
-        OSError: what was to be shown cannot be read.
+        OSError: a file that was to be shown cannot be read.
     """
     try:
         yield
@@ -171,7 +161,7 @@ def shown_if_taken() -> Iterator[None]:
 
 
 def drop_unwritten(stream: TextIO) -> None:
-    """Let what nobody takes be forgotten, else the end of this process fails by it."""
+    """Drop what nobody reads any more, or Python fails when it exits."""
     with suppress(OSError):
         stream.flush()
         return
@@ -180,19 +170,35 @@ def drop_unwritten(stream: TextIO) -> None:
     os.close(nowhere)
 
 
-def shortened(text: str, most: int = 60) -> str:
-    """Return a text of at most so many characters, for a cell of a table."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+def print_table(
+    columns: Mapping[str, Sequence[str]],
+    *,
+    cut: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> None:
+    """Print a table; a narrow terminal shows fewer columns.
 
-
-def print_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table of text on stdout; cells may hold rich markup, identifiers are never cut."""
-    cells = [list(row) for row in rows]
-    table = Table(box=None, pad_edge=False, header_style="bold dim")
-    for index, name in enumerate(columns):
-        widest = max((len(row[index]) for row in cells if is_id(row[index])), default=None)
-        table.add_column(name, min_width=widest)
-    for row in cells:
+    Args:
+        columns: header → cells, in rich's markup.
+        cut: headers of columns whose cells may end in `…`.
+        optional: headers of columns that are left out when empty or without room, the last first.
+    """
+    cells = {name: [shorten_ids(text) for text in rows] for name, rows in columns.items()}
+    kept = [name for name in cells if name not in optional or any(cells[name])]
+    width = {n: max(Text.from_markup(t).cell_len for t in (n, *cells[n])) for n in kept}
+    least = {n: min(width[n], LEAST_WIDTH) if n in cut else width[n] for n in kept}
+    for name in reversed(optional):
+        if name in kept and sum(least[n] + GAP for n in kept) - GAP > out.width:
+            kept.remove(name)
+    room = out.width + GAP - sum(width[n] + GAP for n in kept)
+    while room < 0 and (wide := [n for n in kept if n in cut and width[n] > least[n]]):
+        width[max(wide, key=lambda n: width[n])] -= 1
+        room += 1
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold dim")
+    for name in kept:
+        overflow: Any = "ellipsis" if name in cut else "ignore"
+        table.add_column(name, no_wrap=True, overflow=overflow, width=width[name])
+    for row in zip(*(cells[name] for name in kept), strict=True):
         table.add_row(*row)
     out.print(table)
 
@@ -205,7 +211,7 @@ def print_fields(fields: Mapping[str, Any]) -> None:
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds as people say them: `42 s`, `3 min 05 s`, `2 h 10 min`, `62.4 d`."""
+    """Return seconds as people write them: `42 s`, `3 min 05 s`, `2 h 10 min`, `62.4 d`."""
     if seconds is None:
         return "–"
     if seconds < 60:
@@ -215,3 +221,48 @@ def duration(seconds: float | None) -> str:
     if seconds < 172_800:
         return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
     return f"{seconds / 86_400:.1f} d"
+
+
+def ago(instant: str | None, now: datetime | None = None) -> str:
+    """Return the age of an RFC 3339 instant: `3 min ago`; from two days on its local time."""
+    if instant is None:
+        return "–"
+    age_s = ((now or datetime.now(UTC)) - datetime.fromisoformat(instant)).total_seconds()
+    if age_s >= _RECENT_S:
+        return local_time(instant)
+    if age_s < 1:
+        return "now"
+    if age_s >= 43_200:
+        return f"{int(age_s // 3600)} h ago"
+    minutes = 60 <= age_s < 3600
+    return f"{f'{int(age_s // 60)} min' if minutes else duration(age_s)} ago"
+
+
+def local_time(instant: str | float | None) -> str:
+    """Return an RFC 3339 instant or Unix seconds in the local time zone: `2026-03-01 14:05`."""
+    if instant is None:
+        return "–"
+    moment = (
+        datetime.fromisoformat(instant)
+        if isinstance(instant, str)
+        else datetime.fromtimestamp(instant)
+    )
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+
+
+def lasted(began: str | None, ended: str | None, now: datetime | None = None) -> str:
+    """Return how long something took, or has taken until now."""
+    if began is None:
+        return "–"
+    end = datetime.fromisoformat(ended) if ended else now or datetime.now(UTC)
+    return duration(max(0.0, (end - datetime.fromisoformat(began)).total_seconds()))
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes as people read it: `512 B`, `3.4 kB`, `1.2 GB`."""
+    value, unit = float(count), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, larger
+    return f"{count} B" if unit == "B" else f"{value:.1f} {unit}"

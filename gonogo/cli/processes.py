@@ -1,6 +1,8 @@
-"""Which commands start processes? `up` everything, `serve` the control plane, `worker` a host."""
+"""Commands that start processes: `up`, `serve`, `worker`, `simulate`."""
 
+import os
 import signal
+import sys
 import threading
 from dataclasses import replace
 from queue import Empty, SimpleQueue
@@ -10,28 +12,27 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gonogo.cli.checkout import replace_process
+from gonogo.cli.applications import (
+    application_argv,
+    application_env,
+    missing_commands,
+    replace_process,
+)
 from gonogo.cli.client import Client
-from gonogo.cli.connection import check_place
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import out, print_json, shown_if_taken, tell
-from gonogo.cli.scheduler_commands import missing_commands
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import GonogoError, Rejected
+from gonogo.contract.errors import GonogoError, NotFound, Rejected
+from gonogo.planning.resolve import checkout_root
 
 _LOOPBACK = "127.0.0.1"
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")]
 CHECKPOINT_GRACE_S = 600.0
 _LOOK_S = 0.2
-"""How often an `up` looks after its children."""
-_RUNS_OF = {
-    True: "runs end with a checkpoint and can be resumed",
-    False: "what the scheduler has goes on, and is found again by the next `gonogo up`",
-}
-"""What becomes of the runs of an `up` that stops; True: it starts them itself."""
+"""How often `up` checks its processes."""
 
 
 def up(
@@ -39,35 +40,32 @@ def up(
     port: Port = 8750,
     engine: Annotated[
         EngineName | None,
-        typer.Option(help="Who starts runs: this host, or a scheduler (default: GONOGO_ENGINE)."),
+        typer.Option(help="What starts runs: this host, or a scheduler (default: GONOGO_ENGINE)."),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Program or module that plans may start here, e.g. python; may be repeated."
-        ),
+        typer.Option(help="Program or module that plans may start, e.g. python; repeatable."),
     ] = None,
     allow_env: Annotated[
-        list[str] | None,
-        typer.Option(help="Variable that plans may set here; may be repeated."),
+        list[str] | None, typer.Option(help="Variable that plans may set here; repeatable.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line when ready.")
     ] = False,
 ) -> None:
-    """Run everything here: embedded server, service and one worker, each restarted when it dies."""
+    """Run everything here: queue server, service and one worker, each restarted when it dies."""
     settings = load_settings()
     engine = engine or settings.engine
-    if engine is not EngineName.LOCAL and host == _LOOPBACK:
-        host = "0.0.0.0"  # the runs' hosts have to reach it
+    local = engine is EngineName.LOCAL
+    if not local and host == _LOOPBACK:
+        host = "0.0.0.0"  # the runs' hosts must reach it
     if (missing := missing_commands(engine, settings.inherited.get("PATH"))) is not None:
         raise Rejected(missing)
-    told: SimpleQueue[signal.Signals] = SimpleQueue()
+    signals: SimpleQueue[signal.Signals] = SimpleQueue()  # safe in a signal handler
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        """Put down who asked: an Event has a lock, which we may hold where the signal finds us."""
         del frame
-        told.put(signal.Signals(number))
+        signals.put(signal.Signals(number))
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
@@ -84,23 +82,27 @@ def up(
     with stack:
         with shown_if_taken():
             _announce(stack, as_json)
-        while (first := _next(told)) is None:
+        while (first := _next(signals)) is None:
             stack.tend(tell)
-        tell(f"stopping: {_RUNS_OF[engine is EngineName.LOCAL]} (Ctrl-C again: now)")
+        runs = (
+            "runs end with a checkpoint and can be resumed"
+            if local
+            else "runs of the scheduler continue, and the next `gonogo up` finds them"
+        )
+        tell(f"stopping: {runs} (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, first), daemon=True)
         stopper.start()
         while again is None and stopper.is_alive():
-            again = _next(told)
+            again = _next(signals)
         if again is not None:
             for child in stack.children:
                 child.stop(0.5)
     raise typer.Exit(Exit.OK if again is None else Exit.INTERRUPTED)
 
 
-def _next(told: SimpleQueue[signal.Signals]) -> signal.Signals | None:
-    """Return the next signal; None where none comes for a moment."""
+def _next(signals: SimpleQueue[signal.Signals]) -> signal.Signals | None:
     try:
-        return told.get(timeout=_LOOK_S)
+        return signals.get(timeout=_LOOK_S)
     except Empty:
         return None
 
@@ -127,25 +129,30 @@ def sign_in_link(stack: Stack) -> str:
 
 
 def serve(
-    host: Host = "127.0.0.1",
+    host: Host = _LOOPBACK,
     port: Port = 8750,
     no_conduct: Annotated[
-        bool, typer.Option("--no-conduct", help="Serve requests only; another one conducts.")
+        bool, typer.Option("--no-conduct", help="Serve requests only; another process conducts.")
     ] = False,
 ) -> None:
     """Run the control plane alone."""
-    arguments = ["serve", "--host", host, "--port", str(port)]
-    if no_conduct:
-        arguments.append("--no-conduct")
+    more = ["--no-conduct"] if no_conduct else []
+    arguments = ["serve", "--host", host, "--port", str(port), *more]
     replace_process("service", *arguments, environ=load_settings().inherited)
 
 
 def worker() -> None:
     """Run a worker on this GPU host, for the service of this home or of GONOGO_URL."""
     settings = load_settings()
-    check_place(settings, "worker_key")  # whoever answers gets it, and says what to start
-    environ = {"GONOGO_URL": settings.url, **settings.inherited}
-    replace_process("worker", environ=environ)
+    replace_process("worker", environ={"GONOGO_URL": settings.url, **settings.inherited})
+
+
+def simulate(context: typer.Context) -> None:
+    """Simulate runs and count false halts, misses and latencies; exit 1 on any halt or miss."""
+    if not (checkout_root() / "lab").is_dir():
+        raise NotFound("gonogo simulate needs a checkout: the simulator is not installed here")
+    env = application_env(load_settings().inherited)
+    os.execve(sys.executable, application_argv("lab", *context.args), env)
 
 
 def register(app: typer.Typer) -> None:
@@ -153,3 +160,7 @@ def register(app: typer.Typer) -> None:
     app.command()(up)
     app.command()(serve)
     app.command()(worker)
+    app.command(
+        add_help_option=False,
+        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+    )(simulate)

@@ -1,24 +1,26 @@
-"""`gonogo prune`: old run directories make room, each of which says so afterwards.
+"""`gonogo prune` and `gonogo abandon`, on the host of the home.
 
-Run on the host whose home it is. Whether an experiment is over is the service's to say; without
-its word only what no service knows (`gonogo run`) goes.
+`prune` removes old run directories. `abandon` gives up an ended run that the service refuses.
+The service says which experiments are over. Without it only runs of `gonogo run` are removed.
 """
 
 import math
 import time
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
 
-from gonogo.cli.client import Client
-from gonogo.cli.connection import client_of
+from gonogo.cli.client import Client, client_of
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import print_json, print_lines, say
+from gonogo.cli.output import Json, print_json, print_lines, say, size_text
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.output import KeptRun, Pruned, PrunedRun
+from gonogo.contract.output import GivenUpRun, KeptRun, Pruned, PrunedRun
+from gonogo.rundir import is_text
+from gonogo.supervise.given_up import give_up
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
@@ -30,8 +32,6 @@ from gonogo.supervise.prune import (
     old_enough,
 )
 from gonogo.supervise.prune import prune as prune_directory
-
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 def prune(
@@ -79,7 +79,7 @@ def prune(
 
 
 def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
-    """Return what the service says of the experiments of these runs; nobody says: all stay."""
+    """Return what the service knows of the experiments of these runs; without it all stay."""
     experiments = sorted(
         {row.experiment for row in facts if row.known and row.ended_at is not None}
     )
@@ -91,7 +91,7 @@ def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
                 finished=dict(_finished(client, experiments)), begun_from=_begun_from(client)
             )
     except Unavailable as error:
-        say(f"whether {len(experiments)} experiments are over nobody says: {error.detail}")
+        say(f"{len(experiments)} experiments are kept: {error.detail}")
         return NOBODY_SAYS
 
 
@@ -113,10 +113,7 @@ def _view_of(client: Client, experiment: str) -> ExperimentView | None:
 
 
 def _begun_from(client: Client) -> set[str]:
-    """Return the experiments that one which is not over goes on from, and those behind them.
-
-    What one has taken over it may not have run itself: its weights lie where they were made.
-    """
+    """Return the experiments whose checkpoints an unfinished experiment may need."""
     open_states = [state for state in ExperimentState if state is not ExperimentState.FINISHED]
     rows = [row for state in open_states for row in client.pages("/experiments", state=state)]
     views: list[ExperimentView | None] = [ExperimentView.model_validate(row) for row in rows]
@@ -158,15 +155,42 @@ def _print(told: Pruned) -> None:
     verb = "would go" if told.dry_run else "removed"
     for row in told.pruned:
         what = "checkpoints of " if row.what == "checkpoints" else ""
-        text = f"{verb}: {what}{row.run} ({row.experiment}), {row.bytes / 1e6:.1f} MB"
+        text = f"{verb}: {what}{row.run} ({row.experiment}), {size_text(row.bytes)}"
         print_lines([text if row.problem is None else f"{text}; not all of it: {row.problem}"])
     whys: dict[str, int] = {}
     for kept in told.kept:
         whys[kept.why] = whys.get(kept.why, 0) + 1
     print_lines(f"kept: {count}, {why}" for why, count in sorted(whys.items()))
-    print_lines([f"{told.bytes / 1e6:.1f} MB {verb} of {told.home}/runs"])
+    print_lines([f"{size_text(told.bytes)} {verb} of {told.home}/runs"])
+
+
+def abandon(
+    run: Annotated[str, typer.Argument(help="The run, as `gonogo doctor` names it.")],
+    reason: Annotated[str, typer.Option("--reason", help="Why; required.")],
+    as_json: Json = False,
+) -> None:
+    """Give up an ended run of this host that the service refuses; its directory stays."""
+    if not reason.strip() or not is_text(reason):
+        raise Rejected("--reason: expected a text, in UTF-8")
+    runs = load_settings().home / "runs"
+    try:
+        found = give_up(runs, run, reason=reason, now=time.time())
+    except OSError as error:
+        raise Unavailable(f"{error.filename or runs / run}: {error.strerror or error}") from error
+    done = GivenUpRun(
+        run=run,
+        at=datetime.fromtimestamp(found.at, UTC).isoformat(),
+        reason=found.reason,
+        refused=found.refused,
+        dir=str(runs / run),
+    )
+    if as_json:
+        print_json(done.wire())
+    else:
+        print_lines([f"{run} is given up: {found.reason}", f"all of it stays in {done.dir}"])
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
+    """Add the commands of this module."""
     app.command()(prune)
+    app.command()(abandon)

@@ -1,124 +1,268 @@
-"""What can be done next? What the verdict of `gonogo run` lacks, and the option that gives it.
+"""Advice at the end of `gonogo run`: what keeps the verdict open, and the option that helps."""
 
-Pure: an order, the decision's criteria and which ranks were heard. Nothing here is said of a plan's
-own run but what the plan can change.
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
-from gonogo.cli.printed_advice import advise_end, advise_unread
-from gonogo.contract.decision import CriterionOutcome
+from gonogo.contract.decision import CriterionOutcome, Verdict
 from gonogo.contract.facts import ExitFacts
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
+from gonogo.rundir import RunDir, read_tail
+from gonogo.supervise.exit_record import last_error_line
+from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps, float_number
+from gonogo.supervise.processes import SHELLS
+from gonogo.trainer.line_file import ATTACHED
 
 MOST_OF_ERROR = 200
-"""Characters of an error that was passed over."""
+MOST_SHOWN = 60
+"""Characters of a line that are shown."""
+_LOG_BYTES = 2**18
+_LEAST_LINES = 3
+"""Lines of one shape with a growing number that count as steps."""
+_BEFORE = 24
+"""Characters before a number that a suggested pattern names."""
+_ANY_NUMBER = re.compile(r"\d[\d.,]*(?:e[-+]?\d+)?")
+_WHOLE = re.compile(r"(?<![\w.:/,-])\d{1,9}(?![\w:%]|[.,-]\d)")
+"""A number that may be a step: no part of a date, a time, a duration or a decimal."""
+_LOSS = re.compile(r"(?i)(?:loss|cost|error)[\w/]*\W{1,4}(?=[\d.+-]|nan|inf)")
+_TOTAL = re.compile(r"(?<![\d.])\d+/(\d+) \[\d+:\d")
 
 
-def advise(
-    order: Order,
-    criteria: Sequence[Mapping[str, Any]],
-    heard: Collection[int],
-    *,
-    read: bool,
-    planned: bool,
-    printed: Sequence[str] = (),
-    unseen: Collection[str] = (),
-    undone: bool = False,
-    error: str | None = None,
-    last: int | None = None,
-    went_on: int | None = None,
-    some_losses: bool = False,
-    counted: bool = False,
+def advise_run(
+    order: Order, run_dir: RunDir, document: Mapping[str, Any], *, planned: bool, stopped: bool
 ) -> list[str]:
-    """Return what would tell more, the most useful first.
+    """Return advice on a run, the most useful first.
 
     Args:
         order: what was run.
-        criteria: rows of the decision: `id`, `outcome`, and of a plan's own `window`, `samples`.
-        heard: ranks of which any line came.
-        read: whether the program is known by its output alone.
-        planned: whether a plan says how many steps and ranks there are.
-        printed: what it printed, the newest line last.
-        unseen: ranks of whose end nobody knows, though the command left with 0.
-        undone: whether a rank that made every step never said that it was done (`undone_ranks`).
-        error: with what such a rank left its block, which the script then passed over.
-        last: the last step that was told; None where nobody looked.
-        went_on: the step after which an attached script went on by itself (`went_on_after`).
-        some_losses: whether a rank recorded the loss of some steps alone (`has_some_losses`).
-        counted: whether the last step of a whole run was named already (`advise_steps`).
+        run_dir: its directory.
+        document: the decision.
+        planned: whether a plan names steps and ranks.
+        stopped: whether a person ended it.
     """
-    open_ = {row["id"] for row in criteria if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
-    if not open_:
-        return []
-    sparse = [row["id"] for row in criteria if row["id"] in open_ and _is_sparse(row)]
-    said = list(_advice(order, open_, heard, read, planned, printed, counted=counted))
-    if read and heard and "completed" in open_ and order.steps is not None and last is not None:
-        said = [*advise_end(order, printed, last), *said]
-    if unseen and "completed" in open_:
-        ranks = ", ".join(sorted(unseen, key=int))
-        said.append(
-            f"how rank {ranks} ended only the shell knows that started it: write exec before the"
-            " trainer's command there, or start it without a shell (docs/how-to/run.md)"
-        )
-    if read and planned and some_losses and "coverage" in open_:
-        remedy = (
-            "have every step's line tell it"
-            if order.patterns_guessed
-            else "take loss out of --pattern (its losses are not watched then)"
-        )
-        said.append(
-            "of some steps the lines tell a loss and of others none, which no waiver passes:"
-            f" {remedy}, or attach it (docs/how-to/attach.md)"
-        )
-    if undone and not read and "completed" in open_ and error is not None:
-        said.append(
-            f"its block was left by an error after the last step, and the script went on: {error}."
-            " Mend what raised it, or catch it within the block where it does not matter"
-        )
-    elif undone and not read and "completed" in open_:
-        said.append(
-            "a script says that it is done by leaving its block: with gonogo.trainer.attach() as"
-            " beat (docs/how-to/attach.md)"
-        )
-    said += _advice_on_checkpoint(order, open_, None if read else went_on, planned)
-    untold = {row["id"] for row in criteria if row["id"] in open_ and row.get("samples") == 0}
-    unmeasured = [row.id for row in order.gate if row.id in untold and row.metric == "val_loss"]
-    if unmeasured and not read:
-        said.append(
-            f"{', '.join(unmeasured)} waits for an evaluation, and none was told: beat.eval(loss)"
-            " after the step that it follows (docs/how-to/attach.md)"
-        )
-    return said + [
-        f"{name} is owed a sample of every step, and the lines tell some: print each step, or go"
-        f" without: --waive {name} (in a plan: waive: [{name}])"
-        for name in sparse
-        if read and heard and name not in order.waive
-    ]
+    read = not (run_dir.path / ATTACHED).exists()
+    return Advice(
+        order=order,
+        facts=document["facts"],
+        criteria=document["criteria"],
+        heard=sorted(run_dir.ranks()),
+        planned=planned,
+        read=read,
+        printed=printed_lines(run_dir) if read else [],
+        run_dir=run_dir,
+    ).all(failed=document["verdict"] == Verdict.NO_GO, stopped=stopped)
 
 
-def unseen_ranks(told: Mapping[str, Any] | None) -> list[str]:
-    """Return the ranks of a command that left with 0 of whose own end nobody knows.
-
-    Args:
-        told: `exit` of the decision's facts.
-    """
-    ended = None if told is None else ExitFacts.model_validate(told)
-    if ended is None or ended.agent is None or not ended.agent.clean:
-        return []
-    unseen = {rank for rank, end in ended.ranks.items() if end.code is None and end.signal is None}
-    return [rank for rank in ended.ranks if rank in unseen and parse_rank(rank) is not None]
+def printed_lines(run_dir: RunDir) -> list[str]:
+    """Return the last lines that the program printed; states of a progress bar are lines, too."""
+    return re.split(r"[\r\n]+", read_tail(run_dir.rank_log(0), _LOG_BYTES))
 
 
-def went_on_after(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """A run, as advice sees it."""
+
+    order: Order
+    facts: Mapping[str, Any]
+    criteria: Sequence[Mapping[str, Any]]
+    heard: Sequence[int]
+    """Ranks of which any line came."""
+    planned: bool
+    read: bool
+    """Whether the program is known by its output alone."""
+    printed: Sequence[str]
+    run_dir: RunDir
+
+    def all(self, *, failed: bool = False, stopped: bool = False) -> list[str]:
+        """Return all advice; little for a failed run, and for one that a person stopped."""
+        rows = [*self._ranks(), *self._loss(), *self._drift()]
+        code = (self.facts["outcome"] or {}).get("code")
+        if stopped or code == OutcomeCode.PREFLIGHT_FAILED:
+            return rows
+        resumed = None if self.read else resumed_after(self.facts["ranks"], self.facts["boots"])
+        counted: list[str] = []
+        if resumed is None and (failed or not self.read):
+            counted = list(self._counted_steps())
+        rows += counted
+        if failed or not self._open():
+            return rows
+        if resumed is not None:
+            rows += self._checkpoint(resumed)
+        return [*rows, *self._end(), *self._unread(bool(counted)), *self._gate()]
+
+    def _open(self) -> set[str]:
+        rows = self.criteria
+        return {row["id"] for row in rows if row["outcome"] == CriterionOutcome.INCONCLUSIVE}
+
+    def _clean_exit(self) -> ExitFacts | None:
+        """Return the ends of a command that exited with 0."""
+        found = self.facts["exit"]
+        ended = None if found is None else ExitFacts.model_validate(found)
+        clean = ended is not None and ended.agent is not None and ended.agent.clean
+        return ended if clean else None
+
+    def _ranks(self) -> Iterator[str]:
+        many = max(self.heard, default=-1) + 1
+        if many > self.order.world_size:
+            what = f"say --world-size {many}"
+            if self.planned:
+                what = "correct workload.world_size in the plan"
+            yield f"{many} ranks were heard and {self.order.world_size} ordered: {what}"
+
+    def _loss(self) -> Iterator[str]:
+        """Yield what a pattern of the user found as losses, if none of it is a number."""
+        known = PATTERNS.values()
+        own = [] if self.order.patterns_guessed else self.order.patterns
+        rows = [re.compile(text) for text in own if text not in known]
+        hits = [r.search(line) for r in rows if "loss" in r.groupindex for line in self.printed]
+        found = [hit["loss"] for hit in hits if hit is not None and hit["loss"] is not None]
+        if found and all(float_number(text) is None for text in found):
+            yield (
+                f"no loss was read: (?P<loss>…) finds {found[0][:40]!r}, which is no number;"
+                " correct --pattern: (?P<loss>\\S+)"
+            )
+
+    def _drift(self) -> Iterator[str]:
+        rows = [row for row in self.criteria if row["id"] == "identity"]
+        failed = [row for row in rows if row["outcome"] == CriterionOutcome.FAIL]
+        fields = [name for row in failed for name in DRIFTS if name in (row.get("observed") or {})]
+        if fields:
+            what = " ".join(f"--allow-drift {name}" for name in fields)
+            if self.planned:
+                what = f"in the plan, allow_drift: [{', '.join(fields)}]"
+            yield f"if {' and '.join(fields)} may differ: {what} (CONDITIONAL_GO then)"
+
+    def _place_of_steps(self) -> str:
+        own = "--steps" in (self.order.command or ()) and not self.planned
+        return " before the --; behind it that is the program's own" if own else ""
+
+    def _counted_steps(self) -> Iterator[str]:
+        """Yield the number of steps to order, if all ranks agree on another one."""
+        ranks = self.facts["ranks"].values()
+        counts = {max(row["done_step"] or 0, row["last_step"]) for row in ranks}
+        count = counts.pop() if len(counts) == 1 else 0
+        if count <= 0 or count == self.order.steps or self._clean_exit() is None:
+            return
+        remedy = f"say --steps {count}{self._place_of_steps()}"
+        if self.planned:
+            remedy = f"correct the steps of the plan to {count}"
+        what = "1 step was" if count == 1 else f"{count} steps were"
+        yield f"{what} counted: {remedy} if that is a whole run"
+
+    def _checkpoint(self, after: int) -> Iterator[str]:
+        """Yield what to do about a script that resumed from a checkpoint of another run."""
+        if self.order.steps is None or "coverage" not in self._open():
+            return
+        came = f"the script resumed after step {after}, from a checkpoint of its own"
+        if after >= self.order.steps:
+            more = "steps of the plan" if self.planned else "--steps"
+            yield (
+                f"{came}, and nothing was left of the {self.order.steps} ordered steps: remove that"
+                f" checkpoint, or raise {more}"
+            )
+            return
+        waiver = "waive: [coverage]" if self.planned else "--waive coverage"
+        yield (
+            f"{came}, but a run must show every step from the first on: remove that checkpoint, or"
+            f" waive the steps before: {waiver} (CONDITIONAL_GO at best)"
+        )
+
+    def _unread(self, counted: bool) -> Iterator[str]:
+        """Yield how the program's output can be read, and what is missing about it."""
+        open_, order = self._open(), self.order
+        if self.read and not self.heard:
+            yield from advise_unread(order, self.printed)
+        elif self.read and len(self.heard) < order.world_size and not self.planned:
+            ranks = ", ".join(map(str, self.heard))
+            yield (
+                f"only rank {ranks} of {order.world_size} was heard: if one prints for all, leave"
+                " --world-size out"
+            )
+        if order.steps is None and not counted:
+            yield f"the last step of a whole run is unknown: say --steps N{self._place_of_steps()}"
+        missing = [n for n in ("identity", "coverage") if n in open_ and n not in order.waive]
+        if self.read and self.heard and missing and (self.planned or "completed" not in open_):
+            waivers = " ".join(f"--waive {name}" for name in missing)
+            accept = "take CONDITIONAL_GO for success: --accept conditional"
+            yield (
+                f"a program that is only read cannot report {' and '.join(missing)}: attach it"
+                " (three lines, docs/how-to/attach.md), or"
+                f" {f'go without: {waivers}' if self.planned else accept}"
+            )
+
+    def _end(self) -> Iterator[str]:
+        """Yield what keeps the criterion `completed` open."""
+        if "completed" not in self._open():
+            return
+        ranks, steps = self.facts["ranks"], self.order.steps
+        last = max((row["last_step"] for row in ranks.values()), default=None)
+        if self.read and self.heard and steps is not None and last is not None:
+            yield from advise_end(self.order, self.printed, last)
+        ended = self._clean_exit()
+        unseen = [
+            rank
+            for rank, end in ({} if ended is None else ended.ranks).items()
+            if end.code is None and end.signal is None and parse_rank(rank) is not None
+        ]
+        if unseen:
+            yield (
+                f"only the shell saw how rank {', '.join(unseen)} ended: write exec before the"
+                " trainer's command there, or start it without a shell (docs/how-to/run.md)"
+            )
+        whole = [n for n, row in ranks.items() if steps is not None and row["last_step"] >= steps]
+        undone = [rank for rank in whole if ranks[rank]["done_step"] is None]
+        if self.read or not undone:
+            return
+        lines = [last_error_line(self.run_dir.path, int(rank)) for rank in undone]
+        if error := next((text for line in lines if (text := error_text(line))), None):
+            yield (
+                f"an error left its block after the last step, and the script continued: {error}."
+                " Mend what raised it, or catch it within the block"
+            )
+        else:
+            yield (
+                "a script reports its end by leaving its block: with gonogo.trainer.attach() as"
+                " beat (docs/how-to/attach.md)"
+            )
+
+    def _gate(self) -> Iterator[str]:
+        """Yield what open criteria of a plan wait for."""
+        open_ = [row for row in self.criteria if row["id"] in self._open()]
+        empty = {row["id"] for row in open_ if row.get("samples") == 0}
+        evals = [r.id for r in self.order.gate if r.id in empty and r.metric == "val_loss"]
+        if evals and not self.read:
+            yield (
+                f"{', '.join(evals)} waits for an evaluation: beat.eval(loss) after its step"
+                " (docs/how-to/attach.md)"
+            )
+        for row in open_ if self.read and self.heard else ():
+            if _is_sparse(row) and row["id"] not in self.order.waive:
+                yield (
+                    f"{row['id']} needs a sample of every step, and the lines have some: print each"
+                    f" step, or waive it: --waive {row['id']} (in a plan: waive: [{row['id']}])"
+                )
+
+
+def _is_sparse(row: Mapping[str, Any]) -> bool:
+    """Say whether a criterion saw samples of only some steps of its window."""
+    first, _, last = (row.get("window") or "").partition("..")
+    return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)
+
+
+def resumed_after(
     ranks: Mapping[str, Mapping[str, Any]], boots: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> int | None:
-    """Return the step after which a script went on from a checkpoint that it had found by itself.
+    """Return the step after which a script resumed from a checkpoint that it found by itself.
 
-    None where it began with the first, where a line is missing, or where it was started anew.
+    None if it began with the first step, if lines are missing, or if it was restarted.
 
     Args:
         ranks: `ranks` of the decision's facts.
@@ -134,166 +278,105 @@ def went_on_after(
     return step if step > 0 else None
 
 
-def advise_steps(
-    order: Order,
-    told: Mapping[str, Mapping[str, Any]],
-    ended: Mapping[str, Any] | None,
-    *,
-    planned: bool,
-) -> list[str]:
-    """Return the number of steps to order, if the program exited with 0 after another number.
-
-    Nothing where the ranks do not agree.
-
-    Args:
-        order: what was run.
-        told: `ranks` of the decision's facts.
-        ended: `exit` of them.
-        planned: whether a plan says how many steps there are.
-    """
-    exited = None if ended is None else ExitFacts.model_validate(ended)
-    if exited is None or exited.agent is None or not exited.agent.clean:
-        return []
-    counts = {max(row["done_step"] or 0, row["last_step"]) for row in told.values()}
-    count = counts.pop() if len(counts) == 1 else 0
-    if count <= 0 or count == order.steps:
-        return []
-    remedy = f"correct the steps of the plan to {count}" if planned else f"say --steps {count}"
-    place = "" if planned else _place_of_steps(order)
-    what = "1 step was" if count == 1 else f"{count} steps were"
-    return [f"{what} counted: {remedy}{place} if that is a whole run"]
-
-
-def undone_ranks(told: Mapping[str, Mapping[str, Any]], steps: int | None) -> list[str]:
-    """Return the ranks that have made every step and never said that they were done.
-
-    Args:
-        told: `ranks` of the decision's facts.
-        steps: the last ordered step; None where nobody says.
-    """
-    complete = [
-        rank for rank, row in told.items() if steps is not None and row["last_step"] >= steps
-    ]
-    return [rank for rank in complete if told[rank]["done_step"] is None]
-
-
-def has_some_losses(told: Mapping[str, Mapping[str, Any]]) -> bool:
-    """Say whether a rank recorded the loss of some steps, and of others none.
-
-    Args:
-        told: `ranks` of the decision's facts.
-    """
-    return any(row.get("with_loss") and _missing(row.get("without_loss")) for row in told.values())
-
-
-def _missing(row: Mapping[str, Any] | None) -> bool:
-    return row is not None and row["count"] > 0
-
-
-def error_told(line: Mapping[str, Any] | None) -> str | None:
-    """Return the error that a rank's last line tells, in one line; None where it tells none.
-
-    Args:
-        line: as `last_error_line` found it.
-    """
+def error_text(line: Mapping[str, Any] | None) -> str | None:
+    """Return the error in a rank's last line, on one line."""
     if line is None:
         return None
-    words = f"{line.get('type')}: {line.get('text')}".splitlines()[0]
-    return words[:MOST_OF_ERROR]
+    return f"{line.get('type')}: {line.get('text')}".splitlines()[0][:MOST_OF_ERROR]
 
 
-def advise_ranks(order: Order, heard: Collection[int], *, planned: bool) -> list[str]:
-    """Return how many ranks to order, where more were heard, whatever the verdict is.
+def advise_unread(order: Order, lines: Sequence[str]) -> list[str]:
+    """Return what would read a program of which no step was read.
 
     Args:
         order: what was run.
-        heard: ranks of which any line came.
-        planned: whether a plan says how many ranks there are.
+        lines: what the program printed, the newest last.
     """
-    many = max(heard, default=-1) + 1
-    if many <= order.world_size:
-        return []
-    what = "correct workload.world_size in the plan" if planned else f"say --world-size {many}"
-    return [f"{many} ranks were heard and {order.world_size} ordered: {what}"]
+    if not order.patterns_guessed:
+        return ["no line of its output (rank0.log) fits --pattern: correct it, or leave it out"]
+    totals = [int(found[1]) for line in lines if (found := _TOTAL.search(line)) is not None]
+    if order.steps is None and totals:
+        return [
+            f"a bar in its output counts to {totals[-1]}: --steps {totals[-1]} reads it, if that"
+            " is the whole run"
+        ]
+    if "tqdm" in fitting(lines):
+        return [
+            "no pattern that was tried fits a line of its output, but --pattern"
+            " tqdm does: run it with that, or attach it"
+        ]
+    if (shape := suggest(lines)) is not None:
+        line, pattern = shape
+        return [f"lines like `{line[:MOST_SHOWN]}` were seen; --pattern '{pattern}' reads them"]
+    return [
+        "no line of its output fits a pattern: give one"
+        r" (--pattern 'iter (?P<step>\d+): loss (?P<loss>\S+)'), or attach it"
+        " (docs/how-to/attach.md)"
+    ]
 
 
-def advise_drift(criteria: Sequence[Mapping[str, Any]], *, planned: bool) -> list[str]:
-    """Return how ranks may differ in what they were told apart by, where that may be allowed.
+def suggest(lines: Sequence[str]) -> tuple[str, str] | None:
+    """Return a line whose number grows from line to line, and a pattern that reads it; or None."""
+    shapes: dict[str, list[str]] = defaultdict(list)
+    for line in lines:
+        shapes[_ANY_NUMBER.sub("#", line)[:200]].append(line)
+    for alike in sorted(shapes.values(), key=len, reverse=True):
+        if len(alike) < _LEAST_LINES or "'" in alike[-1]:
+            continue
+        found = [list(_WHOLE.finditer(line)) for line in alike]
+        for place in range(min(map(len, found))):
+            numbers = [int(row[place][0]) for row in found]
+            if all(before < after for before, after in pairwise(numbers)):
+                return alike[-1], _pattern_of(alike[-1], found[-1][place])
+    return None
+
+
+def _pattern_of(line: str, step: re.Match[str]) -> str:
+    before = line[max(0, step.start() - _BEFORE) : step.start()]
+    words = re.sub(r"^[^\w\[(<]+", "", _ANY_NUMBER.split(before)[-1])
+    pattern = ("" if words else "^ *") + _escaped(words) + r"(?P<step>\d+)"
+    loss = _LOSS.search(line, step.end())
+    return pattern if loss is None else rf"{pattern}.*?{_escaped(loss[0])}(?P<loss>\S+)"
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace(r"\ ", " ")
+
+
+def advise_end(order: Order, lines: Sequence[str], last: int) -> list[str]:
+    """Return what keeps the end of a program open whose steps were read.
 
     Args:
-        criteria: rows of the decision: `id`, `outcome`, `observed`.
-        planned: whether a plan says what may differ.
+        order: what was run, with its steps.
+        lines: what the program printed.
+        last: the last step that was read.
     """
-    rows = [row for row in criteria if row["id"] == "identity"]
-    failed = [row for row in rows if row["outcome"] == CriterionOutcome.FAIL]
-    fields = [name for row in failed for name in DRIFTS if name in (row.get("observed") or {})]
-    if not fields:
-        return []
-    what = " ".join(f"--allow-drift {name}" for name in fields)
-    if planned:
-        what = f"in the plan, allow_drift: [{', '.join(fields)}]"
-    return [f"where {' and '.join(fields)} may differ: {what} (CONDITIONAL_GO then)"]
-
-
-def _place_of_steps(order: Order) -> str:
-    own = "--steps" in (order.command or ())
-    return " before the --; behind it that is the program's own" if own else ""
-
-
-def _advice(
-    order: Order,
-    open_: Collection[str],
-    heard: Collection[int],
-    read: bool,
-    planned: bool,
-    printed: Sequence[str],
-    *,
-    counted: bool,
-) -> Iterator[str]:
-    if read and not heard:
-        yield from advise_unread(order, printed)
-    elif read and len(heard) < order.world_size and not planned:
-        ranks = ", ".join(map(str, sorted(heard)))
-        yield (
-            f"only rank {ranks} of {order.world_size} was heard: where one prints for all, leave"
-            " --world-size out"
-        )
-    if order.steps is None and not counted:
-        place = _place_of_steps(order)
-        yield f"nobody knows what a whole run is: say its last step with --steps N{place}"
-    untold = [name for name in ("identity", "coverage") if name in open_ and heard]
-    lacking = [name for name in untold if name not in order.waive]
-    if read and lacking and (planned or "completed" not in open_):
-        waivers = " ".join(f"--waive {name}" for name in lacking)
-        accept = "take CONDITIONAL_GO for success: --accept conditional"
-        yield (
-            f"a program that is only read cannot report {' and '.join(lacking)}: attach it (three"
-            f" lines, docs/how-to/attach.md), or {f'go without: {waivers}' if planned else accept}"
-        )
-
-
-def _advice_on_checkpoint(
-    order: Order, open_: Collection[str], after: int | None, planned: bool
-) -> Iterator[str]:
-    """Yield what is done about a script that went on from a checkpoint of another run's."""
-    if after is None or order.steps is None or "coverage" not in open_:
-        return
-    came = f"the script went on after step {after}, from a checkpoint of its own"
-    if after >= order.steps:
-        more = "steps of the plan" if planned else "--steps"
-        yield (
-            f"{came}, and nothing was left of the {order.steps} ordered steps: take that checkpoint"
-            f" away, or let {more} be more"
-        )
-        return
-    waiver = "waive: [coverage]" if planned else "--waive coverage"
-    yield (
-        f"{came}, and a run owes every step from the first on: take that checkpoint away, or go"
-        f" without the steps before: {waiver} (CONDITIONAL_GO at best)"
-    )
-
-
-def _is_sparse(row: Mapping[str, Any]) -> bool:
-    """Say whether a plan's criterion saw samples of some steps of its window alone."""
-    first, _, last = (row.get("window") or "").partition("..")
-    return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)
+    steps = order.steps
+    printed = PrintedSteps(order.patterns, steps, guessed=order.patterns_guessed)
+    for line in lines:
+        for _ in printed.take(line, 0.0):
+            pass
+    remedy = r"give a --pattern for a number that counts the whole run, or attach it"
+    match printed.doubt(0):
+        case Doubt.NO_NUMBER:
+            return [
+                "its lines show no step and were counted: that shows that it moves, not that it is"
+                f" complete; {remedy}"
+            ]
+        case Doubt.WENT_BACK:
+            return [f"a number in its lines went back (epochs, or a restart): {remedy}"]
+        case Doubt.OTHER_TOTAL:
+            return [
+                f"its lines count to {printed.count(0).total}, and {steps} steps were ordered:"
+                f" correct --steps, or {remedy}"
+            ]
+        case Doubt.FAILED:
+            return ["its last step was read, and an error behind it (rank0.log)"]
+    if steps is not None and last < steps:
+        return [
+            f"step {last} was the last that was read from its lines, of {steps}: print every"
+            f" step, attach it, or say --steps {last} if that is a whole run"
+        ]
+    if order.command and os.path.basename(order.command[0]) in SHELLS:
+        return ["only the shell saw how the program ended: write exec before its command"]
+    return []

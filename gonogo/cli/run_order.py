@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.cli.output import say
-from gonogo.cli.reach.plans import placed, read_plan
+from gonogo.cli.plan_arguments import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Identity

@@ -1,14 +1,47 @@
-"""What does the command line read from its environment? The only place that reads it."""
+"""Settings of the command line: its environment, and where the service of a home is.
 
+A service writes `{url, pid, host}` to `service.json` in its home and leaves the file when it ends.
+A file whose process is gone is not used, because another user may listen at that port by now.
+"""
+
+import json
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from gonogo.cli.reach.locate import Located, key_refused, locate_service
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import NotAllowed
-from gonogo.settings import home_of, load_key, parse_engine, read
+from gonogo.settings import REACHED_FILE, SERVICE_FILE, home_of, load_key, parse_engine, read
+
+_NAMED = "GONOGO_URL"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Located:
+    """Where a service should be, and what names it."""
+
+    url: str
+    source: str
+    """`GONOGO_URL`, the path of the file that names it, or `the default`."""
+    stale: str | None = None
+    """What is wrong with the file, when something is."""
+    elsewhere: str | None = None
+    """The host of the service, when it is not this one."""
+    far_url: str | None = None
+    """Its address from other hosts, when it is known."""
+
+    def unanswered(self) -> str:
+        """Return what to do when nobody answers there."""
+        if self.stale is not None:
+            return f"{self.stale}; start it with `gonogo up`"
+        if self.elsewhere is not None:
+            way = "" if self.far_url is None else f", or set GONOGO_URL={self.far_url}"
+            where = f"the service of this home is on {self.elsewhere} ({self.source})"
+            return f"{where}; type this there{way}"
+        return f"{self.source} names this address; is it running? (`gonogo up`)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +55,7 @@ class Settings:
     locks: Path | None = None
     """The host's folder of device locks; None = the usual one."""
     engine: EngineName = EngineName.LOCAL
-    """Who starts the runs of the worker of `up`."""
+    """What starts the runs of the worker of `up`."""
     inherited: Mapping[str, str] = field(repr=False)
     """The whole environment, for the processes that `up` and `demo` start."""
 
@@ -32,8 +65,13 @@ class Settings:
         return self.service.url
 
     def key_refused(self) -> str:
-        """Return what a service that refuses the key has against it, and what to do."""
-        return key_refused(self.api_key, self.home)
+        """Return what is wrong with a key that the service refuses, and what to do."""
+        file = self.home / "key"
+        if self.api_key:
+            return f"does not know the key in GONOGO_API_KEY; unset it to use that of {file}"
+        if not file.exists():
+            return f"wants a key, and {file} is not there; set GONOGO_API_KEY, or GONOGO_HOME"
+        return f"does not know the key in {file}; set GONOGO_API_KEY, or GONOGO_HOME to its home"
 
     def key(self) -> str | None:
         """Return the API key: the environment's, else the local one in the home.
@@ -58,10 +96,56 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
     home = home_of(values)
     return Settings(
         home=home,
-        service=locate_service(source.get("GONOGO_URL"), home, values["GONOGO_URL"] or ""),
+        service=locate_service(source.get(_NAMED), home, values[_NAMED] or ""),
         api_key=values["GONOGO_API_KEY"],
         redis_url=values["REDIS_URL"],
         engine=parse_engine(values["GONOGO_ENGINE"] or "local"),
         locks=Path(values["GONOGO_LOCKS"]).expanduser() if values["GONOGO_LOCKS"] else None,
         inherited=source,
     )
+
+
+def locate_service(named: str | None, home: Path, default: str) -> Located:
+    """Return where the service of a home is.
+
+    Args:
+        named: GONOGO_URL, when it is set.
+        home: GONOGO_HOME.
+        default: the address where no file names one.
+    """
+    if named:
+        return Located(url=named.rstrip("/"), source=_NAMED)
+    path = home / SERVICE_FILE
+    default = default.rstrip("/")
+    try:
+        found = json.loads(path.read_text())
+        url, pid, host = str(found["url"]).rstrip("/"), int(found["pid"]), found.get("host")
+    except FileNotFoundError:
+        return Located(url=default, source="the default")
+    except (OSError, ValueError, KeyError, TypeError):
+        stale = f"{path} cannot be read as a service's address"
+        return Located(url=default, source="the default", stale=stale)
+    if isinstance(host, str) and host != socket.gethostname():
+        far = _reached_at(home, host)
+        return Located(url=url, source=str(path), elsewhere=host, far_url=far)
+    gone = None if _lives(pid) else f"{path} is stale: its process {pid} is gone"
+    return Located(url=url, source=str(path), stale=gone)
+
+
+def _reached_at(home: Path, host: str) -> str | None:
+    """Return the address of the service on `host` for other hosts; None: it is not known."""
+    try:
+        url = str(json.loads((home / REACHED_FILE).read_text())["url"])
+        return url if urlsplit(url).hostname == host.lower() else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(max(pid, 1), 0)
+    except PermissionError:
+        return True
+    except (ProcessLookupError, OverflowError):
+        return False
+    return True

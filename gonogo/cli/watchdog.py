@@ -1,66 +1,105 @@
-"""Does a process that `gonogo up` started still turn? It says so, as it would to systemd.
+"""`gonogo watchdog`: how long a run may stay in each place."""
 
-A process that hangs does not end by itself, and nobody but who started it would end it. Only one
-that has spoken can fall silent: while a service brings its database up to date it says nothing.
-"""
-
-import socket
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
 
-from gonogo.systemd import NAMES
+import typer
 
-SILENT_S = 60.0
-"""As in the units (deploy/systemd)."""
-_AWAY_S = 5.0
-"""Who looks so much later than it should was away itself (a host that stood still)."""
-_MESSAGE_BYTES = 4096
+from gonogo.cli.completing import complete_plans
+from gonogo.cli.logs import find_run_dir
+from gonogo.cli.output import Json, out, print_json, print_table
+from gonogo.cli.plan_arguments import placed, read_plan
+from gonogo.cli.settings import load_settings
+from gonogo.contract.errors import NotFound
+from gonogo.contract.order import Order
+from gonogo.contract.patience import MEANING, SETTING, Patience, Place
+from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
+from gonogo.rundir import RunDir, load_record
+
+Table = Mapping[Place, Patience]
 
 
-class Watchdog:
-    """Hears one process.
+def watchdog(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|RUN",
+            help="A bundled plan, a plan file, a run directory, or a run of this home.",
+            autocompletion=complete_plans,
+        ),
+    ],
+    phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the table of patience: the limit of each place, and where each number comes from."""
+    order = _order_of_run(name)
+    tables = (
+        _tables_of_plan(name, phase) if order is None else {order.phase: order.limits_of_places()}
+    )
+    if as_json:
+        rows = [{"phase": row, "patience": _document(table)} for row, table in tables.items()]
+        print_json({"name": name, "tables": rows})
+        return
+    for phases, table in _grouped(tables):
+        if len(tables) > 1 or order is not None:
+            out.print(f"[bold]{', '.join(phases)}[/bold]")
+        cells = table.items()
+        print_table(
+            {
+                "place": [place for place, _ in cells],
+                "seconds": ["none" if r.seconds is None else f"{r.seconds:g}" for _, r in cells],
+                "multiple": [
+                    "" if row.multiple is None else f"{row.multiple:g} × {row.of}"
+                    for _, row in cells
+                ],
+                "from": [row.source for _, row in cells],
+                "setting": [SETTING.get(place, "") for place, _ in cells],
+                "means": [MEANING[place] for place, _ in cells],
+            },
+            cut=("means",),
+        )
 
-    Args:
-        silent_s: after how long without a word it is taken for hung.
-    """
 
-    def __init__(self, silent_s: float = SILENT_S) -> None:
-        self._silent_s = silent_s
-        self._heard_at: float | None = None
-        self._looked_at = float("-inf")
-        kind = socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-        self._socket = socket.socket(socket.AF_UNIX, kind)
-        self._socket.bind("")  # the kernel gives it a name
+def _order_of_run(name: str) -> Order | None:
+    """Return the order of a run directory or of a run of this home; None if `name` is neither."""
+    run_dir = find_run_dir(name, load_settings().home, own=False) if "run_" in name else None
+    folder = run_dir or Path(name)
+    if not folder.is_dir():
+        return None
+    order = load_record(RunDir(folder).order, Order)
+    if order is None:
+        raise NotFound(f"{folder}: no order.json")
+    return order
 
-    def told(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return an environment that also says where to speak, and how often."""
-        name = self._socket.getsockname()[1:].decode()
-        others = {key: value for key, value in environ.items() if key not in NAMES}
-        micros = f"{self._silent_s * 1e6:.0f}"
-        return {**others, "NOTIFY_SOCKET": f"@{name}", "WATCHDOG_USEC": micros}
 
-    def begin(self) -> None:
-        """Forget what was heard: the process is started, or was ended."""
-        self._hear()
-        self._heard_at = None
+def _tables_of_plan(name: str, phase: str | None) -> dict[str, Table]:
+    """Return phase → its table, in the plan's order."""
+    argument = read_plan(name)
+    with placed(argument):
+        resolved = resolve_plan(argument.data(), load_config=load_train_config)
+        names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
+        orders = [build_order(resolved, row, experiment="", run="", token=0) for row in names]
+    return {order.phase: order.limits_of_places() for order in orders}
 
-    def is_hung(self, now: float) -> bool:
-        """Say whether it has spoken, and has not for too long; `now` is monotonic."""
-        was_away = now - self._looked_at >= _AWAY_S
-        self._looked_at = now
-        if self._hear() or (was_away and self._heard_at is not None):
-            self._heard_at = now
-        return self._heard_at is not None and now - self._heard_at >= self._silent_s
 
-    def close(self) -> None:
-        """Hear nobody any more."""
-        self._socket.close()
+def _grouped(tables: Mapping[str, Table]) -> list[tuple[list[str], Table]]:
+    """Return each distinct table with the phases that have it."""
+    found: list[tuple[list[str], Table]] = []
+    for phase, table in tables.items():
+        for phases, known in found:
+            if known == table:
+                phases.append(phase)
+                break
+        else:
+            found.append(([phase], table))
+    return found
 
-    def _hear(self) -> bool:
-        """Take what was said since the last call; say whether it was a sign of life."""
-        spoke = False
-        while True:
-            try:
-                said = self._socket.recv(_MESSAGE_BYTES)
-            except BlockingIOError:
-                return spoke
-            spoke = spoke or b"WATCHDOG=1" in said.splitlines()
+
+def _document(table: Table) -> dict[str, object]:
+    return {str(place): row.model_dump(mode="json") for place, row in table.items()}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command()(watchdog)

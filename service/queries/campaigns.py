@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from service.db.schema import CampaignRow
-from service.queries.page import load_page
+from service.queries.page import id_matches, load_page
 
 
 def load_campaign(session: Session, campaign: str) -> CampaignRow:
@@ -38,7 +38,7 @@ def find_campaigns(
 
     As `service.queries.experiments.find_experiments` does of experiments.
     """
-    by_id = CampaignRow.id.startswith(beginning, autoescape=True)
+    by_id = id_matches(CampaignRow.id, beginning)
     named = CampaignRow.name.startswith(name, autoescape=True)
     by_name = named if begins else CampaignRow.name == name
     query = select(CampaignRow).where(or_(by_id, by_name))

@@ -11,7 +11,7 @@ from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import DecisionRow, ExperimentRow
-from service.queries.page import load_page
+from service.queries.page import id_matches, load_page
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ def find_decisions(
     query = (
         select(DecisionRow, ExperimentRow.name)
         .join(ExperimentRow, ExperimentRow.id == DecisionRow.experiment)
-        .where(DecisionRow.id.startswith(beginning, autoescape=True))
+        .where(id_matches(DecisionRow.id, beginning))
         .order_by(DecisionRow.id.desc())
         .limit(limit)
     )

@@ -11,7 +11,7 @@ from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow, PhaseRow, RunRow
-from service.queries.page import load_page
+from service.queries.page import id_matches, load_page
 
 UNSEEN = (
     RunRow.order,
@@ -114,7 +114,7 @@ def find_experiments(
         begins: see `name`.
         limit: so many at most.
     """
-    by_id = ExperimentRow.id.startswith(beginning, autoescape=True)
+    by_id = id_matches(ExperimentRow.id, beginning)
     named = ExperimentRow.name.startswith(name, autoescape=True)
     by_name = named if begins else ExperimentRow.name == name
     query = select(ExperimentRow).where(or_(by_id, by_name))

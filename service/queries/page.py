@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Select
+from sqlalchemy import ColumnElement, Select, or_
 from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from gonogo.contract.ids import SHORT_LENGTH
 
 _Row = TypeVar("_Row")
 
@@ -26,3 +28,11 @@ def load_page(
     if len(rows) <= limit:
         return rows, None
     return rows[:limit], str(getattr(rows[limit - 1], key.key))
+
+
+def id_matches(key: "InstrumentedAttribute[str]", text: str) -> ColumnElement[bool]:
+    """Return whether an id begins with a text, such as `run_01K`, or is shown as it."""
+    begins = key.startswith(text, autoescape=True)
+    _, _, letters = text.partition("_")
+    shown = len(letters) == SHORT_LENGTH
+    return or_(begins, key.endswith(letters, autoescape=True)) if shown else begins

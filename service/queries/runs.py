@@ -12,6 +12,7 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.course.action import Attempt
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
+from service.queries.page import id_matches
 
 HELD = (
     RunState.CLAIMED,
@@ -107,7 +108,7 @@ def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple
     query = (
         select(RunRow, ExperimentRow.name)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.id.startswith(beginning, autoescape=True))
+        .where(id_matches(RunRow.id, beginning))
         .order_by(RunRow.id.desc())
         .limit(limit)
     )

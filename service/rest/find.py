@@ -24,7 +24,9 @@ router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
 Text = Annotated[
     str,
-    Query(max_length=200, description="Beginning of an id, with or without its kind, or a name."),
+    Query(
+        max_length=200, description="Id, short id (exp_7Q2M9XKD), its beginning, or a name."
+    ),
 ]
 
 

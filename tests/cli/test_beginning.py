@@ -11,6 +11,7 @@ import pytest
 
 from gonogo.cli import campaigns, experiments, judging
 from gonogo.cli.output import err, out
+from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 
@@ -98,8 +99,8 @@ def test_who_no_longer_waits_for_what_was_submitted_knows_what_to_type(
     made, _, last = said.err.splitlines()[-3:]
     made_id, _, address = made.partition("  ")
     assert address.startswith(plane.context.url)
-    assert address.endswith(made_id)
-    assert last.startswith(f"{made_id} goes on; ")
+    assert made_id == short_id(address.rpartition("/")[2])
+    assert last.startswith(f"{made_id} continues; ")
     assert last.endswith(f"gonogo {again[:-4]}{made_id}")
     assert (said.code, said.out) == (130, "")
 
@@ -112,10 +113,11 @@ def test_addresses_and_commands_are_whole_on_a_narrow_terminal(
     first, second = gonogo(*words).out.splitlines()
     made_id, _, address = first.partition("  ")
     assert address.startswith(plane.context.url)
-    assert address.endswith(made_id)
     assert second.endswith(made_id)
+    whole = address.rpartition("/")[2]
+    assert made_id == short_id(whole)
     if words[0] == "submit":
-        plane.call("POST", f"/experiments/{made_id}/halt", json={"reason": "look"})
-        plane.wait_state(made_id, "awaiting_decision")
+        plane.call("POST", f"/experiments/{whole}/halt", json={"reason": "look"})
+        plane.wait_state(whole, "awaiting_decision")
         lines = gonogo("status").out.splitlines()
         assert any(f"gonogo override {made_id} GO --reason WHY  # " in line for line in lines)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gonogo.cli.output import out
+from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
 from tests.cli.test_output_schemas import fits
 from tests.data.make_runs import WHOLE_GATE
@@ -40,21 +41,21 @@ def test_it_is_submitted_shown_listed_and_cancelled(
     made = gonogo("campaign", "submit", path, "--name", "mine", "--label", "a=b", "--json").json()
     fits("campaign submit", made)
     order = plane.next_order(plane.worker())
-    for name in ("last", "mine", made["id"], made["id"][:20]):
+    for name in ("last", "mine", made["id"], made["id"][:20], short_id(made["id"])):
         shown = gonogo("campaign", "show", name, "--json").json()
         fits("campaign show", shown)
         assert shown["id"] == made["id"]
     said = gonogo("campaign", "show", "mine").out
-    assert order.experiment in said
+    assert short_id(order.experiment) in said
     assert "plain (NSA_DDP_STATIC_GRAPH=0), static (NSA_DDP_STATIC_GRAPH=1)" in said
     assert "0 of 6 runs are made" in said
-    assert f"gonogo watch {order.experiment}" in said
+    assert f"gonogo watch {short_id(order.experiment)}" in said
     listed = gonogo("campaign", "list", "--json").json()
     fits("campaign list", listed)
     assert "0 of 6" in gonogo("campaign", "list").out
     fits("campaign cancel", gonogo("campaign", "cancel", "mine", "--json").json())
     assert "cancelled" in gonogo("campaign", "show", "mine").out
-    assert f"{made['id']}, run 1 of plain" in gonogo("show", order.experiment).out
+    assert f"{short_id(made['id'])}, run 1 of plain" in gonogo("show", order.experiment).out
 
 
 DRY = """\

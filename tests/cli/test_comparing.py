@@ -210,9 +210,9 @@ def test_a_run_given_twice_under_other_names_counts_once(
     ("arguments", "code", "words"),
     [
         (["{a}"], 2, "expected a baseline and at least one more variant"),
-        (["{a}", "{a}"], 2, "stands twice"),
+        (["{a}", "{a}"], 2, "is given twice"),
         (["{a}", "{b},"], 2, "a run is missing"),
-        (["x={a}", "x={b}"], 2, "the name 'x' stands twice"),
+        (["x={a}", "x={b}"], 2, "the name 'x' is given twice"),
         (["{a}", "{b}", "--metric", "speed"], 2, "there is no metric 'speed'"),
         (["{a}", "{b}", "--metric", "grad_norm"], 2, "Say lower or higher"),
         (["{a}", "{b}", "--lower", "--higher"], 2, "exclude each other"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.cli.connection import parse_grid, parse_pairs, parse_sets
+from gonogo.cli.plan_arguments import parse_grid, parse_pairs, parse_sets
 from gonogo.contract.errors import Rejected
 
 

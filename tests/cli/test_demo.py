@@ -3,11 +3,7 @@
 import shlex
 from pathlib import Path
 
-import httpx
-import pytest
-
-from gonogo.cli.client import DRAWN_S, Client
-from gonogo.cli.demo import _draw_report, _in_home, settings_within
+from gonogo.cli.demo import _in_home, settings_within
 from gonogo.cli.settings import load_settings
 
 
@@ -36,18 +32,3 @@ def test_what_stays_within_the_home_is_handed_on(tmp_path: Path) -> None:
 def test_a_home_with_a_blank_in_its_name_is_typed_as_one_word() -> None:
     assert shlex.split(_in_home("/home/me/my runs")) == ["GONOGO_HOME=/home/me/my runs", "gonogo"]
     assert _in_home("/home/me/.gonogo") == "GONOGO_HOME=/home/me/.gonogo gonogo"
-
-
-def test_a_report_that_a_busy_machine_does_not_draw_in_time_takes_no_verdict_away(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    waited: list[float] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        waited.append(request.extensions["timeout"]["read"])
-        raise httpx.ReadTimeout("timed out", request=request)
-
-    with Client("http://service", "k", transport=httpx.MockTransport(answer)) as client:
-        _draw_report(client, "exp_1")
-    assert waited == [DRAWN_S]
-    assert "the report is not drawn" in capsys.readouterr().err

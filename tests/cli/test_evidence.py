@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.cli.evidence import describe_directory
+from gonogo.cli.describing import directory_evidence
 from gonogo.judge.failures import explain
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"
@@ -39,11 +39,11 @@ def test_a_round_that_cannot_be_listed_has_nothing_to_say(
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "iterdir", refuse)
-    assert describe_directory(stalled, HALT) == []
+    assert directory_evidence(stalled, HALT) == []
 
 
 def test_the_last_round_is_told_with_the_named_rank_first(stalled: Path) -> None:
-    assert describe_directory(stalled, HALT) == [
+    assert directory_evidence(stalled, HALT) == [
         "rank 1 did not come",
         "rank 1: spin2 (a.py:1) < main (b.py:2)",
         "ranks 0, 2: wait2 (a.py:1) < main (b.py:2)",
@@ -72,17 +72,17 @@ def test_evidence_that_cannot_be_read_says_nothing(stalled: Path, tmp_path: Path
     (folder / "stacks_rank0.txt").symlink_to(secret)
     (folder / "stacks_rank1.txt").mkdir()
     os.mkfifo(folder / "stacks_rank2.txt")
-    assert describe_directory(stalled, HALT) == []
+    assert directory_evidence(stalled, HALT) == []
 
 
 def test_without_evidence_nothing_is_said(tmp_path: Path) -> None:
-    assert describe_directory(tmp_path, HALT) == []
+    assert directory_evidence(tmp_path, HALT) == []
 
 
 def test_rules_that_are_given_beside_an_order_are_said_to_count_for_nothing(stalled: Path) -> None:
     given = ["--plan", "demo", "--phase", "smoke"]
     said = CliRunner().invoke(app, ["judge", str(stalled), *given])
-    assert "judged by its own order.json: --plan and --phase are not looked at" in said.stderr
+    assert "judged by its own order.json: --plan and --phase are ignored" in said.stderr
     assert said.stdout == CliRunner().invoke(app, ["judge", str(stalled)]).stdout
     (stalled / "order.json").unlink()
     assert "order.json" not in CliRunner().invoke(app, ["judge", str(stalled), *given]).stderr

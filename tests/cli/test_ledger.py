@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.ids import Kind, new_id, short_id
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, save_json
 from gonogo.signing import save_public_key, save_signing_key
@@ -88,24 +88,6 @@ def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_p
     done = typed(home, "verify", str(folder), "--key", other)
     assert done.returncode == 1
     assert "not trusted" in done.stdout
-
-
-@pytest.mark.parametrize("name", ["decisions", "demo"])
-@pytest.mark.parametrize("there", ["a link to nowhere", "a file"])
-def test_decisions_that_nobody_can_look_into_are_a_problem(
-    there: str, name: str, home: Path
-) -> None:
-    (home / "demo").mkdir()
-    (home / name).rename(home / "elsewhere")
-    if there == "a file":
-        (home / name).touch()
-    else:
-        (home / name).symlink_to(home / "unmounted")
-    done = typed(home, "verify", "--json")
-    assert done.returncode == 1
-    (row,) = told(done)["problems"]
-    assert row["path"] == str(home / name)
-    assert row["text"].startswith("it cannot be listed: ")
 
 
 @pytest.mark.parametrize("left", ["no folder", "an empty folder"])
@@ -186,60 +168,8 @@ def test_the_demos_in_a_home_are_checked_with_their_own_keys(home: Path) -> None
     save_signing_key(demo, OTHER_KEY)
     save_chain(demo / "decisions", chain(OTHER_KEY, "exp_01M7WY6TXP5J58NAZ77ZFKP9EA"))
     assert told(typed(home, "verify", "--json"))["decisions"] == 6 + 6
-    (said,) = told(typed(home, "verify", "--json"))["not_verified"]
-    assert said.startswith("demo/20260101: its decisions are checked by its own key")
-    assert OTHER_KEY.key_id in said
-    assert KEY.key_id in said
     (demo / "signing.pub").unlink()
     assert typed(home, "verify", "--json").returncode == 1
-
-
-def test_a_decision_of_a_demo_is_told_from_one_of_the_home(home: Path) -> None:
-    """A folder below demo/ stands in for a decision that was deleted, under a key of its own."""
-    demo = home / "demo" / "20260101"
-    save_signing_key(demo, OTHER_KEY)
-    save_chain(demo / "decisions", chain(key=OTHER_KEY))
-    shutil.copytree(home / "runs", demo / "runs")
-    true = typed(home, "replay", chain()[3].id, "--json")
-    assert not any("demo/" in text for text in told(true)["not_verified"])
-    (home / "decisions" / f"{chain()[3].id}.json").unlink()
-    its = OTHER_KEY.key_id
-    for name in (chain()[3].id, str(demo / "decisions" / f"{chain()[3].id}.json")):
-        said = told(typed(home, "replay", name, "--json"))["not_verified"][0]
-        assert said.startswith(f"demo/20260101: its decisions are checked by its own key {its}")
-        assert said.endswith(f"not by the home's key {KEY.key_id}")
-    assert "demo/20260101" in typed(home, "replay", chain()[3].id).stdout
-    shutil.copy(home / "signing.pub", demo / "signing.pub")  # of a key that did not sign there
-    (demo / "signing.key").unlink()
-    assert typed(home, "replay", chain()[3].id).returncode == 1
-
-
-def test_what_lies_beside_a_folder_of_decisions_is_verified_too(home: Path, tmp_path: Path) -> None:
-    """Whoever lays a `decisions/` of true ones into an export turns no look away from the rest."""
-    folder, key = save_chain(tmp_path / "exported", chain()), str(home / "signing.pub")
-    shutil.copytree(home / "decisions", folder / "decisions")
-    for row in chain()[3:]:
-        (folder / "decisions" / f"{row.id}.json").unlink()
-    edited = folder / f"{chain()[1].id}.json"
-    edited.write_text(edited.read_text().replace('"actor": "gonogo"', '"actor": "bob"'))
-    edited.rename(folder / "smoke.json")
-    (folder / "notes.json").write_text("{}")
-    found = told(typed(home, "verify", str(folder), "--key", key, "--json"))
-    assert found["decisions"] == 3 + 6
-    (edit,) = [row for row in found["problems"] if row["path"] == str(folder / "smoke.json")]
-    assert edit["text"].startswith("hash:")
-    assert not any("notes.json" in row["path"] for row in found["problems"])
-
-
-def test_the_end_of_a_chain_that_was_moved_into_a_demo_is_not_where_it_was(home: Path) -> None:
-    demo, last = home / "demo" / "20260101", chain()[-1]
-    shutil.copytree(home / "decisions", demo / "decisions")
-    shutil.copy(home / "signing.pub", demo / "signing.pub")
-    (home / "decisions" / f"{last.id}.json").unlink()
-    done = typed(home, "verify", "--anchor", last.decision.hash, "--json")
-    assert done.returncode == 1
-    assert all("stands in" in row["text"] for row in told(done)["problems"])
-    assert len(told(done)["problems"]) == len(chain()) - 1
 
 
 @pytest.mark.parametrize("what", ["decision", "decisions"])
@@ -267,23 +197,6 @@ def test_trust_is_taken_from_the_home_that_was_asked_not_from_where_a_link_leads
         assert done.returncode == 1, command
         assert why in " ".join((done.stdout + done.stderr).split()), command
         assert "Traceback" not in done.stderr
-
-
-def test_a_public_half_that_was_exchanged_is_a_problem(home: Path) -> None:
-    shutil.rmtree(home / "decisions")
-    save_chain(home / "decisions", chain(key=OTHER_KEY))
-    (home / "signing.pub").unlink()
-    save_public_key(home, OTHER_KEY.public)
-    done = typed(home, "verify", "--json")
-    (problem,) = told(done)["problems"]
-    assert (done.returncode, problem["path"]) == (1, str(home / "signing.pub"))
-    assert problem["text"] == "is not the public half of signing.key: one of them was changed"
-    for command in (["replay", chain()[3].id], ["verify", str(home / "decisions")]):
-        done = typed(home, *command)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert "one of them was changed" in done.stderr
-    (home / "signing.key").unlink()  # as where others verify
-    assert typed(home, "verify").returncode == 0
 
 
 def test_a_decision_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None:
@@ -329,8 +242,6 @@ def test_a_home_where_nothing_was_decided_yet_has_nothing_wrong(tmp_path: Path) 
     assert done.returncode == 0, done.stdout
     (text,) = told(done)["not_verified"]
     assert "only an anchor can show" in text
-    (tmp_path / f"{chain()[0].id}.json").write_text("{}")
-    assert typed(tmp_path, "verify").returncode == 1, "one that is no decision, and is called so"
 
 
 def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> None:
@@ -343,10 +254,10 @@ def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> 
 def test_a_decision_is_replayed_by_the_beginning_of_its_id(home: Path) -> None:
     ids = [row.id for row in chain()]
     name = ids[3]
-    count = next(n for n in range(5, 31) if sum(i.startswith(name[:n]) for i in ids) == 1)
-    for text in (name[:count], name[:count].lower(), name[4:count]):
+    count = next(n for n in range(8, 31) if sum(i.startswith(name[:n]) for i in ids) == 1)
+    for text in (name[:count], name[4:count].lower(), short_id(name)):
         assert told(typed(home, "replay", text, "--json"))["id"] == name
-    done = typed(home, "replay", "dec_0")
+    done = typed(home, "replay", name[:8])
     assert (done.returncode, done.stdout) == (2, "")
     assert f"may mean {len(ids)} decisions" in done.stderr
     assert all(row in done.stderr for row in ids)
@@ -371,7 +282,7 @@ def test_an_experiment_or_a_run_stands_for_its_newest_decision(home: Path) -> No
     assert told(typed(home, "replay", str(run), "--json"))["id"] == about[-1]
     done = typed(home, "replay", f"exp_{'0' * 26}")
     assert (done.returncode, done.stdout) == (3, "")
-    assert "no decision about it" in done.stderr
+    assert "no such decision" in done.stderr
 
 
 def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.administer import check_stacks
+from gonogo.cli.doctor import check_stacks
 from tests.cli.typed import typed
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"
@@ -18,6 +18,7 @@ def gonogo(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 
 COMMANDS = [
+    "abandon",
     "up",
     "serve",
     "worker",
@@ -44,7 +45,6 @@ COMMANDS = [
     "db",
     "keys",
     "flags",
-    "abandon",
     "backup",
     "restore",
     "status",

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from gonogo.cli.output import duration, harmless, out, print_json, print_table, verdict_text
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.ids import Kind, new_id, short_id, shorten_ids
 
 
 @pytest.mark.parametrize(
@@ -28,8 +28,18 @@ def test_identifiers_are_whole_however_narrow_the_terminal(
 ) -> None:
     monkeypatch.setattr(out, "_width", 60)
     name = new_id(Kind.RUN)
-    print_table(("id", "text", "more"), [(name, "a long text " * 8, "another " * 9)])
-    assert name in capsys.readouterr().out
+    cells = {"id": [name], "text": ["a long text " * 8], "more": ["another " * 9]}
+    print_table(cells, cut=("text",), optional=("more",))
+    shown = capsys.readouterr().out
+    assert shown.split()[:2] == ["id", "text"]
+    assert short_id(name) in shown
+    assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_identifiers_in_paths_and_addresses_stay_whole() -> None:
+    name = new_id(Kind.RUN)
+    whole = f"/runs/{name}/order.json http://h/runs/{name} x{name}"
+    assert shorten_ids(f"{name}: {whole}") == f"{short_id(name)}: {whole}"
 
 
 HOSTILE = ("\x1b[2J\x1b]0;GO\x07", "\x9b31m", "\r", "\x08\x08", "\u202e", "\x7f")
@@ -40,7 +50,7 @@ def test_what_others_wrote_commands_no_terminal(
     place: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     said = f"a reason{HOSTILE[place]} and its end"
-    print_table(("host", "text"), [("h", said)])
+    print_table({"host": ["h"], "text": [said]})
     out.print(said, markup=False, highlight=False)
     shown = capsys.readouterr().out
     assert "a reason" in shown

@@ -132,8 +132,8 @@ def test_with_a_service(plane: Plane, gonogo: Gonogo) -> None:
     for line in watched.out.splitlines():
         fits("watch", json.loads(line))
     with Client(plane.context.url, plane.key()) as client:
-        result = build_result(client, order.experiment, plane.home)
-    fits("demo", {name: value for name, value in result.items() if name != "view"})
+        result = build_result(client, client.experiment(order.experiment), plane.home)
+    fits("demo", result)
     said = gonogo("override", "mine", "NO_GO", "--reason", "seen", "--json")
     fits("override", said.json())
     assert gonogo("watch", "mine", "--json").code == 14

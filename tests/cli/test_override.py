@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 
@@ -25,7 +26,7 @@ def test_several_conditions_are_waived_by_one_command(plane: Plane, gonogo: Gono
         ["sanity:pace"],
         ["sanity:gait"],
     ]
-    assert all(row["id"] in said.out for row in rows if row["kind"] == "condition")
+    assert all(short_id(row["id"]) in said.out for row in rows if row["kind"] == "condition")
     assert {row["state"] for row in plane.experiment(experiment)["conditions"]} == {"waived"}
     shown = gonogo("show", experiment).out
     assert "  local admin: known\n  waived: sanity:pace\n" in shown

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli.reach.rerunning import sets_of_phases
+from gonogo.cli.plan_arguments import sets_of_phases
+from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 
@@ -53,8 +54,8 @@ def test_a_command_gets_what_is_set(plane: Plane, gonogo: Gonogo, ended: str) ->
     )  # fmt: skip
     assert said.code == 0, said.err
     made = gonogo("show", "last", "--json").json()
-    assert made["id"] in said.out
-    assert f"short of {ended} again with train.lr=3e-4 seed=8 steps=4" in said.out
+    assert short_id(made["id"]) in said.out
+    assert f"short of {short_id(ended)} again with train.lr=3e-4 seed=8 steps=4" in said.out
     assert made["origin"]["experiment"] == ended
     assert made["labels"] == {"reason": "too fast"}
     order = plane.next_order(plane.worker(), allow=["train"])

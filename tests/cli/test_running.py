@@ -9,15 +9,16 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.cli import running
+from gonogo.cli import run_host
 from gonogo.cli.app import run
 from gonogo.cli.exits import Exit
-from gonogo.cli.settings import load_settings
+from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.rundir import RunDir, load_record
@@ -162,40 +163,12 @@ def test_what_is_waived_by_name_is_shown_and_makes_it_conditional(folder: Path) 
 
 
 @pytest.mark.long
-def test_modules_in_the_folder_of_the_program_are_not_taken_for_those_of_gonogo(
-    folder: Path,
-) -> None:
-    """A clone called `gonogo` beside the script, and a file that has a name of Python's own."""
-    (folder / "gonogo").mkdir()
-    (folder / "logging.py").write_text("raise SystemExit('not ours')\n")
-    (folder / "src").mkdir()
-    (folder / "mute.py").rename(folder / "src" / "mute.py")
-    program = [sys.executable, "src/mute.py", "30", "-1", "0"]
-    ran = Ran(folder, "--steps", "30", "--json", "--", *program)
-    assert ran.code == Exit.CONDITIONAL_GO, ran.err
-    assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
-    (run_dir,) = (folder / "home" / "runs").iterdir()
-    assert (run_dir / "keeper.log").read_text() == ""
-
-
-@pytest.mark.long
 def test_a_run_without_devices_waits_for_no_other_launch(folder: Path) -> None:
     """A worker of the home, or the first of many runs at once, may hold the lock for long."""
     with holding(launch_lock(folder / "home")):
         ran = Ran(folder, "--steps", "30", "--json", *mute(30))
     assert ran.code == Exit.CONDITIONAL_GO, ran.err
     assert ran.criteria()["completed"] == "pass"
-
-
-@pytest.mark.long
-def test_a_program_that_prints_more_than_can_be_read_at_once_has_not_died(folder: Path) -> None:
-    """Nobody told how it had ended before all of that was read; by then it was NO_GO."""
-    more = 'print("sample 7: loss 0.25, predicted 3\\n" * 100_000)\nsys.exit('
-    program = MUTE.replace("iter {step}: loss", "step {step} loss")
-    (folder / "mute.py").write_text(program.replace("sys.exit(", more))
-    ran = Ran(folder, "--steps", "30", "--json", *mute(30))
-    assert ran.code == Exit.CONDITIONAL_GO, ran.err
-    assert ran.criteria()["completed"] == ran.criteria()["no_halt_finding"] == "pass"
 
 
 def test_a_program_that_ends_early_is_no_go_and_without_steps_none_is_complete(
@@ -247,32 +220,6 @@ def test_an_attached_program_can_be_go(folder: Path) -> None:
     (decision,) = (folder / "home/decisions").glob("*.json")
     recorded = json.loads(decision.read_text())
     assert f"recorded with hash {recorded['hash']}" in ran.err
-
-
-@pytest.mark.long
-def test_who_never_leaves_its_block_hears_how_it_says_that_it_is_done(folder: Path) -> None:
-    block, alone = "with gonogo.trainer.attach() as beat:", "beat = gonogo.trainer.attach()"
-    never = ATTACHED.replace(block, alone)
-    (folder / "never.py").write_text(never.replace("\n    ", "\n"))
-    ran = Ran(folder, "--steps", "30", "--", sys.executable, "never.py")
-    assert ran.code == Exit.INCONCLUSIVE, ran.out
-    assert "rank 0 did not report its end" in ran.out
-    assert "with gonogo.trainer.attach() as beat" in ran.err
-
-
-@pytest.mark.long
-def test_who_passes_over_an_error_behind_its_last_step_hears_of_it(folder: Path) -> None:
-    caught = ATTACHED.replace("with gonogo", "try:\n  with gonogo")
-    assert caught != ATTACHED
-    rows = caught.rstrip().splitlines()
-    begin = next(number for number, row in enumerate(rows) if row.lstrip().startswith("with "))
-    block = [f"  {row}" if row else row for row in rows[begin + 1 :]]
-    end = ['      raise OSError("not saved")', "except OSError:", "  pass", ""]
-    (folder / "caught.py").write_text("\n".join(rows[: begin + 1] + block + end))
-    ran = Ran(folder, "--steps", "30", "--", sys.executable, "caught.py")
-    assert ran.code == Exit.INCONCLUSIVE, ran.out + ran.err
-    assert "the script went on: OSError: not saved." in ran.err
-    assert "attach() as beat" not in ran.err
 
 
 TWO_CARDS = """
@@ -379,12 +326,10 @@ def test_who_asks_while_the_host_is_checked_is_told_how_it_ended(
         os.kill(os.getpid(), number)
         raise AssertionError("the check goes on")
 
-    monkeypatch.setattr(running, "check_host", look)
+    monkeypatch.setattr(run_host, "check_host", look)
     with handlers_kept():
         settings = load_settings({"GONOGO_HOME": str(tmp_path)})
-        assert running._supervise(
-            order, run_dir, settings, place_of(order), quiet=True, address=None
-        )
+        assert host_of(order, run_dir, settings).supervise()
     record = load_record(run_dir.exit, ExitRecord)
     assert record is not None
     assert (record.reason, record.run) == (reason, order.run)
@@ -406,19 +351,13 @@ def test_who_interrupts_is_told_whether_the_program_leaves_or_is_ended(
     with handlers_kept(), subprocess.Popen([sys.executable, "-c", WAITS]) as keeper:
         order, asked = make_runs.order_of(), [signal.SIGTERM]
         run_dir = RunDir(tmp_path)
-        assert running._follow(keeper, run_dir, order, place_of(order), asked, quiet=True)
+        assert host_of(order, run_dir, load_settings({}))._follow(keeper, asked)
     assert said in capfd.readouterr().err
 
 
-def test_who_asks_while_the_disk_cannot_be_read_leaves_no_program_behind(tmp_path: Path) -> None:
-    """It ended for that, and keeper and program went on with nobody to follow them."""
-    unreadable = RunDir(tmp_path / ("a" * 300))
-    with pytest.raises(OSError, match="too long"):
-        unreadable.go.exists()
-    with handlers_kept(), subprocess.Popen([sys.executable, "-c", WAITS]) as keeper:
-        order, asked = make_runs.order_of(), [signal.SIGTERM]
-        assert running._follow(keeper, unreadable, order, place_of(order), asked, quiet=True)
-    assert keeper.returncode == -signal.SIGTERM
+def host_of(order: Order, run_dir: RunDir, settings: Settings) -> run_host.RunHost:
+    place = place_of(order)
+    return run_host.run_host(order, run_dir, settings, place, quiet=True, address=None)
 
 
 @contextmanager
@@ -590,19 +529,6 @@ def test_a_decision_that_no_disk_takes_from_stdout_is_one_line_and_its_exit_code
     assert len(list((folder / "home" / "decisions").iterdir())) == 1
 
 
-@pytest.mark.long
-def test_where_no_disk_takes_the_decision_it_is_said_how_to_see_it(folder: Path) -> None:
-    (folder / "home").mkdir()
-    (folder / "home" / "decisions").touch()
-    ran = Ran(folder, "--steps", "30", *mute(30))
-    (run_dir,) = (folder / "home" / "runs").iterdir()
-    assert ran.code in (Exit.UNEXPECTED, Exit.BAD_INPUT)  # no verdict: none is recorded
-    assert f"no decision can be recorded; gonogo judge {run_dir} shows" in ran.err
-    judged = gonogo("judge", str(run_dir))
-    seen = subprocess.run(judged, env=environment(folder), capture_output=True, check=False)
-    assert seen.returncode == Exit.CONDITIONAL_GO
-
-
 def test_a_home_that_cannot_be_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -630,19 +556,6 @@ time.sleep(1.0)
 
 
 @pytest.mark.long
-def test_a_counter_that_begins_anew_in_each_epoch_leaves_the_end_open(folder: Path) -> None:
-    (folder / "epochs.py").write_text(EPOCHS)
-    ran = Ran(
-        folder, "--steps", "30", "--waive", "identity", "--waive", "coverage", "--stall-s", "5",
-        "--json", "--", sys.executable, "epochs.py",
-    )  # fmt: skip
-    assert ran.code == Exit.INCONCLUSIVE
-    assert ran.criteria()["completed"] == "inconclusive", ran.err
-    assert ran.criteria()["no_halt_finding"] == "pass"
-    assert "a number in its lines went back" in ran.decision()["advice"][0]
-
-
-@pytest.mark.long
 def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
     (folder / "nan.py").write_text(
         "import time\n"
@@ -657,14 +570,6 @@ def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
     asked = json.loads(request.read_bytes())
     ended = json.loads((request.parent / "exit.json").read_bytes())
     assert ended["ended_at"] - asked["at"] < 30.0, "on the run's own stamps"
-
-
-@pytest.mark.long
-def test_a_program_that_prints_before_it_attaches_speaks_for_itself(folder: Path) -> None:
-    (folder / "late.py").write_text(LATE)
-    ran = Ran(folder, "--steps", "30", "--json", "--", sys.executable, "late.py")
-    assert ran.criteria()["completed"] == "pass", ran.err
-    assert ran.code == Exit.OK, ran.out
 
 
 @pytest.mark.long
@@ -704,53 +609,11 @@ def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, mean
     assert ran.err == f"gonogo: {word}: no such program can be started here; {meant}\n"
 
 
-def test_a_folder_that_no_record_can_hold_or_that_is_gone_is_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GONOGO_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    odd = tmp_path / os.fsdecode(b"odd\xe9")
-    odd.mkdir()
-    assert run(["run", "--", "true", str(odd)]) == Exit.BAD_INPUT
-    assert "it is no UTF-8" in capsys.readouterr().err
-    os.chdir(odd)
-    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
-    assert "it is no UTF-8" in capsys.readouterr().err
-    odd.rmdir()
-    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
-    assert "the folder that you are in: No such file" in capsys.readouterr().err
-    assert not (tmp_path / "home").exists()
-
-
 def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     ran = Ran(folder, "--steps", "3", "--", "no-such-program")
     assert ran.code == Exit.BAD_INPUT
     assert ran.err == "gonogo: no-such-program: no such program can be started here\n"
     assert not (folder / "home").exists()
-
-
-@pytest.mark.long
-def test_a_program_that_tells_too_little_is_inconclusive_and_hears_what_to_type(
-    folder: Path,
-) -> None:
-    silent = Ran(folder, "--steps", "30", "--", sys.executable, "-c", "print('hello')")
-    assert silent.code == Exit.INCONCLUSIVE
-    assert "no line of its output fits a pattern" in silent.err
-    assert "pass         no_halt_finding" in silent.out
-    alone = Ran(folder, "--steps", "30", "--world-size", "2", *mute(30))
-    assert alone.code == Exit.INCONCLUSIVE
-    assert "rank 1 wrote no line" in alone.out
-    assert "leave --world-size out" in alone.err
-
-
-@pytest.mark.long
-def test_of_a_program_that_was_not_started_nobody_asks_for_a_pattern(small_disk: Path) -> None:
-    (small_disk / "mute.py").write_text(MUTE)
-    ran = Ran(small_disk, "--steps", "30", *mute(30))
-    assert ran.code == Exit.INCONCLUSIVE
-    assert "preflight disk: fail" in ran.err
-    assert "pattern" not in ran.err
-    assert "attach" not in ran.err
 
 
 @pytest.mark.long
@@ -817,13 +680,13 @@ def test_a_run_gets_the_devices_that_are_seen_and_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [Device(uuid=f"GPU-{n}", index=n, name="H100") for n in range(4)]
-    monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
+    monkeypatch.setattr(run_host, "list_host_devices", lambda: Listing(devices=rows))
     order = make_runs.order_of().model_copy(update={"profile": profile, "world_size": 2})
     environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
     locks = DeviceLocks(home=tmp_path / "home", shared=tmp_path / "locks")
     with holding(locks.path("GPU-2")):
-        host = running._Host(order, RunDir(tmp_path), place_of(order), locks.home, locks)
-        assert running._devices_of(host, environ) == devices
+        host = host_of(order, RunDir(tmp_path), load_settings({"GONOGO_HOME": str(locks.home)}))
+        assert replace(host, environ=environ, locks=locks)._devices() == devices
 
 
 def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
@@ -849,12 +712,10 @@ def test_a_device_that_another_launch_took_meanwhile_is_chosen_anew(
             started.append(devices)
             return subprocess.Popen(["true"])
 
-        monkeypatch.setattr(running, "list_host_devices", lambda: Listing(devices=rows))
-        monkeypatch.setattr(running, "check_host", look)
-        monkeypatch.setattr(running, "start_keeper", start)
+        monkeypatch.setattr(run_host, "list_host_devices", lambda: Listing(devices=rows))
+        monkeypatch.setattr(run_host, "check_host", look)
+        monkeypatch.setattr(run_host, "start_keeper", start)
         with handlers_kept():
-            running._supervise(
-                order, RunDir(tmp_path), settings, place_of(order), quiet=True, address=None
-            )
+            host_of(order, RunDir(tmp_path), settings).supervise()
     assert looked == [("GPU-0",), ("GPU-1",)]
     assert started == [("GPU-1",)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gonogo.cli.applications import SLURM_COMMANDS, missing_commands
 from gonogo.cli.exits import Exit
-from gonogo.cli.scheduler_commands import COMMANDS, missing_commands
 from gonogo.contract.cluster import EngineName
 from tests.cli.test_running import environment, gonogo
 
@@ -20,7 +20,7 @@ def slurm(tmp_path: Path) -> Path:
     """A folder with Slurm's commands, which do nothing."""
     folder = tmp_path / "slurm"
     folder.mkdir()
-    for name in COMMANDS[EngineName.SLURM]:
+    for name in SLURM_COMMANDS:
         (folder / name).symlink_to("/bin/true")
     return folder
 

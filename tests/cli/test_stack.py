@@ -17,14 +17,12 @@ import redis
 import typer
 
 import gonogo
-from gonogo.cli.connection import client_of
+from gonogo.cli.client import client_of
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
-from gonogo.cli.watchdog import Watchdog
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.settings import socket_url
 from gonogo.supervise.processes import find_descendants, load_program
-from gonogo.systemd import Notifier
 from tests.supervise.runs import ROOT, wait_until
 from worker.settings import load_settings as worker_settings
 
@@ -76,33 +74,9 @@ def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -
     while not said and time.monotonic() < deadline:
         stack.tend(said.append)
         time.sleep(0.02)
-    assert server.restarts == 1
     assert server.process.pid != old
     assert "started again" in said[0]
     assert ping(tmp_path)
-
-
-def test_a_server_whose_file_a_power_cut_has_spoilt_begins_without_it(
-    server: Child, tmp_path: Path
-) -> None:
-    """The block that was written last is zeros then, and the server refuses all of the file."""
-    assert ping(tmp_path)
-    server.stop(5.0, signal.SIGKILL)
-    written = next((tmp_path / "redis").rglob("*.incr.aof"))
-    with written.open("ab") as stream:
-        stream.write(b"\0" * 4096)
-    server.keeps = tmp_path / "redis"
-    stack = Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))
-    stack.children.append(server)
-    said: list[str] = []
-
-    def begun() -> bool:
-        stack.tend(said.append)
-        return any("put aside" in text for text in said) and not server.dead()
-
-    wait_until(begun, "a server without what it kept")
-    assert ping(tmp_path)
-    assert list((tmp_path / "redis.unreadable").rglob("*.incr.aof"))
 
 
 @pytest.mark.long
@@ -112,11 +86,12 @@ def test_who_cannot_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
     stack = Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))
     stack.children.append(child)
     child.start()
+    said: list[str] = []
     give_up = time.monotonic() + 8.0
     while time.monotonic() < give_up:
-        stack.tend(lambda _: None)
+        stack.tend(said.append)
         time.sleep(0.02)
-    assert 2 <= child.restarts <= 4
+    assert 2 <= len(said) <= 4
     assert child.process is not None
     child.process.wait()
 
@@ -135,7 +110,7 @@ def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing
 
     def tended() -> bool:
         stack.tend(said.append)
-        return server.restarts == 1
+        return not server.dead()
 
     with monkeypatch.context() as broken:
         if why.startswith("a deploy"):
@@ -150,47 +125,9 @@ def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing
     assert ping(tmp_path)
 
 
-@pytest.mark.parametrize("spoke", [True, False], ids=["hangs", "has not begun"])
-def test_a_service_that_hangs_is_ended_and_started_again(tmp_path: Path, spoke: bool) -> None:
-    """Short of memory as it began a thread, it waited for that thread for ever: it had not died,
-    so nobody started it again. One that has said nothing yet migrates, perhaps."""
-    source = "import os, time, gonogo.systemd as s; n = s.load_notifier(os.environ, os.getpid());"
-    source += "n.live(time.monotonic());" if spoke else ""
-    argv = [sys.executable, "-c", f"{source} time.sleep(600)"]
-    unit = {**os.environ, "NOTIFY_SOCKET": "/none", "WATCHDOG_PID": "1", "PYTHONPATH": str(ROOT)}
-    dog = Watchdog(silent_s=1.0)
-    child = Child("service", argv, unit, tmp_path / "service.log", watchdog=dog)
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
-    stack, said = Stack(settings=settings, children=[child]), list[str]()
-
-    def tended() -> bool:
-        stack.tend(said.append)
-        return child.restarts == 1
-
-    child.start()
-    try:
-        if spoke:
-            wait_until(tended, "another service")
-            assert [text.startswith("service hangs") for text in said] == [True, False]
-        else:
-            until = time.monotonic() + 3
-            while time.monotonic() < until:
-                assert not tended()
-                time.sleep(0.1)
-    finally:
-        stack.stop(grace_s=0.0)
-
-
-def test_who_stood_still_calls_nobody_hung() -> None:
-    dog = Watchdog(silent_s=1.0)
-    Notifier(address=dog.told({})["NOTIFY_SOCKET"]).say(WATCHDOG="1")
-    assert [dog.is_hung(now) for now in (0.0, 0.9, 60.0, 60.9, 61.1)] == [False] * 4 + [True]
-    dog.close()
-
-
 @pytest.mark.long
 def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
-    """It ended, and its worker every run, since it could not say that the server had died."""
+    """A full disk under its stdout must not end `up`."""
     with open("/dev/full", "w") as full:
         up = subprocess.Popen(
             [sys.executable, "-P", "-m", "gonogo.cli.main", "up", "--port", "0"],
@@ -219,7 +156,7 @@ def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
     ("engine", "said"),
     [
         ("local", "runs end with a checkpoint"),
-        pytest.param("slurm", "what the scheduler has goes on", marks=pytest.mark.long),
+        pytest.param("slurm", "runs of the scheduler continue", marks=pytest.mark.long),
     ],
 )
 def test_an_up_that_stops_says_what_becomes_of_the_runs(

@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from gonogo.cli import demo
+from gonogo.cli.describing import cause_lines, experiment_lines
 from gonogo.cli.exits import Exit, exit_of_experiment
 from gonogo.cli.output import (
     BY_HAND_STYLE,
     SO_FAR_STYLE,
     VERDICT_STYLE,
     decided_text,
+    local_time,
     standing_text,
     verdict_text,
 )
-from gonogo.cli.screen.times import local
-from gonogo.cli.standing import cause_lines, standing_lines
 from gonogo.contract.api import ExperimentView, NextStep, OverrideView
 from gonogo.contract.decision import (
     Cause,
@@ -112,13 +112,13 @@ def test_the_lines_below_a_verdict() -> None:
         next=steps,
         waiting_until="2026-03-01T14:05:00Z",
     )
-    assert list(standing_lines(shown)) == [
+    assert list(experiment_lines(shown)) == [
         "smoke failed.",
         "why    unknown failure: stall (rank 1): [red]stood[/red]",
         "       rank1.log ends: boom",
         "       look at 1. evidence/1/stacks_rank1.txt",
         "               2. rank1.log",
-        f"until  {local('2026-03-01T14:05:00Z')}",
+        f"until  {local_time('2026-03-01T14:05:00Z')}",
         "next   gonogo report exp_1  # read the whole of it",
     ]
 
@@ -128,4 +128,4 @@ def test_a_known_cause_is_one_line() -> None:
 
 
 def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
-    assert list(standing_lines(view())) == []
+    assert list(experiment_lines(view())) == []

@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from gonogo.cli.app import app
-from gonogo.cli.screen.exit_words import EXIT_WORDS
+from gonogo.cli.help import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS

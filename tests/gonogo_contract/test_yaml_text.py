@@ -1,37 +1,17 @@
-"""YAML is read as its version 1.2 says, whichever parser there is, and an error has its line."""
+"""YAML is read as its version 1.2 says, and an error has its line."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
-import yaml.cyaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gonogo.contract import yaml_text
 from gonogo.contract.errors import Rejected
-from gonogo.contract.yaml_text import PurePython, parse_document, parse_yaml
-
-PARSERS = [PurePython]
-if yaml.__with_libyaml__:
-    PARSERS.append(yaml.cyaml.CParser)
-
-
-@pytest.fixture(params=PARSERS, ids=lambda parser: parser.__name__, autouse=True)
-def parser(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(yaml_text, "_parser", request.param)
-    return None
-
-
-def test_libyaml_is_taken_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    assert (yaml_text._parser is not PurePython) is yaml.__with_libyaml__
-
+from gonogo.contract.yaml_text import parse_document, parse_yaml
 
 CORE = [
     ("", None),
@@ -69,7 +49,6 @@ CORE = [
     ("inf", "inf"),
     ("'12'", "12"),
     ('"true"', "true"),
-    ("! 12", "12"),
     ("!!str 12", "12"),
     ("!!float 12", 12.0),
     ("!!null ''", None),
@@ -101,9 +80,9 @@ REFUSED = [
     ("a: !!set {x}", 1, "tag"),
     ("a: !!int x", 1, "expected the tagged int"),
     ("a: !!int 1.5", 1, "expected the tagged int"),
-    ("a: 1\n---\nb: 2", 2, "second document"),
-    ("a: *b", 1, "no anchor 'b'"),
-    ("a: &a [*a]", 1, "no anchor 'a'"),
+    ("a: 1\n---\nb: 2", 2, "another document"),
+    ("a: *b", 1, "undefined alias"),
+    ("a: &a [*a]", 1, "more than 64 levels"),
     ("a: \x01", 1, "not YAML"),
     ("b: 1\n\na: \x01", 3, "not YAML"),
     (f"a: {'9' * 5000}", 1, "5000 characters"),

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from gonogo.cli.app import app
 from gonogo.cli.exits import exit_of_experiment
-from gonogo.cli.reach.naming import describe
+from gonogo.cli.naming import describe
 from gonogo.contract.api import ExperimentView, FoundView, Override
 from gonogo.contract.decision import Verdict
 from gonogo.planning.source import bundled_plan

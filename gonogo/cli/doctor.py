@@ -1,0 +1,301 @@
+"""`gonogo doctor`, `gonogo plans` and `gonogo flags`: the installation and what it offers."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from gonogo.cli.applications import (
+    SLURM_COMMANDS,
+    application_argv,
+    application_env,
+    missing_commands,
+)
+from gonogo.cli.client import client_of
+from gonogo.cli.exits import Exit
+from gonogo.cli.output import Json, local_time, out, print_json, print_table, warn
+from gonogo.cli.plan_arguments import PlanArgument, placed, read_plan
+from gonogo.cli.settings import Settings, load_settings
+from gonogo.cli.stack import embedded_server
+from gonogo.contract.api import WorkerState
+from gonogo.contract.canonical import digest as digest_of
+from gonogo.contract.cluster import EngineName
+from gonogo.contract.errors import GonogoError, NotFound
+from gonogo.planning.campaigns import resolve_campaign
+from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import checkout_root, resolve_plan
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+)
+from gonogo.supervise.devices.query import has_nodes
+from gonogo.supervise.given_up import load_refusals
+from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
+from gonogo.supervise.quarantine import load_quarantines
+
+_MIN_FREE_BYTES = 5 * 10**9
+_READ_S = 20.0
+_TRACED_CHILD = (
+    "from gonogo.supervise.processes import allow_tracing;"
+    "allow_tracing(); print(flush=True); input()"
+)
+"""A child whose stacks may be read, as those of a rank; it waits for a line."""
+Check = tuple[str, str, str]
+"""Name, outcome (pass, warn or fail), text."""
+
+
+def plans(
+    name: Annotated[str | None, typer.Argument(help="Plan to show, or a file to check.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the bundled plans, or show and check one (a name or a YAML file)."""
+    if name is not None:
+        argument = read_plan(name)
+        if argument.data().get("campaign") is not None:
+            _show_campaign(argument, as_json=as_json)
+        else:
+            _show_plan(argument, as_json=as_json)
+        return
+    names = [*bundled_plan_names(), *bundled_campaign_names()]
+    found = [parse_plan(bundled_plan(each)) for each in names]
+    if as_json:
+        print_json({"items": [plan.canonical() for plan in found]})
+        return
+    phases = [", ".join(f"{phase.name} {phase.steps}" for phase in plan.phases) for plan in found]
+    print_table(
+        {
+            "plan": [plan.name for plan in found],
+            "profile": [plan.profile for plan in found],
+            "ranks": [str(plan.workload.world_size) for plan in found],
+            "phases": phases,
+        },
+        cut=("phases",),
+    )
+
+
+def _show_plan(argument: PlanArgument, *, as_json: bool) -> None:
+    with placed(argument):
+        resolved = resolve_plan(argument.data())
+    plan, digest = resolved.parsed(), resolved.plan_digest()
+    if as_json:
+        print_json({"valid": True, "digest": digest, **resolved.wire()})
+        return
+    out.print(f"{plan.name}: valid, digest {digest[:12]}", highlight=False)
+    for text in warnings_of(plan):
+        warn(text)
+    begins = [
+        f"with {row.init_from}'s weights" if row.init_from else "fresh" for row in plan.phases
+    ]
+    print_table(
+        {
+            "phase": [row.name for row in plan.phases],
+            "steps": [str(row.steps) for row in plan.phases],
+            "data": [row.data or "–" for row in plan.phases],
+            "begins": begins,
+            "criteria": [", ".join(each.id for each in row.gate) for row in plan.phases],
+        },
+        cut=("criteria",),
+    )
+
+
+def _show_campaign(argument: PlanArgument, *, as_json: bool) -> None:
+    with placed(argument):
+        found = resolve_campaign(argument.data())
+    if as_json:
+        base, data = next(iter(found.variants.values())), argument.data()
+        print_json({"valid": True, "digest": digest_of(data), **base.wire(), "plan": data})
+        return
+    spec = found.spec
+    out.print(f"{found.plan}: valid, a campaign on {spec.metric}", highlight=False)
+    print_table(
+        {
+            "variant": [row.name for row in spec.variants],
+            "changes": [row.text() for row in spec.variants],
+            "runs": [f"{spec.repeats} to {spec.bound}"] * len(spec.variants),
+        },
+        cut=("changes",),
+    )
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check what gonogo needs here, and say how to mend what is missing."""
+    settings = load_settings()
+    keys = ("id", "outcome", "text")
+    checks = [dict(zip(keys, row, strict=True)) for row in _checks(settings)]
+    healthy = all(check["outcome"] != "fail" for check in checks)
+    if as_json:
+        print_json({"ok": healthy, "checks": checks})
+    else:
+        colour = {"pass": "green", "warn": "yellow", "fail": "bold red"}
+        for check in checks:
+            style = colour[check["outcome"]]
+            head = f"[{style}]{check['outcome']:<5}[/{style}] {check['id']:<10}"
+            out.print(f"{head} {escape(check['text'])}", soft_wrap=True)
+    raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
+
+
+def _checks(settings: Settings) -> Iterator[Check]:
+    path = settings.inherited.get("PATH", "")
+    yield "python", "pass", sys.version.split()[0]
+    try:
+        yield "checkout", "pass", str(checkout_root())
+    except NotFound as error:
+        yield "checkout", "warn", error.detail
+    yield _check_home(settings.home)
+    yield _check_redis(settings)
+    for module in ("torch", "fastapi", "rq"):
+        yield _check_import(module)
+    yield check_stacks(shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{path}"))
+    smi = shutil.which("nvidia-smi")
+    yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
+    if settings.engine is EngineName.SLURM:
+        missing = missing_commands(settings.engine, path)
+        text = missing or f"{', '.join(SLURM_COMMANDS)} are on PATH"
+        yield settings.engine.value, "pass" if missing is None else "fail", text
+    yield from _check_quarantine(settings.home)
+    yield _check_locks(settings)
+    yield from _check_runs(settings.home)
+    yield _check_service(settings)
+
+
+def check_stacks(program: str | None) -> Check:
+    """Read the stacks of a child once with py-spy, as the watcher reads those of a rank."""
+    if program is None:
+        return "py-spy", "warn", "no stacks of hung ranks as evidence: pip install py-spy"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", _TRACED_CHILD], stdin=pipe, stdout=pipe) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        command = [program, "dump", "--pid", str(child.pid)]
+        problem = None
+        try:
+            subprocess.run(command, capture_output=True, text=True, timeout=_READ_S, check=True)
+        except subprocess.TimeoutExpired:
+            problem = f"no answer within {_READ_S:.0f} s"
+        except subprocess.CalledProcessError as error:
+            lines = error.stderr.strip().splitlines()
+            problem = lines[0] if lines else f"exit code {error.returncode}"
+        child.kill()
+    if problem is None:
+        return "py-spy", "pass", f"{program} reads stacks here"
+    advice = (
+        "hung ranks leave no stacks; allow ptrace of one's own processes (docs/how-to/deploy.md)"
+    )
+    return "py-spy", "warn", f"{program}: {problem}; {advice}"
+
+
+def _check_home(home: Path) -> Check:
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not existing.is_dir():
+        return "home", "fail", f"{existing} is no folder: set GONOGO_HOME to one"
+    free = shutil.disk_usage(existing).free
+    text = f"{home}, {free / 1e9:.0f} GB free"
+    return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
+
+
+def _check_quarantine(home: Path) -> Iterator[Check]:
+    """Yield the devices that no run gets, with reason, end, and way back."""
+    try:
+        held = load_quarantines(home, time.time())
+    except OSError as error:
+        yield "quarantine", "fail", f"{home / 'quarantine'}: {error.strerror}; no device is used"
+        return
+    if not held:
+        yield "quarantine", "pass", "no device"
+    for row in held.values():
+        until = "" if row.until is None else f", until {local_time(row.until)}"
+        yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
+
+
+def _check_runs(home: Path) -> Iterator[Check]:
+    """Yield the runs that the control plane refuses, and what to do."""
+    try:
+        refused = list(load_refusals(home / "runs"))
+    except OSError as error:
+        yield "runs", "warn", f"{home / 'runs'}: {error.strerror}"
+        return
+    if not refused:
+        yield "runs", "pass", "none is refused"
+    for row in refused:
+        text = f"{row.run}: refused since {local_time(row.since)}: {row.text}"
+        yield "runs", "warn", f"{text}; to give it up: {row.way_out}"
+
+
+def _check_locks(settings: Settings) -> Check:
+    """Check that other homes of this host cannot use the same GPUs."""
+    folder = settings.locks or HOST_FOLDER
+    if not has_nodes():
+        return "locks", "pass", f"{settings.home / 'locks'}: no GPU to share with other homes"
+    if open_host_folder(folder) is not None:
+        return "locks", "pass", str(folder)
+    text = f"{folder} cannot be used: two homes on this host may use one GPU at once"
+    return "locks", "warn", f"{text}; create it (mode 1777) or set GONOGO_LOCKS"
+
+
+def _check_redis(settings: Settings) -> Check:
+    if settings.redis_url:
+        return "redis", "pass", "REDIS_URL is set"
+    try:
+        argv = embedded_server(settings.home, settings.inherited.get("PATH", ""))
+    except GonogoError as error:
+        return "redis", "fail", error.detail
+    except OSError as error:
+        return "redis", "fail", f"{error.filename}: {error.strerror}"
+    return "redis", "pass", f"embedded: {argv[0]}"
+
+
+def _check_import(module: str) -> Check:
+    code = f"import importlib.metadata as m; print(m.version({module!r}))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return module, "pass", done.stdout.strip()
+    return module, "warn", "not installed: make install"
+
+
+def _check_service(settings: Settings) -> Check:
+    try:
+        with client_of(settings) as client:
+            rows = client.get("/workers")["items"]
+    except GonogoError as error:
+        return "service", "warn", error.detail
+    living = sum(row["state"] != WorkerState.SILENT for row in rows)
+    text = f"{settings.url}, {living} worker(s)"
+    if living < len(rows):
+        text += f", {len(rows) - living} silent (`gonogo workers` lists them)"
+    if not living:
+        return "service", "warn", f"{text}; start one with `gonogo worker`"
+    return "service", "pass", text
+
+
+def flags(as_json: Json = False) -> None:
+    """List every NSA_* variable of the trainer with its default and effect."""
+    done = subprocess.run(
+        application_argv("nsa.flags", *(["--json"] if as_json else [])),
+        env=application_env(load_settings().inherited),
+        cwd=checkout_root(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise typer.Exit(Exit.UNEXPECTED)
+    if as_json:
+        print_json({"items": json.loads(done.stdout)})
+    else:
+        print(done.stdout, end="")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module."""
+    app.command()(plans)
+    app.command()(doctor)
+    app.command()(flags)

@@ -1,1 +1,0 @@
-"""Which commands only look? Status, workers, alerts, decisions, artifacts, the page."""

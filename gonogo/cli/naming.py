@@ -1,0 +1,148 @@
+"""Find the experiment, run, decision or campaign that a text names.
+
+A text is an id, what is shown of one (`run_7Q2M9XKD`), the beginning of one with or without its
+kind, or the name of an experiment or campaign. `last` is the newest experiment. An ambiguous text
+is refused with the candidates.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gonogo.cli.output import ago
+from gonogo.contract.api import FoundView
+from gonogo.contract.errors import NotFound, Problem, Rejected
+from gonogo.contract.ids import SHORT_LENGTH, Kind, is_id
+from gonogo.contract.lifecycle import ExperimentState
+
+if TYPE_CHECKING:
+    from gonogo.cli.client import Client
+
+WORD = {
+    Kind.EXPERIMENT: "experiment",
+    Kind.RUN: "run",
+    Kind.DECISION: "decision",
+    Kind.CAMPAIGN: "campaign",
+}
+LAST = "last"
+SHOWN = 10
+"""Candidates that are listed of an ambiguous text."""
+LEAST_LETTERS = 4
+"""Letters of an id, without its kind, that name a file or folder of a home."""
+
+
+class Ambiguous(Rejected):
+    """The text may mean several things."""
+
+
+def pick_id(text: str, kind: Kind, known: Iterable[Path]) -> Path | None:
+    """Return the file or folder whose id a text means; None: none of them.
+
+    Args:
+        text: an id, what is shown of one, or the beginning of one.
+        kind: of the ids.
+        known: paths named by ids.
+
+    Raises:
+        Ambiguous: several are.
+    """
+    letters = text.removeprefix(f"{kind.value}_").upper()
+    if len(letters) < LEAST_LETTERS or re.search(r"[^0-9A-Z]", letters):
+        return None
+    shown = len(letters) == SHORT_LENGTH
+    found = {
+        path.stem: path
+        for path in known
+        if is_id(path.stem, kind)
+        and (path.stem[4:].startswith(letters) or (shown and path.stem.endswith(letters)))
+    }
+    if len(found) > 1:
+        rows = [Problem(path=stem, message=str(path)) for stem, path in sorted(found.items())]
+        words = f"{text!r} may mean {len(found)} {WORD[kind]}s of this home; say which by its id:"
+        raise Ambiguous(words, problems=tuple(rows[:SHOWN]))
+    return next(iter(found.values()), None)
+
+
+def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
+    """Return the kind and the id of what a text names.
+
+    Args:
+        client: the service's.
+        text: an id, what is shown of one, the beginning of one, a name, or `last`.
+        kinds: what may be meant.
+
+    Raises:
+        NotFound: nothing is called so.
+        Ambiguous: several things are; its `problems` are the candidates.
+    """
+    for kind in kinds:
+        if is_id(text, kind):
+            return kind, text
+    if Kind.EXPERIMENT in kinds and is_id(text, Kind.RUN):
+        return Kind.EXPERIMENT, str(client.get(f"/runs/{text}")["experiment"])
+    if text == LAST and Kind.EXPERIMENT in kinds:
+        return Kind.EXPERIMENT, _newest(client)
+    answer = client.get("/find", text=text, kind=[kind.value for kind in kinds], limit=SHOWN + 1)
+    found = [FoundView.model_validate(row) for row in answer["items"]] if text else []
+    if not found:
+        words = " or ".join(WORD[kind] for kind in kinds)
+        shows = "gonogo campaign list" if kinds == (Kind.CAMPAIGN,) else "gonogo list"
+        raise NotFound(f"there is no {words} {text!r}; `{shows}` shows what there is")
+    if len(found) > 1:
+        raise ambiguous(text, found)
+    return found[0].kind, found[0].id
+
+
+def _newest(client: Client) -> str:
+    """Return the id of the newest experiment."""
+    newest = client.get_patiently("/experiments", limit=1)["items"]
+    if not newest:
+        raise NotFound("there is no experiment yet; submit one with: gonogo submit demo")
+    return str(newest[0]["id"])
+
+
+def resolve_run(client: Client, text: str) -> str | None:
+    """Return the id of a run; of an experiment its newest, or None while it has none.
+
+    Raises:
+        NotFound: nothing is called so.
+        Ambiguous: several things are.
+    """
+    kind, found = resolve(client, text, Kind.RUN, Kind.EXPERIMENT)
+    if kind is Kind.RUN:
+        return found
+    runs = [run for phase in client.experiment(found).phases for run in phase.runs]
+    return max(runs, default=None)
+
+
+def origin_of(client: Client, text: str) -> str:
+    """Return `EXP:PHASE[@STEP]` with the id of its experiment.
+
+    Raises:
+        Rejected: it has not that form.
+        NotFound: no experiment is called so.
+        Ambiguous: several are.
+    """
+    name, colon, rest = text.rpartition(":")
+    if not (name and colon and rest):
+        raise Rejected(f"--from: found {text!r}; expected EXP:PHASE, such as last:smoke")
+    _, experiment = resolve(client, name, Kind.EXPERIMENT)
+    return f"{experiment}:{rest}"
+
+
+def ambiguous(text: str, found: Sequence[FoundView]) -> Ambiguous:
+    """Return the error of a text that may mean several things."""
+    count = f"{len(found)} things" if len(found) <= SHOWN else f"more than {SHOWN} things"
+    rows = [Problem(path=row.id, message=describe(row)) for row in found[:SHOWN]]
+    return Ambiguous(f"{text!r} may mean {count}; say which by its id:", problems=tuple(rows))
+
+
+def describe(row: FoundView) -> str:
+    """Return a description: `smoke of nightly, GO, 3 min ago`."""
+    what = f"{row.phase} of {row.name}" if row.phase else row.name
+    going_on = row.kind is Kind.EXPERIMENT and row.state != ExperimentState.FINISHED
+    words = row.state if going_on else row.verdict or row.state
+    return f"{what}, {words}{' by hand' if row.by_hand and not going_on else ''}, {ago(row.at)}"

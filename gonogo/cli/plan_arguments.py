@@ -1,0 +1,229 @@
+"""Read plan arguments: PLAN, `--set`, `--grid`, `--label`; submit a plan to the service.
+
+Problems get their place: a line of the plan's file, or `--set`.
+"""
+
+import errno
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gonogo.cli.client import Client
+from gonogo.cli.output import warn
+from gonogo.contract.api import ExperimentView
+from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import NotFound, Problem, Rejected
+from gonogo.contract.lifecycle import PhaseState
+from gonogo.contract.near_miss import hint, near
+from gonogo.contract.yaml_text import Document, parse_document, parse_yaml
+from gonogo.planning.paths import line_of
+from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
+
+_THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
+_SHORT = {"seed": "train.seed"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanArgument:
+    """What was typed for a plan, read."""
+
+    name: str
+    document: Document | None = None
+    """The file as read; None of a bundled plan."""
+
+    @property
+    def submitted(self) -> str | dict[str, Any]:
+        """What is sent to the service: a bundled plan's name, or a file's data."""
+        return self.name if self.document is None else self.data()
+
+    def data(self) -> dict[str, Any]:
+        """Return the plan's data."""
+        if self.document is None:
+            return bundled_plan(self.name)
+        found: dict[str, Any] = self.document.data
+        return found
+
+
+def read_plan(plan: str) -> PlanArgument:
+    """Return the plan that an argument names.
+
+    Raises:
+        NotFound: neither a bundled plan nor a file.
+        Rejected: a file that cannot be read, is not YAML (the problem has its line), or no mapping.
+    """
+    names = [*bundled_plan_names(), *bundled_campaign_names()]
+    if plan in names:
+        return PlanArgument(name=plan)
+    try:
+        text = Path(plan).read_bytes()
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            message = f"{plan}: neither a plan file nor one of {', '.join(names)}"
+            meant = f"; {hint(plan, names)}" if near(plan, names) else ""
+            raise NotFound(f"{message}{meant}") from error
+        raise Rejected(f"{plan}: {error.strerror}") from error
+    except ValueError as error:  # a NUL in the name
+        raise NotFound(f"{plan!r}: no file has this name") from error
+    argument = PlanArgument(name=plan, document=Document(data={}))
+    with placed(argument):
+        document = parse_document(text)
+        if not isinstance(document.data, dict):
+            kind = "nothing" if document.data is None else f"a {type(document.data).__name__}"
+            message = f"found {kind}; expected a plan (a mapping)"
+            raise Rejected(message, problems=(Problem(path="", message=message, line=1),))
+    return replace(argument, document=document)
+
+
+@contextmanager
+def placed(plan: PlanArgument, sets: Collection[str] = ()) -> Iterator[None]:
+    """Give every problem of what is refused within its place: a line of the file, or `--set`."""
+    try:
+        yield
+    except Rejected as error:
+        rows = [_placed(row, plan, sets) for row in error.problems]
+        error.problems = tuple(sorted(rows, key=lambda row: row.line or 0))
+        raise
+
+
+def _placed(row: Problem, plan: PlanArgument, sets: Collection[str]) -> Problem:
+    if row.source is not None:
+        return row
+    if any(_covers(path, row.path) for path in sets):
+        return replace(row, source="--set")
+    if plan.document is None:
+        return replace(row, source=plan.name) if row.path else row
+    return replace(row, source=plan.name, line=row.line or line_of(plan.document, row.path))
+
+
+def _covers(said: str, path: str) -> bool:
+    """Say whether an override is about a place, or about something in it."""
+    return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
+
+
+def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
+    """Return `k=v` arguments as a mapping.
+
+    Raises:
+        Rejected: an argument without `=`.
+    """
+    result: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise Rejected(f"{option}: found {pair!r}; expected KEY=VALUE")
+        result[name] = value
+    return result
+
+
+def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `--set` arguments with their values read as YAML (20 is a number, true a boolean).
+
+    What a variable of an `env` is set to is a text however it looks (`…env.NSA_TB_DISABLE=0`);
+    null takes it away.
+
+    Raises:
+        Rejected: an argument without `=`, or a value that is not YAML.
+    """
+    return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
+
+
+def parse_grid(pairs: Iterable[str]) -> dict[str, Any]:
+    """Return `--grid KEY=A,B` arguments as overrides of a campaign's grid.
+
+    Raises:
+        Rejected: an argument without `=`, or values that are not YAML.
+    """
+    found = {}
+    for name, text in parse_pairs(pairs, "--grid").items():
+        of_variable = name.startswith("env.")
+        values = text.split(",") if of_variable else _value(name, f"[{text}]", "--grid")
+        found[f"campaign.grid.{name}"] = values
+    return found
+
+
+def _value(name: str, text: str, option: str = "--set") -> Any:
+    if name == "fault":
+        return text
+    of_variable = name.split(".")[-2:-1] == ["env"]
+    try:
+        found = parse_yaml(text)
+    except Rejected as error:
+        if of_variable:
+            return text
+        message = error.problems[0].message
+        problem = Problem(path=name, message=f"found {text!r}; {message}", source=option)
+        raise Rejected(f"{option} {name}: {message}", problems=(problem,)) from error
+    return text if of_variable and found is not None and not isinstance(found, str) else found
+
+
+def submit_plan(
+    client: Client,
+    path: str,
+    plan: PlanArgument | None,
+    sets: Mapping[str, Any],
+    *,
+    key: str | None,
+    **body: object,
+) -> dict[str, Any]:
+    """Return the answer of the service; print its warnings.
+
+    Args:
+        client: the service.
+        path: where plans of this kind go.
+        plan: the plan as it was named; None: the plan of the experiment that is continued.
+        sets: overrides of its keys.
+        key: idempotency key; None: a fresh one, so that a repeated request submits once.
+        body: what else is asked for.
+
+    Raises:
+        Rejected: the plan or an override is wrong; each problem has its line.
+    """
+    submitted = None if plan is None else wire_value(plan.submitted)
+    whole = {"plan": submitted, "set": wire_value(dict(sets)), **body}
+    with placed(plan or PlanArgument(name="rerun"), sets):
+        answer: dict[str, Any] = client.post(
+            path, whole, **{"Idempotency-Key": key or str(uuid.uuid4())}
+        )
+    for warning in answer.get("warnings", []):
+        warn(warning)
+    return answer
+
+
+def phases_again(view: ExperimentView, named: str | None) -> list[str]:
+    """Return the phase that is run again, and those after it.
+
+    That is the named one, or the first that has not passed, or the first of all.
+
+    Raises:
+        Rejected: there is no phase of that name.
+    """
+    names = [phase.name for phase in view.phases]
+    if named is None:
+        open_ = (phase.name for phase in view.phases if phase.state not in _THROUGH)
+        named = next(open_, names[0])
+    if named not in names:
+        raise Rejected(f"--phase: {view.id} has no phase {named!r}; {hint(named, names)}")
+    return names[names.index(named) :]
+
+
+def sets_of_phases(sets: Mapping[str, Any], phases: Sequence[str]) -> dict[str, Any]:
+    """Return the overrides of a plan that change these phases alone.
+
+    Args:
+        sets: path to value: `train.KEY`, `env.NAME`, `seed`, `steps` (of the first phase), or any
+            path of a plan.
+        phases: the phase that is run again, then those after it.
+    """
+    found: dict[str, Any] = {}
+    for said, value in sets.items():
+        path = _SHORT.get(said, said)
+        if path == "steps":
+            found[f"phases.{phases[0]}.steps"] = value
+        elif path.startswith(("train.", "env.")):
+            found |= {f"phases.{phase}.{path}": value for phase in phases}
+        else:
+            found[path] = value
+    return found

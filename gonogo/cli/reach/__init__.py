@@ -1,1 +1,0 @@
-"""How does a command reach what it is about? Service, key, names, completion, events."""

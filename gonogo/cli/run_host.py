@@ -1,0 +1,261 @@
+"""Supervise the part of a `gonogo run` on this host: devices, keeper, signals, end."""
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
+from gonogo.cli.output import say
+from gonogo.cli.run_progress import RunProgress
+from gonogo.cli.settings import Settings
+from gonogo.contract.errors import Unavailable
+from gonogo.contract.order import Order
+from gonogo.device_slots import choose_together
+from gonogo.files import is_there
+from gonogo.rundir import RunDir
+from gonogo.supervise.devices.choice import has_devices, visible_devices
+from gonogo.supervise.devices.query import list_host_devices
+from gonogo.supervise.end_request import reads_no_halt
+from gonogo.supervise.keeper.gone import tell_gone
+from gonogo.supervise.keeper.kill import end_marked
+from gonogo.supervise.keeper.meeting import find_port
+from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.late_look import look_late
+from gonogo.supervise.launch.nodes import Place, rendezvous_ports
+from gonogo.supervise.locks import (
+    HOST_FOLDER,
+    DeviceLocks,
+    holding,
+    keeper_lock,
+    launch_lock,
+    open_host_folder,
+)
+from gonogo.supervise.lost import end_lost
+from gonogo.supervise.preflight.host_checks import check_host
+from gonogo.supervise.processes import NODE_NAME
+from gonogo.supervise.quarantine import without_quarantined
+from gonogo.supervise.start import start_draining, start_keeper
+
+LAUNCH_WAIT_S = 60.0
+_POLL_S = 0.1
+Keeper = subprocess.Popen[bytes]
+
+
+class Refused(Exception):
+    """The host is not fit for the run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunHost:
+    """A run, or one node's part of it, on this host."""
+
+    order: Order
+    run_dir: RunDir
+    place: Place
+    home: Path
+    locks: DeviceLocks
+    environ: dict[str, str]
+    address: str | None
+    """Address of node 0 for the other nodes; None: its keeper finds it."""
+    quiet: bool
+    """Whether the program's output goes to stderr."""
+
+    def supervise(self) -> bool:
+        """Check the host and follow the run to its end; return whether it was interrupted here."""
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the run outlives its terminal
+        early: list[int] = []
+        refuse = partial(save_refusal, self.run_dir.path, self.order.document(), self.place)
+        try:
+            keeper = self._start(early)
+        except Refused as refused:
+            refuse("preflight_failed", "infra", str(refused))
+            return False
+        except KeyboardInterrupt as error:
+            if error.args[:1] == (signal.SIGTERM,):
+                refuse("preempted", "infra", "the host was told to end (SIGTERM) before the start")
+            else:
+                refuse("halted", "operator", "it was interrupted before it began")
+            return True
+        interrupted = self._follow(keeper, early)
+        if keeper.returncode != 0:
+            self._end_lost("was killed" if keeper.returncode < 0 else "has failed")
+        return interrupted
+
+    def _start(self, early: list[int]) -> Keeper:
+        """Check the host and start the keeper; signals that come meanwhile go to `early`.
+
+        Raises:
+            Refused: the host is not fit.
+            KeyboardInterrupt: a signal came before the keeper was started.
+        """
+        while True:
+            interrupt_on_signals()
+            devices = self._devices()
+            checked = check_host(
+                self.order, self.run_dir, devices=devices, cwd=Path.cwd(), node=self.place.node
+            )
+            for check in checked.checks:
+                if check.outcome != "pass":
+                    say(f"preflight {check.id}: {check.outcome}: {check.text}")
+            if not checked.passed or devices is None:
+                failed = [row.text for row in checked.checks if row.outcome == "fail"]
+                raise Refused("; ".join(failed))
+            try:
+                keeper = self._launch(devices, early)
+            except OSError as error:
+                text = f"its keeper cannot be started: {error}"
+                say(text)
+                raise Refused(text) from error
+            if keeper is not None:
+                return keeper
+
+    def _devices(self) -> tuple[str, ...] | None:
+        """Return the first free devices, one a rank; None if there are too few.
+
+        Without devices, or when the driver does not list them, the result is empty: the preflight
+        reports why.
+        """
+        if not has_devices(self.order):
+            return ()
+        listing = list_host_devices()
+        if listing.error is not None:
+            return ()
+        seen = visible_devices(listing.devices, self.environ)
+        fit = without_quarantined(self.home, [row.uuid for row in seen], time.time())
+        return choose_together(self.locks.free(fit), len(self.place.ranks))
+
+    def _launch(self, devices: tuple[str, ...], early: list[int]) -> Keeper | None:
+        """Start the keeper; None if another launch has taken one of the devices.
+
+        Raises:
+            Unavailable: another launch in this home holds its lock for a minute.
+        """
+        options = ["--allow", "any", "--allow-env", "any"]
+        if not self.place.is_whole:
+            options += ["--node", str(self.place.node)]
+        if self.address is not None:
+            port = find_port(rendezvous_ports(self.order.document()))
+            options += ["--rendezvous", f"{self.address}:{port}"]
+
+        def start() -> Keeper:
+            note_interrupts(early)  # an end now would leave the program behind
+            return start_keeper(
+                self.run_dir.path,
+                home=self.home,
+                locks=self.locks,
+                devices=devices,
+                environ=self.environ,
+                cwd=Path.cwd(),
+                place=self.place,
+                options=options,
+            )
+
+        if not devices:
+            return start()
+        lock, give_up = launch_lock(self.locks.home), time.monotonic() + LAUNCH_WAIT_S
+        while time.monotonic() < give_up:
+            with holding(lock) as mine:
+                if mine:
+                    return start() if self.locks.free(devices) == devices else None
+            time.sleep(_POLL_S)
+        raise Unavailable(f"{lock} is held for a minute: another launch hangs")
+
+    def _follow(self, keeper: Keeper, early: list[int]) -> bool:
+        """Follow the run to its end; return whether it was interrupted."""
+        interrupt_on_signals()
+        progress = RunProgress(self.run_dir, self.order, quiet=self.quiet, place=self.place)
+        interrupts = 0
+        while True:
+            try:
+                ended = keeper.poll() is not None
+                if early and not ended:
+                    raise KeyboardInterrupt(early.pop(0))
+                progress.look()
+                if ended:
+                    progress.end_line()
+                    if keeper.returncode > 0:
+                        say(_last_line(self.run_dir.path / self.place.own("keeper.log")))
+                    return interrupts > 0
+                time.sleep(_POLL_S)
+            except KeyboardInterrupt as error:
+                interrupts += 1
+                number = error.args[0] if error.args else signal.SIGINT
+                keeper.send_signal(number)  # Ctrl-C: a person; SIGTERM: the host is taken away
+                if interrupts == 1 and self._reads_no_halt():
+                    say("an unchanged program saves no checkpoint: ending it now (SIGTERM)")
+                elif interrupts == 1 and is_there(self.run_dir.go):
+                    say("asked to leave with a checkpoint; Ctrl-C again ends it now")
+                else:  # before .GO nobody reads the request: send the second signal, too
+                    both = {signal.SIGINT, signal.SIGTERM}
+                    keeper.send_signal((both - {number}).pop())
+                    say("ending it now")
+
+    def _reads_no_halt(self) -> bool:
+        return is_there(self.run_dir.go) and reads_no_halt(self.run_dir.path)
+
+    def _end_lost(self, how: str) -> None:
+        """End what is left of a run whose keeper is lost. On a later node, report it to node 0."""
+        run_dir, place = self.run_dir, self.place
+        if not place.leads:
+            say(f"the keeper of node {place.node} {how}: what is left here is ended")
+            end_marked(f"{self.order.run}/{place.node}", run_dir.path, name=NODE_NAME)
+            tell_gone(run_dir.path, place.node, self.order.token, time.time())
+            return
+        with holding(keeper_lock(run_dir.path)) as mine:
+            if not mine:
+                return
+            if is_there(run_dir.exit):
+                look_late(run_dir, self.environ)
+                return
+            say(f"its keeper {how}: what is left of the run is ended")
+            try:
+                while end_lost(run_dir, self.order, time.time()) is None:
+                    time.sleep(_POLL_S)
+            except OSError as error:
+                say(f"its end cannot be written: {error}")
+            home, locks = self.locks.home, self.locks
+            start_draining(run_dir.path, home=home, locks=locks, environ=self.environ)
+
+
+def run_host(
+    order: Order,
+    run_dir: RunDir,
+    settings: Settings,
+    place: Place,
+    *,
+    quiet: bool,
+    address: str | None,
+) -> RunHost:
+    """Return this host's part of a run.
+
+    Args:
+        order: of the run.
+        run_dir: its directory.
+        settings: of this invocation.
+        place: the part that is kept here.
+        quiet: whether the program's output goes to stderr.
+        address: address of node 0 for the other nodes; None: its keeper finds it.
+    """
+    shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
+    home = settings.home
+    if not place.is_whole:  # nodes share the home, but not their locks
+        home = home / "hosts" / os.uname().nodename
+    return RunHost(
+        order=order,
+        run_dir=run_dir,
+        place=place,
+        home=settings.home,
+        locks=DeviceLocks(home=home, shared=shared),
+        environ=dict(settings.inherited),
+        address=address,
+        quiet=quiet,
+    )
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"{path} is empty"

@@ -1,1 +1,0 @@
-"""How does a command show itself on a terminal? Help, tables, times, what is waited for."""

@@ -1,0 +1,71 @@
+"""`gonogo artifacts` lists what a run left, and brings one file."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from gonogo.cli.output import size_text
+from tests.cli.conftest import Gonogo
+from tests.service.conftest import Plane
+from tests.service.fake_worker import beats
+
+
+@pytest.fixture
+def run(plane: Plane, tmp_path: Path) -> str:
+    """A run that ended, whose directory lies here."""
+    plane.submit(name="mine")
+    host = socket.gethostname()
+    worker = plane.worker(devices=("cpu:0", "cpu:1"), home=tmp_path / "runs", host=host)
+    order = plane.next_order(worker)
+    worker.start(order)
+    lines = {rank: beats(order, rank) for rank in range(order.world_size)}
+    worker.ship(order, lines)
+    worker.end(order, lines)
+    return str(order.run)
+
+
+def test_files_are_listed_and_one_is_brought(
+    run: str, plane: Plane, tmp_path: Path, gonogo: Gonogo
+) -> None:
+    del plane
+    found = gonogo("artifacts", run, "--json").json()
+    path = found["items"][0]["path"]
+    assert found["reachable"] is True
+    listed = gonogo("artifacts", run)
+    assert path in listed.out
+    target = tmp_path / "copy"
+    assert gonogo("artifacts", run, path, "-o", str(target)).code == 0
+    assert target.stat().st_size == found["items"][0]["bytes"]
+    assert (
+        gonogo("artifacts", run, "order.json").out
+        == (tmp_path / "runs" / run / "order.json").read_text()
+    )
+
+
+def test_a_file_that_is_not_there_is_not_found(run: str, gonogo: Gonogo) -> None:
+    assert gonogo("artifacts", run, "no?such file").code == 3
+    assert gonogo("artifacts", run, "../key").code in (2, 3)
+    assert gonogo("artifacts", run, "a", "--json").code == 2
+    assert gonogo("artifacts", run, "-o", "x").code == 2
+
+
+def test_a_run_that_has_left_nothing_says_so(plane: Plane, gonogo: Gonogo) -> None:
+    experiment = plane.submit(name="none")
+    said = gonogo("artifacts", experiment)
+    assert (said.code, said.out) == (0, "no file of this run can be had here\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_400_000, "3.4 MB"), (10**13, "10.0 TB")],
+)
+def test_sizes_are_said_as_people_read_them(count: int, text: str) -> None:
+    assert size_text(count) == text
+
+
+def test_json_is_one_object(run: str, gonogo: Gonogo) -> None:
+    assert json.loads(gonogo("artifacts", run, "--json").out)["run"] == run
