@@ -21,13 +21,7 @@ class Fold:
 
 
 def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
-    """Return what the lowest rank of a run has told until now.
-
-    Args:
-        session: a reading transaction.
-        run: which run.
-        row: its account, if one was taken.
-    """
+    """Return what the lowest rank of a run has reported until now; `row` is its account, if any."""
     if row is not None and row.rank is not None:
         rank, upto, told = row.rank, row.bytes, RankAccount.model_validate(row.told)
     else:

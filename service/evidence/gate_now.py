@@ -20,7 +20,7 @@ from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps, read_lines
 from service.db.schema import ProgressRow
-from service.evidence.heartbeats import load_lines, load_ranks
+from service.evidence.heartbeats import load_newest_lines, load_ranks
 
 LINES = 4_000
 """Heartbeats looked at, over all ranks."""
@@ -105,6 +105,6 @@ def _load_steps(session: Session, run: str) -> dict[int, RankSteps]:
     each = LINES // max(1, len(ranks))
     found = {}
     for rank in ranks:
-        newest = list(islice(load_lines(session, run, rank, newest_first=True), each))
+        newest = list(islice(load_newest_lines(session, run, rank), each))
         found[rank] = read_lines(rank, newest[::-1]).steps
     return found

@@ -5,7 +5,7 @@ are passed over, and so are duplicates.
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from sqlalchemy import select
@@ -15,7 +15,13 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.timeline.lines import read_line
 from gonogo.timeline.rank_steps import RankSteps
 from service.db.schema import PieceRow
-from service.evidence.files import heartbeat_name, load_names, rank_of, unpack
+from service.evidence.files import (
+    heartbeat_name,
+    load_bytes_backwards,
+    load_names,
+    rank_of,
+    unpack,
+)
 
 MAX_BOOT_CHARS = 256
 _MSG = re.compile(r'"msg"\s*:\s*"(\w+)"')
@@ -46,21 +52,15 @@ def load_ranks(session: Session, run: str) -> list[int]:
     return sorted(rank for name in names if (rank := rank_of(name)) is not None)
 
 
-def load_lines(
-    session: Session, run: str, rank: int, *, newest_first: bool = False
-) -> Iterator[str]:
-    """Yield a rank's lines; only as many pieces are read as are asked for."""
-    order = PieceRow.start.desc() if newest_first else PieceRow.start
-    query = (
-        select(PieceRow.packed)
-        .where(PieceRow.run == run, PieceRow.file == heartbeat_name(rank))
-        .order_by(order)
-        .execution_options(yield_per=_AT_ONCE)
-    )
-    with session.scalars(query) as rows:
-        for packed in rows:
-            lines = _lines_of(packed)
-            yield from reversed(lines) if newest_first else lines
+def load_lines(session: Session, run: str, rank: int) -> Iterator[str]:
+    """Yield a rank's lines."""
+    return (text for text, _ in load_lines_after(session, run, rank, 0))
+
+
+def load_newest_lines(session: Session, run: str, rank: int) -> Iterator[str]:
+    """Yield a rank's lines, newest first; only as many pieces are read as are needed."""
+    for piece in load_bytes_backwards(session, run, heartbeat_name(rank)):
+        yield from reversed(piece.decode(errors="replace").split("\n")[:-1])
 
 
 def load_steps(
@@ -70,25 +70,9 @@ def load_steps(
     msgs: Collection[Msg] = STEP_LINES,
     having: str = "",
 ) -> RankSteps:
-    """Return a rank's steps from its lines of these messages; no line is kept.
-
-    Args:
-        session: a reading transaction.
-        run: which run.
-        rank: whose.
-        msgs: lines of other messages are not parsed.
-        having: a text that a line must hold.
-    """
-    found = RankSteps()
-    for text in load_lines(session, run, rank):
-        if having not in text:
-            continue
-        msg = msg_on(text)
-        if msg in msgs:
-            beat = beat_on(text, rank)
-            if beat is not None and beat.msg in msgs:
-                found.take(beat)
-    return found
+    """Return a rank's steps from its lines of these messages that hold the text `having`."""
+    lines = (text for text in load_lines(session, run, rank) if having in text)
+    return RankSteps(_beats(lines, rank, msgs))
 
 
 def load_run_steps(session: Session, run: str) -> dict[int, RankSteps]:
@@ -119,7 +103,12 @@ def load_newest_beats(
     session: Session, run: str, rank: int, msgs: Collection[Msg]
 ) -> Iterator[Heartbeat]:
     """Yield a rank's heartbeats of these messages, newest first."""
-    for text in load_lines(session, run, rank, newest_first=True):
+    return _beats(load_newest_lines(session, run, rank), rank, msgs)
+
+
+def _beats(lines: Iterable[str], rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
+    """Yield the heartbeats of these messages; other lines are not parsed."""
+    for text in lines:
         beat = beat_on(text, rank) if msg_on(text) in msgs else None
         if beat is not None and beat.msg in msgs:
             yield beat

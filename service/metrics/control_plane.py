@@ -45,12 +45,7 @@ Targets = list[dict[str, Any]]
 
 
 class Open:
-    """What anybody may ask, made once for all who ask at a time.
-
-    Args:
-        app: the application; its conductor comes after it.
-        context: the service.
-    """
+    """Answers that need no key, each made once for all requests at a time."""
 
     def __init__(self, app: FastAPI, context: Context) -> None:
         self.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
@@ -142,12 +137,7 @@ def last_tick(conductor: Conductor | None) -> float | None:
 
 
 def collect(session: Session, now: float) -> list[Metric]:
-    """Return every family that the database holds.
-
-    Args:
-        session: reads.
-        now: Unix seconds.
-    """
+    """Return every family that the database holds; `now` in Unix seconds."""
     return [*collect_runs(session, now), *_totals(session, now)]
 
 

@@ -112,12 +112,7 @@ _lock = Lock()
 
 
 def load_charts(session: Session, run: str) -> list[Chart]:
-    """Return the charts of a run: loss, speed, then own metrics by name.
-
-    Args:
-        session: a reading transaction.
-        run: which run; ids are unique, so one memory serves every database.
-    """
+    """Return the charts of a run: loss, speed, then own metrics by name."""
     ranks = load_ranks(session, run)
     with _lock:
         known = _runs.setdefault(run, _Run())

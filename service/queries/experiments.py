@@ -105,14 +105,9 @@ def load_awaiting(session: Session) -> Sequence[ExperimentRow]:
 def find_experiments(
     session: Session, beginning: str, name: str, *, begins: bool, limit: int
 ) -> Sequence[ExperimentRow]:
-    """Return experiments whose id begins so or that are called so, newest first.
+    """Return experiments whose id has this beginning or that have this name, newest first.
 
-    Args:
-        session: a reading transaction.
-        beginning: of an id.
-        name: a whole name; with `begins` only its beginning.
-        begins: see `name`.
-        limit: so many at most.
+    With `begins`, `name` is the beginning of a name.
     """
     by_id = id_matches(ExperimentRow.id, beginning)
     named = ExperimentRow.name.startswith(name, autoescape=True)

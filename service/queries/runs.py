@@ -118,13 +118,9 @@ def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple
 def load_attempts(
     session: Session, experiment: str, phase: str, *, taken_over: bool = False
 ) -> list[Attempt]:
-    """Return what the ended runs of a phase came to, in the order of their start.
+    """Return the results of the ended runs of a phase, in the order of their start.
 
-    Args:
-        session: a transaction.
-        experiment: of which experiment.
-        phase: of which of its phases.
-        taken_over: with those in whose place another was begun, since they were called dead.
+    With `taken_over`, runs are included that were declared dead and replaced.
     """
     query = (
         select(AssessmentRow.attempt)

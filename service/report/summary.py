@@ -30,8 +30,7 @@ def summary_parts(view: ReportView) -> list[str]:
         f"**Recommendation.** {recommendation(view)}",
     ]
     if experiment.next:
-        width = max(len(row.command) for row in experiment.next)
-        lines = (f"{row.command:<{width}}  # {row.text}" for row in experiment.next)
+        lines = (f"# {row.text}\n{row.command}" for row in experiment.next)
         parts += ["**Next.**", block("\n".join(lines), "sh")]
     parts.append(_phase_table(view))
     shown = overview(view)
@@ -150,11 +149,11 @@ def _phase_table(view: ReportView) -> str:
     """Return one row per run, and the phases that have none."""
     heads = (
         "phase", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
-        "tok/s, median", "step, median", "slowest section", "peak memory", "took", "run",
+        "tok/s, median", "step, median", "slowest section", "peak memory", "took",
     )  # fmt: skip
     rows = [_phase_row(run) for run in view.runs]
     rows += [
-        (phase.name, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 9)
+        (phase.name, phase.state.value, NONE, f"0 / {phase.steps}", *[NONE] * 8)
         for phase in view.experiment.phases
         if phase.name not in view.phases
     ]
@@ -178,7 +177,6 @@ def _phase_row(run: RunReport) -> tuple[str, ...]:
         slowest_section(run) or NONE,
         f"{device / 1000:.2f} GB" if device else memory,
         duration(took_s(run.view)),
-        code(run.view.id),
     )
 
 

@@ -55,13 +55,7 @@ class RunAccount:
 
 
 def load_accounts(session: Session, experiment: str, now: float) -> list[RunAccount]:
-    """Return the accounts of an experiment's runs, oldest first.
-
-    Args:
-        session: a reading transaction.
-        experiment: which one.
-        now: Unix seconds.
-    """
+    """Return the accounts of an experiment's runs, oldest first; `now` in Unix seconds."""
     runs = load_timed_runs(session, experiment)
     stored = load_taken(session, [run.id for run in runs])
     found = _load_found(session, runs)
@@ -123,14 +117,9 @@ def load_experiment_goodput(
 
 
 def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodput:
-    """Return where the device time of all runs went that go on or ended lately.
+    """Return where the device time went, of all runs that go on or ended within `hours`.
 
-    As far as accounts were taken, which the conductor does every minute.
-
-    Args:
-        session: a reading transaction.
-        now: Unix seconds.
-        hours: how long ago a run may have ended.
+    Accounts are taken every minute by the conductor.
     """
     count, seconds = sum_accounts(session, now - hours * 3600.0)
     return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
