@@ -60,7 +60,25 @@ class Key:
 
 def page() -> str:
     """Return docs/reference/plan.md."""
-    return _FRAME.read_text().replace(_PLACE, "\n".join(_tables(Plan, "")))
+    return _FRAME.read_text().replace(_PLACE, "\n".join(_tables(Plan, "", {})))
+
+
+def shown_path(path: str) -> str:
+    """Return the path under which the page shows a key; equal sections are shown once."""
+    shown: dict[type[BaseModel], str] = {}
+    list(_tables(Plan, "", shown))
+    for prefix, model in _sections(Plan, ""):
+        if path.startswith(prefix) and shown[model] != prefix:
+            path = shown[model] + path.removeprefix(prefix)
+    return path
+
+
+def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    """Yield path and model of every section, the outer ones first."""
+    for key in keys(model, prefix):
+        if key.section is not None and prefix != _WATCH:
+            yield key.below, key.section
+            yield from _sections(key.section, key.below)
 
 
 def keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
@@ -96,8 +114,21 @@ def _text_of(node: ast.stmt) -> str | None:
     return None
 
 
-def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
-    """Yield the table of a section, then those of the sections in it."""
+def _tables(
+    model: type[BaseModel], prefix: str, shown: dict[type[BaseModel], str]
+) -> Iterator[str]:
+    """Yield the table of a section, then those of the sections in it.
+
+    Args:
+        model: of the section.
+        prefix: the path of its keys.
+        shown: sections that have a table already, with their paths; it grows.
+    """
+    if model in shown:
+        same = shown[model].removesuffix(".")
+        yield f"`{prefix.removesuffix('.')}` has the keys of `{same}`.\n"
+        return
+    shown[model] = prefix
     rows = [key for key in keys(model, prefix) if key.section is None]
     sections = [key for key in keys(model, prefix) if key.section is not None]
     if prefix == _WATCH:
@@ -111,7 +142,7 @@ def _tables(model: type[BaseModel], prefix: str) -> Iterator[str]:
         yield _line(head) + _line(["-"] * len(head)) + "".join(_row(key) for key in rows)
     for key in sections:
         assert key.section is not None
-        yield from _tables(key.section, key.below)
+        yield from _tables(key.section, key.below, shown)
 
 
 def _leaves(key: Key) -> Iterator[Key]:

@@ -73,11 +73,11 @@ class CampaignSpec(Submitted):
     max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
     """Most runs of each variant, where fewer decide nothing; null: 6, or `repeats` if more."""
     shown_by: list[MetricName] = []
-    """Metrics that every variant must tell otherwise than the baseline: they show that it did
-    what it says; where they do not, nothing was compared."""
+    """Metrics that must differ between every variant and the baseline, as proof that the variant
+    did something else."""
     alike_in: dict[MetricName, Annotated[float, Field(ge=0, lt=1)]] = {}
-    """Metrics that every variant must tell as the baseline does, with the share by which two runs
-    of one repeat may differ: they show that it computed the same."""
+    """Metrics that must be equal in all variants, with the share by which two runs of one repeat
+    may differ, as proof that they computed the same."""
 
     at_once: bool = False
     """Whether the runs are begun together, as many at once as devices allow, instead of in turns;

@@ -83,7 +83,7 @@ class SlurmCluster(Submitted):
     partition: Word | None = None
     """The partition."""
     account: Word | None = None
-    """Who is charged."""
+    """The account that is charged."""
     qos: Word | None = None
     """The quality of service."""
     time_limit: Duration | None = None

@@ -74,7 +74,7 @@ class Limits(Submitted):
     deadline_s: Annotated[float, Field(gt=0)] | None = None
     """How long a run may last before it is ended."""
     isolated_limit_s: Annotated[float, Field(ge=300)] | None = None
-    """How long a run goes on while the control plane cannot be reached."""
+    """How long a run continues while the control plane cannot be reached."""
 
 
 class CheckpointCadence(Submitted):

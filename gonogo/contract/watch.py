@@ -69,7 +69,7 @@ class AliveLost(CanHalt):
     suspect_s: Seconds = 30.0
     """Silence of a rank from which evidence is taken."""
     halt_s: Seconds = 60.0
-    """Silence at which the run is halted, if the process is held or other ranks go on speaking."""
+    """Silence at which the run is halted, if the process is held or other ranks send lines."""
 
 
 class Stall(CanHalt):
@@ -243,7 +243,7 @@ class Divergence(HaltsOnRequest):
     over_steps: Annotated[int, Field(ge=1)] = 50
     """Losses running that must be there, too."""
     after_step: Steps = 200
-    """Losses seen before it is armed; after a resume they are counted anew."""
+    """Losses seen before it is armed; a resume starts the count again."""
     spike_mad_x: Ratio = 8.0
     """A spike lies so many sigma above the median."""
     spike_least: Ratio = 0.5
@@ -376,12 +376,12 @@ class WatcherCheck(Submitted):
     """D23: the watcher itself was late or away."""
 
     away_s: Seconds = 15.0
-    """Tells a person when a tick comes later than this."""
+    """Calls a person when a tick comes later than this."""
     silent_s: Seconds = 60.0
     """The keeper takes the stacks of a watcher that gave no sign for so long, and replaces it."""
     keeper_s: Seconds = 10.0
-    """A keeper that is stopped for so long, or has not obeyed `.kill` so long after the grace, is
-    told to go on; in the latter case the watcher then ends the run itself."""
+    """A keeper that is stopped for so long is continued. If it has not obeyed `.kill` so long after
+    the grace, the watcher ends the run itself."""
 
 
 class Hardware(CanHalt):
