@@ -10,6 +10,7 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -65,12 +66,20 @@ def page() -> str:
 
 def shown_path(path: str) -> str:
     """Return the path under which the page shows a key; equal sections are shown once."""
+    for prefix, first in _repeated():
+        if path.startswith(prefix):
+            path = first + path.removeprefix(prefix)
+    return path
+
+
+@cache
+def _repeated() -> list[tuple[str, str]]:
+    """Return the path of each section that is not shown, and that of its equal."""
     shown: dict[type[BaseModel], str] = {}
     list(_tables(Plan, "", shown))
-    for prefix, model in _sections(Plan, ""):
-        if path.startswith(prefix) and shown[model] != prefix:
-            path = shown[model] + path.removeprefix(prefix)
-    return path
+    return [
+        (prefix, shown[model]) for prefix, model in _sections(Plan, "") if shown[model] != prefix
+    ]
 
 
 def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:

@@ -265,8 +265,6 @@ def _part_writers(snapshot: Snapshot, rank: int) -> dict[str, Callable[[BinaryIO
     }
 
 
-
-
 def _parts(kind: str, state: dict[str, Any]) -> list[str]:
     """The files that hold the model or the optimizer, by rank."""
     if not state["shapes"]:
