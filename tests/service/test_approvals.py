@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
+from gonogo.contract.ids import short_id
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
@@ -287,7 +288,7 @@ def test_what_waits_for_an_approval_is_shown_as_no_go_yet(
         monkeypatch.setenv(f"GONOGO_{name}", value)
     said = CliRunner().invoke(app, ["watch", experiment], catch_exceptions=False)
     assert said.exit_code == 12, said.output
-    assert f"{experiment}: awaiting_decision GO so far" in said.stdout
+    assert f"{short_id(experiment)}: awaiting_decision GO so far" in said.stdout
     assert "GO so far" in CliRunner().invoke(app, ["list"], catch_exceptions=False).stdout
     report = plane.call("GET", f"/experiments/{experiment}/report").text
     assert report.startswith("# GO so far: ")

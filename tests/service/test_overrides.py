@@ -20,6 +20,7 @@ from gonogo.cli.exits import exit_of_experiment
 from gonogo.cli.naming import describe
 from gonogo.contract.api import ExperimentView, FoundView, Override
 from gonogo.contract.decision import Verdict
+from gonogo.contract.ids import short_id
 from gonogo.planning.source import bundled_plan
 from tests.service.conftest import BOTH, Plane
 from tests.service.fake_worker import FakeWorker, beats
@@ -338,7 +339,7 @@ def test_every_command_shows_it_and_those_that_exit_by_verdict_exit_14(
         assert f"local admin called synthetic GO ({WHY}); the evidence: NO_GO" in said
         assert "smoke, extended and production never ran" in said
         assert f"rank1.log ends: {LAST}" in said
-        assert f"gonogo report {experiment}" in said
+        assert f"gonogo report {short_id(experiment)}" in said
     assert "never ran: smoke, extended, production" in shown.stdout
     for said in (gonogo("decisions", experiment), gonogo("decisions", said_by(overridden))):
         assert "GO by hand" in said.stdout, "the row of a decision, and the decision"
