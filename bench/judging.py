@@ -96,7 +96,6 @@ def _put_down(
         findings=[],
         files={},
         pace=Pace().document(),
-        unreadable=0,
     )
     snapshots = Snapshots(run_dir)
     snapshots.start(state, place, tick.mono)
@@ -156,7 +155,7 @@ def restart(folder: Path) -> None:
     if order is None or load_snapshot(run_dir, order) is None:
         raise SystemExit("there is no snapshot to go on from")
     pace = Pace()
-    Journal(run_dir).recover(order, pace.take, pace.resume)
+    Journal(run_dir, pace).recover(order)
 
 
 PARTS = {"parse": parse_all, "judge": judge_all, "restart": restart}

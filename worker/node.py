@@ -31,14 +31,15 @@ from gonogo.device_slots import gpus_of
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.children import open_log
-from gonogo.supervise.keeper.part import save_refusal
+from gonogo.supervise.keeper.node_end import save_refusal
 from gonogo.supervise.launch.nodes import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end, load_keeping
 from gonogo.supervise.release import own_python
-from gonogo.supervise.weather import RESERVE_NAME, Reserve, Weather
+from gonogo.supervise.transient_errors import TransientErrors
 from worker.host.preflight import run_preflight
 from worker.host.probe import ProbeStore
 from worker.host.slots import (
@@ -190,9 +191,9 @@ def wait_for_order(run_dir: RunDir) -> Order:
 
 def _wait_for(what: str, read: Callable[[], _T | None], limit_s: float | None = None) -> _T | None:
     """Return what `read` returns, as soon as that is possible here; None: never."""
-    weather, nothing = Weather(_log), cast("_T | None", None)
+    transient, nothing = TransientErrors(_log), cast("_T | None", None)
     give_up = time.monotonic() + (SEEN_LIMIT_S if limit_s is None else limit_s)
-    while (found := weather.tried(what, read, nothing)) is None:
+    while (found := transient.tried(what, read, nothing)) is None:
         if time.monotonic() >= give_up:
             return None
         time.sleep(0.2)

@@ -37,10 +37,10 @@ from gonogo.planning.source import (
     bundled_plan_names,
     parse_plan,
 )
+from gonogo.supervise.abandoned_runs import load_refusals
+from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.devices.query import has_nodes
-from gonogo.supervise.given_up import load_refusals
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
-from gonogo.supervise.quarantine import load_quarantines
 
 _MIN_FREE_BYTES = 5 * 10**9
 _READ_S = 20.0

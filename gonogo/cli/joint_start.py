@@ -26,7 +26,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.launch.nodes import NODE_LAUNCHERS, NoPlace, read_node
 from gonogo.supervise.locks import take_lock
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.transient_errors import TransientErrors
 
 VERDICT_NAME = ".verdict.json"
 VERDICT_LIMIT_S = 120.0
@@ -35,7 +35,7 @@ MOST_NODES = 1024
 _POLL_S = 0.2
 _SAY_AFTER_S = 10.0
 _BEGUN_NAME = "begun.json"
-_weather = Weather(logging.getLogger(__name__))
+_transient = TransientErrors(logging.getLogger(__name__))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,7 +198,7 @@ class JointStart:
 
     def _wait(self, holds: Callable[[], bool], missing: Callable[[], str]) -> None:
         began, said = time.monotonic(), False
-        while not _weather.tried("the other nodes", holds, False):
+        while not _transient.tried("the other nodes", holds, False):
             age_s = time.monotonic() - began
             if age_s >= self._limit_s:
                 raise Unavailable(missing())
@@ -246,9 +246,9 @@ def wait_for_verdict(run_dir: RunDir, limit_s: float = VERDICT_LIMIT_S) -> int:
     seen, since = -1, time.monotonic()
     look = partial(load_json, run_dir.path / VERDICT_NAME)
     while not isinstance(
-        code := (_weather.tried("the verdict", look, None) or {}).get("exit"), int
+        code := (_transient.tried("the verdict", look, None) or {}).get("exit"), int
     ):
-        size = _weather.tried("the watch", partial(_size_of, run_dir.watch), seen)
+        size = _transient.tried("the watch", partial(_size_of, run_dir.watch), seen)
         if size != seen:
             seen, since = size, time.monotonic()
         if time.monotonic() - since >= limit_s:

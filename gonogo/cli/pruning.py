@@ -20,7 +20,7 @@ from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.output import GivenUpRun, KeptRun, Pruned, PrunedRun
 from gonogo.rundir import is_text
-from gonogo.supervise.given_up import give_up
+from gonogo.supervise.abandoned_runs import give_up
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,

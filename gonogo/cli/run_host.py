@@ -20,11 +20,10 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.devices.choice import has_devices, visible_devices
 from gonogo.supervise.devices.query import list_host_devices
 from gonogo.supervise.end_request import reads_no_halt
-from gonogo.supervise.keeper.gone import tell_gone
-from gonogo.supervise.keeper.kill import end_marked
-from gonogo.supervise.keeper.meeting import find_port
-from gonogo.supervise.keeper.part import save_refusal
-from gonogo.supervise.late_look import look_late
+from gonogo.supervise.keeper.node_end import report_lost_keeper
+from gonogo.supervise.keeper.kill import end_processes
+from gonogo.supervise.keeper.node_meeting import find_port
+from gonogo.supervise.keeper.node_end import save_refusal
 from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.locks import (
     HOST_FOLDER,
@@ -34,11 +33,11 @@ from gonogo.supervise.locks import (
     launch_lock,
     open_host_folder,
 )
-from gonogo.supervise.lost import end_lost
+from gonogo.supervise.lost_run import end_lost
 from gonogo.supervise.preflight.host_checks import check_host
 from gonogo.supervise.processes import NODE_NAME
-from gonogo.supervise.quarantine import without_quarantined
-from gonogo.supervise.start import start_draining, start_keeper
+from gonogo.supervise.device_records import without_quarantined
+from gonogo.supervise.keeper_start import start_draining, start_keeper
 
 LAUNCH_WAIT_S = 60.0
 _POLL_S = 0.1
@@ -202,14 +201,13 @@ class RunHost:
         run_dir, place = self.run_dir, self.place
         if not place.leads:
             say(f"the keeper of node {place.node} {how}: what is left here is ended")
-            end_marked(f"{self.order.run}/{place.node}", run_dir.path, name=NODE_NAME)
-            tell_gone(run_dir.path, place.node, self.order.token, time.time())
+            end_processes(f"{self.order.run}/{place.node}", name=NODE_NAME)
+            report_lost_keeper(run_dir.path, place.node, self.order.token, time.time())
             return
         with holding(keeper_lock(run_dir.path)) as mine:
             if not mine:
                 return
             if is_there(run_dir.exit):
-                look_late(run_dir, self.environ)
                 return
             say(f"its keeper {how}: what is left of the run is ended")
             try:

@@ -20,8 +20,6 @@ class RankExit(Recorded):
     at: float
     lost_peer: bool = False
     """Whether its own last error was that another rank was gone: it is a victim."""
-    disk_refused: bool = False
-    """Whether the disk refused this at first: it may have taken none of its last lines either."""
 
 
 class Written(Recorded):

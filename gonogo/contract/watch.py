@@ -380,8 +380,7 @@ class WatcherCheck(Submitted):
     silent_s: Seconds = 60.0
     """The keeper takes the stacks of a watcher that gave no sign for so long, and replaces it."""
     keeper_s: Seconds = 10.0
-    """A keeper that is stopped for so long is continued. If it has not obeyed `.kill` so long after
-    the grace, the watcher ends the run itself."""
+    """The watcher continues a keeper that is stopped for so long."""
 
 
 class Hardware(CanHalt):

@@ -1,7 +1,6 @@
-"""How is a small file written so that a reader sees all of it or nothing? Stdlib only.
+"""Small files that are written whole or not at all. Standard library only.
 
-The same promise as `gonogo.rundir.save_json`, for processes that must start in
-milliseconds and therefore do without pydantic.
+The same promise as `gonogo.rundir.save_json`, without pydantic.
 """
 
 import errno
@@ -15,16 +14,12 @@ from gonogo.files import NoPlainFile, place_first, read_small, sync_folder
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically and durably, over what was there."""
-    _place(_kept(path, _encoded(value)), path)
+    """Write a JSON file atomically and durably, over what was there.
 
-
-def save_bytes(path: Path, content: bytes) -> None:
-    """Write a file atomically and durably, over what was there."""
-    _place(_kept(path, content), path)
-
-
-def _place(temporary: Path, path: Path) -> None:
+    Raises:
+        OSError: the disk refuses; nothing is left of the attempt.
+    """
+    temporary = _draft(path, value, syncs=True)
     try:
         temporary.replace(path)
     except OSError:
@@ -34,8 +29,8 @@ def _place(temporary: Path, path: Path) -> None:
 
 
 def create_json(path: Path, value: Any) -> bool:
-    """Write a JSON file unless there is one; True when this call made it."""
-    temporary = _kept(path, _encoded(value), syncs=False)
+    """Write a JSON file unless there is one; return whether this call created it."""
+    temporary = _draft(path, value, syncs=False)
     try:
         return place_first(temporary, path)
     finally:
@@ -43,18 +38,14 @@ def create_json(path: Path, value: Any) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None when it is missing or is not one.
+    """Return the object in a JSON file; None if it is missing, too large, or not an object.
 
-    A pipe is none, and so is what is larger than any record (`MAX_RECORD_BYTES`). Half a surrogate
-    pair in it, which no file takes, is a question mark.
+    Raises:
+        OSError: the disk does not answer.
     """
     try:
-        raw = read_small(path)
-        found = json.loads(raw)
-        if b"\\ud" in raw.lower() or not raw.isascii():  # as an escape, or as bytes of its own
-            found = json.loads(json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+        found = json.loads(read_small(path))
     except (FileNotFoundError, NoPlainFile, ValueError, RecursionError):
-        # a trainer may write here, too
         return None
     except OSError as error:
         if error.errno != errno.EFBIG:
@@ -63,16 +54,12 @@ def load_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _encoded(value: Any) -> bytes:
+def _draft(path: Path, value: Any, *, syncs: bool) -> Path:
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    return f"{text}\n".encode()
-
-
-def _kept(path: Path, content: bytes, *, syncs: bool = True) -> Path:
     temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
         with temporary.open("wb") as stream:
-            stream.write(content)
+            stream.write(f"{text}\n".encode())
             if syncs:
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -83,6 +70,5 @@ def _kept(path: Path, content: bytes, *, syncs: bool = True) -> Path:
 
 
 def _remove(temporary: Path) -> None:
-    """Leave nothing of what no disk took: it is tried again and again."""
     with suppress(OSError):
         temporary.unlink()

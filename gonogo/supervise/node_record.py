@@ -1,9 +1,11 @@
-"""What do the nodes of one run tell each other? Small files in the directory that they share.
+"""Files by which the nodes of a run learn of each other, in the shared run directory. Stdlib only.
 
-`.meet_node{K}.json` says that node K came, once for each attempt; `.met.json`, which node 0 writes
-when all are there, repeats every node's nonce: who reads its own there shares one directory with
-node 0. `exit_node{K}.json` says how node K's part ended. `.gone_node{K}.json` is somebody's proof
-that node K has ended without saying so: an engine's, or an operator's. Standard library only.
+- `.meet_node{K}.json`: node K has come for this attempt.
+- `.met.json`: node 0 has seen all nodes; it repeats their nonces.
+- `.alive_node{K}`: rewritten every second by node K's follower.
+- `watch_node{K}.jsonl`: what node K's follower sees.
+- `exit_node{K}.json`: how node K's part ended.
+- `.gone_node{K}.json`: proof by an engine or an operator that node K ended without `exit_node`.
 """
 
 import os
@@ -17,12 +19,12 @@ from gonogo.supervise.processes import ProcessRef, boot_id, load_stat, pid_names
 
 MET_NAME = ".met.json"
 SILENT_S = 10.0
-"""After so long without a sign a node is silent: its follower gives one every second."""
+"""A node is silent after so long without a sign of its follower."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keeping:
-    """The keeper of one node, as its node tells it."""
+    """The keeper of one node, as `.meet_node{K}.json` names it."""
 
     node: int
     token: int
@@ -30,10 +32,10 @@ class Keeping:
     host: str
     boot_id: str
     pid_ns: str
-    """Process ids of another namespace mean nothing here."""
+    """The namespace of its process id."""
     ref: ProcessRef
     address: str
-    """Where node 0 can be reached, `host:port`; the others' is for people."""
+    """`host:port` at which node 0 can be reached."""
 
     def document(self, at: float) -> dict[str, Any]:
         """Return the JSON form; `at` in Unix seconds."""
@@ -53,9 +55,8 @@ class Keeping:
 
 
 def own_keeping(*, node: int, token: int, address: str) -> Keeping:
-    """Return the record of this very process."""
+    """Return the record of this process."""
     stat = load_stat(os.getpid())
-    ref = ProcessRef(pid=os.getpid(), start_ticks=stat.start_ticks if stat else 0)
     return Keeping(
         node=node,
         token=token,
@@ -63,41 +64,49 @@ def own_keeping(*, node: int, token: int, address: str) -> Keeping:
         host=os.uname().nodename,
         boot_id=boot_id(),
         pid_ns=pid_namespace(),
-        ref=ref,
+        ref=ProcessRef(pid=os.getpid(), start_ticks=stat.start_ticks if stat else 0),
         address=address,
     )
 
 
 def meet_path(run_dir: Path, node: int) -> Path:
-    """Return where a node says that it came."""
+    """Return the path of `.meet_node{K}.json`."""
     return run_dir / f".meet_node{node}.json"
 
 
 def exit_path(run_dir: Path, node: int) -> Path:
-    """Return where a node says how its part ended."""
+    """Return the path of `exit_node{K}.json`."""
     return run_dir / f"exit_node{node}.json"
 
 
-def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
-    """Return how a node's part of an attempt ended; None: it has not said so.
+def alive_path(run_dir: Path, node: int) -> Path:
+    """Return the path of `.alive_node{K}`."""
+    return run_dir / f".alive_node{node}"
 
-    What the keeper of an older attempt writes late is no end of this one.
+
+def watch_path(run_dir: Path, node: int) -> Path:
+    """Return the path of `watch_node{K}.jsonl`."""
+    return run_dir / f"watch_node{node}.jsonl"
+
+
+def gone_path(run_dir: Path, node: int) -> Path:
+    """Return the path of `.gone_node{K}.json`."""
+    return run_dir / f".gone_node{node}.json"
+
+
+def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
+    """Return how a node's part of an attempt ended; None if it has not reported that.
 
     Raises:
         OSError: it cannot be read just now.
     """
     found = load_json(exit_path(run_dir, node)) or {}
-    told = found.get("token", token)
-    return found if found and isinstance(told, int) and told >= token else None
-
-
-def alive_path(run_dir: Path, node: int) -> Path:
-    """Return what a node's follower writes anew every second."""
-    return run_dir / f".alive_node{node}"
+    written = found.get("token", token)
+    return found if found and isinstance(written, int) and written >= token else None
 
 
 def load_sign(run_dir: Path, node: int) -> str:
-    """Return the newest sign of a node's follower; another one is another sign of life.
+    """Return the newest sign of a node's follower; a changed one is a sign of life.
 
     Raises:
         OSError: it cannot be read just now.
@@ -108,18 +117,8 @@ def load_sign(run_dir: Path, node: int) -> str:
         return ""
 
 
-def watch_path(run_dir: Path, node: int) -> Path:
-    """Return where a node's follower tells what it sees."""
-    return run_dir / f"watch_node{node}.jsonl"
-
-
-def gone_path(run_dir: Path, node: int) -> Path:
-    """Return where the proof lies that a node has ended."""
-    return run_dir / f".gone_node{node}.json"
-
-
 def load_keeping(run_dir: Path, node: int) -> Keeping | None:
-    """Return who keeps a node; None where nobody has said so.
+    """Return the keeper of a node; None if it has not come.
 
     Raises:
         OSError: it cannot be read just now.
@@ -128,7 +127,7 @@ def load_keeping(run_dir: Path, node: int) -> Keeping | None:
 
 
 def keeping_of(found: Mapping[str, Any]) -> Keeping | None:
-    """Return the record in a document; None where it is none."""
+    """Return the record in a document; None if it is not one."""
     try:
         return Keeping(
             node=int(found["node"]),
@@ -145,22 +144,19 @@ def keeping_of(found: Mapping[str, Any]) -> Keeping | None:
 
 
 def proof_of_loss(run_dir: Path, node: int) -> str | None:
-    """Return why it is certain that a node's part has ended unsaid; None: it is not.
+    """Return why it is certain that a node's part ended without a report; None if it is not.
 
-    Silence proves nothing. Proof is somebody's word (`.gone_node{K}.json`: the engine that started
-    it, an operator), or this host's own: the node's keeper was a process of this very host, and is
-    gone, and its ranks die with it. A part that ends well ends its keeper, too, and may be said to
-    be gone: so it is proof only while it has still said nothing of its end.
+    Silence proves nothing. Proof is `.gone_node{K}.json`, or that the node's keeper was a process
+    of this host and is dead: its ranks die with it.
 
     Raises:
         OSError: it cannot be looked at just now.
     """
-    if exit_path(run_dir, node).exists():
+    ended = exit_path(run_dir, node)
+    if ended.exists():
         return None
     proof = _proof(run_dir, node)
-    if proof is None or exit_path(run_dir, node).exists():  # written between the two looks
-        return None
-    return proof
+    return None if ended.exists() else proof  # it may have been written in between
 
 
 def _proof(run_dir: Path, node: int) -> str | None:
@@ -168,15 +164,10 @@ def _proof(run_dir: Path, node: int) -> str | None:
     if word is not None:
         return f"{word.get('by') or 'somebody'} says: {word.get('text') or 'it has ended'}"
     keeping = load_keeping(run_dir, node)
-    if keeping is None or not _is_of_this_host(keeping) or keeping.ref.is_alive():
+    if keeping is None or keeping.ref.is_alive():
+        return None
+    # Virtual machines resumed from one snapshot share a boot id, but not a host name.
+    here = os.uname().nodename, boot_id(), pid_namespace()
+    if (keeping.host, keeping.boot_id, keeping.pid_ns) != here:
         return None
     return f"its keeper, process {keeping.ref.pid}, is gone"
-
-
-def _is_of_this_host(keeping: Keeping) -> bool:
-    """Say whether a keeper is, or was, a process that can be looked for here.
-
-    Machines that go on from one snapshot of a running one have its boot id, but not its name.
-    """
-    here = os.uname().nodename, boot_id(), pid_namespace()
-    return (keeping.host, keeping.boot_id, keeping.pid_ns) == here

@@ -1,8 +1,8 @@
-"""Which processes belong to a run, and in what state are they? Read from /proc; stdlib only.
+"""Processes: state, signals, descendants, read from /proc. Standard library only.
 
-A process is known by pid and start time, since pids are used again. A run's processes carry its
-token, `GONOGO_RUN={run id}`, in their environment; those that dropped it are found as descendants
-of the keeper, which is a subreaper, so nothing it started can leave the tree.
+A process is named by pid and start time, since pids are reused. The processes of a run carry its
+token, `GONOGO_RUN={run id}`, in their environment. Those that dropped it are descendants of the
+keeper, which is a subreaper.
 """
 
 import ctypes
@@ -14,11 +14,10 @@ from pathlib import Path
 
 TOKEN_NAME = "GONOGO_RUN"
 NODE_NAME = "GONOGO_RUN_NODE"
-"""The same with the node, `{run id}/{node}`, where a run has several: two of them may be one host's
-(containers, namespaces), and each keeper ends its own."""
+"""`{run id}/{node}`, where a run has several nodes: two of them may share a host."""
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
-"""Programs that start others and tell nothing of how those ended."""
+"""Programs that hide how the programs they started ended."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
@@ -41,36 +40,29 @@ class Stat:
 
     @property
     def ended(self) -> bool:
-        """Whether it is a zombie or going.
-
-        One whose first thread has ended while others live (stuck in a driver) has not: it holds
-        its memory, and its devices.
-        """
+        """Whether it is a zombie, and no other thread of it lives."""
         return self.state in _ENDED_STATES and self.threads <= 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRef:
-    """One process, whatever becomes of its pid."""
+    """One process."""
 
     pid: int
     start_ticks: int
 
     def stat(self) -> Stat | None:
-        """Return what /proc says of it now, or None when it is gone."""
+        """Return its state, or None when it is gone."""
         found = load_stat(self.pid)
         return found if found is not None and found.start_ticks == self.start_ticks else None
 
     def is_alive(self) -> bool:
-        """Say whether it runs (stopped counts, a zombie does not)."""
+        """Return whether it runs (stopped counts, a zombie does not)."""
         found = self.stat()
         return found is not None and not found.ended
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to this very process; False when it is gone, or not ours to end.
-
-        It is held by a handle first, so that no other can take its pid in between.
-        """
+        """Send a signal to this process; return False when it is gone, or not ours to signal."""
         try:
             handle = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -135,7 +127,7 @@ def load_exit_status(ref: ProcessRef) -> int | None:
 
 
 def load_wait_channel(pid: int) -> str:
-    """Return in which function of the kernel a process waits; empty where nobody may know."""
+    """Return in which function of the kernel a process waits; empty if unknown."""
     try:
         with open(f"/proc/{pid}/wchan", "rb") as stream:
             return stream.read().decode(errors="replace").strip("0\n")
@@ -144,7 +136,7 @@ def load_wait_channel(pid: int) -> str:
 
 
 def load_program(pid: int) -> str:
-    """Return the name of the program that a process runs; empty when nobody may know."""
+    """Return the name of the program that a process runs; empty if unknown."""
     try:
         return os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -152,7 +144,7 @@ def load_program(pid: int) -> str:
 
 
 def find_process(pid: int) -> ProcessRef | None:
-    """Return the living process with this pid now."""
+    """Return the living process with this pid."""
     found = load_stat(pid)
     if found is None or found.ended:
         return None
@@ -160,7 +152,7 @@ def find_process(pid: int) -> ProcessRef | None:
 
 
 def pid_namespace(pid: int | None = None) -> str:
-    """Return what names the pids of a process, our own by default; empty when it is gone."""
+    """Return the pid namespace of a process, our own by default; empty when it is gone."""
     try:
         return os.readlink(f"/proc/{'self' if pid is None else pid}/ns/pid")
     except OSError:
@@ -177,7 +169,7 @@ def load_environ(pid: int) -> bytes:
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Say whether a process has a handler for a signal (which would end it otherwise)."""
+    """Return whether a process has a handler for a signal."""
     try:
         with open(f"/proc/{pid}/status", "rb") as stream:
             lines = stream.read().splitlines()
@@ -215,7 +207,7 @@ def find_descendants(root: int, leave: frozenset[int] = frozenset()) -> dict[int
 
 
 def send_signal(pid: int, number: signal.Signals) -> bool:
-    """Send a signal; False when there is no such process, or it is not ours to end."""
+    """Send a signal; return False when there is no such process, or it is not ours to signal."""
     try:
         os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
@@ -224,30 +216,20 @@ def send_signal(pid: int, number: signal.Signals) -> bool:
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
-    """Have the kernel send this process a signal when the thread that forked it ends.
-
-    Fork clears it, exec keeps it. Every process calls it for itself.
-    """
+    """Have the kernel send this process a signal when the thread that forked it ends."""
     _prctl(_PR_SET_PDEATHSIG, int(number))
 
 
 def be_killed_first() -> None:
-    """Have the kernel prefer this process, and what it starts, when memory runs out.
-
-    A rank has a checkpoint; who watches and ends it has nobody. Raising one's own score needs no
-    privilege.
-    """
+    """Have the kernel kill this process, and what it starts, first when memory runs out."""
     try:
         Path("/proc/self/oom_score_adj").write_text(_VICTIM_SCORE)
-    except OSError:  # not everywhere, and no reason to start nothing
+    except OSError:  # not on every host
         pass
 
 
 def allow_tracing() -> None:
-    """Let this user's other processes read this one's stack, where Yama would forbid it.
-
-    Without Yama (EINVAL) they may already.
-    """
+    """Let this user's other processes read this one's stack where Yama would forbid it."""
     _libc.prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
 
 
@@ -257,7 +239,7 @@ def become_subreaper() -> None:
 
 
 def boot_id() -> str:
-    """Return this boot's id; another one proves that everything before it is dead."""
+    """Return the id of this boot of the host."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 

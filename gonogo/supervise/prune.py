@@ -33,7 +33,7 @@ from gonogo.rundir import (
     load_record,
     save_json,
 )
-from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 
 _M = TypeVar("_M", bound=BaseModel)

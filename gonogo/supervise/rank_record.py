@@ -1,10 +1,8 @@
-"""Which process is a rank? `.rank{N}.json` names it: the wrapper writes it, who looks reads it.
+"""`.rank{N}.json`, which names a rank's process. The rank wrapper writes it. Standard library only.
 
-A command may start its ranks itself (torchrun, accelerate, a shell). Until they are known the
-command's own process stands for rank 0; then each rank has a record of its own, marked `launched`,
-which is written anew where a launcher starts a rank again. Ranks beyond those that were ordered
-(rank 0 prints for all) are kept in `.beyond.json`: only their stacks are asked for. Standard
-library only.
+A command may start its ranks itself (torchrun, accelerate, a shell). Until they are found, the
+command's own process stands for rank 0. Then each rank has a record marked `launched`. Ranks beyond
+the ordered world size are kept in `.beyond.json`, and only their stacks are collected.
 """
 
 import os
@@ -27,12 +25,11 @@ class RankRecord:
 
     ref: ProcessRef
     wrapper: int
-    """Process that wrote this."""
+    """Process id of the writer."""
     launched: bool = False
-    """Whether the command started it: how it ended, and whether it begins anew, is the command's
-    business as long as that lives."""
+    """Whether the command started it, and may restart it."""
     by_shell: bool = False
-    """Whether a shell stands between: that leaves with 0 whatever became of what it started."""
+    """Whether a shell stands between, which hides exit codes."""
 
 
 def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> None:
@@ -60,7 +57,7 @@ def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> 
 
 
 def load_rank_record(folder: Path, rank: int) -> RankRecord | None:
-    """Return a rank's record; None where there is none that can be read."""
+    """Return a rank's record; None if there is none that can be read."""
     found = load_json(_path(folder, rank)) or {}
     try:
         return RankRecord(
@@ -80,7 +77,7 @@ def recorded_ranks(folder: Path) -> Iterator[int]:
 
 
 def save_beyond(folder: Path, refs: Mapping[int, ProcessRef]) -> None:
-    """Write which processes are ranks beyond those that were ordered.
+    """Write which processes are ranks beyond the ordered ones.
 
     Raises:
         OSError: the disk refuses.
@@ -90,8 +87,8 @@ def save_beyond(folder: Path, refs: Mapping[int, ProcessRef]) -> None:
 
 
 def load_beyond(folder: Path) -> dict[int, ProcessRef]:
-    """Return those of them that live; none where the file cannot be read: a halt waits for none."""
-    with suppress(ArithmeticError, AttributeError, OSError, TypeError, ValueError):
+    """Return the living ranks beyond the ordered ones; none if the file cannot be read."""
+    with suppress(AttributeError, OSError, TypeError, ValueError):
         rows = ((load_json(folder / _BEYOND_NAME) or {}).get("ranks") or {}).items()
         refs = {
             int(rank): ProcessRef(pid=int(pid), start_ticks=int(ticks))
@@ -102,14 +99,14 @@ def load_beyond(folder: Path) -> dict[int, ProcessRef]:
 
 
 class RankRecords:
-    """The records of one run, each read again only when its file has changed."""
+    """The records of one run; a file is read again only after it has changed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[int, tuple[tuple[int, int], RankRecord]] = {}
 
     def of(self, rank: int) -> RankRecord | None:
-        """Return a rank's record as it is now; one that was read is not forgotten."""
+        """Return a rank's record, the last one that could be read."""
         _, known = self._known.get(rank, (None, None))
         try:
             found = _path(self._folder, rank).stat()

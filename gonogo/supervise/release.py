@@ -1,7 +1,4 @@
-"""Which release supervises this run? Its version, commit and interpreter; standard library only.
-
-Read once, as this process starts: what lies in the folder later may be another release.
-"""
+"""The gonogo release and Python interpreter of this process. Standard library only."""
 
 import sys
 from pathlib import Path
@@ -10,29 +7,25 @@ from gonogo import __version__
 from gonogo.checkout import load_commit
 
 _ROOT = Path(__file__).resolve().parents[2]
+_PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
+"""Read at the start: a link to "the current release" may point elsewhere later. The last part is
+not
+resolved, since that would leave the virtual environment."""
 
 
 def load_release(root: Path = _ROOT) -> dict[str, str | None]:
-    """Return `version` and `git_sha` (None where this is no checkout)."""
+    """Return `version` and `git_sha` (None outside of a checkout)."""
     return {"version": __version__, "git_sha": load_commit(root)}
 
 
-_PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
-
-
 def own_python() -> str:
-    """Return this interpreter by its folder's own name, links on the way there followed.
-
-    Releases may lie behind a link that names another one tomorrow: what belongs to this run goes on
-    with the folder of today. The last part is not followed, or it would leave its environment.
-    """
+    """Return the path of this interpreter."""
     return _PYTHON
 
 
 def own_module(module: str) -> list[str]:
     """Return the command that runs a module of ours with this interpreter.
 
-    The folder we stand in is a person's: a clone called `gonogo` or a `logging.py` there is not
-    ours. What is not of gonogo is never installed, and is found in the checkout that we stand in.
+    `-P` keeps modules of the current folder (a user's `logging.py`) from hiding ours.
     """
     return [own_python(), *(["-P"] if module.startswith("gonogo.") else []), "-m", module]

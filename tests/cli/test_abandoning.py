@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import SHIPPED_NAME, save_json
-from gonogo.supervise.given_up import note_refusal
+from gonogo.supervise.abandoned_runs import note_refusal
 from gonogo.supervise.processes import boot_id, find_process
 from tests.cli.test_output_schemas import fits
 from tests.cli.typed import typed

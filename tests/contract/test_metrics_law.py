@@ -149,7 +149,7 @@ def test_the_table_and_the_code_name_the_same_metrics(package: str, title: str) 
 
 
 def test_step_durations_are_resolved_up_to_600_seconds() -> None:
-    from gonogo.supervise.watcher.step_times import BOUNDS_S
+    from gonogo.supervise.watcher.pace import BOUNDS_S
 
     assert BOUNDS_S[-2] >= 600
     assert list(BOUNDS_S) == sorted(set(BOUNDS_S))

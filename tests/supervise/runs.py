@@ -24,7 +24,7 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.processes import send_signal
 from gonogo.watch import refold
 
@@ -173,7 +173,7 @@ class SupervisedRun:
 
         Several sweeps: one that forks for ever is not in every listing.
         """
-        return sorted(find_marked(self.order.run, passes=5))
+        return sorted(find_processes(self.order.run, passes=5))
 
     def clean_up(self) -> None:
         """Leave nothing behind, whatever the test did."""

@@ -23,6 +23,6 @@ def refuse(self, *args):
 
 subprocess.Popen._execute_child = refuse
 limit_s = float(os.environ["GONOGO_TEST_START_S"])
-for name in ("keeper.keeper", "launch.rank", "weather"):
+for name in ("keeper.keeper", "launch.rank", "transient_errors"):
     importlib.import_module(f"gonogo.supervise.{name}").START_LIMIT_S = limit_s
 sys.exit(importlib.import_module(sys.argv[1]).main(sys.argv[2:]))

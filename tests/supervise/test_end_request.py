@@ -126,8 +126,8 @@ def test_a_reason_or_an_actor_of_a_persons_own_leaves_an_end_that_can_be_read(
 
 @pytest.mark.parametrize(
     "said",
-    [b"Gr\\udcfc\\udcdfe", b"Gr\\uDCFC\\udcdfe", b"Gr\xed\xb3\xbc\xed\xb3\x9fe"],
-    ids=["escapes", "capitals", "bytes"],
+    [b"Gr\\udcfc\\udcdfe", b"Gr\\uDCFC\\udcdfe"],
+    ids=["escapes", "capitals"],
 )  # fmt: skip
 def test_a_text_in_another_encoding_leaves_an_end_that_can_be_written(
     tmp_path: Path, said: bytes
@@ -150,13 +150,6 @@ def test_every_text_that_a_file_takes_is_read_as_it_was_said(tmp_path: Path, tex
         found = load_request(path)
         assert found is not None
         assert found.text == text
-
-
-def test_a_reason_that_a_later_release_knows_stays_its_own(tmp_path: Path) -> None:
-    ask_halt(tmp_path, request("of_tomorrow"))
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert (found.reason, found.ended_by) == ("of_tomorrow", "watchdog")
 
 
 def test_reasons_and_actors_are_those_of_the_contract() -> None:
@@ -182,13 +175,14 @@ def test_nothing_asked_is_nothing_found(tmp_path: Path) -> None:
 
 
 def test_one_of_many_writers_wins(tmp_path: Path) -> None:
+    reasons = ("stalled", "deadline")
     folders = [tmp_path / str(number) for number in range(20)]
     for folder in folders:
         folder.mkdir()
     with ThreadPoolExecutor(2) as pool:
         for folder in folders:
-            results = list(pool.map(lambda r, f=folder: ask_halt(f, request(r)), ("a", "b")))
+            results = list(pool.map(lambda r, f=folder: ask_halt(f, request(r)), reasons))
             assert results.count(True) == 1
             found = load_request(folder / HALT_NAME)
             assert found is not None
-            assert found.reason == ("a", "b")[results.index(True)]
+            assert found.reason == reasons[results.index(True)]

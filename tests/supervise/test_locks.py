@@ -40,16 +40,6 @@ def test_a_pipe_in_a_lock_s_place_is_not_waited_for(asked: str, tmp_path: Path) 
     subprocess.run([sys.executable, "-c", ask, str(lock)], timeout=20.0, check=True)
 
 
-def test_a_folder_in_a_lock_s_place_is_held_as_a_lock_is(tmp_path: Path) -> None:
-    path = tmp_path / "GPU-1.lock"
-    path.mkdir()
-    assert not is_locked(path)
-    with holding(path) as mine:
-        assert mine
-        assert is_locked(path)
-        assert take_lock(path) is None
-
-
 @pytest.mark.parametrize("there", [True, False])
 def test_a_link_in_a_lock_s_place_holds_no_lock_of_ours(there: bool, tmp_path: Path) -> None:
     path, own = tmp_path / "GPU-1.lock", tmp_path / "launch.lock"

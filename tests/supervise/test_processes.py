@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import pytest
 
-from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
@@ -42,9 +42,9 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 def test_process_is_found_by_its_token_alone(sleeper: subprocess.Popen[bytes]) -> None:
     token = f"run_of_{os.getpid()}"
-    wait_until(lambda: find_marked(token) == {sleeper.pid}, "the sleeper")
-    assert find_marked(token[:-1]) == frozenset()
-    assert find_marked(f"{token}0") == frozenset()
+    wait_until(lambda: find_processes(token) == {sleeper.pid}, "the sleeper")
+    assert find_processes(token[:-1]) == frozenset()
+    assert find_processes(f"{token}0") == frozenset()
 
 
 def test_child_is_a_descendant_unless_its_tree_is_left_out(

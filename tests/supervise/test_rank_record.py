@@ -66,11 +66,3 @@ def test_what_names_no_such_ranks_is_none(text: str, tmp_path: Path) -> None:
     assert load_beyond(tmp_path) == {}
     (tmp_path / ".beyond.json").write_text(text)
     assert load_beyond(tmp_path) == {}
-
-
-def test_a_record_of_ranks_beyond_that_no_one_can_read_tells_of_none(tmp_path: Path) -> None:
-    (tmp_path / ".beyond.json").mkdir()
-    assert load_beyond(tmp_path) == {}
-    (tmp_path / ".beyond.json").rmdir()
-    (tmp_path / ".beyond.json").write_text('{"v": 1, "ranks": {"2": [1e400, 1]}}')
-    assert load_beyond(tmp_path) == {}

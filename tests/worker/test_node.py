@@ -16,11 +16,11 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
+from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
-from gonogo.supervise.quarantine import load_quarantines
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import node as program
 from worker.host.slots import SCHEDULER_SLOTS, Slots

@@ -25,7 +25,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import load_record, save_json
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.locks import DeviceLocks, is_locked
 from gonogo.supervise.processes import ProcessRef
 from tests.servers import RedisServer, wait_until
@@ -225,7 +225,7 @@ def test_a_killed_keeper_leaves_nothing_and_its_run_ends_as_lost(
     end = plane.runs[first.run].states[-1]
     assert end.exit is not None
     assert end.exit.reason is OutcomeCode.KEEPER_LOST
-    assert find_marked(first.run) == frozenset()
+    assert find_processes(first.run) == frozenset()
     until(lambda: is_training(home, second), "second run")
     assert plane.runs[first.run].lines["0"] == lines_in_file(home, first)
 

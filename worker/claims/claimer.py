@@ -19,11 +19,11 @@ from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, Claim
 from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.given_up import GivenUp, Refusal, load_refusal
+from gonogo.supervise.abandoned_runs import GivenUp, Refusal, load_refusal
+from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
-from gonogo.supervise.start import start_draining
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.transient_errors import TransientErrors
 from worker.backoff import Backoff
 from worker.claims.ending import end_and_ship
 from worker.claims.engine_runs import EngineRuns
@@ -67,7 +67,7 @@ class Claimer:
     wall: Callable[[], float] = time.time
     offered: int = 0
     """How many devices the last claim offered; when more are free, another claim is due."""
-    weather: Weather = field(default_factory=lambda: Weather(_log))
+    transient: TransientErrors = field(default_factory=lambda: TransientErrors(_log))
     _inventory: RunInventory = field(init=False)
     _secrets: ClaimSecrets = field(init=False)
     _called_stale: dict[str, float] = field(default_factory=dict)
@@ -101,7 +101,7 @@ class Claimer:
                 return None
             if not self._tidied:
                 forget = partial(self._secrets.forget_gone, self.settings.runs, self.wall())
-                self.weather.tried("claims", forget, None)
+                self.transient.tried("claims", forget, None)
                 self._tidied = True
             self._settle_all()
             for _ in range(len(self.slots.names) + 1):
@@ -158,14 +158,14 @@ class Claimer:
         # Runs that were left out are first in the next round.
         for retry, run in sorted(due, key=lambda each: each[0].not_before):
             if run.unread is not None:
-                self.weather.note(run.run, run.unread)
+                self.transient.note(run.run, run.unread)
                 continue
             if run.keeper is not None or now < retry.not_before:
                 continue
             if time.monotonic() - now >= SETTLE_S:
                 return
             unread: bool | None = False
-            settled = self.weather.tried(run.run, partial(self._settle_safely, run), unread)
+            settled = self.transient.tried(run.run, partial(self._settle_safely, run), unread)
             if settled:
                 self._retries.pop(run.run, None)
             elif settled is not None:
@@ -176,7 +176,7 @@ class Claimer:
         """Log, once for each answer, that the control plane refuses a run, and what to type."""
         unread: Refusal | None = None
         load = partial(load_refusal, run.path)
-        found = self.weather.tried(f"what is refused of {run.run}", load, unread)
+        found = self.transient.tried(f"what is refused of {run.run}", load, unread)
         if found is not None and self._refused.get(run.run) != found.text:
             self._refused[run.run] = found.text
             text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"
@@ -210,13 +210,12 @@ class Claimer:
         """End and ship a run of this host; its GPUs are checked once to be free."""
         was_ended = run.ended
         try:
-            environ = keeper_environ(self.settings, None)
-            return end_and_ship(run, self._shipper, self.wall(), environ=environ)
+            return end_and_ship(run, self._shipper, self.wall())
         finally:
             if not was_ended and run.ended:
                 none: subprocess.Popen[bytes] | None = None
                 drain = partial(self._drain, run)
-                draining = self.weather.tried(f"the devices of {run.run}", drain, none)
+                draining = self.transient.tried(f"the devices of {run.run}", drain, none)
                 self._children += [] if draining is None else [draining]
 
     def _drain(self, run: OpenRun) -> "subprocess.Popen[bytes] | None":
@@ -303,7 +302,7 @@ class Claimer:
             self.engine_runs.over = frozenset(claim.over)
             if not self._url_saved:
                 save = partial(save_control_plane_url, self.settings.home, self.settings.url)
-                self._url_saved = self.weather.tried("the address for nodes", save, False)
+                self._url_saved = self.transient.tried("the address for nodes", save, False)
         return claim
 
     def _send_again(self, runs: list[str]) -> None:
@@ -314,13 +313,13 @@ class Claimer:
         now = time.monotonic()
         unread: GivenUp | None = None
         asked_for = {
-            run: self.weather.tried(run, partial(self._inventory.given_up, run), unread)
+            run: self.transient.tried(run, partial(self._inventory.given_up, run), unread)
             for run in runs
         }
         self._given_up = {run: found.reason for run, found in asked_for.items() if found}
         for run in runs:
             asked = self._sent_again.get(run, float("-inf"))
-            if now - asked >= SEND_AGAIN_S and self.weather.tried(
+            if now - asked >= SEND_AGAIN_S and self.transient.tried(
                 run, partial(self._inventory.reopen, run), False
             ):
                 self._sent_again[run] = now

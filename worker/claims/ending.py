@@ -1,21 +1,19 @@
 """Ends a run whose keeper is gone, once, and ships its end.
 
-Without exit.json the keeper was lost (`gonogo.supervise.lost`). With exit.json the rest is shipped,
-after the watch has seen the end (`gonogo.supervise.late_look`). The keeper lock is held meanwhile,
-so no keeper and no other worker works on the directory.
+Without exit.json the keeper was lost (`gonogo.supervise.lost_run`). With exit.json the rest is
+shipped. The keeper lock is held meanwhile, so no keeper and no other worker works on the directory.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.keeper.living import living_keeper
-from gonogo.supervise.late_look import look_late
+from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
-from gonogo.supervise.lost import end_lost
+from gonogo.supervise.lost_run import end_lost
 from worker.host.open_runs import OpenRun
 from worker.shipping.reports import load_or_none
 from worker.shipping.shipper import Shipper
@@ -35,7 +33,6 @@ def end_and_ship(
     now: float,
     *,
     end: End = end_lost,
-    environ: Mapping[str, str] | None = None,
 ) -> bool:
     """End and ship one run without a living keeper; True when nothing is left to do.
 
@@ -44,7 +41,6 @@ def end_and_ship(
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
         now: Unix seconds.
         end: writes the end of a run that has no exit.json.
-        environ: of the watcher that looks at an end which nobody saw; None for runs of an engine.
     """
     if open_run.keeper is not None:
         return False
@@ -59,8 +55,6 @@ def end_and_ship(
         exit_record = _load_exit(run_dir) or end(run_dir, order, now)
         if exit_record is None:
             return False
-        if environ is not None:
-            look_late(run_dir, environ)
         shipper = ship(run_dir, order)
         return shipper is not None and shipper.finish(exit_record, within_s=SHIP_S)
 

@@ -19,11 +19,11 @@ from gonogo.contract.records import CheckOutcome
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
-from gonogo.supervise.keeper.living import is_kept_here
+from gonogo.supervise.keeper_record import is_kept_here
+from gonogo.supervise.keeper_start import start_keeper
 from gonogo.supervise.locks import DeviceLocks
-from gonogo.supervise.lost import build_infra_exit
+from gonogo.supervise.lost_run import build_infra_exit
 from gonogo.supervise.processes import boot_id
-from gonogo.supervise.start import start_keeper
 from worker.claims.ending import ShipperOf
 from worker.host.claim_secrets import ClaimSecrets, mark_machine
 from worker.host.preflight import run_preflight

@@ -99,7 +99,7 @@ def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
     for run in keepers.values():
         if not run.ended:
             ask = partial(ask_halt, run.path, asked)
-            claimer.weather.tried("a request to leave", ask, None)
+            claimer.transient.tried("a request to leave", ask, None)
             _log.info("%s asked to leave", run.run, extra={"action": "run_halt_asked"})
     deadline = time.monotonic() + END_LIMIT_S
     next_at = time.monotonic()
@@ -122,7 +122,7 @@ def _own_keepers(claimer: Claimer, inventory: RunInventory) -> dict[ProcessRef, 
     nothing: list[OpenRun] = []
     return {
         run.keeper: run
-        for run in claimer.weather.tried("the runs", inventory.open_runs, nothing)
+        for run in claimer.transient.tried("the runs", inventory.open_runs, nothing)
         if run.keeper is not None and load_submission(run.path) is None
     }
 
@@ -143,14 +143,14 @@ def build_stop(now: float, *, by_person: bool) -> EndRequest:
 
 def _count_free(claimer: Claimer) -> int:
     nothing: tuple[str, ...] = ()
-    return len(claimer.weather.tried("the devices", claimer.free, nothing))
+    return len(claimer.transient.tried("the devices", claimer.free, nothing))
 
 
 def _try_round(claimer: Claimer) -> list[str] | None:
     """Make a round; None when another worker makes one."""
     nothing: list[str] | None = []
     try:
-        return claimer.weather.tried("a round", claimer.run_round, nothing)
+        return claimer.transient.tried("a round", claimer.run_round, nothing)
     except Exception:  # noqa: BLE001 - the loop's edge: the next round may do better
         _log.exception("the round broke", extra={"action": "round_broke"})
         return []

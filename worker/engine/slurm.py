@@ -50,7 +50,7 @@ COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 SCRIPT_NAME = "slurm.sh"
 EPILOG_NAME = "slurm_epilog.sh"
-GONE_MODULE = "gonogo.supervise.keeper.gone"
+NODE_END_MODULE = "gonogo.supervise.keeper.node_end"
 LAST_BYTES, LINE_LIMIT = 4096, 200
 _AFTERWARDS = re.compile(
     r"srun: (?:Force Terminated|forcing job termination|Job step aborted|got SIGCONT"
@@ -417,7 +417,7 @@ def file_pattern(path: Path) -> str:
 
 def build_epilog(token: int, run_dir: Path) -> str:
     """Return the script that Slurm runs on a node after its task: it reports a killed keeper."""
-    words = shlex.join([*own_module(GONE_MODULE), str(run_dir), "--token", str(token)])
+    words = shlex.join([*own_module(NODE_END_MODULE), str(run_dir), "--token", str(token)])
     return f'#!/bin/sh\nexec {words} --node "$SLURM_NODEID"\n'
 
 

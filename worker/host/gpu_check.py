@@ -1,7 +1,7 @@
 """Checks a run's GPUs under load for about ten seconds: `python -m nsa.probe --node`.
 
 Due before the first run after a boot, after a failed run or an Xid on a device, and once a day. A
-result that passed is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.proven`). NCCL gets the
+result that passed is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.device_records`). NCCL gets the
 settings of the order: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
 """
 
@@ -16,7 +16,7 @@ from gonogo.device_slots import is_slice
 from gonogo.environment_names import LISTED
 from gonogo.supervise.preflight.device_checks import Result
 from gonogo.supervise.preflight.node_load import NodeLoad, judge_node
-from gonogo.supervise.proven import load_proof, prove
+from gonogo.supervise.device_records import load_proof, prove
 from worker.host.probe import ProbeStore, read_answer
 
 LIMIT_S = 180.0

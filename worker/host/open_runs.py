@@ -10,9 +10,9 @@ from pathlib import Path
 from gonogo.contract.ids import Kind, is_id
 from gonogo.files import is_there
 from gonogo.rundir import SHIPPED_NAME
+from gonogo.supervise.abandoned_runs import GivenUp, load_given_up
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.given_up import GivenUp, load_given_up
-from gonogo.supervise.keeper.living import living_keeper
+from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.processes import ProcessRef
 from worker.host.claim_secrets import is_of_other_machine
 

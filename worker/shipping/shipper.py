@@ -34,8 +34,8 @@ from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
 from gonogo.files import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json
+from gonogo.supervise.abandoned_runs import forget_refusal, note_refusal
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.given_up import forget_refusal, note_refusal
 from worker.backoff import Backoff
 from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
 from worker.shipping.reports import (

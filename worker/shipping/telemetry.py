@@ -30,7 +30,7 @@ from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.near import Near
 from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.transient_errors import TransientErrors
 
 MAX_BATCH_BYTES = 2 * 2**20
 """Heartbeat bytes in one message."""
@@ -99,7 +99,7 @@ class GrowingFiles:
         """About how many complete lines have not been acknowledged."""
         self.unread: OSError | None = None
         """Why the last message may lack lines that the end promises."""
-        self._weather = Weather(_log)
+        self._transient = TransientErrors(_log)
 
     @property
     def acknowledged(self) -> dict[str, int]:
@@ -190,7 +190,7 @@ class GrowingFiles:
                 self.unread = error if promised else self.unread
                 raise
 
-        return self._weather.tried(what, read_or_note, cast("_T | None", None))
+        return self._transient.tried(what, read_or_note, cast("_T | None", None))
 
     def _count_backlog(self) -> int:
         unsent = self._try("the ranks", partial(unsent_bytes, self._dir, self._ranks)) or 0

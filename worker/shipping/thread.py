@@ -16,8 +16,7 @@ from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.finding import Finding
 from gonogo.contract.near import Near
 from gonogo.contract.records import ExitRecord
-from gonogo.supervise.threads import start_thread
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.transient_errors import TransientErrors, start_thread
 
 if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
     from worker.shipping.shipper import Shipper
@@ -40,7 +39,7 @@ class ShippingThread:
     def __init__(self, connect: Callable[[], "Shipper"]) -> None:
         self._connect = connect
         self._thread: threading.Thread | None = None
-        self._weather = Weather(_log)
+        self._transient = TransientErrors(_log)
         self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._unwritten: queue.SimpleQueue[Finding] = queue.SimpleQueue()
         self._exit: ExitRecord | None = None
@@ -57,7 +56,7 @@ class ShippingThread:
         """Start the thread unless it was started; False while the host cannot."""
         if self._thread is None:
             begin = partial(start_thread, self.run, "shipping")
-            self._thread = self._weather.tried("shipping", begin, None)
+            self._thread = self._transient.tried("shipping", begin, None)
         return self._thread is not None
 
     def join(self, timeout_s: float) -> bool:

@@ -34,13 +34,12 @@ from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCod
 from gonogo.contract.records import ExitRecord
 from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_all_lines, load_record
+from gonogo.supervise.device_records import disprove, quarantine
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
 from gonogo.supervise.devices.device import DeviceCalls, DeviceUnreadable
 from gonogo.supervise.devices.samples import parse_sample
-from gonogo.supervise.proven import disprove
-from gonogo.supervise.quarantine import quarantine
 from gonogo.supervise.settings import load_devices_script
-from gonogo.supervise.weather import Weather
+from gonogo.supervise.transient_errors import TransientErrors
 
 LIMIT_S = 50.0
 RECORD_LIMIT_S = 120.0
@@ -54,7 +53,7 @@ _POLL_S = 0.5
 _HANGS_S = 5.0
 
 _log = logging.getLogger("gonogo.supervise.devices.after_run")
-_weather = Weather(_log)
+_transient = TransientErrors(_log)
 
 
 class Draining:
@@ -183,7 +182,7 @@ def main(argv: Sequence[str]) -> int:
     held: dict[str, int] = dict(asked.held)
     run_dir, limit_s, home = RunDir(asked.run_dir.absolute()), float(asked.limit_s), asked.home
     try:
-        order = _weather.at_length("the order", partial(load_record, run_dir.order, Order), limit_s)
+        order = _transient.retried("the order", partial(load_record, run_dir.order, Order), limit_s)
         if order is not None and not may_use_gpus(order):
             return 0
         faulty = _await_end(run_dir, asked.node, limit_s)
@@ -220,9 +219,9 @@ def _await_end(run_dir: RunDir, node: int, limit_s: float) -> set[int | None]:
     """
     give_up = time.monotonic() + (limit_s if node else 0.0)
     ended = partial(is_there, run_dir.exit)
-    while time.monotonic() < give_up and not _weather.at_length("exit.json", ended, limit_s):
+    while time.monotonic() < give_up and not _transient.retried("exit.json", ended, limit_s):
         time.sleep(_POLL_S)
-    return _weather.at_length("the findings", partial(faulty_ranks, run_dir), limit_s)
+    return _transient.retried("the findings", partial(faulty_ranks, run_dir), limit_s)
 
 
 def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool = False) -> None:
@@ -233,7 +232,7 @@ def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool = Fa
 def _record(device: str, work: Callable[[], object]) -> None:
     """Write a record of a device, as soon as the disk takes it."""
     try:
-        _weather.at_length(f"the record of {device}", work, RECORD_LIMIT_S)
+        _transient.retried(f"the record of {device}", work, RECORD_LIMIT_S)
     except OSError as error:
         _log.error("no record of %s: %s", device, error, extra={"action": "device_unrecorded"})
 

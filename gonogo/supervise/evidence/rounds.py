@@ -31,7 +31,7 @@ from gonogo.supervise.evidence.flight_records import Answers, ask_ranks, find_pi
 from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy, read_stacks
 from gonogo.supervise.exit_record import load_tail
 from gonogo.supervise.rank_record import load_beyond
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 
 MAX_ROUNDS = 12
 MAX_ROUNDS_OF_SUSPICION = 6

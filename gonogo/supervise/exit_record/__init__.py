@@ -1,16 +1,22 @@
-"""How did a run end? What exit.json and the exit stamps say; standard library only."""
+"""exit.json and the exit stamps: how a run and its ranks ended. Standard library only."""
 
-from gonogo.supervise.exit_record.binding import (
+from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, count_programs
+from gonogo.supervise.exit_record.last_lines import (
+    HALTED_CODE,
+    Ended,
+    ended_of,
+    last_error_line,
+    load_tail,
+    lost_a_peer,
+)
+from gonogo.supervise.exit_record.record import build_exit, build_refusal
+from gonogo.supervise.exit_record.seals import (
     build_binding,
     count_heartbeats,
     digest_of,
     seal_file,
     seal_lines,
 )
-from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, count_programs
-from gonogo.supervise.exit_record.ended import HALTED_CODE, Ended, ended_of
-from gonogo.supervise.exit_record.last_lines import last_error_line, load_tail, lost_a_peer
-from gonogo.supervise.exit_record.record import build_exit, build_refusal
 
 __all__ = [
     "ENDED_BY_ITSELF",

@@ -1,8 +1,9 @@
-"""What did the ranks say last? The ends of their heartbeat files and logs; stdlib only."""
+"""How one rank ended: its exit stamp, and the ends of its heartbeat file and log. Stdlib only."""
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,14 @@ from gonogo.log_errors import (
     outside_lines,
     signs_in,
 )
-from gonogo.supervise.exit_record.ended import Ended
 from gonogo.trainer.line_file import ATTACHED
 from gonogo.trainer.run_dir import NOT_LET_BEGIN, UNTOLD
 
+HALTED_CODE = 3
+"""Exit code of a trainer that left because it was asked to."""
 _TAIL_BYTES = 65_536
-_SIGNS_BYTES = 16_384
-"""Of the end of a log in which known words are looked for: the last traceback, not the story."""
+_LOG_BYTES = 16_384
+"""The end of a log, in which the last traceback lies."""
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
 """How the last line of a traceback begins."""
 _READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b", re.I)
@@ -31,169 +33,156 @@ _FAILING = re.compile(
     r"Stale file handle|\bESTALE\b|Input/output error|\bEIO\b|Transport endpoint is not connected",
     re.I,
 )
-"""What a file system says whose server was started anew, whose disk fails, whose program died."""
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How one process ended, as in `exit_rank{N}.json`; `at` in Unix seconds.
+
+    `code` and `signal` are both None if nobody saw how it ended.
+    """
+
+    code: int | None
+    signal: int | None
+    at: float
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anybody saw how it ended."""
+        return self.code is not None or self.signal is not None
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form."""
+        document = {"v": 1, "code": self.code, "signal": self.signal, "at": self.at}
+        return {**document, **({"lost_peer": True} if self.lost_peer else {})}
+
+
+def ended_of(document: Mapping[str, Any]) -> Ended:
+    """Return the record in `exit_rank{N}.json`."""
+    return Ended(
+        code=document.get("code"),
+        signal=document.get("signal"),
+        at=document["at"],
+        lost_peer=document.get("lost_peer") is True,
+    )
+
+
 def ranks_short(run_dir: Path, order: Mapping[str, Any]) -> list[int]:
-    """Return the ranks that did not reach the last ordered step; none where none was ordered."""
+    """Return the ranks that did not reach the last ordered step, if one was ordered."""
     steps = order.get("steps")
     ranks = range(int(order["world_size"]))
-    return [] if steps is None else [r for r in ranks if not _reached_end(run_dir, r, int(steps))]
+    return [] if steps is None else [r for r in ranks if not _reached(run_dir, r, int(steps))]
 
 
-def is_read(run_dir: Path, order: Mapping[str, Any]) -> bool:
-    """Say whether the program is known by its output alone: it never attached."""
+def is_read_only_program(run_dir: Path, order: Mapping[str, Any]) -> bool:
+    """Return whether a program is known by its output alone: it never attached."""
     return bool(order.get("patterns")) and not (run_dir / ATTACHED).exists()
 
 
 def left_early(run_dir: Path, order: Mapping[str, Any]) -> bool:
-    """Say whether any rank was done before the last ordered step, as its last line says."""
+    """Return whether any rank wrote `done` before the last ordered step."""
     for rank in range(int(order["world_size"])):
-        last = load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()[-1:]
-        if b'"msg":"done"' in b"".join(last) and not _reached_end(run_dir, rank, order["steps"]):
+        last = _heartbeats(run_dir, rank)[-1:]
+        if b'"msg":"done"' in b"".join(last) and not _reached(run_dir, rank, order["steps"]):
             return True
     return False
 
 
-def _reached_end(run_dir: Path, rank: int, steps: int) -> bool:
-    """Say whether the last process of a rank says `done` of the last ordered step, or completed it.
-
-    A process before it may have: what came after that did not end there.
-    """
+def _reached(run_dir: Path, rank: int, steps: int) -> bool:
+    """Return whether the last process of a rank completed the last ordered step."""
     boot = None
-    for line in reversed(load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()):
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if not isinstance(found, dict):
+    for line in reversed(_heartbeats(run_dir, rank)):
+        found = _parse(line)
+        if found is None:
             continue
         boot = found.get("boot") if boot is None else boot
-        if found.get("boot") != boot:
-            continue
         step = found.get("step")
-        if isinstance(step, int) and step >= steps and found.get("msg") in ("done", "step_end"):
+        ends = isinstance(step, int) and step >= steps and found.get("msg") in ("done", "step_end")
+        if ends and found.get("boot") == boot:
             return True
     return False
 
 
 def last_error_line(run_dir: Path, rank: int) -> Mapping[str, Any] | None:
-    """Return the last line of a rank that says it leaves by an error, if it says so."""
-    *_, last = [b"", *load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()]
-    try:
-        found = json.loads(last)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and found.get("msg") == "error" else None
-
-
-def signs_of_cause(
-    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
-) -> set[str]:
-    """Return the known words of the error that the rank which failed first ended with.
-
-    Its own last line tells it, else the end of the log. Who was killed ended by no error: what
-    its log tells was survived.
-    """
-    return signs_in(_words_of_cause(run_dir, order, ranks, cause))
+    """Return the last heartbeat of a rank if it reports an error."""
+    *_, last = [b"", *_heartbeats(run_dir, rank)]
+    found = _parse(last)
+    return found if found is not None and found.get("msg") == "error" else None
 
 
 def error_of_cause(
     run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
 ) -> list[str]:
-    """Return the lines that name the error of the rank that failed first, the most important first.
+    """Return the lines that name the error of the rank that failed first, most important first.
 
-    The last line of its heartbeats comes first, then the end of its log (`last_words.error_lines`).
-    Of a killed rank only lines of the kernel and of a scheduler count: it ended by no error.
+    Of a killed rank only lines of the kernel and of a scheduler count.
     """
     if cause is None:
         return []
-    shared = bool(order.get("command"))
-    log = _text(run_dir / f"rank{log_rank(order, cause)}.log", _SIGNS_BYTES)
+    log = _log_text(run_dir, order, cause)
     if ranks[cause].signal in _FROM_OUTSIDE:
         return outside_lines(log)
-    steps = [re.compile(text) for text in order.get("patterns") or ()]
-    said = error_lines(log, cause if shared and len(ranks) > 1 else None, steps)
+    shared = bool(order.get("command")) and len(ranks) > 1
+    printed = error_lines(log, cause if shared else None, _steps(order))
     error = last_error_line(run_dir, cause)
     if error is None:
-        return said
+        return printed
     first, *rest = f"{error.get('type') or 'Error'}: {error.get('text') or ''}".splitlines()
     told = [line.strip()[:MOST_ERROR_CHARS] for line in (first, *rest)]
-    return list(dict.fromkeys(line for line in (*told[:1], *said, *told[1:]) if line))[
-        :MOST_ERROR_LINES
-    ]
+    lines = dict.fromkeys(line for line in (*told[:1], *printed, *told[1:]) if line)
+    return list(lines)[:MOST_ERROR_LINES]
 
 
-def met_read_only(
-    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
-) -> bool:
-    """Say whether the rank that failed first ended by a write to a read-only file system."""
-    return _READ_ONLY.search(_words_of_cause(run_dir, order, ranks, cause)) is not None
-
-
-def met_failing_disk(
-    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
-) -> bool:
-    """Say whether the rank that failed first ended by a file system that fails."""
-    return _FAILING.search(_words_of_cause(run_dir, order, ranks, cause)) is not None
-
-
-def _words_of_cause(
-    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], cause: int | None
+def last_words(
+    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], rank: int
 ) -> str:
-    if cause is None:
-        return ""
-    shared = bool(order.get("command"))
-    return _last_words(run_dir, order, cause, ranks[cause], alone=shared and len(ranks) == 1)
+    """Return the error that a rank ended with; empty if a signal from outside ended it."""
+    return _last_words(run_dir, order, rank, ranks[rank], alone=len(ranks) == 1)
+
+
+def met_read_only_disk(words: str) -> bool:
+    """Return whether an error is a write to a read-only file system."""
+    return _READ_ONLY.search(words) is not None
+
+
+def met_failing_disk(words: str) -> bool:
+    """Return whether an error is one of a failing file system."""
+    return _FAILING.search(words) is not None
 
 
 def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
-    """Say whether a rank that has failed says itself that another was gone."""
+    """Return whether the error of a failed rank is that another rank was gone."""
     if ended.code == 0:
         return False
     return bool(signs_in(_last_words(run_dir, order, rank, ended, alone=False)) & OF_VICTIMS)
 
 
-def _last_words(
-    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
-) -> str:
-    """Return the error that a rank ended with, as its last line and the end of its log tell it."""
-    if ended.signal in _FROM_OUTSIDE:
-        return ""
-    error = last_error_line(run_dir, rank) or {}
-    told = f"{error.get('type') or ''}: {error.get('text') or ''}"
-    shared = bool(order.get("command"))
-    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
-    steps = [re.compile(text) for text in order.get("patterns") or ()]
-    said = last_error(log, rank if shared and not alone else None, steps)
-    return f"{told}\n{said}"
-
-
-def said_why(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Say whether a rank that failed says so itself: by its last line, or an error in its log."""
+def gave_its_error(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
+    """Return whether a rank's last heartbeat or its log shows an error."""
     if last_error_line(run_dir, rank) is not None:
         return True
-    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
-    return _ERROR.search(last_error(log)) is not None
+    return _ERROR.search(last_error(_log_text(run_dir, order, rank))) is not None
 
 
-def was_not_let_begin(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Say whether a rank gave up waiting for `.GO`, which it was owed: it had told who it is."""
+def got_no_go(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
+    """Return whether a rank reported its identity and waited for `.GO` in vain."""
     if (run_dir / ".GO").exists():
         return False
     error = last_error_line(run_dir, rank) or {}
-    log = _text(run_dir / f"rank{log_rank(order, rank)}.log", _SIGNS_BYTES)
+    log = _log_text(run_dir, order, rank)
     return NOT_LET_BEGIN in f"{error.get('text')}\n{log}" and UNTOLD not in log
 
 
-def _text(path: Path, limit: int = _TAIL_BYTES) -> str:
-    return load_tail(path, limit).decode(errors="replace")
-
-
 def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
-    """Return the last bytes of a file; none when it is missing, or no file at all."""
+    """Return the last bytes of a file; none if it is missing, or no regular file.
+
+    Raises:
+        OSError: it cannot be read just now.
+    """
     try:
         with read_plain(path) as stream:
             size = stream.seek(0, 2)
@@ -203,3 +192,35 @@ def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
         if not (isinstance(error, FileNotFoundError) or is_for_good(error)):
             raise
         return b""
+
+
+def _last_words(
+    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
+) -> str:
+    if ended.signal in _FROM_OUTSIDE:
+        return ""
+    error = last_error_line(run_dir, rank) or {}
+    shared = bool(order.get("command")) and not alone
+    printed = last_error(_log_text(run_dir, order, rank), rank if shared else None, _steps(order))
+    return f"{error.get('type') or ''}: {error.get('text') or ''}\n{printed}"
+
+
+def _steps(order: Mapping[str, Any]) -> list[re.Pattern[str]]:
+    return [re.compile(text) for text in order.get("patterns") or ()]
+
+
+def _log_text(run_dir: Path, order: Mapping[str, Any], rank: int) -> str:
+    path = run_dir / f"rank{log_rank(order, rank)}.log"
+    return load_tail(path, _LOG_BYTES).decode(errors="replace")
+
+
+def _heartbeats(run_dir: Path, rank: int) -> list[bytes]:
+    return load_tail(run_dir / f"heartbeat_rank{rank}.jsonl").splitlines()
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

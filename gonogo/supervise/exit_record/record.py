@@ -1,12 +1,7 @@
-"""What does exit.json say? Built from requests, exit stamps and the ranks' last lines; stdlib only.
+"""exit.json, built from requests, exit stamps and the ranks' last lines. Standard library only.
 
-Who asked first names the cause; a trainer that nobody asked ended by itself: completed when every
-rank left with 0 and had reached the last ordered step, else nonzero_exit (oom where its own words
-say so; keeper_lost where its wrapper was killed, which takes it along). A program that is only
-read, and left with 0, completed too: what it did and did not print nobody knows, and the gate
-misses the steps. Every end says whose it is: the run, the attempt, the digest of the order, and how
-much of watch.jsonl and of every heartbeat file stood written when the run ended, so that no other
-run's file can stand in for it, and nothing can be added to it.
+exit.json is bound to its run, attempt and order, and seals watch.jsonl, findings.jsonl and the
+heartbeat files as they stood at the end (`seals`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,10 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.end_request import EndRequest
-from gonogo.supervise.exit_record.binding import build_binding
-from gonogo.supervise.exit_record.cause import DISK_FULL, ENDED_BY_ITSELF, OOM, first_failed, why
-from gonogo.supervise.exit_record.ended import Ended
-from gonogo.supervise.exit_record.last_lines import error_of_cause
+from gonogo.supervise.exit_record.cause import (
+    DISK_FULL,
+    ENDED_BY_ITSELF,
+    OOM,
+    End,
+    find_cause,
+    first_failed,
+)
+from gonogo.supervise.exit_record.last_lines import Ended, error_of_cause
+from gonogo.supervise.exit_record.seals import build_binding
 
 
 def build_exit(
@@ -37,26 +38,34 @@ def build_exit(
     Args:
         run_dir: where the ranks' last lines are.
         order: the order as data.
-        request: what asked for the end first, if anything did.
-        agent: how torchrun ended.
+        request: the first request to end, if there was one.
+        agent: how torchrun, or the command, ended.
         ranks: how each rank ended.
         now: Unix seconds.
-        left: what of the run could not be ended: pid, state and the kernel's function of each.
-        oom_at: rank → Unix seconds at which the kernel of its host was seen to have killed for want
-            of memory.
-        unheld: ranks whose wrapper was gone before its program.
+        left: processes that could not be ended: pid, state and the kernel's function of each.
+        oom_at: rank → Unix seconds at which its host's kernel killed for want of memory.
+        unheld: ranks whose wrapper was killed before its program.
     """
-    cause = first_failed(run_dir, ranks)
-    killed_at = oom_at.get(cause) if oom_at and cause is not None else None
-    reason, ended_by, text = why(run_dir, order, request, agent, ranks, cause, killed_at, unheld)
-    seen = [ended for ended in ranks.values() if ended.is_known]
-    shown = ranks[cause] if cause is not None else None
+    first = first_failed(run_dir, ranks)
+    end = End(
+        run_dir=run_dir,
+        order=order,
+        request=request,
+        agent=agent,
+        ranks=ranks,
+        first=first,
+        oom_at=oom_at.get(first) if oom_at and first is not None else None,
+        unheld=unheld,
+    )
+    reason, ended_by, text = find_cause(end)
+    shown = ranks[first] if first is not None else None
     if shown is None or not shown.is_known:
-        shown = None if ranks and len(seen) == len(ranks) else agent
-    code = shown.code if shown else 0
+        all_known = bool(ranks) and all(ended.is_known for ended in ranks.values())
+        shown = None if all_known else agent
+    with_error = reason in (ENDED_BY_ITSELF, OOM, DISK_FULL)
     return {
         "v": 1,
-        "code": code,
+        "code": shown.code if shown else 0,
         "signal": shown.signal if shown else None,
         "ended_at": now,
         "ended_by": ended_by,
@@ -64,9 +73,7 @@ def build_exit(
         "text": text,
         "agent": agent.document() if agent is not None else None,
         "ranks": {str(rank): ended.document() for rank, ended in sorted(ranks.items())},
-        "error": error_of_cause(run_dir, order, ranks, cause)
-        if reason in (ENDED_BY_ITSELF, OOM, DISK_FULL)
-        else [],
+        "error": error_of_cause(run_dir, order, ranks, first) if with_error else [],
         **({"left": list(left)} if left else {}),
         **build_binding(run_dir, order),
     }

@@ -27,7 +27,7 @@ from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
 from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_sealed
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6

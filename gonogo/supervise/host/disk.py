@@ -16,7 +16,7 @@ from typing import Any
 
 from gonogo.contract.observation import DiskSeen
 from gonogo.supervise.host.checkpoints import MANIFEST
-from gonogo.supervise.weather import takes_a_write
+from gonogo.supervise.transient_errors import takes_a_write
 
 REPEAT_S = 5.0
 CHANGE_RATIO = 0.05

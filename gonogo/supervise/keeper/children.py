@@ -1,7 +1,7 @@
-"""How does the keeper start and reap its children? Stdlib only, from its one thread.
+"""Processes that the keeper starts and reaps, and the signals it receives. Standard library only.
 
-A child dies with the keeper: the kernel's parent-death signal belongs to the thread that forks,
-so children are started from the main thread alone.
+A child dies with the keeper: the kernel's parent-death signal belongs to the thread that forks, so
+children are started from the main thread alone.
 """
 
 import os
@@ -15,13 +15,15 @@ from typing import IO, Any
 
 from gonogo.files import append_plain
 from gonogo.supervise.exit_record import Ended
-from gonogo.supervise.keeper.stops import FOR_PROGRAMS
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
+
+FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)
+"""Signals that a person or a scheduler sends to a user program."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Child:
-    """A process that this one started, and how it ended if it did."""
+    """A process that this one started, and how it ended."""
 
     ref: ProcessRef
     at: float
@@ -48,15 +50,20 @@ def start_child(
     deaf: bool = False,
     needs_log: bool = True,
 ) -> Child:
-    """Start a process in a session of its own, its output added to `log`; `cwd` None: our folder.
+    """Start a process in a session of its own.
 
-    It inherits no descriptors but `pass_fds`. With `shield` the signals of a whole job are blocked
-    in it, and in what it starts: SIGTERM, and those that are meant for the program. With `deaf` it
-    ignores the latter, unless it asks for one itself. Without `needs_log` one that cannot be opened
-    keeps it from nothing.
+    Args:
+        command: program and arguments.
+        env: its environment.
+        log: file to which its output is added.
+        cwd: its folder; None: ours.
+        pass_fds: the descriptors that it inherits.
+        shield: block SIGTERM and SIGUSR in it and in what it starts.
+        deaf: ignore SIGUSR in it.
+        needs_log: whether a log that cannot be opened is an error.
 
     Raises:
-        OSError: the program or the folder is not there.
+        OSError: the program or the folder does not exist, or the host has no process left.
     """
     parent = os.getpid()
 
@@ -105,11 +112,11 @@ def start_heir(
             start_new_session=True,
             pass_fds=tuple(descriptors),
         )
-    process.returncode = 0  # reaped by `reap_all`, or by whoever is left
+    process.returncode = 0  # reaped by `reap_all`
 
 
 def open_log(path: Path) -> IO[bytes]:
-    """Open a log that may go without: what a disk does not take is said to nobody."""
+    """Open a log; /dev/null if the disk refuses."""
     try:
         return append_plain(path)
     except OSError:
@@ -129,3 +136,41 @@ def reap_all() -> Iterator[tuple[int, Ended]]:
         number = -value if value < 0 else None
         code = None if value < 0 else value
         yield pid, Ended(code=code, signal=number, at=time.time())
+
+
+class StopSignals:
+    """The signals that told this keeper to stop.
+
+    Args:
+        shield: SIGTERM comes to every process of the run, several times, as Slurm sends it.
+    """
+
+    def __init__(self, *, shield: bool) -> None:
+        self._shield = shield
+        self._received: list[int] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._received)
+
+    def listen(self) -> int:
+        """Install the handlers; return a descriptor that is readable after any signal."""
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._received.append(number))
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGCHLD, *FOR_PROGRAMS):
+            signal.signal(number, lambda *_: None)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        return reading
+
+    @property
+    def are_two(self) -> bool:
+        """Whether a second signal came: the ranks get no more time."""
+        counted = [row for row in self._received if row == signal.SIGINT or not self._shield]
+        return len(counted) >= 2
+
+    def cause(self) -> tuple[str, str, str]:
+        """Return reason, actor and text: Ctrl-C by a person, or a host that is taken away."""
+        if self._received[0] == signal.SIGINT:
+            return "halted", "operator", "the keeper was told to stop"
+        return "preempted", "infra", "the host told the run to end (SIGTERM)"

@@ -1,23 +1,27 @@
-"""How is every process of a run ended, and that proved? A few lines a call; stdlib only.
+"""Ending every process of a run, and proving that none is left. Standard library only.
 
-Last stacks (SIGUSR1 where it is handled, NCCL's recorder), SIGCONT, SIGTERM to ranks and agent,
-grace, then SIGKILL, sweep after sweep, until none is left: first to those that are known, then to
-whatever descends from the keeper, last to whatever carries the token (`marked`, which has a limit
-of its own). Each is held by a handle before it is hit, so none that took over its pid is.
+Order: stacks (SIGUSR1 where it is handled, NCCL's recorder), SIGCONT, SIGTERM, grace, then SIGKILL
+in sweep after sweep until none is left. A sweep hits the recorded processes, the keeper's
+descendants, and every process that carries the run's token.
 
-What cannot be killed (it hangs in the kernel, or is another user's) is swept again after a pause
-that grows, and after UNKILLABLE_S it is told by its state: nobody waits longer for it.
+A process that outlives SIGKILL for UNKILLABLE_S (it hangs in the kernel) is reported, and the
+keeper stops waiting for it.
 """
 
+import logging
 import os
+import select
 import signal
+import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.supervise.keeper.marked import Environs
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import (
+    NODE_NAME,
     TOKEN_NAME,
     ProcessRef,
     catches,
@@ -26,37 +30,132 @@ from gonogo.supervise.processes import (
 )
 
 DUMP_S = 0.3
-"""How long ranks get to write their stacks."""
+"""The time that ranks get to write their stacks."""
 SWEEP_S = 0.2
 EMPTY_SWEEPS = 3
+"""One empty sweep proves nothing: a process may fork after the listing."""
 UNKILLABLE_S = 60.0
-"""After so long what outlives SIGKILL is told, and not waited for."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
 SHORT_PAUSE_S = 0.5
-"""Longest pause before something is told as unkillable."""
+"""The longest pause between sweeps before UNKILLABLE_S."""
 END_LIMIT_S = 3.0
+SCAN_LIMIT_S = 5.0
+_SCAN = Path(__file__).with_name("environ_scan.py").read_text("ascii")
+"""Read at the start, since the installation may be gone at the end."""
+_PYTHON = "/proc/self/exe"
+"""This interpreter, even after its environment was removed."""
+
+_log = logging.getLogger("gonogo.supervise.keeper")
 
 
-class Killer:
-    """Ends the processes of one run; `advance` is called until it says True.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swept:
+    """The result of one scan for a token."""
+
+    found: frozenset[ProcessRef]
+    whole: bool
+    """Whether every process was read; False if the helper hung."""
+
+
+class TokenScan:
+    """Finds the processes that carry a run's token, by a helper process with a time limit.
 
     Args:
         token: the run's token.
-        agent: torchrun's process, or None when it ended.
+        limit_s: time limit of one scan.
+        scan: the helper's program.
+        name: the environment variable that holds the token.
+    """
+
+    def __init__(
+        self,
+        token: str,
+        *,
+        limit_s: float = SCAN_LIMIT_S,
+        scan: str = _SCAN,
+        name: str = TOKEN_NAME,
+    ) -> None:
+        self._mark, self._limit_s, self._scan = f"{name}={token}", limit_s, scan
+        self._unreadable: set[int] = set()
+        self.helpers: frozenset[int] = frozenset()
+        """Helpers that hang and were left behind."""
+
+    def sweep(self, number: int = 0, *, passes: int = 1, spare: Iterable[int] = ()) -> Swept:
+        """Read every process, and send a signal to each that carries the token.
+
+        Args:
+            number: the signal; 0 sends none.
+            passes: how often to read, as long as nothing is found.
+            spare: processes that are skipped, besides this one.
+        """
+        skipped = {os.getpid(), *spare, *self._unreadable, *self.helpers}
+        command = [_PYTHON, "-I", "-S", "-c", self._scan]
+        command += [self._mark, str(int(number)), str(passes), *map(str, sorted(skipped))]
+        helper = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            process_group=0,  # a terminal's Ctrl-C is not for the helper
+        )
+        text, whole = self._listen(helper)
+        found: set[ProcessRef] = set()
+        last = 0
+        for kind, *numbers in (line.split() for line in text.decode().splitlines()):
+            last = int(numbers[0])
+            if kind == "!":
+                found.add(ProcessRef(pid=last, start_ticks=int(numbers[1])))
+        if not whole:
+            self._leave(helper, last)
+        return Swept(found=frozenset(found), whole=whole)
+
+    def _listen(self, helper: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
+        """Return the helper's complete lines, and whether it finished."""
+        assert helper.stdout is not None
+        text, give_up = b"", time.monotonic() + self._limit_s
+        with helper.stdout as stream:
+            while select.select([stream], [], [], max(0.0, give_up - time.monotonic()))[0]:
+                part = os.read(stream.fileno(), 65_536)
+                if not part:
+                    return text, helper.wait() == 0
+                text += part
+        return text[: text.rfind(b"\n") + 1], False
+
+    def _leave(self, helper: subprocess.Popen[bytes], pid: int) -> None:
+        """Leave a hanging helper behind, and skip the process at which it hangs from now on."""
+        helper.send_signal(signal.SIGKILL)
+        self.helpers |= {helper.pid}
+        helper.returncode = 0  # the keeper reaps it, should it ever end
+        if pid and pid not in self._unreadable:
+            self._unreadable.add(pid)
+            _log.warning("process %d does not let its environment be read", pid)
+
+
+def scan_for(run: str, place: Place) -> TokenScan:
+    """Return the scan for the processes of a run, or of this node's part of it."""
+    if place.is_whole:
+        return TokenScan(run)
+    return TokenScan(f"{run}/{place.node}", name=NODE_NAME)
+
+
+class Killer:
+    """Ends the processes of one run; `advance` is called until it returns True.
+
+    Args:
+        scan: finds the processes that carry the token.
+        agent: torchrun's process, or None when it has ended.
         ranks: the ranks' own processes.
-        spare: processes whose trees stay (the watcher).
+        spare: returns processes whose trees stay (watcher, sampler).
         grace_s: seconds between SIGTERM and SIGKILL.
         dump: whether to ask for stacks first.
         pipes: NCCL flight recorder pipes; a byte into one makes that rank dump.
         now: monotonic seconds.
-        root: the run's keeper; None: this process.
-        environs: who finds the processes that carry the token.
+        root: process whose descendants are the run's; None: this one.
     """
 
     def __init__(
         self,
         *,
-        token: str,
+        scan: TokenScan,
         agent: ProcessRef | None,
         ranks: Iterable[ProcessRef],
         spare: Callable[[], frozenset[int]],
@@ -65,30 +164,27 @@ class Killer:
         pipes: Iterable[Path] = (),
         now: float,
         root: int | None = None,
-        environs: Environs | None = None,
     ) -> None:
-        self._spare, self._root = spare, os.getpid() if root is None else root
-        self._environs = environs or Environs(token)
+        self._scan, self._spare, self._root = scan, spare, root or os.getpid()
         self._ranks = tuple(ranks)
         self._known = (*self._ranks, *([agent] if agent is not None else []))
         self._living: frozenset[ProcessRef] = frozenset()
         self._hit: set[ProcessRef] = set()
         self._sweep_at, self._pause_s = float("-inf"), FIRST_PAUSE_S
         self._began: float | None = None
-        self._clear = False
+        self._clear = self._terminated = False
         self._terminate_at = now
-        self._terminated = False
         if dump:
             self._dump(pipes)
             self._terminate_at = now + DUMP_S
         self._kill_at = self._terminate_at + grace_s
 
     def hurry(self, now: float) -> None:
-        """Skip what is left of the grace."""
+        """Skip the rest of the grace."""
         self._terminate_at, self._kill_at = min(self._terminate_at, now), min(self._kill_at, now)
 
     def advance(self, now: float) -> bool:
-        """Do what is due; True when no process of the run is left."""
+        """Do what is due; return True when no process of the run is left."""
         if not self._terminated and now >= self._terminate_at:
             self._terminated = True
             if self._kill_at > now:
@@ -102,41 +198,36 @@ class Killer:
         return self._clear
 
     def has_given_up(self, now: float) -> bool:
-        """Say whether nobody is to wait longer: what is left is told, or that none was proved."""
+        """Return whether something has outlived SIGKILL for UNKILLABLE_S."""
         return self._began is not None and now - self._began >= UNKILLABLE_S and not self._clear
 
     def left(self) -> list[dict[str, Any]]:
-        """Return what lives of the run, each with its state and where in the kernel it waits."""
+        """Return the living processes of the run, as exit.json holds them."""
         return describe(self._living)
 
     def _sweep(self, now: float) -> bool:
-        """Kill whatever lives, for a moment; True when sweep after sweep found nothing.
-
-        One empty sweep proves nothing: a child that was forked after the listing is not in it.
-        """
+        """Kill what lives; return True when nothing was found."""
         known = frozenset(ref for ref in self._known if ref.is_alive())
         for process in known:
             process.send(signal.SIGKILL)
         descendants = self._end_descendants()
-        marked = self._environs.sweep(signal.SIGKILL, passes=EMPTY_SWEEPS, spare=self._spare())
-        self._living = frozenset(
-            ref for ref in known | descendants | marked.found if ref.is_alive()
-        )
-        if not known and not descendants and not marked.found and marked.whole:
+        marked = self._scan.sweep(signal.SIGKILL, passes=EMPTY_SWEEPS, spare=self._spare())
+        found = known | descendants | marked.found
+        self._living = frozenset(ref for ref in found if ref.is_alive())
+        if not found and marked.whole:
             return True
-        self._rest(now, bool(self._living - self._hit))
+        self._rest(now, found_more=bool(self._living - self._hit))
         self._hit |= self._living
         return False
 
-    def _rest(self, now: float, found_more: bool) -> None:
-        """Put the next sweep off, each time for longer, as long as the same ones are left."""
-        told = self._began is not None and now - self._began >= UNKILLABLE_S
-        longest_s = LONGEST_PAUSE_S if told else SHORT_PAUSE_S
+    def _rest(self, now: float, *, found_more: bool) -> None:
+        """Set the next sweep; the pause grows as long as the same processes are left."""
+        longest_s = LONGEST_PAUSE_S if self.has_given_up(now) else SHORT_PAUSE_S
         self._pause_s = FIRST_PAUSE_S if found_more else min(longest_s, 2 * self._pause_s)
         self._sweep_at = now if found_more else now + self._pause_s
 
     def _end_descendants(self) -> frozenset[ProcessRef]:
-        """Kill what descends from the keeper, as long as there is more; return what was there."""
+        """Kill the keeper's descendants until there are no new ones; return all that were found."""
         give_up = time.monotonic() + SWEEP_S
         seen: set[ProcessRef] = set()
         empty = 0
@@ -145,7 +236,7 @@ class Killer:
             for process in living:
                 process.send(signal.SIGKILL)
             if living and seen.issuperset(living):
-                break  # they are on their way, or cannot be killed
+                break
             empty = 0 if living else empty + 1
             seen |= living
         return frozenset(seen)
@@ -163,12 +254,12 @@ class Killer:
             process.send(signal.SIGCONT)
 
     def _descendants(self) -> frozenset[ProcessRef]:
-        leave = self._spare() | self._environs.helpers
+        leave = self._spare() | self._scan.helpers
         return frozenset(find_descendants(self._root, leave=leave).values())
 
 
 def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:
-    """Return what lives of these, as exit.json tells it: pid, state, and the kernel's function."""
+    """Return pid, state and the kernel's function of each living process."""
     found = []
     for ref in sorted(processes, key=lambda ref: ref.pid):
         stat = ref.stat()
@@ -178,25 +269,34 @@ def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:
     return found
 
 
-def end_marked(
-    token: str, folder: Path, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
-) -> frozenset[ProcessRef]:
-    """SIGKILL every process of a run whose keeper is gone; return what outlives it.
+def find_processes(token: str, *, passes: int = 1) -> frozenset[int]:
+    """Return the pids of the processes that carry a run's token.
 
     Args:
         token: the run's token.
-        folder: its run directory; a run of this id in another home is not ended.
-        known: processes that are known to be the run's.
-        name: the name in the environment that holds the token.
+        passes: how often to look, as long as there is none.
     """
-    environs = Environs(token, folder=folder, name=name)
+    return frozenset(ref.pid for ref in TokenScan(token).sweep(passes=passes).found)
+
+
+def end_processes(
+    token: str, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
+) -> frozenset[ProcessRef]:
+    """SIGKILL every process of a run whose keeper is gone; return those that outlive it.
+
+    Args:
+        token: the run's token.
+        known: processes that are known to be the run's.
+        name: the environment variable that holds the token.
+    """
+    scan = TokenScan(token, name=name)
     give_up = time.monotonic() + END_LIMIT_S
     pause_s = 0.01
     while True:
         living = {ref for ref in known if ref.is_alive()}
         for process in living:
             process.send(signal.SIGKILL)
-        swept = environs.sweep(signal.SIGKILL)
+        swept = scan.sweep(signal.SIGKILL)
         living |= swept.found
         if not living and swept.whole:
             return frozenset()
@@ -207,7 +307,7 @@ def end_marked(
 
 
 def poke(pipe: Path) -> None:
-    """Write one byte into a pipe that somebody reads; without a reader nothing happens."""
+    """Write one byte into a pipe that has a reader."""
     try:
         descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
     except OSError:

@@ -1,13 +1,9 @@
-"""What room does a rank's log have? Not all of the disk, and some where that is full; stdlib only.
+"""Limits the ranks' logs, and reserves disk space for their last lines. Standard library only.
 
-A program that prints for days fills the disk that its checkpoints need. A log that takes more than
-CAP_BYTES keeps its beginning (how it was started) and its end (how it is, and why it ends); between
-them a hole is made in the file, which takes no room and begins with a line that says so. Nobody's
-place in the file moves: the program goes on appending, whoever reads goes on where it was. A file
-system that makes no holes keeps the whole log.
+A log over CAP_BYTES keeps its beginning and its end. The middle becomes a hole in the file, which
+takes no space and begins with a line that says so. Offsets stay valid for writers and readers.
 
-A program whose print is refused ends by it, unless it expects that. So behind the end of each log
-ROOM_BYTES are held, where the file system can: what is printed on a disk that is full goes there.
+Most programs die when a print fails. So ROOM_BYTES are allocated behind the end of each log.
 """
 
 import ctypes
@@ -27,12 +23,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class LogCap:
-    """Keeps the logs of one run's ranks from growing for ever, and holds room for them.
+    """The logs of one run's ranks.
 
     Args:
         run_dir: the run's directory.
-        cap_bytes, head_bytes, tail_bytes: how much room one may take; what is kept of it.
-        room_bytes: how much is held for what comes.
+        cap_bytes, head_bytes, tail_bytes: most space of a log; what is kept of it.
+        room_bytes: space to reserve behind its end.
     """
 
     def __init__(
@@ -48,48 +44,45 @@ class LogCap:
         self._head, self._tail, self._room = head_bytes, tail_bytes, room_bytes
         self._due = float("-inf")
         self._held: dict[Path, int] = {}
-        """Log → up to where room is held for it."""
+        """Log → end of the space reserved for it."""
 
     def tend(self, now: float) -> None:
-        """Look at every log, when it is time.
+        """Check every log, when it is time.
 
         Args:
             now: monotonic seconds.
 
         Raises:
-            OSError: one cannot be looked at, or made smaller.
+            OSError: one cannot be read or changed.
         """
         if now < self._due:
             return
         self._due = now + LOOK_EVERY_S
         for path in self._logs():
-            self._hold_room(path)
+            self._reserve_room(path)
             if path.stat().st_blocks * 512 > self._cap:
-                self._let_go(path)
+                self._cut_middle(path)
 
     def free_room(self) -> None:
-        """Give up what is held behind the end of each log: nobody writes into it any more.
+        """Give the reserved space back: nobody writes any more.
 
         Raises:
             OSError: the file system takes no change.
         """
         for path in self._logs():
             descriptor = os.open(path, _AS_IT_IS)
-            try:  # opened first: a network file system tells a size of seconds ago until then
+            try:  # after open: a network file system may report an old size before
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size)
             finally:
                 os.close(descriptor)
 
     def _logs(self) -> Iterator[Path]:
-        """Yield the logs; a pipe or a link of a program's own under such a name is none."""
+        """Yield the logs that are regular files."""
         paths = (*self._dir.glob("rank*.log"), *self._dir.glob("torchrun*.log"))
         return (path for path in paths if path.is_file() and not path.is_symlink())
 
-    def _hold_room(self, path: Path) -> None:
-        """Hold room for what comes, unless half of it is left; a disk may have none, or hold none.
-
-        Its size stays, and it is written to as before.
-        """
+    def _reserve_room(self, path: Path) -> None:
+        """Reserve space unless half of it is left; a file system may not support that."""
         size = path.stat().st_size
         if size + self._room // 2 <= self._held.get(path, 0):
             return
@@ -97,13 +90,13 @@ class LogCap:
         try:
             _allocate(descriptor, _KEEP_SIZE, size, self._room)
             self._held[path] = size + self._room
-        except OSError:  # what was held is there all the same
+        except OSError:
             return
         finally:
             os.close(descriptor)
 
-    def _let_go(self, path: Path) -> None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)  # not to append: it writes into it
+    def _cut_middle(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             end = (os.fstat(descriptor).st_size - self._tail) // _PAGE * _PAGE
             length = end - self._head
@@ -117,7 +110,7 @@ class LogCap:
 
 
 def _allocate(descriptor: int, mode: int, start: int, length: int) -> None:
-    """Hold room for a part of a file, or give it back; the file's size stays.
+    """Allocate space for a part of a file, or free it; the file's size stays.
 
     Raises:
         OSError: the disk is full, or the file system does neither.

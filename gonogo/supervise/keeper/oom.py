@@ -1,9 +1,7 @@
-"""Did the kernel kill a process of the run for want of memory? Its own counters; stdlib only.
+"""Kills by the kernel for want of memory, from the counters of the control group or of the host.
 
-A rank that the kernel kills says nothing, and ends as by anybody's SIGKILL. What tells it is the
-counter of the control group that it lives in, which counts kills for want of the group's memory and
-of the host's. Where no group tells, the host's own counter does: then another's death in the same
-seconds may be taken for the rank's.
+A rank that the kernel kills looks like any SIGKILL. If only the host counts, another process's
+death within the same seconds may be taken for the rank's. Standard library only.
 """
 
 import time
@@ -13,18 +11,18 @@ from pathlib import Path
 LOOK_EVERY_S = 1.0
 _KEY = "oom_kill"
 GROUP_FILES = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
-"""Controller, as /proc/self/cgroup names it → folder of its hierarchy, and the file that counts.
-
-Version 2 has one hierarchy and names no controller; version 1 has one for each."""
+"""Controller in /proc/self/cgroup → folder of its hierarchy and the file with the counter (version
+2
+names no controller)."""
 
 
 def load_oom_kills(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return how many processes of this one's group the kernel has killed; None: nobody counts.
+    """Return how many processes the kernel has killed in our control group; None: unknown.
 
     Args:
-        proc, cgroups: where the kernel tells.
+        proc, cgroups: where the kernel's files are.
     """
     for path in (*_group_files(proc, cgroups), proc / "vmstat"):
         found = _count_in(path)
@@ -34,7 +32,7 @@ def load_oom_kills(
 
 
 class OutOfMemory:
-    """When the kernel last killed for want of memory, as far as its counter tells.
+    """When the kernel last killed for want of memory.
 
     Args:
         load: returns the counter.
@@ -46,11 +44,11 @@ class OutOfMemory:
         """Unix seconds of the look that found more kills than the one before."""
 
     def look(self, now: float, *, at_once: bool = False) -> None:
-        """Look at the counter, when it is time.
+        """Read the counter, when it is time.
 
         Args:
             now: monotonic seconds.
-            at_once: whether to look whatever the time.
+            at_once: whether to read it now.
         """
         if now < self._due and not at_once:
             return
@@ -62,9 +60,9 @@ class OutOfMemory:
 
 
 def _group_files(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """Yield the files that may count, the group's own first.
+    """Yield the files with counters, our group's first.
 
-    In a container the path may be the host's, which is not mounted: then the root is the group.
+    In a container the path may be the host's, which is not mounted; then the root is the group.
     """
     try:
         lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()

@@ -39,7 +39,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_beyond, save_rank_record
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 
 LOOK_EVERY_S = 0.5
 RARELY_S = 5.0

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gonogo.files import append_plain
+from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.exit_record import Ended, lost_a_peer
@@ -40,7 +41,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
-from gonogo.supervise.weather import RESERVE_NAME, SCARCE, START_LIMIT_S, Reserve, Weather
+from gonogo.supervise.transient_errors import SCARCE, START_LIMIT_S, TransientErrors
 
 _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
@@ -54,9 +55,7 @@ _UNFIT = 1
 """Exit code if nothing could be started."""
 LAST_WORDS_S = 10.0
 """How long a disk may refuse the exit record."""
-_STAMP_BYTES = 2**14
-"""Room held on the disk for the exit record."""
-_weather = Weather(logging.getLogger("gonogo.supervise.launch.rank"))
+_transient = TransientErrors(logging.getLogger("gonogo.supervise.launch.rank"))
 _T = TypeVar("_T")
 _R = TypeVar("_R")
 
@@ -69,7 +68,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--node", type=int, default=0, metavar="K")
     parser.add_argument("program", nargs="+")
     asked = parser.parse_args(argv)
-    order = _weather.at_length("the order", partial(load_json, asked.dir / "order.json")) or {}
+    order = _transient.retried("the order", partial(load_json, asked.dir / "order.json")) or {}
     told = os.environ.get("RANK", "0")  # noqa: TID251 - torchrun's word; no settings here
     # A command has the number of the first rank on this node.
     here = Place.of(order, asked.node).ranks if order.get("command") else None
@@ -82,20 +81,20 @@ def main(argv: list[str]) -> int:
     # The keeper blocks SIGTERM if a scheduler sends it to all processes. Our workload leaves by
     # `.HALT`; a user program may know only the signal.
     shielded = signal.SIGTERM in before and not order.get("command")
-    reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", _STAMP_BYTES)
-    _weather.tried("the reserve", reserve.hold, None)
+    reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", pieces=1)
+    _transient.tried("the reserve", reserve.hold, None)
     log = asked.dir / f"rank{rank}.log"
-    begin = _weather.at_length("its log", partial(_size_of, log))
+    begin = _transient.retried("its log", partial(_size_of, log))
     try:
-        child = _weather.at_length(
+        child = _transient.retried(
             "the program", partial(_start, asked.program, log, shielded=shielded)
         )
     except OSError as error:
         if error.errno not in SCARCE:
             raise
         print(f"gonogo: the program cannot be started: {error}", file=sys.stderr)
-        _weather.tried("a request", partial(_ask_for_another_host, asked.dir, error), None)
-        _weather.tried("the reserve", reserve.free, None)
+        _transient.tried("a request", partial(_ask_for_another_host, asked.dir, error), None)
+        _transient.tried("the reserve", reserve.free, None)
         return _UNFIT
 
     def record() -> bool:
@@ -126,28 +125,23 @@ def main(argv: list[str]) -> int:
         lost = not has_ranks and missed.do(partial(lost_a_peer, asked.dir, order, rank), False)
         stamp = replace(ended, lost_peer=lost)
         tell = partial(_tell_end, asked.dir / f"exit_rank{rank}.json", stamp, reserve)
-        _weather.tried("how it ended", tell, None)
+        _transient.tried("how it ended", tell, None)
     if not is_all:
         close()
-    _weather.tried("the reserve", reserve.free, None)
+    _transient.tried("the reserve", reserve.free, None)
     if number is not None:
         _die_by(number)
     return status
 
 
 def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
-    """Write the exit record; one that the disk refused at first says so.
+    """Write how the program ended.
 
     Raises:
-        OSError: it was refused for LAST_WORDS_S.
+        OSError: the disk has refused it for LAST_WORDS_S.
     """
-    try:
-        reserve.write(partial(save_json, path, stamp.document()))
-    except OSError as error:
-        if error.errno not in SCARCE:
-            raise
-        save = partial(save_json, path, replace(stamp, disk_refused=True).document())
-        _weather.at_length("the stamp", partial(reserve.write, save), LAST_WORDS_S)
+    save = partial(save_json, path, stamp.document())
+    _transient.retried("the stamp", partial(reserve.write, save), LAST_WORDS_S)
 
 
 def _size_of(path: Path) -> int:
@@ -234,7 +228,7 @@ class Guarded(Generic[_T]):
         if self._make is None:
             return otherwise
         try:
-            return _weather.tried(self._what, partial(self._do, work, self._make), otherwise)
+            return _transient.tried(self._what, partial(self._do, work, self._make), otherwise)
         except Exception as error:  # noqa: BLE001 - the wrapper must outlive the program
             print(f"gonogo: {self._what} ended: {error!r}", file=sys.stderr)
             self._make = self.made = None
@@ -259,9 +253,9 @@ def _wait(
         its code, or minus its signal, and whether it was asked to end.
     """
     asked = False
-    recorded = _weather.tried("which process it is", record, False)
+    recorded = _transient.tried("which process it is", record, False)
     while (status := child.poll()) is None:
-        recorded = recorded or _weather.tried("which process it is", record, False)
+        recorded = recorded or _transient.tried("which process it is", record, False)
         found = signal.sigtimedwait(_WAITED, every_s)
         if found is not None and found.si_signo in _FORWARDED:
             asked = asked or found.si_signo not in _CALLS

@@ -19,10 +19,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Manifest, Preflight
 from gonogo.rundir import RunDir, load_sealed, save_json
 from gonogo.supervise.devices.query import SeenDevices, query_devices
-from gonogo.supervise.keeper.environ_scan import is_elsewhere
-from gonogo.supervise.keeper.kill import end_marked
-from gonogo.supervise.keeper.living import is_kept_elsewhere, is_kept_here
-from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.keeper.kill import end_processes, find_processes
+from gonogo.supervise.keeper_record import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.preflight.code import load_branch, load_git_sha
 from gonogo.supervise.preflight.device_checks import Fitness, Result, judge_devices
 from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ, pid_namespace
@@ -154,14 +152,14 @@ def check_shm(folder: Path = Path("/dev/shm")) -> Result:
 
 def check_orphans(run: str, runs: Path) -> Result:
     """No process of this run lives, and none of a run of this home whose keeper is gone."""
-    if find_marked(run):
+    if find_processes(run):
         return CheckOutcome.FAIL, "processes of this very run are alive already"
     orphans = {
         token
         for pid, token, environ in living_runs()
         if _is_orphaned(runs / token, environ) and not _is_in_a_container(pid)
     }
-    left = [token for token in sorted(orphans) if end_marked(token, runs / token)]
+    left = [token for token in sorted(orphans) if end_processes(token)]
     if left:
         return CheckOutcome.FAIL, f"processes of {', '.join(left)} outlive their keeper and SIGKILL"
     if orphans:
@@ -300,7 +298,8 @@ def load_nvidia_smi() -> bytes | None:
 
 def _is_orphaned(run_dir: Path, environ: bytes) -> bool:
     """Whether a process belongs to a run of this home without a keeper."""
-    ours = run_dir.is_dir() and not is_elsewhere(environ, os.fsencode(run_dir))
+    folder = b"GONOGO_RUN_DIR=" + os.fsencode(run_dir)
+    ours = run_dir.is_dir() and folder in environ.split(b"\0")
     return ours and not is_kept_here(run_dir) and not is_kept_elsewhere(run_dir)
 
 

@@ -1,1 +1,1 @@
-"""Who looks at a run, and decides to end it? The watcher; `python -m gonogo.supervise.watcher`."""
+"""The watcher of a run, `python -m gonogo.supervise.watcher`: it looks, and decides to end it."""

@@ -1,4 +1,4 @@
-"""`python -m gonogo.supervise.watcher RUNDIR`: watch one run, and tell nobody."""
+"""`python -m gonogo.supervise.watcher RUNDIR`: watch one run offline."""
 
 import sys
 

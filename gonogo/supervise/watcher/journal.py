@@ -1,163 +1,80 @@
-"""How does the watcher remember? watch.jsonl and findings.jsonl, and the fold of both.
+"""watch.jsonl and findings.jsonl: what a watcher records, and how the next one continues.
 
-Guarantees: a tick stands in watch.jsonl before its findings stand in findings.jsonl, and those
-before anything is done about them; each tick names the one before by its digest, over restarts of
-the watcher too. A watcher that starts goes on from a snapshot where one fits, and folds the ticks
-after it again (all of them otherwise); findings that this brings and that are not recorded yet are
-recorded then. A torn last line is cut off; a line that is no tick is passed over and counted, since
-a watcher that dies of it ends a healthy run.
+Guarantees: a tick is recorded before its findings, and those before anything is done about them.
+Each tick names the one before by its digest. A new watcher continues from a snapshot (`snapshots`)
+and folds the ticks after it again; findings that were not recorded yet are recorded then.
 
-What the disk does not take is kept, up to KEPT_BYTES, and written in its order as soon as it does:
-a disk that was full for an hour leaves no hole in what is recorded. Nor does one that was unmounted
-and came back, by whichever device number: a trainer that saves meanwhile makes a folder of the run
-directory's name, and nothing is written into that one, which has no order.
+Lines that a full disk refuses are kept, up to KEPT_BYTES, and written in order as soon as it has
+room. No refusal ends the watch.
 """
 
 import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal, Tick
-from gonogo.files import append_plain, is_there
+from gonogo.contract.tick import Tick
+from gonogo.files import append_plain
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
-from gonogo.supervise.watcher.snapshots import load_snapshot
-from gonogo.supervise.watcher.tails import Tails
+from gonogo.supervise.watcher.look import Memory, Progress, Tails
+from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.snapshots import Bookmark, Snapshots, load_snapshot
 from gonogo.timeline.timeline import Sink
 from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
 
 KEPT_BYTES = 4 * 2**20
-"""Of lines that no disk takes: some hours of a run whose ranks cannot write either."""
+"""Some hours of a run whose ranks cannot write either."""
+QUIET_S = 5.0
+"""Longest time without a recorded tick."""
+WATCHED_NAME = ".watched"
+"""Says that the last tick is written."""
 
-_log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True, kw_only=True)
-class Memory:
-    """What a watcher knows when it starts: nothing, or what one before it recorded."""
-
-    state: WatchState
-    tails: Tails
-    ticks: int = 0
-    """Number of the next tick."""
-    mono: float | None = None
-    """Clock of the last recorded tick."""
-    last: str | None = None
-    """Digest of the last recorded tick."""
-    findings: list[Finding] = field(default_factory=list)
-    """All findings, in the order in which they were found."""
-    unrecorded: list[Finding] = field(default_factory=list)
-    """Those among them that no one has recorded yet."""
-    files: dict[str, FileSeal] = field(default_factory=dict)
-    """Records that the ticks have sealed."""
-    pace: dict[str, Any] | None = None
-    """What the snapshot says of the run's pace; None without one."""
-    unreadable: int = 0
-    """Lines of watch.jsonl that are no ticks."""
+_log = logging.getLogger("gonogo.supervise.watcher")
 
 
-class Journal:
-    """Appends to the two files of one run directory; each line is one write.
+class LineWriter:
+    """Appends whole lines to files, in their order; keeps what the disk refuses."""
 
-    Adding raises OSError where the disk takes nothing and there is no room to keep more.
-    """
-
-    def __init__(self, run_dir: RunDir) -> None:
-        self._dir = run_dir
-        self._folder: os.stat_result | None = None
-        """The run directory, as it was seen last."""
-        self.last: str | None = None
-        """Digest of the last recorded tick."""
-        self.bytes = 0
-        """Bytes of watch.jsonl, those that wait to be written included."""
+    def __init__(self) -> None:
         self._kept: deque[tuple[Path, bytes]] = deque()
         self._kept_bytes = 0
         self._whole: dict[Path, int] = {}
-        """Bytes of a file behind which a part of a line may lie."""
-
-    def recover(
-        self,
-        order: Order,
-        sink: Sink | None = None,
-        on_pace: Callable[[dict[str, Any]], None] = lambda _: None,
-    ) -> Memory:
-        """Cut torn lines off and return the fold of what is recorded.
-
-        Args:
-            order: the run's order.
-            sink: receives every heartbeat line that is read again.
-            on_pace: given the pace of a snapshot, before any line after it.
-        """
-        self._look_at_folder()
-        for path in (self._dir.watch, self._dir.findings):
-            _cut_torn_line(path)
-        memory, self.bytes = self._take_up(order)
-        if memory.pace is not None:
-            on_pace(memory.pace)
-        folded = {finding.key: finding for finding in memory.findings}
-        while (part := seen_lines(self._dir.watch, self.bytes)).offset != self.bytes:
-            self.bytes = part.offset
-            for line in filter(bytes.strip, part.lines):  # a blank line tells nothing
-                for finding in _fold_line(memory, line, sink):
-                    folded.setdefault(finding.key, finding)
-        known = {finding.key: finding for finding in self._load_findings()}
-        memory.findings = [known.get(key, finding) for key, finding in folded.items()]
-        memory.unrecorded = [finding for key, finding in folded.items() if key not in known]
-        self.last = memory.last
-        return memory
-
-    def _take_up(self, order: Order) -> tuple[Memory, int]:
-        """Return what a snapshot remembers, or nothing, and from which byte the ticks follow."""
-        tails = Tails(run_dir=self._dir, world_size=order.world_size)
-        snapshot = load_snapshot(self._dir, order)
-        if snapshot is None:
-            return Memory(state=start(order), tails=tails), 0
-        place = snapshot.place
-        tails.offsets.update(place.offsets)
-        memory = Memory(
-            state=snapshot.state,
-            tails=tails,
-            ticks=place.number,
-            mono=place.mono,
-            last=place.last,
-            findings=list(place.findings),
-            files=dict(place.files),
-            pace=place.pace,
-            unreadable=place.unreadable,
-        )
-        return memory, place.watch_bytes
-
-    def add_tick(self, tick: Tick) -> None:
-        """Record a tick behind the one before."""
-        tick = tick.model_copy(update={"prev": self.last})
-        line = tick_line(tick)
-        self._add(self._dir.watch, line)
-        self.bytes += len(line)
-        self.last = tick_digest(line)
-
-    def add_finding(self, finding: Finding) -> None:
-        """Record a finding."""
-        self._add(self._dir.findings, wire_line(finding.wire()))
+        """File → its length before a part of a line that could not be removed."""
 
     @property
     def waits(self) -> bool:
         """Whether anything is not written yet."""
         return bool(self._kept)
 
-    def write_kept(self) -> None:
-        """Write what waits, in its order.
+    def add(self, path: Path, line: bytes) -> None:
+        """Write a line after those that wait.
 
         Raises:
-            OSError: the disk does not take it, or not all.
+            OSError: the disk refuses, and there is no room to keep more.
+        """
+        self._kept.append((path, line))
+        self._kept_bytes += len(line)
+        try:
+            self.flush()
+        except OSError:
+            if self._kept_bytes > KEPT_BYTES:
+                self._kept.pop()
+                self._kept_bytes -= len(line)
+                raise
+
+    def flush(self) -> None:
+        """Write what waits.
+
+        Raises:
+            OSError: the disk refuses.
         """
         while self._kept:
             path, line = self._kept[0]
@@ -165,55 +82,158 @@ class Journal:
             self._kept_bytes -= len(line)
             self._kept.popleft()
 
-    def _add(self, path: Path, line: bytes) -> None:
-        """Write a line behind those that wait, or have it wait, too."""
-        self._kept.append((path, line))
-        self._kept_bytes += len(line)
-        try:
-            self.write_kept()
-        except OSError:
-            if self._kept_bytes > KEPT_BYTES:
-                self._kept.pop()
-                self._kept_bytes -= len(line)
-                raise
-
     def _append(self, path: Path, line: bytes) -> None:
-        """Add one line to a file: all of it or, where the disk is full, nothing.
+        """Add one line: all of it, or nothing.
 
         Raises:
             OSError: it cannot be written.
         """
-        self._look_at_folder()
         with append_plain(path) as stream:
-            if path in self._whole:  # that time the part could not be taken back either
+            if path in self._whole:
                 stream.truncate(self._whole[path])
                 del self._whole[path]
-            start = stream.seek(0, os.SEEK_END)
+            begin = stream.seek(0, os.SEEK_END)
             try:
                 if stream.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             except OSError:
-                self._whole[path] = start
-                stream.truncate(start)
+                self._whole[path] = begin
+                stream.truncate(begin)
                 del self._whole[path]
                 raise
 
-    def _look_at_folder(self) -> None:
-        """See that the run directory is the one that it was, mounted anew perhaps.
 
-        Raises:
-            OSError: it cannot be seen, or another folder has its name.
+class Journal:
+    """The records of one run.
+
+    Args:
+        run_dir: the run's directory.
+        pace: the run's pace, which a snapshot holds too.
+    """
+
+    def __init__(self, run_dir: RunDir, pace: Pace) -> None:
+        self._dir, self.pace = run_dir, pace
+        self._lines, self._snapshots = LineWriter(), Snapshots(run_dir)
+        self._recorded_at = float("-inf")
+        self.last: str | None = None
+        """Digest of the last recorded tick."""
+        self.bytes = 0
+        """Bytes of watch.jsonl, those that wait to be written included."""
+        self.found: dict[str, Finding] = {}
+        """Every finding by its key."""
+        self.failures = 0
+        """Records that could not be written or kept."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is not written yet."""
+        return self._lines.waits
+
+    def recover(self, order: Order) -> Memory:
+        """Cut torn lines off, fold what is recorded, and record the findings that are missing.
+
+        Args:
+            order: the run's order.
         """
-        found = self._dir.path.stat()
-        same = self._folder is None or os.path.samestat(self._folder, found)
-        if not (same or is_there(self._dir.order)):
-            raise OSError(errno.ESTALE, "another folder has its name", str(self._dir.path))
-        self._folder = found
+        for path in (self._dir.watch, self._dir.findings):
+            _cut_torn_line(path)
+        memory = self._load_memory(order)
+        while (part := seen_lines(self._dir.watch, self.bytes)).offset != self.bytes:
+            self.bytes = part.offset
+            for line in filter(bytes.strip, part.lines):
+                for finding in _fold_line(memory, line, self.pace.take):
+                    self.found.setdefault(finding.key, finding)
+        recorded = {finding.key: finding for finding in self._load_findings()}
+        for key, finding in self.found.items():
+            if key in recorded:
+                self.found[key] = recorded[key]
+            else:
+                self.add_finding(finding)
+        self.last = memory.last
+        return memory
+
+    def owes(self, tick: Tick) -> bool:
+        """Return whether a tick brought anything, or must show that somebody looked."""
+        seen = tick.ranks or tick.agent or tick.stacks or tick.nodes
+        brought = tick.upto or seen or tick.observations
+        other = tick.late_s or tick.files or tick.start is not None
+        return bool(brought or other) or tick.mono - self._recorded_at >= QUIET_S
+
+    def add_tick(self, tick: Tick, state: WatchState, beats: Mapping[int, object]) -> bool:
+        """Record a tick with how far each rank's lines have been read; return whether it was."""
+        update = {"lines": state.view.lines_seen(beats), "prev": self.last}
+        line = tick_line(tick.model_copy(update=update))
+        if not self._tried(partial(self._lines.add, self._dir.watch, line)):
+            return False
+        self.bytes += len(line)
+        self.last = tick_digest(line)
+        self._recorded_at = tick.mono
+        return True
+
+    def add_finding(self, finding: Finding) -> None:
+        """Record a finding."""
+        self.found[finding.key] = finding
+        line = wire_line(finding.wire())
+        self._tried(partial(self._lines.add, self._dir.findings, line))
+
+    def save_snapshot(
+        self, now: float, lines: int, state: WatchState, progress: Callable[[], Progress | None]
+    ) -> None:
+        """Write a snapshot when it is time for one.
+
+        Args:
+            now: monotonic seconds.
+            lines: how many heartbeats came since the last call.
+            state: the fold.
+            progress: returns how far it has come; None while nothing is recorded.
+        """
+        if not self._snapshots.is_due(now, lines) or self.last is None or self.waits:
+            return
+        come = progress()
+        if come is None:
+            return
+        place = Bookmark(
+            watch_bytes=self.bytes,
+            last=self.last,
+            number=come.number,
+            mono=self._recorded_at,
+            offsets=come.offsets,
+            findings=list(self.found.values()),
+            files=come.files,
+            pace=self.pace.document(),
+        )
+        self._snapshots.start(state, place, now)
+
+    def close(self) -> None:
+        """Write that nothing will be added any more."""
+        self._snapshots.join()
+        self._tried(self._lines.flush)
+        self._tried((self._dir.path / WATCHED_NAME).touch)
+
+    def _load_memory(self, order: Order) -> Memory:
+        """Return what a snapshot holds, or nothing."""
+        tails = Tails(run_dir=self._dir, world_size=order.world_size)
+        snapshot = load_snapshot(self._dir, order)
+        if snapshot is None:
+            return Memory(state=start(order), tails=tails)
+        place = snapshot.place
+        self.bytes = place.watch_bytes
+        self.found = {finding.key: finding for finding in place.findings}
+        self.pace.resume(place.pace)
+        tails.offsets.update(place.offsets)
+        return Memory(
+            state=snapshot.state,
+            tails=tails,
+            ticks=place.number,
+            mono=place.mono,
+            last=place.last,
+            files=dict(place.files),
+        )
 
     def _load_findings(self) -> list[Finding]:
         found: list[Finding] = []
         path = self._dir.findings
-        lines = load_all_lines(path) if path.is_file() else []  # a program made a pipe of it
+        lines = load_all_lines(path) if path.is_file() else []
         for line in filter(bytes.strip, lines):
             try:
                 found.append(Finding.model_validate_json(line))
@@ -221,12 +241,24 @@ class Journal:
                 _log.error("findings.jsonl: %s", error)
         return found
 
+    def _tried(self, write: Callable[[], object]) -> bool:
+        """Return whether a record was written; the first refusal is logged."""
+        try:
+            write()
+        except OSError as error:
+            self.failures += 1
+            if self.failures == 1:
+                _log.error("unrecorded: %s", error, extra={"action": "unrecorded"})
+            return False
+        return True
+
 
 def _fold_line(memory: Memory, line: bytes, sink: Sink | None) -> list[Finding]:
-    """Fold one recorded tick into what is remembered; return what it found."""
-    tick = _parse_tick(line)
-    if tick is None:
-        memory.unreadable += 1
+    """Fold one recorded tick into the memory; return what it found. Other lines are skipped."""
+    try:
+        tick = Tick.model_validate_json(line)
+    except ValidationError as error:
+        _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
         return []
     upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
     beats = memory.tails.read_up_to(upto)
@@ -236,16 +268,8 @@ def _fold_line(memory: Memory, line: bytes, sink: Sink | None) -> list[Finding]:
     return found
 
 
-def _parse_tick(line: bytes) -> Tick | None:
-    try:
-        return Tick.model_validate_json(line)
-    except ValidationError as error:
-        _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
-        return None
-
-
 def _cut_torn_line(path: Path) -> None:
-    """Cut what a watcher that was killed while writing left after the last newline."""
+    """Cut what a killed watcher left after the last newline."""
     if not path.is_file() or path.is_symlink():
         return
     whole = complete_bytes(path)

@@ -1,8 +1,4 @@
-"""What does a watcher tell the worker's exporter? `.metrics.json` in the run directory.
-
-The watcher replaces the file about once a second; the exporter reads it whenever Prometheus asks,
-and drops a run's series when its keeper has ended. It holds nothing that is needed for anything
-else, so a file that cannot be written or read is a gap in a chart and no more.
+"""`.metrics.json`, which the watcher writes every second for the worker's Prometheus exporter.
 
 Schema (`Snapshot`; every key may be missing):
 
@@ -11,8 +7,8 @@ Schema (`Snapshot`; every key may be missing):
      "ranks": {"0": {"step": 7, "last": 1e9, "loss": 2.5}},   `last`: Unix s of the last line
      "armed": {"stall": true},         detector → whether it could fire
      "near": {"stall": {"value": 2.0, "limit": 60.0, "unit": "s"}},   see `contract.near`
-     "findings": {"stall/halt": 1},    detector/severity → how many
-     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   steps by duration (`step_times`)
+     "findings": {"stall/halt": 1},    detector/severity → count
+     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   histogram of steps (`pace`)
 """
 
 import json
@@ -26,11 +22,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.near import Near
 from gonogo.files import create_plain, read_small
-from gonogo.supervise.watcher.step_times import StepTimes
+from gonogo.supervise.watcher.pace import StepTimes
 
 METRICS_NAME = ".metrics.json"
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""A trainer can write to the file, too, and no series is larger."""
+"""No series is larger."""
 
 
 class RankMetrics(BaseModel):
@@ -58,7 +54,7 @@ class Snapshot(BaseModel):
 
 
 def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Replace the file at `path` (not synced: it is worth nothing after a crash).
+    """Replace the file at `path`; it is not synced.
 
     Raises:
         OSError: the disk does not take it.
@@ -70,7 +66,7 @@ def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
 
 
 def load_metrics(run_dir: Path) -> Snapshot | None:
-    """Return what the watcher last said; None when there is nothing readable."""
+    """Return the content of `.metrics.json`; None if it cannot be read."""
     try:
         return Snapshot.model_validate_json(read_small(run_dir / METRICS_NAME))
     except (OSError, ValidationError):

@@ -1,8 +1,7 @@
-"""What is done about a finding, and when? Pure: a finding and the pace → a request to end.
+"""From findings and commands to requests to end a run; pure functions.
 
-Ranks that still move are asked to leave (`.HALT`); ranks that do not move cannot be asked. A
-finding says itself when to act: now, after the next checkpoint that holds, or never (a person is
-told).
+Ranks that still move are asked to leave (`.HALT`); ranks that do not move are killed. A finding
+says when to act: now, after the next verified checkpoint, or never (a person is paged).
 """
 
 import math
@@ -30,12 +29,10 @@ _CANNOT_MOVE = frozenset(
         Detector.DISK,
     }
 )
-"""Halts that leave nothing to ask, or nothing to save: what a wrong model or a device with a fault
-has computed is worth no checkpoint, and a full disk takes none (whoever leaves writes one, and the
-last bytes are those that exit.json needs)."""
+"""Halts that kill: no rank can answer, or a checkpoint would be worthless or would not fit."""
 
 AT_CHECKPOINT_SHARE = 0.5
-"""How much of the time that a finding gives may be waited; its figure is a projection."""
+"""The share of a finding's projected time that may be waited."""
 AT_CHECKPOINT_LIMIT_S = 3600.0
 
 _CODE_OF_COMMAND = {
@@ -47,7 +44,7 @@ _SUPERSEDED_LIMIT_S = 10.0
 
 
 class _Time(TypedDict):
-    """How long the ranks have, as an `EndRequest` says it."""
+    """The time of the ranks, as in `EndRequest`."""
 
     until_mono: float | None
     leave_s: float | None
@@ -73,17 +70,17 @@ class Response:
 
 
 def ends_run(finding: Finding) -> bool:
-    """Say whether a finding ends the run, now or later."""
+    """Return whether a finding ends the run, now or later."""
     return finding.severity is Severity.HALT and finding.act is not Act.PAGE
 
 
 def patience_s(finding: Finding, order: Order, *, leaving_s: float) -> float:
-    """Return how long a halt may wait for a checkpoint that holds; 0 acts now.
+    """Return how long a halt may wait for a verified checkpoint; 0 acts now.
 
     Args:
-        finding: one that ends the run; the value of one that acts at a checkpoint is how many
-            seconds the run has left.
-        order: a run without a cadence has no checkpoint to wait for: leaving writes one.
+        finding: one that ends the run; if it acts at a checkpoint, its value is the run's seconds
+            left.
+        order: without a cadence there is no checkpoint to wait for.
         leaving_s: how long moving ranks may take to leave.
     """
     cadence = order.checkpoint
@@ -97,12 +94,12 @@ def patience_s(finding: Finding, order: Order, *, leaving_s: float) -> float:
 
 
 def _time_to_leave(leaving_s: float, now_mono: float, limit_s: float | None = None) -> _Time:
-    """Return how long the ranks have: what moving ones need, and more while they evaluate or save.
+    """Return the time of the ranks: what moving ones need, more while they evaluate or save.
 
     Args:
         leaving_s: how long moving ranks may take to leave; 0 where none can be asked.
         now_mono: monotonic seconds.
-        limit_s: the most that any rank has, whatever it does.
+        limit_s: the longest time of any rank.
     """
     moving_s = min(leaving_s, HALT_LIMIT_S)
     if limit_s is not None or moving_s == 0.0:
@@ -114,7 +111,7 @@ def _time_to_leave(leaving_s: float, now_mono: float, limit_s: float | None = No
 def answer_finding(
     finding: Finding, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:
-    """Return what a halt finding asks for.
+    """Return the answer to a halt finding.
 
     Args:
         finding: one of severity halt.
@@ -142,7 +139,7 @@ def answer_finding(
 def answer_command(
     command: Command, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:
-    """Return what an operator's command asks for: to leave with a checkpoint."""
+    """Return the answer to an operator's command: leave with a checkpoint."""
     superseded = command.kind is CommandKind.SUPERSEDE
     limit_s = _SUPERSEDED_LIMIT_S if superseded else None
     said = ": ".join(part for part in (command.actor, command.reason) if part)
@@ -160,7 +157,7 @@ def answer_command(
 def answer_second_command(
     command: Command, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:
-    """Return what an operator asks for who asks again: nothing is waited for any longer."""
+    """Return the answer to an operator's second command: kill."""
     first = answer_command(
         command, leaving_s=leaving_s, grace_s=grace_s, now=now, now_mono=now_mono
     )
@@ -170,7 +167,7 @@ def answer_second_command(
 def answer_isolation(
     silent_s: float, *, leaving_s: float, grace_s: float, now: float, now_mono: float
 ) -> Response:
-    """Return what a control plane that has been silent for too long asks for."""
+    """Return the answer to a control plane that has been silent for too long."""
     request = EndRequest(
         reason=OutcomeCode.ISOLATED.value,
         ended_by=Actor.INFRA.value,
@@ -183,7 +180,7 @@ def answer_isolation(
 
 
 def answer_lost_node(node: int, proof: str, *, grace_s: float, now: float) -> Response:
-    """Return what the proven loss of a node asks for: the others cannot go on without its ranks."""
+    """Return the answer to the proven loss of a node."""
     request = EndRequest(
         reason=OutcomeCode.NODE_LOST.value,
         ended_by=Actor.INFRA.value,
@@ -195,9 +192,7 @@ def answer_lost_node(node: int, proof: str, *, grace_s: float, now: float) -> Re
 
 
 def blame_silence(response: Response, silent: Mapping[int, float]) -> Response:
-    """Return an answer to a finding that holds nobody's program guilty while a node is silent.
-
-    What a rank of that node did, or what others saw of it, nobody knows: it may stand behind a cut.
+    """Return the answer to a finding while a node is silent: the cause is unknown, `isolated`.
 
     Args:
         response: the answer to the finding.

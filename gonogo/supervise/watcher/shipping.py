@@ -1,8 +1,4 @@
-"""To whom does a watcher tell what it sees? To nobody, unless a service's worker gives it one.
-
-Whoever ships does so beside the ticks: every call but `close` returns at once, so a control plane
-that is slow, down or gone delays nothing and decides nothing.
-"""
+"""What a watcher needs from the sender of a run: nothing offline, a thread of the worker else."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -14,10 +10,10 @@ from gonogo.contract.records import ExitRecord
 
 
 class Shipping(Protocol):
-    """Ships one run while it is watched."""
+    """Sends one run while it is watched; every call but `close` returns at once."""
 
     suspect: bool
-    """Whether the run looks sick just now; told along."""
+    """Whether the run looks sick just now."""
     near: Mapping[str, Near] | None
     """How near each detector is to its limit; None: nothing new."""
 
@@ -32,10 +28,10 @@ class Shipping(Protocol):
         """Return seconds since the control plane last acknowledged anything, sleep included."""
 
     def tell(self, finding: Finding) -> None:
-        """Tell of a finding that the disk does not take: it may never stand in the file."""
+        """Send a finding that the disk does not accept."""
 
     def close(self, record: ExitRecord | None) -> None:
-        """Ship what is left and the end, for a limited time; then no more.
+        """Send the rest and the end, for a limited time.
 
         Args:
             record: how the run ended; None when that cannot be read.
@@ -43,22 +39,22 @@ class Shipping(Protocol):
 
 
 class Offline:
-    """Nothing is shipped, nobody asks, and nobody's silence means anything."""
+    """No control plane."""
 
     suspect = False
     near: Mapping[str, Near] | None = None
     backlog_lines = 0
 
     def take_command(self) -> Command | None:
-        """Return None: nobody asks."""
+        """Return None."""
         return None
 
     def silent_s(self) -> float:
-        """Return 0: nobody is waited for."""
+        """Return 0."""
         return 0.0
 
     def tell(self, finding: Finding) -> None:
-        """Do nothing: who is there reads the log."""
+        """Do nothing."""
 
     def close(self, record: ExitRecord | None) -> None:
         """Do nothing."""

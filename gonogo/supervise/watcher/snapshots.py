@@ -1,9 +1,7 @@
-"""How does a watcher go on within a second, however long the run? From `.fold.json`.
+"""`.fold.json`, a cache of the fold from which a new watcher continues within a second.
 
-`.fold.json` is a cache of the fold: its whole state, up to which byte of each file it has come, and
-the digest of the last tick in it. It is written beside the ticks' time, by a thread, and replaced
-atomically. Losing it, or finding it torn, of another version or of other files, costs the time of
-the whole fold and nothing else; nothing that is judged ever reads it.
+It holds the whole state, the offsets in each file, and the digest of the last tick. A thread writes
+it. If it is missing, torn, or of another version or run, the whole run is folded again.
 """
 
 import hashlib
@@ -26,19 +24,19 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal
 from gonogo.files import create_plain, read_plain, sync_folder
 from gonogo.rundir import TICK_BYTES, RunDir
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 from gonogo.watch import WatchState, dump_state, load_state, tick_digest
 
 FOLD_NAME = ".fold.json"
 EVERY_S = 300.0
 EVERY_LINES = 10_000
-"""Folding so many again takes half a second: a watcher that is started anew is back within one."""
+"""Folding so many takes half a second."""
 
 _log = logging.getLogger(__name__)
 
 
 class Bookmark(BaseModel):
-    """How far a fold has come in the files of its run."""
+    """How far a fold has come in the files of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,13 +55,11 @@ class Bookmark(BaseModel):
     files: dict[str, FileSeal]
     """Records that the ticks have sealed."""
     pace: dict[str, Any]
-    unreadable: int
-    """Lines of watch.jsonl that are no ticks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """A fold to go on from."""
+    """A fold to continue from."""
 
     state: WatchState
     place: Bookmark
@@ -79,7 +75,7 @@ class Snapshots:
         self._next_at: float | None = None
 
     def is_due(self, now: float, lines: int) -> bool:
-        """Say whether it is time for another snapshot.
+        """Return whether it is time for another snapshot.
 
         Args:
             now: monotonic seconds.
@@ -93,16 +89,12 @@ class Snapshots:
         return now >= self._next_at or self._lines >= EVERY_LINES
 
     def start(self, state: WatchState, place: Bookmark, now: float) -> None:
-        """Put the state down; it may move on as soon as this returns."""
+        """Write the state; it may change as soon as this returns."""
         self._lines, self._next_at = 0, now + EVERY_S
         try:
             document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
-        except Corrupt as error:  # what another package remembers: the fold goes on all the same
-            _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
-            return
-        try:
             self._thread = start_thread(partial(_save, self._path, document), "snapshot")
-        except OSError as error:  # the next one is tried like any other
+        except (Corrupt, OSError) as error:  # a plug-in's state, or no thread
             _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
 
     def join(self) -> None:
@@ -112,7 +104,7 @@ class Snapshots:
 
 
 def load_snapshot(run_dir: RunDir, order: Order) -> Snapshot | None:
-    """Return the snapshot of a run, or None when there is none that fits its files."""
+    """Return the snapshot of a run; None if there is none that fits its files."""
     try:
         with read_plain(run_dir.path / FOLD_NAME) as stream:
             raw = stream.read()
@@ -126,7 +118,7 @@ def load_snapshot(run_dir: RunDir, order: Order) -> Snapshot | None:
 
 
 def _parse(raw: bytes, run_dir: RunDir, order: Order) -> Snapshot:
-    """Return a snapshot that is whole and fits.
+    """Return a snapshot.
 
     Raises:
         Corrupt: it is torn, of another version, or of other files.
@@ -162,7 +154,7 @@ def _last_tick(path: Path, end: int) -> str | None:
 
 
 def _save(path: Path, document: Mapping[str, Any]) -> None:
-    """Write a snapshot; a disk that refuses costs the next watcher a whole fold."""
+    """Write a snapshot; a refusal of the disk is logged."""
     body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
@@ -174,5 +166,5 @@ def _save(path: Path, document: Mapping[str, Any]) -> None:
         sync_folder(path.parent)
     except OSError as error:
         _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
-        with suppress(OSError):  # a full disk has no room for half of one
+        with suppress(OSError):
             temporary.unlink()

@@ -16,19 +16,18 @@ import pytest
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.workload import OURS
 from gonogo.rundir import save_json
+from gonogo.supervise.device_records import load_proof, load_quarantines, prove
 from gonogo.supervise.devices import after_run
 from gonogo.supervise.devices.after_run import Draining, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
-from gonogo.supervise.proven import load_proof, prove
-from gonogo.supervise.quarantine import load_quarantines
-from gonogo.supervise.start import start_draining
 from tests.supervise.devices.fake_nvml import FakeNvml, healthy
 from tests.supervise.orders import completed, make_order, make_run_dir
 from tests.supervise.runs import ROOT, NewRun, wait_until
 
 DRIVER = Path(__file__).parent / "driver"
-SHIM = Path(__file__).parents[1] / "weather"
+SHIM = Path(__file__).parents[1] / "failing_disk"
 
 
 def waited(changes: list[dict[str, Any]], **first: Any) -> tuple[list[str], dict[str, str]]:

@@ -15,7 +15,7 @@ from gonogo.supervise.devices.device import Device
 from gonogo.supervise.devices.device_script import Scripted, build_fault_script
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.query import query_devices
-from gonogo.supervise.keeper.sampling import is_wanted
+from gonogo.supervise.keeper.companions import samples_devices
 from tests.supervise.orders import make_order
 
 XID = "xid:code=79,rank=1,step=12"
@@ -133,14 +133,14 @@ def test_the_keeper_starts_a_sampler_exactly_where_there_are_devices(
 ) -> None:
     path = script if environ.get("GONOGO_DEVICES_SCRIPT") else None
     document = make_order(**order).document()
-    assert is_wanted(document, slots, environ) is (chosen(slots, path, **order) is not None)
+    assert samples_devices(document, slots, environ) is (chosen(slots, path, **order) is not None)
 
 
 def test_every_fault_with_a_script_is_known_to_the_keeper() -> None:
     from gonogo.contract.fault import KINDS
 
     of_devices = [kind for kind in KINDS if build_fault_script(kind, 8) is not None]
-    assert [kind for kind in KINDS if is_wanted({"fault": kind}, (), {})] == of_devices
+    assert [kind for kind in KINDS if samples_devices({"fault": kind}, (), {})] == of_devices
     assert sorted(of_devices) == ["imbalance", "xid"]
 
 

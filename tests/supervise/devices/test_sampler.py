@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import signal
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,8 @@ from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
 from gonogo.supervise.devices.samples import OtherNodes
-from gonogo.supervise.exit_record import Ended
-from gonogo.supervise.keeper.children import Child
-from gonogo.supervise.keeper.sampling import FIRST_PAUSE_S, LONGEST_PAUSE_S, SILENT_S, Sampling
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import ProcessRef
+from gonogo.supervise.life_signs import LifeSigns
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
 
@@ -202,76 +198,9 @@ def test_the_step_is_read_from_the_last_lines(tmp_path: Path, data: bytes, expec
     assert reached_step(run) == expected
 
 
-class Nursery:
-    """Starts children that are no processes, and remembers what they were sent."""
-
-    def __init__(self) -> None:
-        self.started = 0
-        self.sent: list[int] = []
-        self.fails = False
-
-    def start(self) -> Child:
-        if self.fails:
-            raise OSError("no memory")
-        self.started += 1
-        nursery = self
-
-        class Ref(ProcessRef):
-            def send(self, number: signal.Signals) -> bool:
-                nursery.sent.append(self.pid)
-                return True
-
-        return Child(ref=Ref(pid=1000 + self.started, start_ticks=1), at=0.0)
-
-
-def tended(sampling: Sampling, since: float, until: float) -> list[float]:
-    """Tend four times a second; returns when a sampler was started."""
-    ticks = [since + n / 4 for n in range(int((until - since) * 4) + 1)]
-    return [now for now in ticks if sampling.tend(now)]
-
-
-CRASHED = Ended(code=1, signal=None, at=0.0)
-
-
-def test_a_sampler_that_dies_comes_back_after_a_pause_that_grows(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    assert sampling.tend(0.0)
-    pauses, now = [], 0.0
-    for _ in range(9):
-        sampling.note(1000 + nursery.started, CRASHED, now)
-        (again,) = tended(sampling, now, now + 80.0)
-        pauses.append(again - now)
-        now = again
-    for pause, least in zip(pauses, [FIRST_PAUSE_S, 2.0, 4.0], strict=False):
-        assert least <= pause <= 1.25 * least + 1.0, "a quarter of jitter"
-    assert LONGEST_PAUSE_S <= pauses[-1] <= 1.25 * LONGEST_PAUSE_S + 1.0
-
-
-def test_a_sampler_with_nothing_to_do_is_not_started_again(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    sampling.tend(0.0)
-    sampling.note(1001, Ended(code=0, signal=None, at=0.0), 1.0)
-    assert tended(sampling, 1.0, 100.0) == []
-
-
-def test_a_sampler_that_makes_no_round_is_ended_and_not_doubled(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    assert tended(sampling, 0.0, SILENT_S - 1) == [0.0]
-    assert nursery.sent == []
-    assert tended(sampling, SILENT_S - 1, SILENT_S + 2) == []  # it may be past killing
-    assert nursery.sent == [1001]
-
-
-def test_a_sampler_that_makes_its_rounds_is_left_alone(tmp_path: Path) -> None:
-    nursery = Nursery()
-    sampling = Sampling(tmp_path, nursery.start)
-    sampling.tend(0.0)
-    alive = tmp_path / ".sampler"
-    alive.touch()
-    for second in range(300):
-        os.utime(alive, (second, second))
-        sampling.tend(float(second))
-    assert nursery.sent == []
+def test_each_round_gives_a_sign_of_life(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, failing={"nvmlDeviceGetCount"})
+    reading, writing = os.pipe()
+    bench.sampler._signs = LifeSigns(writing)
+    bench.poll()
+    assert os.read(reading, 9) == b"."

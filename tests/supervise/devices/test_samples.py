@@ -20,7 +20,7 @@ from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.sampler import Sampler, start_copying
 from gonogo.supervise.devices.samples import DeviceLines, open_other_nodes
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
@@ -190,4 +190,3 @@ def test_only_node_0_copies(tmp_path: Path) -> None:
     own = load_all_lines(tmp_path / "devices_node1.jsonl")
     assert [DeviceSample.model_validate_json(row).rank for row in own] == [1]
     assert not RunDir(tmp_path).devices.exists()
-    assert (tmp_path / ".sampler_node1").exists()

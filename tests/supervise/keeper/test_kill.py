@@ -18,13 +18,12 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, Unended
 from gonogo.rundir import RunDir
+from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.end_request import EndRequest, ask_halt, ask_kill
-from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, end_marked
+from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, Swept, TokenScan, end_processes
 from gonogo.supervise.keeper.log_cap import ROOM_BYTES, LogCap
-from gonogo.supervise.keeper.marked import Environs, Swept
-from gonogo.supervise.lost import end_lost
+from gonogo.supervise.lost_run import end_lost
 from gonogo.supervise.processes import ProcessRef, find_process
-from gonogo.supervise.weather import RESERVE_NAME, Reserve
 from tests.supervise.runs import NewRun, build_test_order, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -62,7 +61,7 @@ def two() -> Iterator[Two]:
 def build_killer(two: Two, **changes: Any) -> Killer:
     root, token, *_ = two
     parts: dict[str, Any] = {
-        "token": token, "agent": None, "ranks": [], "spare": frozenset, "grace_s": 0.0,
+        "scan": TokenScan(token), "agent": None, "ranks": [], "spare": frozenset, "grace_s": 0.0,
         "dump": False, "now": 0.0, "root": root.pid,
     }  # fmt: skip
     return Killer(**{**parts, **changes})
@@ -101,7 +100,7 @@ def test_what_descends_and_what_carries_the_token_is_ended(two: Two) -> None:
     assert killer.left() == []
 
 
-class Counted(Environs):
+class Counted(TokenScan):
     """Counts its sweeps."""
 
     sweeps = 0
@@ -114,20 +113,20 @@ class Counted(Environs):
 def test_what_cannot_be_killed_is_told_after_a_minute_and_swept_on_rarely(
     two: Two, freeze: Freeze
 ) -> None:
-    environs, (_, _, marked, plain) = Counted(two[1]), two
-    killer = build_killer(two, environs=environs)
+    scan, (_, _, marked, plain) = Counted(two[1]), two
+    killer = build_killer(two, scan=scan)
     thaw = freeze(plain)
     for tenth in range(40):
         assert not killer.advance(tenth / 10)
         assert not killer.has_given_up(tenth / 10)
     assert not marked.is_alive()
-    assert 5 < environs.sweeps < 20
+    assert 5 < scan.sweeps < 20
     assert not killer.has_given_up(UNKILLABLE_S - 0.1)
-    environs.sweeps = 0
+    scan.sweeps = 0
     for tenth in range(200):
         assert not killer.advance(UNKILLABLE_S + tenth / 10)
         assert killer.has_given_up(UNKILLABLE_S + tenth / 10)
-    assert 3 < environs.sweeps < 10
+    assert 3 < scan.sweeps < 10
     (left,) = killer.left()
     assert (left["pid"], left["state"]) == (plain.pid, "D")
     assert Unended.model_validate(left).wchan == left["wchan"]
@@ -138,7 +137,7 @@ def test_what_cannot_be_killed_is_told_after_a_minute_and_swept_on_rarely(
 
 def test_what_its_records_name_is_ended_without_a_token(two: Two) -> None:
     _, token, marked, plain = two
-    assert end_marked(token, ROOT, [plain]) == frozenset()
+    assert end_processes(token, [plain]) == frozenset()
     assert not marked.is_alive()
     assert not plain.is_alive()
 
@@ -146,7 +145,7 @@ def test_what_its_records_name_is_ended_without_a_token(two: Two) -> None:
 HANGS_AT = """
 import sys, time
 for pid in (7, 4711, 8):
-    if str(pid) in sys.argv[5:]:
+    if str(pid) in sys.argv[4:]:
         continue
     print("?", pid, flush=True)
     if pid == 4711:
@@ -159,21 +158,21 @@ for pid in (7, 4711, 8):
 def test_a_process_whose_environment_cannot_be_read_hangs_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    environs = Environs("run_x", limit_s=2.0, scan=HANGS_AT)
+    scan = TokenScan("run_x", limit_s=2.0, scan=HANGS_AT)
     with caplog.at_level(logging.WARNING):
-        first = environs.sweep()
+        first = scan.sweep()
     assert (first.found, first.whole) == (frozenset(), False)
     assert "4711" in caplog.text
-    assert len(environs.helpers) == 1
-    again = environs.sweep()
+    assert len(scan.helpers) == 1
+    again = scan.sweep()
     assert again.found == {ProcessRef(pid=8, start_ticks=99)}
     assert again.whole
-    for pid in environs.helpers:
+    for pid in scan.helpers:
         os.waitpid(pid, 0)  # it has been killed
 
 
 def test_who_cannot_look_at_environments_at_all_is_not_waited_for_for_ever(two: Two) -> None:
-    killer = build_killer(two, environs=Environs(two[1], scan="raise SystemExit(1)"))
+    killer = build_killer(two, scan=TokenScan(two[1], scan="raise SystemExit(1)"))
     assert not killer.advance(0.0)
     assert not killer.has_given_up(UNKILLABLE_S - 1.0)
     assert not killer.advance(UNKILLABLE_S)
@@ -182,9 +181,9 @@ def test_who_cannot_look_at_environments_at_all_is_not_waited_for_for_ever(two: 
 
 WHILE_ITS_ENVIRONMENT_IS_REMOVED = """
 import pathlib, sys
-from gonogo.supervise.keeper.marked import Environs
+from gonogo.supervise.keeper.kill import TokenScan
 pathlib.Path(sys.executable).unlink()
-swept = Environs(sys.argv[1]).sweep()
+swept = TokenScan(sys.argv[1]).sweep()
 print(swept.whole, *(ref.pid for ref in swept.found))
 """
 
@@ -192,7 +191,6 @@ print(swept.whole, *(ref.pid for ref in swept.found))
 def test_an_environment_that_was_removed_under_a_run_keeps_nobody_from_looking(
     two: Two, tmp_path: Path
 ) -> None:
-    """A run whose end could not be proved would hold its devices for ever."""
     _, token, marked, _ = two
     python = tmp_path / "bin" / "python"
     python.parent.mkdir()
@@ -202,14 +200,6 @@ def test_an_environment_that_was_removed_under_a_run_keeps_nobody_from_looking(
         env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,
     )  # fmt: skip
     assert found.stdout.split() == ["True", str(marked.pid)]
-
-
-@pytest.mark.long
-def test_a_terminal_that_interrupts_its_foreground_reaches_no_helper() -> None:
-    """It would show a reader where the helper stood, beside what we say of the interrupt."""
-    says_its_group = "import os; print('!', os.getpgid(0), os.getpid())"
-    (helper,) = Environs("run_x", scan=says_its_group).sweep().found
-    assert helper.pid == helper.start_ticks, "it leads a process group of its own"
 
 
 def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minute(
@@ -265,7 +255,7 @@ def test_the_end_of_a_lost_run_gives_up_what_its_keeper_held_of_the_disk(tmp_pat
     log = run_dir.rank_log(0)
     log.write_bytes(b"began\n")
     LogCap(run_dir.path).tend(0.0)
-    Reserve(run_dir.path).hold(3)
+    Reserve(run_dir.path).hold()
     assert log.stat().st_blocks * 512 >= ROOM_BYTES
     assert end_lost(run_dir, build_test_order(token), time.time()) is not None
     assert log.read_bytes() == b"began\n"

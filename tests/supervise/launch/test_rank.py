@@ -63,11 +63,11 @@ def test_exit_stamp_says_how_the_program_ended(
 
 def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path) -> None:
     """Below torchrun nobody else sees it: it was told as killed by signal 9."""
-    flag = tmp_path / "weather"
+    flag = tmp_path / "failing"
     environ = {
-        "PYTHONPATH": f"{ROOT / 'tests/supervise/weather'}:{ROOT}",
-        "TEST_WEATHER": str(flag),
-        "TEST_SKY": f"{tmp_path}/exit_rank",
+        "PYTHONPATH": f"{ROOT / 'tests/supervise/failing_disk'}:{ROOT}",
+        "TEST_FAILING": str(flag),
+        "TEST_BELOW": f"{tmp_path}/exit_rank",
     }
     (tmp_path / "order.json").write_text("{}")
     fail = f"open({str(flag)!r}, 'w').write('{errno.EIO}'); raise SystemExit(7)"

@@ -20,8 +20,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.rundir import RunDir, file_seal, load_record, save_json
 from gonogo.supervise.devices.query import SeenDevice, SeenDevices
-from gonogo.supervise.keeper.kill import end_marked
-from gonogo.supervise.keeper.marked import find_marked
+from gonogo.supervise.keeper.kill import end_processes, find_processes
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
@@ -174,9 +173,9 @@ def test_only_another_homes_run_of_the_same_id_is_left_alone(tmp_path: Path, nam
         (said / "order.json").write_text("{}")
     environ = {"GONOGO_RUN": token, "GONOGO_RUN_DIR": str(said)}
     with subprocess.Popen(["/bin/sleep", "60"], env=environ) as process:
-        wait_until(lambda: find_marked(token) == {process.pid}, "the process")
+        wait_until(lambda: find_processes(token) == {process.pid}, "the process")
         outcome, _ = checks.check_orphans(new_id(Kind.RUN), ours.parent)
-        left = end_marked(token, ours)
+        left = end_processes(token, ours)
         alive = process.poll() is None
         process.kill()
     assert (outcome, alive) == ((PASS, True) if named == "another-home" else (WARN, False))

@@ -12,7 +12,7 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import Unended
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import PRUNED_NAME, RunDir, pruned_text, save_json
-from gonogo.supervise.given_up import give_up, note_refusal
+from gonogo.supervise.abandoned_runs import give_up, note_refusal
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune import RunFacts, What, load_facts, prune
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.near import Near
 from gonogo.contract.outcome import Detector
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
@@ -20,6 +22,8 @@ from gonogo.supervise.evidence.rounds import (
     Round,
     Target,
 )
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.watcher import halting as halting_module
 from gonogo.supervise.watcher.halting import (
     EVIDENCE_WAIT_S,
     NEXT_ROUND_S,
@@ -27,9 +31,14 @@ from gonogo.supervise.watcher.halting import (
     SECOND_ROUND_S,
     VICTIM_WAIT_S,
     Halting,
+    find_near_deadline,
 )
 from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.rank_probes import Prober
+from gonogo.watch import start
 from tests.supervise.runs import build_test_order
+
+STATE = start(build_test_order("run_x"))
 
 
 class EvidenceOnPaper(Evidence):
@@ -54,15 +63,13 @@ class EvidenceOnPaper(Evidence):
         return self.last
 
 
-class NodesOnPaper:
+class NodesOnPaper(Prober):
     """Ranks of which nothing is known, on nodes whose silence is a test's to say."""
 
     def __init__(self) -> None:
+        super().__init__(RunDir(Path()), Place.whole({"world_size": 0}))
         self.silence: dict[int, float] = {}
         self.victims = self.quiet = False
-
-    def targets(self) -> dict[int, Target]:
-        return {}
 
     def silent(self) -> dict[int, float]:
         return self.silence
@@ -120,19 +127,18 @@ def test_suspicion_takes_evidence_and_asks_for_nothing(
     assert not halting.asked()
 
 
-@pytest.mark.parametrize("name", [".HALT", ".kill"])
-def test_who_is_asked_by_a_link_to_nowhere_is_asked(
-    tmp_path: Path, halting: Halting, name: str
-) -> None:
-    (tmp_path / name).symlink_to(tmp_path / "none")
-    assert halting.asked()
+@pytest.fixture
+def near_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "gonogo.supervise.watcher.halting.find_near_deadline"
+    monkeypatch.setattr(name, lambda state, now: Detector.STALL)
 
 
-def test_what_is_foreseen_takes_one_round_and_asks_for_nothing(
+@pytest.mark.usefixtures("near_stall")
+def test_a_near_deadline_takes_one_round_and_asks_for_nothing(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
     for now in (0.0, 1.0, 7.0):
-        halting.foresee(finding(Severity.HALT), now)
+        halting.foresee(STATE, now)
         halting.advance(now)
     halting.advance(60.0)
     assert evidence.rounds == ["stall"]
@@ -172,13 +178,14 @@ def test_a_halt_that_is_found_in_a_run_that_is_ending_asks_for_nothing(
     assert not (tmp_path / KILL_NAME).exists()
 
 
+@pytest.mark.usefixtures("near_stall")
 def test_a_run_that_is_ending_is_looked_at_no_more(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
     halting.observe(finding(Severity.HALT), 0.0)
     halting.advance(EVIDENCE_WAIT_S)
     assert halting.asked()
-    halting.foresee(finding(Severity.HALT), 60.0)
+    halting.foresee(STATE, 60.0)
     assert evidence.rounds == ["stall"]
 
 
@@ -455,15 +462,16 @@ def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
     assert again.start_round("stall", target, 0.0, most=MAX_ROUNDS) is None
 
 
-def test_what_is_foreseen_is_read_whatever_was_suspected_before(tmp_path: Path) -> None:
-    """Without it no run ends at its limit whose lines come no more; what halts keeps a round."""
+@pytest.mark.usefixtures("near_stall")
+def test_a_near_deadline_has_rounds_of_its_own_after_suspicions(tmp_path: Path) -> None:
     run_dir, order = RunDir(tmp_path), build_test_order("run_x", world_size=2)
     real = Evidence(run_dir)
     halting = Halting(run_dir, order, Pace(), real, NodesOnPaper(), lambda _: 0)
     counts = []
-    for severity, act in ((Severity.SUSPECT, halting.observe), (Severity.HALT, halting.foresee)):
+    suspect = partial(halting.observe, finding(Severity.SUSPECT))
+    for act in (suspect, partial(halting.foresee, STATE)):
         for number in range(MAX_ROUNDS):
-            act(finding(severity), 100.0 * (len(counts) * MAX_ROUNDS + number))
+            act(100.0 * (len(counts) * MAX_ROUNDS + number))
         counts.append(len(list(run_dir.evidence.iterdir())))
     assert counts == [MAX_ROUNDS_OF_SUSPICION, MAX_ROUNDS_BEFORE_HALTS]
     assert not halting.asked()
@@ -533,3 +541,23 @@ def test_lost_node_is_told_once_and_never_over_another_request(
     request = load_request(tmp_path / KILL_NAME)
     assert request is not None
     assert (request.reason, request.text) == ("node_lost", "node 1 is lost: the power is off")
+
+
+@pytest.mark.parametrize(
+    ("time_left_s", "value", "near"),
+    [
+        (9.0, 51.0, False),
+        (8.0, 52.0, True),
+        (3.5, 2.5, False),
+        (2.5, 3.5, True),
+        (None, 1.0, False),
+    ],
+    ids=["too early", "near", "less than half", "more than half", "without a limit"],
+)
+def test_a_deadline_is_near_in_its_last_seconds_after_half_of_it(
+    monkeypatch: pytest.MonkeyPatch, time_left_s: float | None, value: float, near: bool
+) -> None:
+    limit = None if time_left_s is None else value + time_left_s
+    row = Near(value=value, limit=limit, unit="s", time_left_s=time_left_s)
+    monkeypatch.setattr(halting_module, "near", lambda state, now: {Detector.STALL: row})
+    assert find_near_deadline(STATE, 0.0) == (Detector.STALL if near else None)

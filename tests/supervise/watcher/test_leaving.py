@@ -19,9 +19,10 @@ from gonogo.supervise.end_request import (
     load_request,
 )
 from gonogo.supervise.evidence.rounds import Evidence
-from gonogo.supervise.watcher.halting import Halting
-from gonogo.supervise.watcher.leaving import Leaving
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.watcher.halting import Halting, Leaving
 from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.timeline.rank import RankStream
 from gonogo.trainer.line_file import READ
 from tests.supervise.runs import build_test_order
@@ -73,24 +74,12 @@ def test_one_that_may_be_at_work_unheard_is_waited_for(busy: dict[str, Any]) -> 
 
 @pytest.fixture
 def halting(tmp_path: Path) -> Halting:
-    class Nobody:
-        def targets(self) -> dict[int, Any]:
-            return {}
-
-        def silent(self) -> dict[int, float]:
-            return {}
-
-        def is_quiet(self) -> bool:
-            return False
-
-        def may_be_victim(self, rank: int | None) -> bool:
-            return False
-
     order = build_test_order("run_x")
     pace = Pace(checkpoint_s=5.0)
     pace.steps_s.append(10.0)
     folder = RunDir(tmp_path)
-    return Halting(folder, order, pace, Evidence(folder), Nobody(), lambda _: 12)
+    nobody = Prober(folder, Place.whole({"world_size": 0}))
+    return Halting(folder, order, pace, Evidence(folder), nobody, lambda _: 12)
 
 
 def ask(folder: Path, moving_s: float | None = None) -> None:

@@ -16,7 +16,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.journal import Journal, Memory
+from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
 from gonogo.timeline.lines import Arrival
@@ -46,8 +46,9 @@ class Run:
 
     def __init__(self, folder: Path, order: Order = ORDER) -> None:
         self.dir, self.order = RunDir(folder), order
-        self.journal, self.pace = Journal(self.dir), Pace()
-        self.memory = self.journal.recover(order, self.pace.take, self.pace.resume)
+        self.pace = Pace()
+        self.journal = Journal(self.dir, self.pace)
+        self.memory = self.journal.recover(order)
         self.mono = 0.0 if self.memory.mono is None else self.memory.mono
 
     def tick(self, lines: list[bytes]) -> None:
@@ -68,10 +69,7 @@ class Run:
         memory.ticks += 1
         memory.files.update(files)
         memory.state, found = fold(memory.state, tick, beats, self.pace.take)
-        memory.findings += found
-        self.journal.add_tick(
-            tick.model_copy(update={"lines": memory.state.view.lines_seen(beats)})
-        )
+        self.journal.add_tick(tick, memory.state, beats)
         for finding in found:
             self.journal.add_finding(finding)
 
@@ -84,47 +82,46 @@ class Run:
             number=memory.ticks,
             mono=self.mono,
             offsets=dict(memory.tails.offsets),
-            findings=memory.findings,
+            findings=list(self.journal.found.values()),
             files=memory.files,
             pace=self.pace.document(),
-            unreadable=memory.unreadable,
         )
         snapshots = Snapshots(self.dir)
         snapshots.start(memory.state, place, self.mono)
         snapshots.join()
 
 
-def known(memory: Memory, pace: Pace) -> dict[str, Any]:
-    """Everything that a watcher starts with."""
-    return {
+class Counting(Pace):
+    """Counts the lines that are folded."""
+
+    lines = 0
+
+    def take(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
+        self.lines += 1
+        super().take(rank, beat, arrival)
+
+
+def recovered(folder: Path, *, whole: bool = False) -> tuple[dict[str, Any], int]:
+    """Return what a new watcher knows, and how many lines it folded for that."""
+    kept = (folder / FOLD_NAME).read_bytes() if whole else b""
+    if whole:
+        (folder / FOLD_NAME).unlink()
+    pace = Counting()
+    journal = Journal(RunDir(folder), pace)
+    memory = journal.recover(ORDER)
+    if whole:
+        (folder / FOLD_NAME).write_bytes(kept)
+    known = {
         "state": dump_state(memory.state),
         "offsets": memory.tails.offsets,
         "ticks": memory.ticks,
         "mono": memory.mono,
         "last": memory.last,
-        "findings": [finding.wire() for finding in memory.findings],
-        "unrecorded": [finding.wire() for finding in memory.unrecorded],
+        "findings": [finding.wire() for finding in journal.found.values()],
         "files": memory.files,
         "pace": pace.document(),
-        "unreadable": memory.unreadable,
     }
-
-
-def recovered(folder: Path, *, whole: bool = False) -> tuple[dict[str, Any], int]:
-    """What a new watcher knows, and how many lines it read for that."""
-    pace, read = Pace(), [0]
-
-    def sink(rank: int, beat: Heartbeat, arrival: Arrival) -> None:
-        read[0] += 1
-        pace.take(rank, beat, arrival)
-
-    kept = (folder / FOLD_NAME).read_bytes() if whole else b""
-    if whole:
-        (folder / FOLD_NAME).unlink()
-    memory = Journal(RunDir(folder)).recover(ORDER, sink, pace.resume)
-    if whole:
-        (folder / FOLD_NAME).write_bytes(kept)
-    return known(memory, pace), read[0]
+    return known, pace.lines
 
 
 @settings(max_examples=12, deadline=None)
@@ -207,14 +204,10 @@ def test_snapshot_that_does_not_fit_costs_the_whole_fold_and_nothing_else(
 ) -> None:
     run = put_down(tmp_path)
     harm(run)
-    pace = Pace()
-    memory = Journal(run.dir).recover(ORDER, pace.take, pace.resume)
+    found = recovered(tmp_path)
     path = tmp_path / FOLD_NAME
     path.rmdir() if path.is_dir() else path.unlink()
-    again = Pace()
-    whole = Journal(run.dir).recover(ORDER, again.take, again.resume)
-    assert memory.pace is None
-    assert known(memory, pace) == known(whole, again)
+    assert found == recovered(tmp_path)
 
 
 def test_snapshot_that_fits_is_taken(tmp_path: Path) -> None:

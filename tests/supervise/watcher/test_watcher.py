@@ -21,8 +21,8 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.processes import send_signal
+from gonogo.supervise.watcher.journal import WATCHED_NAME
 from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
-from gonogo.supervise.watcher.recording import WATCHED_NAME
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.supervise.watcher.watcher import Watcher
 from gonogo.watch import refold

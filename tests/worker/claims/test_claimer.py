@@ -18,7 +18,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import SHIPPED_NAME, save_json
-from gonogo.supervise.given_up import give_up, load_refusals
+from gonogo.supervise.abandoned_runs import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats

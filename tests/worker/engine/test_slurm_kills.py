@@ -11,7 +11,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, exit_path, load_keeping
 from gonogo.supervise.processes import find_process, send_signal
-from gonogo.supervise.watcher.recording import WATCHED_NAME
+from gonogo.supervise.watcher.journal import WATCHED_NAME
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
 from tests.supervise.runs import wait_until

@@ -11,9 +11,9 @@ import pytest
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import CheckOutcome
 from gonogo.rundir import save_json
-from gonogo.supervise import proven
+from gonogo.supervise import device_records
+from gonogo.supervise.device_records import HOLDS_S, disprove, load_proof, prove
 from gonogo.supervise.devices.after_run import suspects
-from gonogo.supervise.proven import HOLDS_S, disprove, load_proof, prove
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker.host.gpu_check import GpuCheck
 from worker.host.probe import ProbeStore
@@ -67,7 +67,7 @@ def test_a_check_is_due_after_a_failed_run_a_boot_and_a_day(
     now[0] += HOLDS_S
     assert check(*GPUS) is PASS
     assert asked(store) == 3 * "GPU-0,GPU-1;"
-    monkeypatch.setattr(proven, "boot_id", lambda: "another")
+    monkeypatch.setattr(device_records, "boot_id", lambda: "another")
     assert load_proof(store.home, GPUS, now[0]) is None
 
 

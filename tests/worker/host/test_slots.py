@@ -10,10 +10,10 @@ import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.device_slots import most_ranks
+from gonogo.supervise.device_records import quarantine
 from gonogo.supervise.devices.device import Device
 from gonogo.supervise.devices.query import Listing
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked
-from gonogo.supervise.quarantine import quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
 from worker.host.slots import SCHEDULER_SLOTS, Slots, choose_devices, find_slots, scheduler_slots

@@ -16,7 +16,7 @@ from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.given_up import load_refusal, load_refusals
+from gonogo.supervise.abandoned_runs import load_refusal, load_refusals
 from tests.supervise.orders import (
     beat,
     completed,

@@ -1,1 +1,0 @@
-"""Who looks at one node's part of a run that has several? `python -m gonogo.supervise.follower`."""

@@ -1,0 +1,362 @@
+"""Processes that the keeper keeps going beside a run: watcher, follower, sampler. Stdlib only.
+
+Each gives a sign of life through a pipe. One that has died is replaced within a second. One that is
+silent for too long is asked for its stack (SIGUSR1) and replaced. Time in which the keeper itself
+was suspended does not count.
+
+Five deaths of the watcher in a minute end the run (`failed`). A watcher that dies before its first
+sign does not count: it is tried again after a growing pause, and the alert GonogoRunUnwatched calls
+a person.
+"""
+
+import logging
+import os
+import random
+import signal
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from subprocess import SubprocessError
+from typing import Any
+
+from gonogo.device_slots import gpus_of
+from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.keeper.children import Child, start_child
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.processes import TOKEN_NAME, catches, load_wait_channel
+from gonogo.supervise.release import own_module
+from gonogo.supervise.transient_errors import TransientErrors
+
+SILENT_S = 60.0
+"""The longest silence, if the order sets none."""
+FIRST_SIGN_S = 600.0
+"""The same before the first sign of a watcher, which may fold a long run again."""
+AWAY_S = 5.0
+"""A keeper that was not here for so long was suspended itself."""
+DUMP_S = 0.5
+UNENDED_S = 10.0
+"""After so long a watcher that outlives SIGKILL is left behind."""
+DEATHS, DEATHS_WITHIN_S = 5, 60.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 60.0
+_JITTER = 0.25
+_NEVER = float("inf")
+
+_log = logging.getLogger("gonogo.supervise.keeper")
+
+
+class Companion:
+    """One such process; every call returns at once.
+
+    Args:
+        name: what it is called in logs. start: starts it with a descriptor for its signs of life.
+        silent_s: the longest silence. first_sign_s: the longest silence before the first sign.
+        essential: whether its deaths may end the run, and it is replaced even if it cannot be
+        killed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        start: Callable[[int], Child],
+        *,
+        silent_s: float = SILENT_S,
+        first_sign_s: float = FIRST_SIGN_S,
+        essential: bool = True,
+    ) -> None:
+        self._name, self._start, self._essential = name, start, essential
+        self._silent_s, self._first_sign_s = silent_s, max(silent_s, first_sign_s)
+        self.child: Child | None = None
+        self._last: Child | None = None
+        self.failed: str | None = None
+        """Why the run has to end."""
+        self._signs = -1
+        self._has_given_sign = False
+        self._heard = self._tended = 0.0
+        self._kill_at = self._leave_at = _NEVER
+        self._due = float("-inf")
+        self._pause_s = 0.0
+        self._deaths: deque[float] = deque(maxlen=DEATHS)
+        self._over = self._stopped = False
+
+    def pids(self) -> frozenset[int]:
+        """Return its process, which is not part of the run."""
+        return frozenset() if self.child is None else frozenset({self.child.ref.pid})
+
+    def document(self) -> dict[str, Any] | None:
+        """Return the JSON form that keeper.json holds: the process, or the last one."""
+        return None if self._last is None else self._last.document()
+
+    def is_done(self) -> bool:
+        """Return whether it has finished, and none is to follow."""
+        return self.child is None and self._due == _NEVER
+
+    def let_finish(self) -> None:
+        """Note that the run is over: a companion that exits with 0 is not replaced."""
+        self._over = True
+
+    def note(self, pid: int, ended: Ended, now: float) -> bool:
+        """Note that a process ended; return whether it was this one.
+
+        Args:
+            pid: of the process.
+            ended: how it ended.
+            now: monotonic seconds.
+        """
+        if self.child is None or self.child.ref.pid != pid:
+            return False
+        self._hear(now)
+        self.child.ended = ended
+        self._forget()
+        may_finish = self._over or not self._essential
+        if self._stopped or (may_finish and ended.code == 0):
+            self._due = _NEVER
+            return True
+        _log.warning("the %s died: %s", self._name, ended)
+        if self._essential and self._has_given_sign:
+            self._count_death(now)
+        else:
+            self._put_off(now)
+        return True
+
+    def tend(self, now: float) -> bool:
+        """Start one when it is due (returns True), and replace one that is silent.
+
+        Args:
+            now: monotonic seconds.
+        """
+        away, self._tended = now - self._tended >= AWAY_S, now
+        if self.child is None:
+            return now >= self._due and self._begin(now)
+        self._hear(now)
+        if away:
+            self._heard = max(self._heard, now)
+        self._check(self.child, now)
+        return False
+
+    def stop(self) -> None:
+        """Kill it without waiting; none follows."""
+        self._stopped, self._due = True, _NEVER
+        if self.child is not None:
+            self.child.ref.send(signal.SIGKILL)
+
+    def _begin(self, now: float) -> bool:
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self.child = self._last = self._start(writing)
+        except (OSError, SubprocessError) as error:
+            os.close(reading)
+            _log.warning("no %s: %s", self._name, error)
+            self._put_off(now)
+            return False
+        finally:
+            os.close(writing)
+        self._signs, self._heard, self._has_given_sign = reading, now, False
+        return True
+
+    def _hear(self, now: float) -> None:
+        try:
+            heard = os.read(self._signs, 4096)
+        except BlockingIOError:
+            return
+        if heard:
+            self._heard, self._has_given_sign, self._pause_s = now, True, 0.0
+
+    def _check(self, child: Child, now: float) -> None:
+        """Ask one that hangs for its stack, kill it, and leave it behind if it outlives that."""
+        if now >= self._leave_at:
+            _log.error("the %s outlives SIGKILL: another takes its place", self._name)
+            self._forget()
+            self._due = now
+        elif now >= self._kill_at:
+            child.ref.send(signal.SIGKILL)
+            self._kill_at = _NEVER
+            self._leave_at = now + UNENDED_S if self._essential else _NEVER
+        elif self._kill_at == self._leave_at and not self._over and self._is_silent(now):
+            stat, pid = child.ref.stat(), child.ref.pid
+            _log.warning(
+                "the %s gave no sign for %.0f s (state %s, in %s): it is replaced",
+                self._name,
+                now - self._heard,
+                stat.state if stat else "gone",
+                load_wait_channel(pid) or "no function of the kernel",
+            )
+            if catches(pid, signal.SIGUSR1):
+                child.ref.send(signal.SIGUSR1)
+            child.ref.send(signal.SIGCONT)
+            self._heard, self._kill_at = now, now + DUMP_S
+
+    def _is_silent(self, now: float) -> bool:
+        limit_s = self._silent_s if self._has_given_sign else self._first_sign_s
+        return now - self._heard >= limit_s
+
+    def _count_death(self, now: float) -> None:
+        self._deaths.append(now)
+        if len(self._deaths) < DEATHS or now - self._deaths[0] > DEATHS_WITHIN_S:
+            self._due = now
+            return
+        self._due = _NEVER
+        if not self._over:
+            self.failed = f"the {self._name} died {DEATHS} times in {DEATHS_WITHIN_S:g} s"
+
+    def _put_off(self, now: float) -> None:
+        """Set the next start, later each time, and not in step with other runs."""
+        self._due = now + self._pause_s * random.uniform(1.0, 1.0 + _JITTER)
+        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+
+    def _forget(self) -> None:
+        self.child = None
+        os.close(self._signs)
+        self._signs, self._kill_at, self._leave_at = -1, _NEVER, _NEVER
+
+
+class Companions:
+    """Watcher, follower and sampler of one node's part of a run.
+
+    They have the keeper's environment without the run's token.
+
+    Args:
+        run_dir: the run's directory.
+        order: the order as data.
+        slots: the devices that are held here.
+        environ: environment of the keeper.
+        watcher: module that watches the run.
+        place: the node's part.
+        transient: logs what the host refuses for a while.
+        save_state: writes keeper.json, after one was started or ended.
+    """
+
+    def __init__(
+        self,
+        *,
+        run_dir: Path,
+        order: Mapping[str, Any],
+        slots: Sequence[str],
+        environ: Mapping[str, str],
+        watcher: str,
+        place: Place,
+        transient: TransientErrors,
+        save_state: Callable[[], None],
+    ) -> None:
+        self._dir, self._place = run_dir, place
+        self._transient, self._save_state = transient, save_state
+        self.environ = {name: text for name, text in environ.items() if name != TOKEN_NAME}
+        settings = (order.get("watch") or {}).get("watcher") or {}
+        silent_s = settings.get("silent_s", SILENT_S)
+        node = ["--node", str(place.node)]
+        held = [part for name in slots for part in ("--held", name)]
+        self._watcher = self._follower = self._sampler = None
+        if place.leads:
+            self._watcher = self._build("watcher", "watcher.log", watcher, silent_s=silent_s)
+        if not place.is_whole:
+            self._follower = self._build(
+                "follower", "follower.log", "gonogo.supervise.follower", *node, silent_s=silent_s
+            )
+        if samples_devices(order, slots, environ):
+            self._sampler = self._build(
+                "sampler",
+                "sampler.log",
+                "gonogo.supervise.devices.sampler",
+                *node,
+                *held,
+                first_sign_s=SILENT_S,
+                essential=False,
+            )
+
+    @property
+    def failed(self) -> str | None:
+        """Why the run has to end, if a watcher dies again and again."""
+        return next((row.failed for row in self._watching() if row.failed is not None), None)
+
+    def pids(self) -> frozenset[int]:
+        """Return their processes, which are not part of the run."""
+        return frozenset().union(*(row.pids() for row in self._all()))
+
+    def document(self) -> dict[str, Any]:
+        """Return what keeper.json holds of them."""
+        watcher = self._watcher.document() if self._watcher else None
+        sampler = self._sampler.document() if self._sampler else None
+        found: dict[str, Any] = {"watcher": watcher, "sampler": sampler}
+        if self._follower is not None:
+            found |= {"node": self._place.node, "follower": self._follower.document()}
+        return found
+
+    def tend(self, now: float) -> None:
+        """Keep all of them going; `now` in monotonic seconds."""
+        for row in self._all():
+            if self._transient.tried("a companion", partial(row.tend, now), False):
+                self._save_state()
+
+    def note(self, pid: int, ended: Ended, now: float) -> None:
+        """Note that a process ended; see `Companion.note`."""
+        if any([row.note(pid, ended, now) for row in self._all()]):
+            self._save_state()
+
+    def let_follower_finish(self) -> None:
+        """Note that this node's part has ended."""
+        if self._follower is not None:
+            self._follower.let_finish()
+
+    def let_watcher_finish(self) -> None:
+        """Note that the run has ended."""
+        if self._watcher is not None:
+            self._watcher.let_finish()
+
+    def are_done(self) -> bool:
+        """Return whether watcher and follower have finished."""
+        return all(row.is_done() for row in self._watching())
+
+    def stop_sampler(self) -> None:
+        """Kill the sampler without waiting."""
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def stop(self) -> None:
+        """Kill all of them without waiting."""
+        for row in self._all():
+            row.stop()
+
+    def _all(self) -> list[Companion]:
+        found = (self._watcher, self._follower, self._sampler)
+        return [row for row in found if row is not None]
+
+    def _watching(self) -> list[Companion]:
+        return [row for row in (self._watcher, self._follower) if row is not None]
+
+    def _build(self, name: str, log: str, module: str, *options: str, **limits: Any) -> Companion:
+        path = self._dir / self._place.own(log)
+
+        def start(signs: int) -> Child:
+            command = [*own_module(module), str(self._dir), *options, "--signs", str(signs)]
+            return start_child(
+                command, env=self.environ, log=path, pass_fds=(signs,), deaf=True, needs_log=False
+            )
+
+        return Companion(name, start, **limits)
+
+
+def samples_devices(
+    order: Mapping[str, Any], slots: Collection[str], environ: Mapping[str, str]
+) -> bool:
+    """Return whether a run may have devices: its own, scripted ones, or those of a fault."""
+    kind = str(order.get("fault") or "").partition(":")[0]
+    scripted = bool(environ.get("GONOGO_DEVICES_SCRIPT")) and bool(order.get("allow_faults"))
+    program = (order.get("profile"), order.get("entry"), order.get("command"))
+    on_cpu = program == ("cpu", "nsa.train", None)  # it holds a GPU as a place only
+    return (bool(gpus_of(slots)) and not on_cpu) or scripted or kind in ("xid", "imbalance")
+
+
+def build_drain_command(
+    run_dir: Path, home: Path, held: Mapping[str, int], node: int = 0
+) -> list[str]:
+    """Return the command that proves a node's devices free.
+
+    Args:
+        run_dir: of the run that ended.
+        home: where devices are quarantined.
+        held: slot → descriptor of its lock.
+        node: whose devices they are.
+    """
+    locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
+    own = [str(run_dir), "--node", str(node), "--home", str(home)]
+    return [*own_module("gonogo.supervise.devices.after_run"), *own, *locks]

@@ -1,0 +1,197 @@
+"""One look at a run: new lines, processes, records and observations, made into a tick."""
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from gonogo import __version__
+from gonogo.contract.order import Order
+from gonogo.contract.tick import FileSeal, Tick, WatchStart
+from gonogo.rundir import RunDir, load_lines, seen_lines
+from gonogo.supervise.evidence.rounds import Evidence
+from gonogo.supervise.exit_record import seal_file
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.watcher.node_probes import NodesProber
+from gonogo.supervise.watcher.observations import build_observations
+from gonogo.supervise.watcher.rank_probes import Prober, Processes
+from gonogo.supervise.watcher.seals import Seals
+from gonogo.watch import WatchState
+
+INTERVAL_S = 0.2
+LATE_INTERVALS = 3
+
+_log = logging.getLogger("gonogo.supervise.watcher")
+
+
+@dataclass(slots=True)
+class Tails:
+    """How far each rank's heartbeat file has been read."""
+
+    run_dir: RunDir
+    world_size: int
+    offsets: dict[int, int] = field(default_factory=dict)
+    transient: TransientErrors = field(default_factory=lambda: TransientErrors(_log))
+
+    def read(self) -> dict[int, list[bytes]]:
+        """Return the new complete lines by rank."""
+        found: dict[int, list[bytes]] = {}
+        for rank in range(self.world_size):
+            start = self.offsets.get(rank, 0)
+            load = partial(load_lines, self.run_dir.heartbeat(rank), start)
+            part = self.transient.tried(f"the lines of rank {rank}", load, None)
+            if part is not None and part.offset != start:
+                found[rank] = part.lines
+                self.offsets[rank] = part.offset
+        return found
+
+    def read_up_to(self, upto: Mapping[int, int]) -> dict[int, list[bytes]]:
+        """Return the lines up to the offsets of a recorded tick."""
+        found: dict[int, list[bytes]] = {}
+        for rank, end in upto.items():
+            while (start := self.offsets.get(rank, 0)) < end:
+                part = seen_lines(self.run_dir.heartbeat(rank), start, end)
+                if part.offset == start:
+                    break
+                found.setdefault(rank, []).extend(part.lines)
+                self.offsets[rank] = part.offset
+        return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Memory:
+    """What a watcher knows when it starts: nothing, or what the one before it recorded."""
+
+    state: WatchState
+    tails: Tails
+    ticks: int = 0
+    """Number of the next tick."""
+    mono: float | None = None
+    """Clock of the last recorded tick."""
+    last: str | None = None
+    """Digest of the last recorded tick."""
+    files: dict[str, FileSeal] = field(default_factory=dict)
+    """Records that the ticks have sealed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """The tick, and the ranks' new lines that belong to it."""
+
+    tick: Tick
+    beats: dict[int, list[bytes]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far the looks at a run have come."""
+
+    number: int
+    """Of the next tick."""
+    offsets: dict[int, int]
+    """Rank → bytes of its heartbeat file that were read."""
+    files: dict[str, FileSeal]
+    """Records that ticks have sealed."""
+
+
+class Looking:
+    """Looks at one run.
+
+    Args:
+        run_dir: the run's directory.
+        order: its order.
+        memory: what the watcher before this one recorded.
+        evidence: the rounds of evidence that run meanwhile.
+        now: monotonic seconds.
+
+    Raises:
+        OSError: the order cannot be read just now.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, order: Order, memory: Memory, evidence: Evidence, now: float
+    ) -> None:
+        self._dir = run_dir
+        self._transient, self._went = TransientErrors(_log), False
+        self._evidence, self._tails = evidence, memory.tails
+        self.processes: Processes
+        if order.nodes > 1:
+            self.processes = NodesProber(run_dir, order, now)
+        else:
+            self.processes = Prober(run_dir, Place.whole(order.document()))
+        self._seals = Seals(run_dir, order.world_size, memory.files, order.nodes)
+        self._observations = build_observations(run_dir, order)
+        observed = memory.state.view.observed
+        self._observations.resume({kind: row.payload for kind, row in observed.items()})
+        self._start: WatchStart | None = WatchStart(
+            run=order.run,
+            attempt=order.attempt,
+            order_sha256=str(seal_file(run_dir.order)["sha256"]),
+            version=__version__,
+        )
+        self._number = memory.ticks
+        self._due = now if memory.mono is None else memory.mono + INTERVAL_S
+
+    def look(self, now: float, *, ending: bool, last: bool = False) -> Look | None:
+        """Look once; None when all ranks have left and nothing is to come.
+
+        Args:
+            now: monotonic seconds.
+            ending: whether the run has been asked to end.
+            last: whether this look closes the watch by sealing exit.json.
+        """
+        late_s = max(0.0, now - self._due)
+        probes = self.processes.look(now, ending=ending)
+        beats = self._tails.read()
+        none: dict[str, FileSeal] = {}
+        files = self._transient.tried("records", partial(self._seals.take, last=last), none)
+        self._went = self._went or self._transient.tried(".GO", self._dir.go.exists, False)
+        left = ending and not beats and not files and self.processes.all_gone()
+        observed = self._observations.take(now, only_owed=left)
+        if left and not observed:
+            return None
+        self._due = now + INTERVAL_S
+        tick = Tick(
+            n=self._number,
+            mono=now,
+            ts=time.time(),
+            interval_s=INTERVAL_S,
+            late_s=late_s if late_s > LATE_INTERVALS * INTERVAL_S else 0.0,
+            upto={str(rank): self._tails.offsets[rank] for rank in beats},
+            ranks=probes.ranks,
+            agent=probes.agent,
+            stacks=self._evidence.take_probes() + probes.stacks,
+            nodes=probes.nodes,
+            go=self._went,
+            observations=observed | probes.observations | self._evidence.take_observations(),
+            start=self._start,
+            files=files,
+        )
+        self._number += 1
+        return Look(tick=tick, beats=beats)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a tick has sealed exit.json."""
+        return self._seals.closed
+
+    def owes(self) -> bool:
+        """Return whether a later look will bring something that was there at the end."""
+        return self._observations.owes()
+
+    def note_recorded(self) -> None:
+        """Note that a tick is recorded: the first one names the watched run."""
+        self._start = None
+
+    def note_unrecorded(self, tick: Tick) -> None:
+        """Note that a tick could not be recorded: its seals are due again."""
+        self._seals.forget(tick.files)
+
+    def progress(self) -> Progress | None:
+        """Return how far the looks have come; None before a tick of this watcher is recorded."""
+        if self._start is not None:
+            return None
+        offsets, files = dict(self._tails.offsets), self._seals.known
+        return Progress(number=self._number, offsets=offsets, files=files)

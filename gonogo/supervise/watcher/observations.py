@@ -1,0 +1,107 @@
+"""Observations besides lines and processes: devices, disk, memory, checkpoints, one payload a kind.
+
+Payloads go into `Tick.observations`. A source that fails (OSError) brings nothing, and its kind is
+unknown, which never passes and never halts. `look` runs in the watcher's one thread, so a source
+that may block reads the file of another process.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from gonogo.contract.order import Order
+from gonogo.rundir import RunDir
+from gonogo.supervise.devices.samples import DeviceLines
+from gonogo.supervise.host.checkpoints import Checkpoints
+from gonogo.supervise.host.disk import Disk
+from gonogo.supervise.host.measured_peak import MeasuredPeak
+from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.host.processors import HostCpuProbe
+from gonogo.supervise.transient_errors import TransientErrors
+
+_log = logging.getLogger(__name__)
+
+
+class Source(Protocol):
+    """One probe of the watcher."""
+
+    kind: str
+    """Key of its payload in `Tick.observations`."""
+    every_s: float
+    """Least time between two looks, in seconds."""
+
+    def look(self, now: float) -> Any | None:
+        """Return the payload as plain JSON values; None when there is nothing new.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            OSError: it cannot be read just now.
+        """
+
+    def resume(self, payload: Any) -> None:
+        """Take the last payload that the watcher before this one recorded."""
+
+
+@runtime_checkable
+class Owing(Source, Protocol):
+    """A probe that may bring something after the run has ended."""
+
+    def owes(self) -> bool:
+        """Return whether a later look will bring something that is there already."""
+
+
+def build_observations(run_dir: RunDir, order: Order) -> "Observations":
+    """Return the sources of one run's watcher."""
+    sources: list[Source] = [
+        DeviceLines(run_dir),
+        Disk(run_dir.path),
+        Checkpoints(run_dir),
+        MeasuredPeak(run_dir, order.nodes),
+    ]
+    if order.nodes == 1:  # else each node's follower tells of its own memory
+        sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
+        sources.append(HostCpuProbe(run_dir, range(order.world_size)))
+    return Observations(sources)
+
+
+class Observations:
+    """Asks every source when it is due, in their order.
+
+    Args:
+        sources: one for each kind.
+    """
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = tuple(sources)
+        self._due = {source.kind: float("-inf") for source in self._sources}
+        self._transient = TransientErrors(_log)
+
+    def owes(self) -> bool:
+        """Return whether a source still has to bring what was there before the end."""
+        return any(isinstance(source, Owing) and source.owes() for source in self._sources)
+
+    def take(self, now: float, *, only_owed: bool = False) -> dict[str, Any]:
+        """Return kind → payload of the sources that saw something new.
+
+        Args:
+            now: monotonic seconds.
+            only_owed: ask only sources that may owe something.
+        """
+        seen: dict[str, Any] = {}
+        for source in self._sources:
+            if now < self._due[source.kind] or (only_owed and not isinstance(source, Owing)):
+                continue
+            self._due[source.kind] = now + source.every_s
+            payload = self._transient.tried(source.kind, partial(source.look, now), None)
+            if payload is not None:
+                seen[source.kind] = payload
+        return seen
+
+    def resume(self, payloads: Mapping[str, Any]) -> None:
+        """Continue after the watcher that recorded these payloads (kind → payload)."""
+        for source in self._sources:
+            if source.kind in payloads:
+                source.resume(payloads[source.kind])

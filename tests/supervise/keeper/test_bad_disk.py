@@ -1,0 +1,504 @@
+"""A disk that is full, read-only or gone for a while ends no healthy run, and hides no end."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from gonogo import rundir
+from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.order import Order
+from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.records import ExitRecord
+from gonogo.rundir import load_record
+from gonogo.supervise import durable
+from gonogo.supervise.disk_reserve import PIECES, RESERVE_NAME, Reserve
+from gonogo.supervise.keeper import keeper
+from gonogo.supervise.keeper.keeper import Keeper
+from gonogo.supervise.launch.command import Allowed
+from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.transient_errors import TransientErrors
+from tests.supervise.runs import (
+    ROOT,
+    NewRun,
+    SupervisedRun,
+    build_test_order,
+    starting,
+    wait_until,
+)
+
+SHIM = Path(__file__).parents[1] / "failing_disk"
+SCRIPT = """
+import sys, time
+import gonogo.trainer
+steps, step_s, told = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3]
+with gonogo.trainer.attach() as beat:
+    for step in range(1, steps + 1):
+        time.sleep(step_s)
+        beat.step(loss=1.0 / step, tokens=10)
+        with open(told, "w") as stream:
+            stream.write(str(step))
+"""
+
+LEAVING = """
+import os, time
+import gonogo.trainer
+with gonogo.trainer.attach() as beat:
+    while not os.path.exists(os.environ["NSA_FULL"]):
+        time.sleep(0.05)
+        beat.step(loss=1.0, tokens=10)
+    for _ in range(10):
+        beat.step(loss=1.0, tokens=10)
+    os._exit(int(os.environ["NSA_CODE"]))
+"""
+
+
+def start_script(
+    new_run: NewRun, folder: Path, *, steps: int, watch: object = None, **environ: str
+) -> SupervisedRun:
+    """Start an attached program of one process that tells its step outside of the run's disk."""
+    script = folder / "script.py"
+    script.write_text(SCRIPT)
+    command = [sys.executable, str(script), str(steps), "0.05", str(folder / "told")]
+    return new_run(
+        "--allow", "any", "--allow-env", "any",  # the program is to feel the failures, too
+        environ={"PYTHONPATH": f"{SHIM}:{ROOT}", **environ}, entry=None, command=command,
+        world_size=1, steps=steps, identity={"world_size": 1}, watch=watch or {},
+    )  # fmt: skip
+
+
+def told(folder: Path) -> int:
+    """Return the step that the program says it has come to."""
+    try:
+        return int((folder / "told").read_text() or 0)
+    except FileNotFoundError:
+        return 0
+
+
+def completes(run: SupervisedRun, steps: int) -> None:
+    """The run ends as it would have: every line there, nobody blamed."""
+    record = run.wait_for_exit()
+    assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER), record.text
+    assert run.halts() == []
+    beats = run.beats(0)
+    assert [beat["seq"] for beat in beats] == list(range(1, len(beats) + 1))
+    assert run.step() == steps
+    assert run.living() == []
+    assert not list(run.path.glob(f"{RESERVE_NAME}*"))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of six megabytes."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", str(folder)],
+        check=False, capture_output=True, text=True,
+    )  # fmt: skip
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Take every byte that is left."""
+    filler = folder / "filler"
+    with filler.open("wb") as stream, pytest.raises(OSError, match="No space left"):
+        os.posix_fallocate(stream.fileno(), 0, 2**30)
+    with filler.open("ab", buffering=0) as stream, contextlib.suppress(OSError):
+        while stream.write(b"\0" * 4096):
+            pass
+    return filler
+
+
+def test_a_full_disk_that_is_emptied_again_costs_nothing(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=150)
+        run.wait_for_step(10)
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 60, "three seconds on a full disk")
+        assert run.keeper is not None
+        assert run.keeper.poll() is None
+        filler.unlink()
+        completes(run, 150)
+
+
+@pytest.mark.long
+def test_a_disk_that_is_full_for_longer_than_a_step_may_take_ends_no_run(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """And nothing of what was watched meanwhile is missing from the record."""
+    limits = {
+        "stall": {"suspect_s": 1, "halt_s": 3, "min_steps": 3, "corroborate_s": 1, "early_s": 4},
+        "alive_lost": {"suspect_s": 1, "halt_s": 2},
+    }
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=1400, watch=limits)
+        run.wait_for_step(10)
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 800, "forty seconds on a full disk")
+        filler.unlink()
+        completes(run, 1400)
+        run.assert_replays()
+
+
+@pytest.mark.parametrize("save", [durable.save_json, durable.create_json, rundir.save_json])
+def test_what_a_full_disk_refuses_leaves_nothing_behind(
+    small_disk: Path, save: Callable[[Path, object], object]
+) -> None:
+    """It is tried again and again: what each try left would take every name of the disk."""
+    path, document = small_disk / "record.json", {"text": "x" * 5000}
+    filler = fill(small_disk)
+    for _ in range(5):
+        with pytest.raises(OSError, match="No space left"):
+            save(path, document)
+    assert list(small_disk.iterdir()) == [filler]
+    filler.unlink()
+    save(path, document)
+    assert list(small_disk.iterdir()) == [path]
+
+
+@pytest.mark.long
+def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=80)
+        run.wait_for_step(10)
+        fill(small_disk)
+        record = run.wait_for_exit()
+        assert told(tmp_path) == 80
+        assert record.code == 0
+        assert run.living() == []
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("code", [0, 7])
+def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
+    tmp_path: Path, small_disk: Path, code: int
+) -> None:
+    """Nobody but its wrapper sees it; it was told as killed, and as the program's own failure."""
+    script, full = tmp_path / "script.py", tmp_path / "full"
+    script.write_text(LEAVING)
+    with starting(small_disk) as new_run:
+        run = new_run(
+            "--allow", "any", entry=str(script), world_size=1, steps=100, train={}, watch={},
+            identity={"world_size": 1}, env={"NSA_FULL": str(full), "NSA_CODE": str(code)},
+            environ={"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+        run.wait_for_step(10)
+        fill(small_disk)
+        full.touch()
+        record = run.wait_for_exit()
+        assert record.ranks["0"].code == code
+        assert (record.reason, record.signal) == (OutcomeCode.DISK_FULL, None), record.text
+        assert run.living() == []
+        assert not list(run.path.glob(f"{RESERVE_NAME}*"))
+
+
+def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> None:
+    with starting(small_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=10_000)
+        run.wait_for_step(10)
+        fill(small_disk)
+        assert run.keeper is not None
+        for _ in range(2):
+            run.keeper.send_signal(signal.SIGINT)
+            time.sleep(0.2)
+        record = run.wait_for_exit()
+        assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
+        assert run.living() == []
+
+
+@pytest.fixture
+def real_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of the kind that goes read-only when its disk fails."""
+    image, folder = tmp_path / "image", tmp_path / "real"
+    folder.mkdir()
+    with image.open("wb") as stream:
+        stream.truncate(32 * 2**20)
+    commands = [["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(folder)]]
+    for command in commands:
+        try:
+            done = subprocess.run(command, check=False, capture_output=True, text=True)
+        except FileNotFoundError:
+            pytest.skip(f"there is no {command[0]} here")
+        if done.returncode != 0:
+            pytest.skip(f"nothing can be mounted here: {done.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.long
+def test_a_disk_that_the_kernel_makes_read_only_ends_no_run(
+    tmp_path: Path, real_disk: Path
+) -> None:
+    """As ext4 does on an error, with every file open: nothing can be written there any more."""
+    with starting(real_disk) as new_run:
+        run = start_script(new_run, tmp_path, steps=150)
+        run.wait_for_step(10)
+        failed = ["mount", "-o", "remount,abort", str(real_disk)]
+        subprocess.run(failed, check=False, capture_output=True)
+        with pytest.raises(OSError, match="Read-only file system"):
+            (run.path / "probe").touch()
+        assert told(tmp_path) < 150
+        wait_until(lambda: told(tmp_path) == 150, "its last step")
+        wait_until(lambda: run.living() == [], "its end")
+        assert run.halts() == []
+
+
+def start_where_scarce(
+    run_dir: Path, order: Order, folder: Path, *, start_s: float
+) -> Popen[bytes]:
+    """Start the keeper of a run on a host that has no process to give while `scarce` is there."""
+    (folder / "scarce").touch()
+    run_dir.mkdir()
+    (run_dir / "order.json").write_text(json.dumps(order.document()))
+    environ = {
+        **os.environ,
+        "GONOGO_TEST_SCARCE": str(folder / "scarce"),
+        "GONOGO_TEST_START_S": str(start_s),
+    }
+    module = "gonogo.supervise.keeper.__main__"
+    command = [sys.executable, "-m", "tests.supervise.scarce_host", module, str(run_dir)]
+    with (run_dir / "keeper.log").open("wb") as log:
+        return Popen([*command, "--allow", "any"], cwd=ROOT, env=environ, stdout=log, stderr=log)
+
+
+def order_of_command(run: str, *command: str) -> Order:
+    """Return an order of one program that says nothing."""
+    return build_test_order(
+        run, entry=None, command=list(command), world_size=1, steps=None,
+        identity={"world_size": 1}, watch={},
+    )  # fmt: skip
+
+
+def test_a_host_that_has_no_process_for_a_moment_begins_the_run_later(tmp_path: Path) -> None:
+    """The keeper ended there, without exit.json, and its reserve was left behind."""
+    run_dir = tmp_path / new_id(Kind.RUN)
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    keeper = start_where_scarce(run_dir, order, tmp_path, start_s=60.0)
+    log = run_dir / "keeper.log"
+    wait_until(lambda: "the program: [Errno 11]" in log.read_text(), "that it cannot start")
+    (tmp_path / "scarce").unlink()
+    assert keeper.wait(timeout=120) == 0, log.read_text()
+    record = load_record(run_dir / "exit.json", ExitRecord)
+    assert record is not None
+    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0)
+    assert (run_dir / "rank0.log").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        pytest.param(None, OutcomeCode.PREFLIGHT_FAILED, id="for longer"),
+        pytest.param(signal.SIGTERM, OutcomeCode.PREEMPTED, id="and is taken away"),
+    ],
+)
+def test_a_host_that_has_no_process_is_not_fit_for_the_run(
+    tmp_path: Path, number: int | None, reason: OutcomeCode
+) -> None:
+    run_dir = tmp_path / new_id(Kind.RUN)
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    keeper = start_where_scarce(run_dir, order, tmp_path, start_s=60.0 if number else 0.5)
+    log = run_dir / "keeper.log"
+    if number is not None:
+        wait_until(lambda: "the program: [Errno 11]" in log.read_text(), "that it cannot start")
+        keeper.send_signal(number)
+    assert keeper.wait(timeout=120) == 0, log.read_text()
+    record = load_record(run_dir / "exit.json", ExitRecord)
+    assert record is not None
+    assert (record.reason, record.ended_by) == (reason, Actor.INFRA)
+    assert not list(run_dir.glob(f"{RESERVE_NAME}*"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "number",
+    [errno.EIO, errno.EDQUOT],
+    ids=lambda number: errno.errorcode[number],
+)
+def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
+    new_run: NewRun, tmp_path: Path, number: int
+) -> None:
+    """Keeper, watcher, wrapper and trainer: every look and every write of theirs."""
+    flag = tmp_path / "failing"
+    sky = {"TEST_FAILING": str(flag), "TEST_BELOW": f"{tmp_path}/run_"}
+    run = start_script(new_run, tmp_path, steps=150, **sky)
+    run.wait_for_step(10)
+    since = told(tmp_path)
+    flag.write_text(str(number))
+    wait_until(lambda: told(tmp_path) >= since + 60, "three seconds of failures")
+    flag.unlink()
+    completes(run, 150)
+    assert run.beats(0)[-1]["write_failures"] > 0
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "order.json",
+        *(pytest.param(name, marks=pytest.mark.long) for name in (".keeper.lock", "exit.json")),
+    ],
+)
+def test_a_disk_that_refuses_the_first_looks_begins_the_run_later(
+    tmp_path: Path, name: str
+) -> None:
+    """The keeper ended there, with a traceback or a bad order, and the run was lost."""
+    run_dir, flag = tmp_path / new_id(Kind.RUN), tmp_path / "failing"
+    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
+    run_dir.mkdir()
+    (run_dir / "order.json").write_text(json.dumps(order.document()))
+    flag.write_text(str(errno.ESTALE))
+    environ = {"PYTHONPATH": f"{SHIM}:{ROOT}", "TEST_FAILING": str(flag)}
+    environ |= {"TEST_BELOW": str(run_dir / name)}
+    run = SupervisedRun(path=run_dir, order=order, environ=environ)
+    run.start("--allow", "any")
+    log = run_dir / "keeper.log"
+    wait_until(lambda: "Stale file handle" in log.read_text(), "that it cannot look")
+    time.sleep(0.3)
+    flag.unlink()
+    record = run.wait_for_exit()
+    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+
+
+def test_the_same_failure_is_said_once_until_it_went_well_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+
+    transient = TransientErrors(logging.getLogger("test"))
+
+    def fail() -> int:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    assert [transient.tried("it", fail, 7) for _ in range(3)] == [7, 7, 7]
+    assert transient.failures == 3
+    assert len(caplog.messages) == 1
+    assert transient.tried("it", lambda: 1, 7) == 1
+    assert transient.tried("it", fail, 7) == 7
+    assert len(caplog.messages) == 3
+    with pytest.raises(ZeroDivisionError):
+        transient.tried("it", lambda: 1 // 0, 7)
+
+
+PRINTING = """
+import sys, time
+for step in range(1, 121):
+    time.sleep(0.1)
+    print("step", step, "loss", 1.0 / step, "." * 600, flush=True)
+    with open(sys.argv[1], "w") as stream:
+        stream.write(str(step))
+"""
+
+
+def start_printing(new_run: NewRun, folder: Path) -> SupervisedRun:
+    """Start a program that knows nothing of gonogo, prints much, and takes twelve seconds."""
+    script = folder / "printing.py"
+    script.write_text(PRINTING)
+    return new_run(
+        "--allow", "any", entry=None, command=[sys.executable, str(script), str(folder / "told")],
+        world_size=1, steps=120, identity={},
+        patterns=[r"step (?P<step>\d+) loss (?P<loss>\S+)"],
+    )  # fmt: skip
+
+
+@pytest.mark.long
+def test_a_program_may_print_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
+    """Its output goes to a log of the run: a print that is refused ends most programs."""
+    with starting(small_disk) as new_run:
+        run = start_printing(new_run, tmp_path)
+        log = run.path / "rank0.log"
+        wait_until(lambda: log.exists() and _room_of(log) > 2**19, "room for the log")
+        filler = fill(small_disk)
+        full_at = told(tmp_path)
+        wait_until(lambda: told(tmp_path) >= full_at + 30, "three seconds on a full disk")
+        filler.unlink()
+        record = run.wait_for_exit()
+        assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+        assert log.read_text().count("\n") == 120
+        assert _room_of(log) < 2**16
+
+
+def _room_of(log: Path) -> int:
+    """Return how many bytes a log takes beyond its end."""
+    found = log.stat()
+    return found.st_blocks * 512 - found.st_size
+
+
+@pytest.mark.long
+def test_a_disk_without_names_has_some_for_every_last_word(
+    tmp_path: Path, small_disk: Path
+) -> None:
+    """A quota of files, or a disk without inodes: stamps took the only name that was held."""
+    with starting(small_disk) as new_run:
+        run = start_printing(new_run, tmp_path)
+        wait_until(lambda: told(tmp_path) >= 10, "ten steps")
+        subprocess.run(("mount", "-o", "remount,nr_inodes=40", str(small_disk)), check=True)
+        for number in range(100):  # a draft of somebody's may be in between
+            with contextlib.suppress(OSError):
+                (small_disk / f"filler{number}").touch()
+            time.sleep(0.01)
+        record = run.wait_for_exit()
+        assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
+        run.assert_replays()
+
+
+def test_the_reserve_is_freed_piece_by_piece(tmp_path: Path) -> None:
+    reserve = Reserve(tmp_path)
+    reserve.hold()
+    reserve.write(lambda: None)
+    assert len(list(tmp_path.iterdir())) == PIECES
+
+    def write(left: int) -> None:
+        if len(list(tmp_path.iterdir())) > left:
+            raise OSError(errno.EDQUOT, "no more files")
+
+    reserve.write(partial(write, 2))
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(OSError, match="no more files"):
+        reserve.write(partial(write, -1))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("node", "tries"), [(0, 1), (1, 4)])
+def test_the_end_of_another_nodes_part_waits_longer_for_its_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, tries: int
+) -> None:
+    """Nobody else reports it; node 0's run is reaped as lost."""
+    monkeypatch.setattr(keeper, "LAST_WORDS_S", 0.0)
+    monkeypatch.setattr(Keeper, "_wait", lambda self, wake: None)
+    order = build_test_order("run_x", nodes=2).document()
+    kept = Keeper(
+        run_dir=tmp_path,
+        order=order,
+        locks={},
+        environ=os.environ,
+        allowed=Allowed(programs=frozenset({"any"})),
+        watcher="watcher",
+        place=Place.of(order, node),
+    )
+    tried: list[int] = []
+
+    def save() -> None:
+        tried.append(1)
+        if len(tried) < 4:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with pytest.raises(OSError, match="Read-only") if node == 0 else contextlib.nullcontext():
+        kept._save(0, save)
+    assert len(tried) == tries

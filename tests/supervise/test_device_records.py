@@ -1,0 +1,62 @@
+"""Is a device kept away for as long as it must, and does its record say the way out?"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gonogo.supervise import device_records as rooms
+from gonogo.supervise.device_records import load_quarantines, quarantine, without_quarantined
+
+DAY = 86_400.0
+
+
+def test_a_device_comes_back_by_itself_or_when_its_file_is_removed(tmp_path: Path) -> None:
+    made = quarantine(tmp_path, "GPU-a", "900 MB are in use", now=1000.0)
+    stored = json.loads((tmp_path / "quarantine" / "GPU-a.json").read_text())
+    assert (stored["reason"], stored["until"]) == ("900 MB are in use", 1600.0)
+    assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1599.0) == ("GPU-b",)
+    assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1600.0) == ("GPU-a", "GPU-b")
+    assert f"rm {made.path}" in made.way_out
+    made.path.unlink()
+    assert load_quarantines(tmp_path, 1001.0) == {}
+
+
+def test_records_that_nobody_can_list_or_read_hold(tmp_path: Path) -> None:
+    (tmp_path / "quarantine").write_text("not a folder")
+    assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1.0) == ()
+    with pytest.raises(OSError, match="Not a directory"):
+        load_quarantines(tmp_path, 1.0)
+
+
+def test_each_time_lasts_longer_up_to_a_day_and_a_good_day_forgets(tmp_path: Path) -> None:
+    now, lasted = 0.0, []
+    for _ in range(10):
+        made = quarantine(tmp_path, "GPU-a", "x", now=now)
+        assert made.until is not None
+        lasted.append(made.until - now)
+        now = made.until + 1
+    assert lasted[:4] == [600, 1200, 2400, 4800]
+    assert lasted[-1] == DAY
+    assert quarantine(tmp_path, "GPU-a", "x", now=now + 2 * DAY).times == 1
+
+
+def test_a_fault_of_the_device_holds_until_the_host_boots(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = quarantine(tmp_path, "GPU-a", "Xid 79", now=0.0, until_reboot=True)
+    assert "reboot" in made.way_out
+    assert list(load_quarantines(tmp_path, 30 * DAY)) == ["GPU-a"]
+    assert quarantine(tmp_path, "GPU-a", "not free", now=1.0).until is None  # no sooner than that
+    monkeypatch.setattr(rooms, "boot_id", lambda: "another")
+    assert load_quarantines(tmp_path, 1.0) == {}
+
+
+@pytest.mark.parametrize("torn", ["", "{", "[]", '{"until": "soon", "reason": "x"}', "{}"])
+def test_a_record_that_cannot_be_read_holds(tmp_path: Path, torn: str) -> None:
+    (tmp_path / "quarantine").mkdir()
+    (tmp_path / "quarantine" / "GPU-a.json").write_text(torn)
+    assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1e12) == ("GPU-b",)
+    assert quarantine(tmp_path, "GPU-a", "x", now=0.0).until is not None
