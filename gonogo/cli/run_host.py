@@ -17,13 +17,14 @@ from gonogo.contract.order import Order
 from gonogo.device_slots import choose_together
 from gonogo.files import is_there
 from gonogo.rundir import RunDir
+from gonogo.supervise.device_records import without_quarantined
 from gonogo.supervise.devices.choice import has_devices, visible_devices
 from gonogo.supervise.devices.query import list_host_devices
 from gonogo.supervise.end_request import reads_no_halt
-from gonogo.supervise.keeper.node_end import report_lost_keeper
 from gonogo.supervise.keeper.kill import end_processes
+from gonogo.supervise.keeper.node_end import report_lost_keeper, save_refusal
 from gonogo.supervise.keeper.node_meeting import find_port
-from gonogo.supervise.keeper.node_end import save_refusal
+from gonogo.supervise.keeper_start import start_draining, start_keeper
 from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.locks import (
     HOST_FOLDER,
@@ -36,8 +37,6 @@ from gonogo.supervise.locks import (
 from gonogo.supervise.lost_run import end_lost
 from gonogo.supervise.preflight.host_checks import check_host
 from gonogo.supervise.processes import NODE_NAME
-from gonogo.supervise.device_records import without_quarantined
-from gonogo.supervise.keeper_start import start_draining, start_keeper
 
 LAUNCH_WAIT_S = 60.0
 _POLL_S = 0.1

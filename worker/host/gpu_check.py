@@ -14,9 +14,9 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.records import CheckOutcome
 from gonogo.device_slots import is_slice
 from gonogo.environment_names import LISTED
+from gonogo.supervise.device_records import load_proof, prove
 from gonogo.supervise.preflight.device_checks import Result
 from gonogo.supervise.preflight.node_load import NodeLoad, judge_node
-from gonogo.supervise.device_records import load_proof, prove
 from worker.host.probe import ProbeStore, read_answer
 
 LIMIT_S = 180.0

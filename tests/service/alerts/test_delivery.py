@@ -16,7 +16,7 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.ids import Kind, new_id
 from service.alerts.delivery import Deliveries
-from service.alerts.outbox import SETTINGS_WEBHOOK, samples_devices, subscribe_settings
+from service.alerts.outbox import SETTINGS_WEBHOOK, is_wanted, subscribe_settings
 from service.context import Context, open_context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.settings import Settings
@@ -197,7 +197,7 @@ def test_a_subscription_may_ask_for_decisions_of_one_verdict(
 ) -> None:
     """Who is to be woken only when it matters was woken by every GO."""
     alert = AlertRow(type="decision.made", data={"decision": {"verdict": verdict}})
-    assert samples_devices(alert, types) is wanted
+    assert is_wanted(alert, types) is wanted
 
 
 @pytest.mark.parametrize(
