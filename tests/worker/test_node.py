@@ -113,7 +113,7 @@ def test_a_leave_request_waits_for_the_disk(
     """The scheduler says once that the job's time is up."""
     order = make_order()
     run_dir = make_run_dir(tmp_path / "runs", order)
-    reserve = run_dir.path / ".reserve"
+    reserve = run_dir.path / ".reserve.0"
     reserve.write_bytes(bytes(9))
     ask, tries = ask_halt, iter(range(3))
 

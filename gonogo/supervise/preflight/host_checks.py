@@ -298,8 +298,9 @@ def load_nvidia_smi() -> bytes | None:
 
 def _is_orphaned(run_dir: Path, environ: bytes) -> bool:
     """Whether a process belongs to a run of this home without a keeper."""
-    folder = b"GONOGO_RUN_DIR=" + os.fsencode(run_dir)
-    ours = run_dir.is_dir() and folder in environ.split(b"\0")
+    folders = [row for row in environ.split(b"\0") if row.startswith(b"GONOGO_RUN_DIR=")]
+    named = b"GONOGO_RUN_DIR=" + os.fsencode(run_dir)
+    ours = run_dir.is_dir() and (named in folders or not folders)
     return ours and not is_kept_here(run_dir) and not is_kept_elsewhere(run_dir)
 
 
