@@ -1,8 +1,8 @@
 """Checks a run's GPUs under load for about ten seconds: `python -m nsa.probe --node`.
 
 Due before the first run after a boot, after a failed run or an Xid on a device, and once a day. A
-result that passed is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.device_records`). NCCL gets the
-settings of the order: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
+result that passed is kept in `GONOGO_HOME/proven/` (`gonogo.supervise.device_records`). NCCL gets
+the settings of the order: a host may reach its own GPUs only with `NCCL_P2P_DISABLE=1`.
 """
 
 import logging
