@@ -71,7 +71,7 @@ TABLE: tuple[Setting, ...] = (
         "names that plans may set here besides the listed ones (docs/how-to/plans.md), or any",
         ("worker",), "list"),
     Setting("GONOGO_WORKER_ON_STOP", "leave",
-        "what a worker told to stop does with its runs: leave | checkpoint", ("worker",)),
+        "what a stopping worker does with its runs: leave | checkpoint", ("worker",)),
     Setting("GONOGO_DEVICES_SCRIPT", None,
         "JSON file of scripted devices, if the plan allows faults (docs/reference/devices.md)",
         ("worker", "supervise"), "path"),

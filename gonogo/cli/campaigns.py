@@ -175,7 +175,7 @@ def cancel(
     reason: Annotated[str, typer.Option("--reason", help="Why; recorded with it.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Stop a campaign and the run of it that goes on."""
+    """Stop a campaign and its active run."""
     with connect() as client:
         found = _load(client, campaign)
         answer = client.post(f"/campaigns/{found.id}/cancel", {"reason": reason})

@@ -567,7 +567,7 @@ def register(app: typer.Typer) -> None:
             "Stop with a checkpoint, asked again at once; then wait for your decision.",
         ),
         ("cancel", "Stop for good, without a verdict; with a checkpoint, asked again at once."),
-        ("resume", "Go on with the undecided phase from its last checkpoint."),
+        ("resume", "Continue the undecided phase from its last checkpoint."),
         ("promote", "Approve what waits for approval, so that the next phase begins."),
         ("takeover", "Declare a silent run dead (you vouch for it) and start its next attempt."),
     ):

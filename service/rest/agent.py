@@ -73,7 +73,7 @@ def post_telemetry(
 def post_state(
     write: Writing, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
 ) -> Accepted:
-    """Report that the run's lifecycle went on; what is past already changes nothing."""
+    """Report a state of the run; one that is past already changes nothing."""
     write(f"run {run}", take_state, run, report, _bearer(caller, report.token, secret))
     return Accepted()
 

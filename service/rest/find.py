@@ -24,9 +24,7 @@ router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
 Text = Annotated[
     str,
-    Query(
-        max_length=200, description="Id, short id (exp_7Q2M9XKD), its beginning, or a name."
-    ),
+    Query(max_length=200, description="Id, short id (exp_7Q2M9XKD), its beginning, or a name."),
 ]
 
 

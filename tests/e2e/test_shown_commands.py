@@ -32,7 +32,7 @@ ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
 
 PROGRAM = """
 import os, sys, time
-steps = sys.argv[2] if "--steps" in sys.argv else os.environ["STEPS"]
+steps = sys.argv[1] if sys.argv[-1].isdigit() else os.environ["STEPS"]
 for step in range(1, int(steps) + 1):
     time.sleep(0.002)
     print(f"iter {step}: loss {5 - step / 9000:.4f}")
