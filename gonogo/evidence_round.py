@@ -47,7 +47,7 @@ _NO_FRAMES = "no stack could be read"
 
 
 def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
-    """Return the paths of a round, the most telling first.
+    """Return the paths of a round, the most relevant first.
 
     Args:
         paths: of files in a round's folder.
@@ -75,7 +75,7 @@ def stack_rank(path: str) -> int | None:
 def where_it_stood(
     findings: Sequence[Finding], rank: int | None, outcome: OutcomeCode | None = None
 ) -> str | None:
-    """Return the most telling file of a hang: the culprit's stack, else the first by relevance.
+    """Return the most relevant file of a hang: the culprit's stack, else the first by relevance.
 
     Args:
         findings: of a run, in their order.

@@ -28,7 +28,7 @@ _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
 _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 TAIL_BYTES = 2**16
-"""Of a log's end, as people read it."""
+"""Bytes of a log's end that people are shown."""
 SHIPPED_NAME = ".shipped"
 """Marks a run that the worker has shipped completely."""
 NO_SERVICE = "no service knows"
@@ -72,7 +72,7 @@ class RunDir:
     findings = _File("findings.jsonl")
     devices = _File("devices.jsonl")
     preflight = _File("preflight/preflight.json")
-    """Of the first node."""
+    """The first node's record."""
     evidence = _File("evidence")
     checkpoints = _File("checkpoints")
     torchrun_log = _File("torchrun.log")

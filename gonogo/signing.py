@@ -58,7 +58,7 @@ def _check_public_half(path: Path, key: SigningKey) -> None:
         shown = load_public_key(path)
     except Rejected as error:
         raise Rejected(
-            f"{error.detail}; remove it: `gonogo serve` writes it anew from {KEY_FILE}"
+            f"{error.detail}; remove it: `gonogo serve` writes it again from {KEY_FILE}"
         ) from error
     if shown != key.public:
         raise Rejected(f"{path} is not the public half of {KEY_FILE}: one of them was changed")

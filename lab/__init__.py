@@ -1,9 +1,9 @@
 """How often would the watch end a healthy run, and how often miss a sick one? Simulated, pure.
 
-`rates` says what is normal, `ranks` writes the lines of a run (`attached` those of a script that
-attached our library), `training` and `scripted` let a run go, `run` makes whole runs (healthy or
-sick), `watcher` looks at them, `tally` counts what was found, and `plan`
-says which runs are simulated. The same seed gives the same result, in however many parts.
+`rates` defines normal noise, and `plan` the runs to simulate. `ranks` writes the lines of a run,
+`attached` those of a script with our library. `training` and `scripted` drive a run, and `run`
+makes whole runs, healthy or sick. `watcher` looks at them, and `tally` counts the findings. The
+same seed gives the same result, in any number of parts.
 """
 
 from lab.faults import FAULTS, Fault

@@ -1,8 +1,8 @@
 """What does a rank write whose script attached our library? The library's own place, its lines.
 
-A step opens where the one before ended, so evaluations and checkpoints fall into it; it opens anew
-after them where nothing of it was computed yet. Which step and section a rank stands in, and which
-lines are due, says the library itself (`gonogo.trainer.position`); the lines here are those of
+A step opens where the step before ended, so evaluations and checkpoints fall into it. Afterwards it
+opens again if nothing of it was computed yet. The library itself (`gonogo.trainer.position`) gives
+the rank's step and section, and the lines that are due. The lines are those of
 `gonogo.trainer.heartbeat_writer`, on simulated time.
 """
 
@@ -88,7 +88,7 @@ class AttachedRank(Rank):
             self._open()
 
     def tell(self, msg: str, **fields: Any) -> None:
-        """Say that an evaluation or a checkpoint is over; outside of it the step opens anew."""
+        """Report that an evaluation or a checkpoint is over; outside of it the step opens again."""
         self.say(msg, **fields)
         place = self.place
         if place.is_open and place.untouched and self.section not in NON_TRAINING_SECTIONS:

@@ -69,7 +69,7 @@ def simulate(
     healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
     pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
     resume: Annotated[
-        Path | None, typer.Option(help="File of the parts that are done: go on with it.")
+        Path | None, typer.Option(help="File of the finished parts, to resume from.")
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -101,8 +101,8 @@ def simulate(
 def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> list[Tally]:
     """Return every part's tally; what `resume` holds is not redone.
 
-    The sick runs go first, which end with their answer, so that what is ended early tells of every
-    detector; then the costly parts, so that no core is left with one of them at the end.
+    The sick runs go first, so a simulation that is ended early has tried every detector. Then the
+    costly parts go, so that no core is left with one of them at the end.
     """
     jobs = jobs or os.cpu_count() or 1
     file = None if resume is None else FinishedParts(resume)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 """Shares of a step's computing."""
 EPOCH_SHARE = 0.3
-"""Of the time between two epochs that a loader may take to start anew: more is starving (D17)."""
+"""Longest restart of a loader, as a share of the time between epochs; more is starving (D17)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def _times(run: "Training") -> list[float]:
 def fetch_s(run: "Training", step_s: float, epoch_s: float) -> float:
     """Return how long a rank waits for its loader in a step of so many seconds.
 
-    A stall is no reason to wait beyond the deadline of data where the loader starts anew as well.
+    Even with a restart of the loader, a stall does not exceed the deadline of data.
     """
     noise, dice = run.noise, run.dice
     share = noise.fetch_share
@@ -100,7 +100,7 @@ def pause(run: "Training", rank: Rank, step_s: float) -> None:
 
 
 def wait_for_disk(run: "Training", rank: Rank, step_s: float, probe: Probe) -> None:
-    """Let a rank sleep uninterruptibly, now and then; its thread goes on speaking."""
+    """Let a rank sleep uninterruptibly, now and then; its thread keeps writing lines."""
     noise, dice = run.noise, run.dice
     if not run.chance(noise.disk_rate, step_s):
         return

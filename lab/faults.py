@@ -47,7 +47,7 @@ class Fault:
     lingers: bool = False
     """Whether `rank` is done and does not exit."""
     tie: bool = False
-    """Whether nothing tells the ranks apart: no rank may be named."""
+    """Whether the ranks cannot be distinguished: no rank may be named."""
     step_x: float = 1.0
     """Factor on every rank's step."""
     own_x: float = 1.0
@@ -66,7 +66,7 @@ class Fault:
     step_s: tuple[float, ...] = (1.0, 2.4, 25.0)
     """Step times at which it is simulated."""
     script: Script | None = None
-    """What a script calls that attached our library; None where our own trainer tells."""
+    """The calls of a script that attached our library; None: our own trainer reports."""
 
     @property
     def slows(self) -> bool:
@@ -109,7 +109,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(name="mute", by=STALLS, rank=1, section="forward", hang=True, silent=True),
     Fault(
         name="mute_together", by=(Name.STALL,), rank=1, section="forward", hang=True, silent=True,
-        together=True, within_s=2400.0,  # a quarter of an hour, anew once if the watcher was away
+        together=True, within_s=2400.0,  # 15 minutes, and again once if the watcher was away
     ),
     Fault(
         name="rounds", by=(Name.SECTION_DEADLINE,), rounds=True, tie=True,
@@ -154,7 +154,7 @@ FAULTS: tuple[Fault, ...] = (
     _script("forward", Name.STALL, replace(_ALONE, names_computing=True)),
     _script("backward", Name.SECTION_DEADLINE, rank=None, tie=True),  # it names no computing
     _script("log", Name.SECTION_DEADLINE, replace(_ALONE, logs_every=1)),
-    _script("eval", Name.SECTION_DEADLINE, rank=0, within_s=4200.0),  # anew, if nobody watched
+    _script("eval", Name.SECTION_DEADLINE, rank=0, within_s=4200.0),  # again, if nobody watched
     _script("checkpoint", Name.SECTION_DEADLINE, rank=0),
     Fault(
         name="first_loss", by=(Name.FIRST_LOSS,), severity=Severity.WARN, numbers="first_loss",
@@ -164,7 +164,7 @@ FAULTS: tuple[Fault, ...] = (
 
 
 ANNOUNCED_S = 1.5
-"""After which a rank has told the section in which it falls silent."""
+"""Seconds after which a rank has reported the section in which it falls silent."""
 
 
 def hang(run: "Training", sick: Fault, probe: Probe) -> None:

@@ -1,7 +1,7 @@
-"""Which parts of a simulation are done already? One JSON line each, in a file to go on with.
+"""The finished parts of a simulation, in a file to resume from.
 
-The first line says by which code: parts that another rule has judged add up to nothing. Each other
-line is a part and its tally; a line that a kill tore in two is simulated again.
+The first line names the code; parts of other code are not used. Each other line is a part and its
+tally. A torn line is simulated again.
 """
 
 import hashlib

@@ -72,7 +72,7 @@ def restarts(dice: random.Random) -> Loss:
 
 
 def untold_restarts(dice: random.Random) -> Loss:
-    """The same from a trainer that tells no learning rate."""
+    """The same from a trainer that reports no learning rate."""
     told = restarts(dice)
     return lambda step: {name: value for name, value in told(step).items() if name != "lr"}
 

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def alone(run: "Training", section: str, seconds: float) -> None:
-    """Rank 0 acts for all; the others wait for it in no section, and go on a little later."""
+    """Rank 0 acts for all; the others wait for it in no section, and continue a little later."""
     for rank in run.ranks:
         if rank.rank == 0:
             rank.enter(section)

@@ -1,7 +1,7 @@
 """Which runs are simulated? Cells of step time and ranks, each with its share of the hours.
 
-A part is one run with a seed of its own, derived from the seed, the cell and the part's number:
-the result is the same in whatever order, and by however many processes, parts are simulated.
+A part is one run with its own seed, derived from the seed, the cell and the part's number. So the
+result depends neither on the order of the parts nor on the number of processes.
 """
 
 from collections.abc import Sequence
@@ -65,8 +65,8 @@ MANY_STEPS = 1_000_000
 def pool_cells() -> list[Cell]:
     """Return the cells that a release is judged by: 20 000 hours, and two cells of many steps.
 
-    At 0.05 s a million steps of one rank; at 64 ranks a million steps of a rank (15 625 of the
-    run), for each costs as much as a step of a run with one rank.
+    The first of the two has a million steps of 0.05 s on one rank. The second has 64 ranks with a
+    million steps in all (15 625 of the run), because a step costs as much for each rank.
     """
     many = [
         Cell(step_s=0.05, ranks=1, hours=MANY_STEPS * 0.05 / 3600.0),

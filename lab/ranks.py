@@ -17,7 +17,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from lab.variations import WHOLE, Reporting
 
 Probe = Callable[..., None]
-"""Tells the watcher how a rank's process is found: when, which rank, its state."""
+"""Reports to the watcher the state of a rank's process: time, rank, state."""
 
 M = TypeVar("M", bound=BaseModel)
 EPOCH = 1_760_000_000.0
@@ -102,13 +102,13 @@ class Rank:
         self.rss_mb = 2000.0
         self.mute = False
         self.counts = True
-        """Whether it tells its collectives."""
+        """Whether it reports its collectives."""
         self.stood: Stand | None = None
         self.lines: list[tuple[float, Heartbeat]] = []
         self.begin("boot", first_seq=1)
 
     def begin(self, boot: str, *, first_seq: int, step: int = 0) -> None:
-        """Start a process of this rank after `step`: nothing it had counted goes on."""
+        """Start a process of this rank after `step`, with all its counters at zero."""
         self._proto = Heartbeat(
             ts=0.0, mono=0.0, pid=1000 + self.rank, rank=self.rank, boot=boot, seq=0, step=0, msg=""
         )

@@ -13,11 +13,11 @@ class Noise:
     """One strength of noise. Times are seconds, rates are per hour."""
 
     sigma: float = 0.15
-    """Of the logarithm of a step's time, common to all ranks."""
+    """Standard deviation of the log of a step's time, common to all ranks."""
     own_sigma: float = 0.06
     """The same, of each rank alone."""
     drift_sigma: float = 0.04
-    """Of the logarithm of the drift, over times much longer than `drift_steps`."""
+    """Standard deviation of the log of the drift, over times much longer than `drift_steps`."""
     drift_steps: float = 2000.0
     pause_rate: float = 12.0
     """Pauses of one rank: the interpreter stands, no line is written."""
@@ -48,9 +48,9 @@ class Noise:
     gone_s: tuple[float, float] = (2.0, 60.0)
     """How long no process is there then."""
     terse_share: float = 0.3
-    """Runs whose trainer tells less than ours: see `reporting`."""
+    """Share of runs whose trainer reports less than ours: see `reporting`."""
     attached_share: float = 0.4
-    """Runs that are told as a script tells them which attached our library: see `scripts`."""
+    """Share of runs reported by a script that attached our library: see `scripts`."""
     habit_share: float = 0.1
     """Runs that have each of the habits of `habits`."""
     lag_s: tuple[float, float] = (2.0, 20.0)
@@ -68,7 +68,7 @@ class Noise:
     alone_share: float = 0.3
     """Evaluations and checkpoints of rank 0 alone, for which the others wait in no section."""
     wake_s: tuple[float, float] = (0.0, 4.0)
-    """How much later than rank 0 the others go on then."""
+    """How much later than rank 0 the others continue then."""
     uncounted_share: float = 0.3
     """Runs whose trainer counts no collectives."""
     log_alone_share: float = 0.3
@@ -90,8 +90,7 @@ class Noise:
     nodes_share: float = 0.3
     """Runs of an even number of ranks that are on two nodes."""
     cut_rate: float = 0.05
-    """Times that the lines of a node, or of all ranks at once, come no more for a while, though
-    the ranks go on."""
+    """Times that no lines of a node, or of all nodes, arrive for a while; the ranks continue."""
     cut_s: tuple[float, float] = (3.0, 120.0)
     long_cut_share: float = 0.1
     long_cut_s: float = 600.0

@@ -131,10 +131,7 @@ def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:
 
 
 def _loss(noise: Noise, dice: random.Random) -> tuple[int | None, Loss | None]:
-    """Return the vocabulary of a run, and its loss where that is of another kind.
-
-    Who plays has none; who swings has that of its first loss.
-    """
+    """Return the vocabulary of a run, and its loss if the loss is of another kind."""
     if dice.random() >= noise.other_loss_share:
         return VOCAB, None
     name = dice.choice(sorted(LOSSES))

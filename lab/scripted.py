@@ -40,7 +40,7 @@ class Scripted(Training):
         """Whether the fault is due in this step."""
 
     def reporting(self) -> Reporting:
-        """Return what the library tells: all, but for what only the script knows."""
+        """Return what the library reports: all but what only the script knows."""
         return WHOLE if self.script.tells_tokens else UNCOUNTED
 
     def open_data(self, load_s: float) -> None:
@@ -156,7 +156,7 @@ class Scripted(Training):
         return "data" if self.step < self.order.last_step else "checkpoint"
 
     def _breaks(self, probe: Probe) -> bool:
-        """Log, evaluate and save, where it is time; returns whether all ranks were started anew."""
+        """Log, evaluate and save when due; return whether all ranks were restarted."""
         if not self.script.flows:
             self._log(probe)
         for section, pause in (("eval", self.script.evaluates), ("checkpoint", self.script.saves)):
@@ -175,7 +175,7 @@ class Scripted(Training):
             rank.enter(self._outside_of_all)
 
     def _pause(self, section: str, pause: Pause, probe: Probe) -> bool:
-        """Let those evaluate or save who do; returns whether all ranks were started anew in it."""
+        """Evaluate or save on the acting ranks; return whether all ranks were restarted."""
         alone = {Who.FIRST: 0, Who.FIRST_AWAITED: 0, Who.LAST_AWAITED: len(self.ranks) - 1}
         acting = [rank for rank in self.ranks if rank.rank == alone.get(pause.who, rank.rank)]
         seconds = pause.seconds * self.dice.uniform(0.7, 1.0)

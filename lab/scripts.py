@@ -1,7 +1,7 @@
 """What does a script call of our library, and when? Drawn once a run; times are seconds.
 
-People name what they care about, a loader or a whole step or nothing; they save and evaluate on
-one rank or on all, within a step, after it, or after they have asked whether to halt.
+Scripts name a loader, a whole step or nothing. They save and evaluate on one rank or on all: within
+a step, after it, or after they have asked whether to halt.
 """
 
 import random
@@ -16,7 +16,7 @@ class Who(StrEnum):
     UNEVEN = "uneven"
     """All, of shares of other sizes: who is done waits for the others, and names nothing."""
     FIRST = "first"
-    """Rank 0 alone: the others go on, until they need it."""
+    """Rank 0 alone: the others continue until they need it."""
     FIRST_AWAITED = "first_awaited"
     """Rank 0 alone: the others wait for it in a barrier that nobody names."""
     LAST_AWAITED = "last_awaited"
@@ -62,7 +62,7 @@ class Script:
 
 
 UNNAMED_STALL_S = 20.0
-"""The longest that a loader stalls of which nothing tells: to D4 it computes."""
+"""Longest stall of a loader that no section names: D4 takes it for computing."""
 
 
 PAUSED_SHARE = 0.5

@@ -1,4 +1,4 @@
-"""What numbers does a run tell? Loss, gradient norm, gates and memory, healthy or sick.
+"""The numbers that a run reports: loss, gradient norm, gates and memory, healthy or sick.
 
 A healthy loss falls by a power law, with noise of its batch and spikes that it recovers from.
 """
@@ -38,7 +38,7 @@ class Series:
         self._skip = False
         self._scale, self._applied = 65536.0, 0
         self._other = other
-        """Tells the loss where that does not only fall."""
+        """Gives the loss of a run whose loss does not only fall."""
 
     def of_step(self, step: int) -> dict[str, Any]:
         """Return the numbers of one step's `progress` lines."""
@@ -65,7 +65,7 @@ class Series:
         return numbers
 
     def _scaled(self) -> dict[str, Any]:
-        """Return what fp16's loss scaling tells: an overflow halves the scale, time doubles it."""
+        """Return fp16's loss scaling: an overflow halves the scale, time doubles it."""
         self._skip = self._dice.random() < (0.2 if self._skip else 1 / 1000)
         self._applied = 0 if self._skip else self._applied + 1
         told = {"skipped": self._skip, "loss_scale": self._scale}
@@ -94,7 +94,7 @@ class Series:
             numbers["loss"] = 9.0
 
     def rss_mb(self, before: float, step: int) -> float:
-        """Return a rank's memory after a step: caches that fill, or a leak that goes on."""
+        """Return a rank's memory after a step: caches that fill, or a continuing leak."""
         if self._sick == "leak" and step >= self._onset:
             return before + LEAK_MB * self._dice.random()
         level = 2400.0 + 200.0 * (1.0 - math.exp(-step / 500.0))

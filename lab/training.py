@@ -30,7 +30,7 @@ OTHER_HOST_SHARE = 0.2
 
 
 class Training:
-    """The ranks of one run; `probe` tells the watcher how a process is found."""
+    """The ranks of one run; `probe` reports a process's state to the watcher."""
 
     rank_type: type[Rank] = Rank
 
@@ -87,7 +87,7 @@ class Training:
         """When the fault began."""
 
     def reporting(self) -> Reporting:
-        """Return what a healthy run tells."""
+        """Return what a healthy run reports."""
         return draw_reporting(self.noise, self.dice)
 
     @property
@@ -102,7 +102,7 @@ class Training:
     # Starting.
 
     def boot(self, probe: Probe) -> None:
-        """Every rank starts, tells what it is, waits for leave and opens its data."""
+        """Every rank starts, reports its identity, waits for .GO and opens its data."""
         dice, order = self.dice, self.order
         fault = self.sick.boot if self.sick else None
         self._boots += 1
@@ -140,7 +140,7 @@ class Training:
         self.meet()
 
     def restart(self, probe: Probe) -> None:
-        """All processes are replaced, and go on after the last checkpoint; seq begins at 0."""
+        """All processes are replaced, and resume after the last checkpoint; seq begins at 0."""
         gone_s = self.dice.uniform(*self.noise.gone_s)
         self.meet()  # who is ahead waits for the last one, and speaks until then
         for rank in self.ranks:

@@ -15,7 +15,7 @@ class Habits:
     """What one run does that another does not."""
 
     epoch_steps: int = 0
-    """After so many steps a step waits for a loader that starts anew (0: never)."""
+    """After so many steps a step waits for a restarting loader (0: never)."""
     epoch_s: tuple[float, float] = (2.0, 60.0)
     grows_at: tuple[int, ...] = ()
     """Steps from which on each carries more: a batch ramp, longer sequences."""
@@ -91,10 +91,10 @@ class Reporting:
     every_steps: int = 1
     """Lines of steps come at each so many of them."""
     rank_0_logs: bool = False
-    """Whether `progress` is rank 0's alone, where the others tell the ends of their steps."""
+    """Whether only rank 0 writes `progress`; the others write the ends of their steps."""
     alive_every_s: float = 5.0
     boots_at_zero: bool = False
-    """Whether a boot line says step 0 whatever the process goes on from."""
+    """Whether a boot line has step 0 even in a resumed process."""
     own_clock: bool = False
     """Whether the monotonic clock counts from the start of the process."""
 
@@ -118,7 +118,7 @@ WHOLE = Reporting()
 
 
 def draw_reporting(noise: Noise, dice: random.Random) -> Reporting:
-    """Return what a healthy run tells: all, or less by one choice of each kind."""
+    """Return what a healthy run reports: all, or less by one choice of each kind."""
     if dice.random() >= noise.terse_share:
         return WHOLE
     sections = dice.random() < 0.7

@@ -27,14 +27,14 @@ ROUNDING_S = 1e-6
 """Beyond what a sum of times is rounded by."""
 SECOND_ROUND_S = 6.0
 UNHEARD_ROUNDS_S = 20.0
-"""Where nobody is heard stacks are read anew so often: live, when a halt is near."""
+"""Pause between two readings of stacks when no rank is heard."""
 BLOCKS_APART = 0.37
 """Shares of a block by which one rank's begin after those of the rank before."""
 HISTORY = 16
 
 
 class Writer(Protocol):
-    """Whose lines a watcher reads."""
+    """A rank whose lines the watcher reads."""
 
     @property
     def rank(self) -> int:
@@ -250,9 +250,9 @@ class Watcher:
         return fields
 
     def _stacks(self, now: float) -> list[StackProbe]:
-        """Return where every rank stands: where one stands still, its peers wait for it.
+        """Return where every rank stands: if one hangs, its peers wait for it.
 
-        Who goes on is found in the same line each time, busy, as most of a step may be one call.
+        A working rank is busy, and always in the same line: most of a step may be one call.
         """
         known = [rank for rank in self._ranks if not self._cut.unknown(rank.rank, now)]
         standing = {rank.rank: rank.stands(now) for rank in known}
@@ -272,7 +272,7 @@ class Watcher:
 def _read_at(cut: Cut, at: float, row: RankProbe) -> float:
     """Return when it is read what was so at `at`.
 
-    How a process ended is told by a record beside its lines: it comes no sooner than they do.
+    A record beside the lines reports how a process ended; it comes no sooner than they do.
     """
     late = cut.unknown(row.rank, at) or (row.code is not None and cut.off(row.rank, at))
     return cut.until if late else at

@@ -1,4 +1,4 @@
-"""`python -m worker`: the worker of this host, until it is told to stop.
+"""`python -m worker`: the worker of this host, until it is asked to stop.
 
 The main thread makes rounds (worker.claims.loop). The wake listener (RQ) and the exporter have
 threads of their own. SIGTERM or SIGINT stops it. Its runs are left alone, or end with a checkpoint
@@ -74,8 +74,8 @@ def work(
     name: str,
     stopping: StopSignal,
 ) -> None:
-    """Make rounds until told to stop, then leave or end the runs."""
-    parent = os.getppid()  # if it dies, runs go on
+    """Make rounds until asked to stop, then leave or end the runs."""
+    parent = os.getppid()  # if it dies, the runs continue
     claimer = Claimer(
         engine_runs=engine_runs,
         settings=settings,

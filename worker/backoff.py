@@ -10,7 +10,7 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """The pauses of one thing that may fail; a success begins anew with the first value."""
+    """The growing pauses between tries of one thing that may fail; a success resets them."""
 
     first_s: float
     """The first pause, at most."""

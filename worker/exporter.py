@@ -31,7 +31,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _GAUGES = {
     "gonogo_rank_step": ("Step that the rank is in.", "rank"),
     "gonogo_rank_last_heartbeat_timestamp_seconds": ("Last line of the rank.", "rank"),
-    "gonogo_rank_loss": ("Last loss that the rank said.", "rank"),
+    "gonogo_rank_loss": ("Last loss that the rank reported.", "rank"),
     "gonogo_detector_armed": ("Whether the detector could fire.", "detector"),
     "gonogo_detector_value": ("What the detector measures.", "detector"),
     "gonogo_detector_limit": ("Where the detector acts.", "detector"),

@@ -1,11 +1,9 @@
 """`python -m worker.node RUN [--token T] [--look | --leave]`: check this host and keep its part.
 
-An engine starts this on every node of an attempt. The order lies in `GONOGO_HOME/runs/RUN`, on a
-file system that all nodes share. Devices are chosen, the host is checked, and then this process
-*becomes* the keeper, so that the engine's signals reach it: TERM ends the run with a checkpoint
-(`preempted`). `--leave` only asks for that, for engines whose signal before a time limit reaches
-the job's script alone. `--look` only says that this node sees the order. A host that is not fit
-says so in `exit_node{K}.json`, and no node begins.
+An engine starts this on every node. The order lies in `GONOGO_HOME/runs/RUN`, which all nodes
+share. This process chooses devices, checks the host and *becomes* the keeper, so the engine's TERM
+ends the run with a checkpoint. `--leave` only asks for that; `--look` only reports that this node
+sees the order. An unfit host writes `exit_node{K}.json`, and no node begins.
 
 Exit codes: those of the keeper · 2 bad settings, no such order, or a disk that takes no request ·
 75 this attempt is another's, or has begun before.
@@ -59,7 +57,7 @@ LEAVE_S = 90.0
 ASK_S = 30.0
 """How long a disk that takes no request is tried."""
 JOB = "SLURM_JOB_ID"
-"""Where it is set, a scheduler's TERM reaches every process of the job."""
+"""Set inside a Slurm job, where TERM reaches every process of the job."""
 _SCHEDULERS = re.compile(r"SLURM_(?!CONF$)|SLURMD_|SRUN_")
 """Slurm's variables, which no rank may see: a trainer would set itself up by them again."""
 _BAD = 2
@@ -115,7 +113,7 @@ def ask_to_leave(run_dir: RunDir, order: Order, place: Place) -> bool:
         reason=OutcomeCode.PREEMPTED.value,
         ended_by=Actor.INFRA.value,
         at=time.time(),
-        text="the scheduler told the job to end: its time limit, or a preemption",
+        text="the scheduler asked the job to end: its time limit, or a preemption",
         until_mono=until_after(LEAVE_S),
         leave_s=LEAVE_S,
         grace_s=order.halt.grace_s,

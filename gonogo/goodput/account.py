@@ -33,7 +33,7 @@ class RunTimes:
     unseen_end: bool = False
     """Whether nobody saw its end: it may have trained on after its last line."""
     resumed_steps: tuple[int, ...] = ()
-    """Of each later attempt of its phase: the step after which it resumed; 0: from the start."""
+    """The step after which each later attempt of its phase resumed; 0: from the start."""
 
 
 def account_run(times: RunTimes, account: RankAccount | None, now: float) -> Seconds:

@@ -1,12 +1,8 @@
 """Write the lines of an observed rank in batches: a step of a millisecond must not pay for them.
 
-A step is noted in memory. The thread of the writer writes what was noted twice a second, and every
-other line is preceded by it, so the lines of a rank stand in order.
-
-One short step in 2, 4, 8, … is noted, about every `_NOTE_EVERY_S`, and the others are counted. Its
-lines report how many steps they end, and the loss of the last one; a loss that is not finite counts
-for all of them. All ranks note multiples of a power of two. A counted step that none follows for a
-second is noted.
+A thread writes the noted steps twice a second, and before every other line. One short step in
+2, 4, 8, … is noted, about every `_NOTE_EVERY_S`. Its lines report how many steps they end, and the
+loss of the last one; a loss that is not finite counts for all of them.
 """
 
 import math

@@ -1,16 +1,9 @@
 """Turn what torch is asked to do into steps: one step of the primary optimizer is a step.
 
-The primary optimizer is the one with most parameters. A step is counted when it has stepped and a
-backward pass has run since its last step. So a subclass that calls `super().step()` counts once. So
-does a closure, and an optimizer that is called once for each parameter group. An update that a
-gradient scaler skips is a step with `skipped`. If the primary optimizer stops and another one steps
-(folds, stages), the other one follows it, and its steps so far are counted then. The loss is the
-sum of the roots of the backward passes of the step: with gradient accumulation, each root is a part
-of the mean.
-
-Most steps that take a few milliseconds are only counted (`batched_writer`), and their losses read.
-
-Every call from torch is guarded: the first error ends the observation, and not the program.
+The primary optimizer has the most parameters. A step counts if a backward pass has run since the
+last one, so closures and calls of `super().step()` count once. If another optimizer takes over
+(folds, stages), it becomes the primary one. The loss is the sum of the roots of the step's backward
+passes. The first error of a hook ends the observation, not the program.
 """
 
 import functools

@@ -200,7 +200,7 @@ def _held_by_course(row: RunFacts, course: Course) -> str:
     if not finished:
         return "its experiment is not over"
     if row.experiment in course.begun_from:
-        return "an experiment that is not over goes on from its experiment"
+        return "an unfinished experiment resumes from its experiment"
     return ""
 
 

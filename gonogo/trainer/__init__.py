@@ -10,13 +10,9 @@
                 save(model)
                 break
 
-Under gonogo (`GONOGO_RUN_DIR` names a run directory) the lines of docs/reference/heartbeats.md are
-written there; anywhere else the same calls do nothing and cost nothing. Needs the standard library
-alone: of torch it uses what the script has imported itself. The adapters `gonogo.trainer.hf`,
-`gonogo.trainer.lightning` and `gonogo.trainer.accelerate` import the library that they are for.
-
-A file system that refuses a line ends nothing. A forked child never writes. What a script does not
-report is not observed.
+If `GONOGO_RUN_DIR` names a run directory, the calls write the lines of
+docs/reference/heartbeats.md there; otherwise they do nothing. The library needs only the standard
+library. The adapters `hf`, `lightning` and `accelerate` import the library that they are for.
 """
 
 from gonogo.trainer.attach import attach

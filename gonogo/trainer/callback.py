@@ -78,8 +78,8 @@ class CallbackBeat(Ordered):
     ) -> None:
         """Report what runs and wait until it may begin; only for a process's first training.
 
-        A training that begins again before its end (after an exception that was caught) counts its
-        steps anew.
+        A training that begins again before its end (after a caught exception) starts counting its
+        steps again.
 
         Args:
             model: torch module.
@@ -180,10 +180,10 @@ def _elsewhere(beat: Beat, step: int) -> str:
     """Return the error of a loop that does not begin at the ordered checkpoint."""
     if beat.resume_step == 0:
         return (
-            f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop goes"
-            f" on after step {step}: load the weights into the model, and start it afresh"
+            f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop"
+            f" resumes after step {step}: load the weights into the model, and start it afresh"
         )
     return (
-        f"this run goes on after step {beat.resume_step} with {beat.resume_from}, and the loop"
+        f"this run resumes after step {beat.resume_step} with {beat.resume_from}, and the loop"
         f" begins after step {step}: hand it callback.resume_from (docs/how-to/attach.md)"
     )

@@ -1,12 +1,9 @@
 """Answer requests for evidence while the script hangs: stacks, and entered collectives.
 
-SIGUSR1 writes the stacks of all threads into a hidden file that is open from the start. C code
-writes it, so it works while Python is stuck. `StackDumps.look` later names it
-`stackdump_rank{N}_{ms}.txt`.
-
-A word in `evidence/.dump_collectives` makes `Collectives.look` write the newest collectives of each
-group, from torch's flight recorder, into `evidence/collectives_rank{N}.json`. Errors are written
-there, too; they end nothing.
+SIGUSR1 writes the stacks of all threads into a hidden open file, in C, so a stuck Python does not
+matter. `StackDumps.look` names the file `stackdump_rank{N}_{ms}.txt`. The file
+`evidence/.dump_collectives` asks `Collectives.look` for `evidence/collectives_rank{N}.json`: the
+newest collectives of each group, from torch's flight recorder.
 """
 
 import faulthandler

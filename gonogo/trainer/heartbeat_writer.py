@@ -121,7 +121,7 @@ class HeartbeatWriter:
             self.position.ended, self.position.is_open = step, False
 
     def reopen_step(self) -> None:
-        """Begin the open step anew, if nothing of it was computed yet."""
+        """Begin the open step again, if nothing of it was computed yet."""
         with self._lock:
             place = self.position
             if place.is_open and place.untouched and place.section not in PAUSES:

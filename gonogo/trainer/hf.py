@@ -2,13 +2,9 @@
 
     trainer = Trainer(model=model, args=args, train_dataset=data, callbacks=[GonogoCallback()])
 
-It saves when the order wants it and stops at the ordered number of steps. On a halt it saves and
-exits with code 3. Outside gonogo it does nothing.
-
-Reported are the loss that the model returns in every step, the gradient norm if the Trainer logs
-it, tokens if the batch has `input_ids`, and all sections. A Trainer with another loss than its
-model's (`label_smoothing_factor`) reports what it logs. The watcher verifies checkpoints if
-`output_dir` is the run directory's `checkpoints`.
+It saves when the order requires it and stops at the ordered number of steps. On a halt it saves and
+exits with code 3. Outside gonogo it does nothing. The watcher verifies checkpoints if `output_dir`
+is the run directory's `checkpoints`.
 """
 
 import sys
@@ -29,8 +25,8 @@ _OF_SPEED = frozenset(
 """Results of an evaluation that do not measure the model."""
 _LOSS_UNKNOWN = (
     "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
-    " compute_loss_func, a compute_loss of its own), which is known where it is logged alone: with"
-    " logging_steps=1 every step tells it, else the verdict is INCONCLUSIVE"
+    " compute_loss_func, its own compute_loss). gonogo reads that loss from the log only: set"
+    " logging_steps=1 to log every step, else the verdict is INCONCLUSIVE"
 )
 
 
@@ -127,7 +123,7 @@ class GonogoCallback(Ordered, TrainerCallback):
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """An evaluation goes on."""
+        """An evaluation runs."""
         self._beat.beat.enter("eval")
 
     def on_evaluate(

@@ -2,12 +2,9 @@
 
     trainer = Trainer(max_steps=1000, callbacks=[GonogoCallback()])
 
-It saves into the run directory when the order wants it and stops at the ordered number of steps. On
-a halt it saves and exits with code 3. Outside gonogo it does nothing.
-
-A step is a batch after which an optimizer has stepped. Lightning counts each optimizer, so its
-`max_steps` is raised by the difference. Reported are the loss of `training_step` (or the sum of
-`manual_backward`), the loss scale, `val_loss` if it is logged, tokens, and all sections but log.
+It saves into the run directory when the order requires it and stops at the ordered number of steps.
+On a halt it saves and exits with code 3. Outside gonogo it does nothing. A step is a batch after
+which an optimizer has stepped; `max_steps` is raised, because Lightning counts each optimizer.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,12 +1,8 @@
 """The heartbeat file of one rank: one process appends lines to it.
 
-`append`, `show` and `close` never raise, and lines are whole and in order. Lines that a full disk
-refuses are kept, up to KEPT_BYTES, and written before the next one; a program that leaves waits
-LAST_S for that. Older ones are lost, which shows as a gap in `seq`. There is no fsync before
-`show`.
-
-A script may close every descriptor, and reuse the number for a file of its own. So each write first
-checks that the number still stands for our file.
+`append`, `show` and `close` never raise; lines are whole and in order. Lines that a full disk
+refuses are kept, up to KEPT_BYTES, and written later. Lost lines show as a gap in `seq`. Each write
+first checks that the descriptor is still our file, because a script may have closed it.
 """
 
 import errno

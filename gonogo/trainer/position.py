@@ -1,7 +1,7 @@
 """The position of a rank: its step, its section, and since when. Pure; the clock is an argument.
 
-A step opens as soon as the one before it has ended. An evaluation or a checkpoint between two steps
-falls into the open step; after it the step opens anew, so that its time belongs to no step.
+A step opens as soon as the step before it has ended. An evaluation or a checkpoint between two
+steps falls into the open step. Afterwards the step opens again, so the pause belongs to no step.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +48,7 @@ class Position:
         return self.spent_s.get("data")
 
     def open_step(self, now: float) -> None:
-        """Begin the next step, or begin it anew."""
+        """Begin the next step, or restart the open one."""
         self.is_open = self.untouched = True
         self.began = self.since = now
         self.spent_s, self.waited_s = {}, 0.0

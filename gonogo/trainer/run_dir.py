@@ -24,7 +24,7 @@ GO_LIMIT_S = 120.0
 RANKS_LIMIT_S = 2400.0
 """How long the other ranks are waited for; the watcher has a shorter limit."""
 NOT_LET_BEGIN = "no .GO within"
-UNTOLD = "which this script does not tell"
+UNTOLD = "which this script does not report"
 """Texts by which the supervisor knows why a rank ended before its first step."""
 _GO_POLL_S = 0.05
 _MOST_S = 1.0
@@ -98,7 +98,7 @@ class RunDir:
         return self.path / f"heartbeat_rank{rank}.jsonl"
 
     def checkpoint(self, step: int) -> Path:
-        """Where a checkpoint of a step belongs, so that the watcher verifies it."""
+        """Folder for the checkpoint of a step; the watcher verifies checkpoints there."""
         return self.path / "checkpoints" / f"step_{step:06d}"
 
     def shown(self, path: Path) -> str:

@@ -153,7 +153,7 @@ class SupervisedBeat(Beat):
         return not checked <= {name for name, told in self._identity.items() if told is not None}
 
     def resumed(self, step: SupportsInt) -> None:
-        """Number the steps from here on; the open step begins anew."""
+        """Count the steps from here; the open step begins again."""
         step = int(step)
         if not self._writer.is_ours or step == self.ended or self.ended != self._began_after:
             return

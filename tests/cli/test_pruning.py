@@ -113,7 +113,7 @@ def test_what_stands_behind_an_experiment_that_an_open_one_goes_on_from_stays(
     told = gonogo("prune", "--json").json()
     assert told["pruned"] == []
     (kept,) = told["kept"]
-    assert kept["why"] == "an experiment that is not over goes on from its experiment"
+    assert kept["why"] == "an unfinished experiment resumes from its experiment"
     assert gonogo("cancel", taken[-1]).code == 0
     plane.wait_state(taken[-1], "finished")
     assert [row["run"] for row in gonogo("prune", "--json").json()["pruned"]] == [order.run]

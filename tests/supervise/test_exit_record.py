@@ -441,7 +441,7 @@ def test_what_a_full_disk_kept_from_showing_its_last_steps_did_not_end_early(
     [
         ("gonogo: no .GO within 120 s\n", False, Actor.INFRA),
         ("gonogo: no .GO within 120 s\n", True, Actor.TRAINER),
-        ("the order checks dim, which this script does not tell\nno .GO within 1 s\n", False,
+        ("the order checks dim, which this script does not report\nno .GO within 1 s\n", False,
          Actor.TRAINER),
         ("gonogo: this order asks for 3 heads\n", False, Actor.TRAINER),
     ],

@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_trained_by_is_not_told(every: int, tmp_path: Path) -
     write_order(tmp_path, steps=6)
     done = run_loop("hf", tmp_path, json.dumps({"own": True, "args": args}))
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("with logging_steps=1 every step tells it") == (0 if every == 1 else 1)
+    assert done.stderr.count("logging_steps=1 to log every step") == (0 if every == 1 else 1)
     told = [line.loss for line in said(lines_of(tmp_path), "progress")]
     log = [row["loss"] for row in json.loads((tmp_path / "log.json").read_text()) if "loss" in row]
     assert told == (pytest.approx(log, rel=1e-5) if every == 1 else [None] * 6)

@@ -1,8 +1,8 @@
 """One round of the worker: end what is lost, claim over HTTP, launch.
 
 A round may be made at any moment, any number of times, by any number of workers of a home; one at a
-time holds the launch lock. A run whose directory cannot be read holds no other run back. Where the
-disk is full, no run is claimed.
+time holds the launch lock. A run whose directory cannot be read holds no other run back. A worker
+with a full disk claims no run.
 """
 
 import logging
@@ -198,7 +198,7 @@ class Claimer:
             return False
 
     def _settle(self, run: OpenRun) -> bool | None:
-        """Settle a run without a keeper; True when nothing is left to do, None: it goes on."""
+        """Settle a run without a keeper; True when nothing is left to do, None: it continues."""
         if load_submission(run.path) is None:
             return self._end(run)
         settled = self.engine_runs is not None and self.engine_runs.settle(run, self._shipper)

@@ -47,7 +47,7 @@ def wake(*_: object, **__: object) -> list[str]:
 
 @dataclass(slots=True)
 class StopSignal:
-    """How often the worker was told to stop, and by whom first."""
+    """How often the worker was asked to stop, and whether a person asked first."""
 
     requests: Requests
     times: int = 0
@@ -64,7 +64,7 @@ class StopSignal:
 
 
 def make_rounds(claimer: Claimer, requests: Requests, stopping: StopSignal) -> None:
-    """Make rounds until the worker is told to stop."""
+    """Make rounds until the worker is asked to stop."""
     next_at = time.monotonic()
     while stopping.times == 0:
         claimer.settings.notifier.live(time.monotonic())
@@ -85,7 +85,7 @@ def make_rounds(claimer: Claimer, requests: Requests, stopping: StopSignal) -> N
 def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
     """Ask every living run to end with a checkpoint, and wait until all have ended.
 
-    A second signal ends the waiting; the runs end all the same. Runs of an engine go on.
+    A second signal ends the waiting; the runs end all the same. Runs of an engine continue.
 
     Args:
         claimer: the worker's.
@@ -136,7 +136,7 @@ def build_stop(now: float, *, by_person: bool) -> EndRequest:
         reason=OutcomeCode.HALTED if by_person else OutcomeCode.PREEMPTED,
         ended_by=Actor.OPERATOR if by_person else Actor.INFRA,
         at=now,
-        text="the worker was told to stop",
+        text="the worker was asked to stop",
         until_mono=until_after(HALT_LIMIT_S),
     )
 

@@ -1,8 +1,8 @@
 """Listens for wake messages (RQ) in a thread, whatever happens to Redis.
 
-There is one queue and one allowed function. Of everything else that a job may name (callbacks,
-webhooks, retries, commands) nothing is called or imported. A Redis outage of any length ends
-nothing. Messages may get lost: the main loop asks the control plane by itself every few seconds.
+There is one queue and one allowed function. Nothing else that a job may name (callbacks, webhooks,
+retries, commands) is called or imported. A Redis outage of any length ends nothing. Messages may
+get lost: the main loop asks the control plane by itself every few seconds.
 """
 
 import logging

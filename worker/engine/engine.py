@@ -1,14 +1,10 @@
 """What every engine does: start an attempt, report what became of it, stop it.
 
-An engine schedules and never judges. It starts `python -m worker.node RUN` on every node of an
-order, which becomes the keeper there. `find` returns `Ended` only where the engine has proof that
-nothing of the attempt is left. A node that does not answer may train on, so it makes the answer
-`Unknown`. What a keeper wrote about its own end lies in the run directory.
-
-Files: `engine.json` in the run directory names the engine of an attempt. It is written before the
-order, without a name, and again once the engine has taken the attempt. A worker killed in between
-submits again, which starts no second job. `reached.json` in the home holds the address of the
-control plane, for nodes that were started under an older one.
+An engine starts `python -m worker.node RUN` on every node of an order, which becomes the keeper
+there. `find` returns `Ended` only with proof that nothing of the attempt is left; a node that does
+not answer may still train. `engine.json` in the run directory is written before the order, and
+again once the engine has taken the attempt. A worker killed in between submits again, which starts
+no second job.
 """
 
 from dataclasses import dataclass, field
@@ -80,7 +76,7 @@ class Engine(Protocol):
         """Return what has become of an attempt."""
 
     def stop(self, handle: Handle) -> None:
-        """Ask for the end of an attempt; `find` tells when it has ended.
+        """Ask for the end of an attempt; `find` reports when it has ended.
 
         Raises:
             Unavailable: the engine does not answer.

@@ -1,12 +1,8 @@
 """The engine `jobset`: an attempt is one JobSet of Kubernetes, and every node of it one pod.
 
-The JobSet is made from a template, deploy/kubernetes/run.yaml, which a team adapts. The engine
-fills in the run, its token, its nodes and its devices, and nothing else. Neither Job nor JobSet
-starts anything again: a second start is our own decision, under another token.
-
-An attempt has ended when every pod of it is terminated, gone, or was rejected by its kubelet. A
-JobSet that has failed proves nothing, for a node that is cut off trains on. A missing JobSet proves
-the end only on the server and in the namespace where it was made.
+The template, deploy/kubernetes/run.yaml, is a team's to adapt. The engine fills in the run, its
+token, its nodes and its devices. Kubernetes restarts nothing. An attempt has ended when every pod
+is terminated, gone, or was rejected by its kubelet; a failed JobSet alone proves nothing.
 """
 
 import copy
@@ -32,7 +28,7 @@ from worker.engine.engine import (
 
 NAME = "jobset"
 PLACEHOLDER = "RUN"
-"""What the template's container is told in the place of a run's id."""
+"""The word in the template's container that a run's id replaces."""
 RUN_LABEL, TOKEN_LABEL = "gonogo.dev/run", "gonogo.dev/token"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 """JobSet puts it on every pod."""
@@ -171,8 +167,8 @@ def load_template(path: Path) -> Object:
     """Return the JobSet that runs are made from.
 
     Raises:
-        Rejected: it cannot be read, or is not one JobSet of one replicated job whose container is
-            told of a run.
+        Rejected: it cannot be read, or is not one JobSet of one replicated job whose container
+            names RUN.
     """
     try:
         found = [row for row in yaml.safe_load_all(path.read_text()) if row is not None]
@@ -204,7 +200,7 @@ def _check_template(jobset: Object) -> None:
         raise Corrupt("it has no metadata")
     (replicated,) = jobset["spec"]["replicatedJobs"]
     if replicated.get("replicas", 1) != 1 or job.get("completionMode") != "Indexed":
-        raise Corrupt("its job must be one, and Indexed: a pod is told by it which node it is")
+        raise Corrupt("its job must be one, and Indexed: the index is the pod's node number")
     policy = jobset["spec"].get("failurePolicy") or {}
     if policy.get("maxRestarts", 0) or job.get("backoffLimit") != 0:
         raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
@@ -242,8 +238,8 @@ def fill_template(template: Object, order: Order, token: int) -> Object:
 def _ask_devices(container: Object, devices: int) -> None:
     """Ask for so many GPUs and no other number; what else a container asks for stays.
 
-    A limit is what Kubernetes wants of them, and a request is the limit where it is not said. A
-    container with `claims` gets its devices by those.
+    Kubernetes requires a limit for GPUs; a missing request equals the limit. A container with
+    `claims` gets its devices by those.
     """
     resources = container["resources"] = container.get("resources") or {}
     for part in ("requests", "limits"):

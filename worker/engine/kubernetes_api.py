@@ -49,9 +49,9 @@ class KubernetesApi:
             *(lightkube.ConfigError, OSError),
             *(ValueError, LookupError, TypeError, AttributeError),
         )
-        """What the library raises where nobody answers, where the program or the file that
-        KUBECONFIG names gives no token just now (a sign-in that has expired), and over answers of
-        another shape, such as a load balancer's page."""
+        """What the library raises if nobody answers, or if KUBECONFIG's program or file gives no
+        token (an expired sign-in). Also if an answer has another shape, such as a load balancer's
+        page."""
         try:
             timeout = httpx2.Timeout(_TIMEOUT_S)
             self._client = lightkube.Client(namespace=namespace, timeout=timeout)

@@ -1,16 +1,11 @@
 """The engine `slurm`: an attempt is one job with one task a node, and each task is a keeper.
 
-Slurm never requeues our jobs: a second start is our own decision, under another token. Before the
-time limit the batch script gets TERM and asks the run to leave with a checkpoint (`preempted`).
-srun must not see that signal, for it would kill its tasks at once. At a preemption and at scancel
-all processes of the job get TERM, and KILL after KillWait. Keepers then ask the run to leave, and
-`--shield` keeps the trainers from dying of TERM.
+Slurm never requeues our jobs. Before the time limit the batch script, but not srun, gets TERM and
+asks the run to leave with a checkpoint (`preempted`). At a preemption or scancel all processes get
+TERM, and KILL after KillWait; `--shield` keeps the trainers from dying of TERM.
 
-A job has ended only when its state says so **and** every node of it answers its controller, or has
-booted since the job began. NODE_FAIL and CANCELLED alone prove nothing: a node that is cut off
-trains on until its link returns. After NODE_FAIL one node must have booted, because Slurm does not
-say which one failed. The nodes are those that Slurm lists, or those in the run directory where a
-controller that crashed has queued the job again.
+A job has ended only when its state says so **and** every node answers its controller or has
+booted since the job began. A node that is cut off trains on until its link returns.
 """
 
 import contextlib
@@ -170,7 +165,7 @@ class Slurm:
         numbers = _SUBMITTED.findall(done.stdout)
         if not numbers:  # the next call looks for it by name
             said = printable(done.stdout) or "nothing"
-            raise Unavailable(f"sbatch tells no job's number: {said}")
+            raise Unavailable(f"sbatch printed no job's number: {said}")
         return self._handle(numbers[-1], order, token)
 
     def find(self, handle: Handle) -> Found:
@@ -195,7 +190,7 @@ class Slurm:
         return found
 
     def _find_job(self, handle: Handle) -> Found:
-        """Return what Slurm says of one job, or said before it forgot the job.
+        """Return what Slurm reports of one job, or reported before it forgot the job.
 
         Raises:
             Unavailable: Slurm does not answer.
@@ -215,7 +210,7 @@ class Slurm:
         rows = self._nodes_of(job, handle) if job.get("JobState") in _OVER else []
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
-            return Unknown(text=f"{found.proof}, and tells no node of those that it ran on")
+            return Unknown(text=f"{found.proof}, and no node is known that it ran on")
         if isinstance(found, Running) and found.waits:
             text = f"{found.text} (it began before)" if began else found.text
             return replace(found, text=text, again=began)

@@ -81,7 +81,7 @@ class GpuCheck:
         try:
             return NodeLoad.model_validate(found["node"]), ""
         except (ValueError, KeyError):
-            return None, "nsa.probe --node said something else"
+            return None, "nsa.probe --node printed something else"
 
     def _keep(self, result: Result, now: float) -> None:
         try:

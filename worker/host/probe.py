@@ -2,7 +2,7 @@
 
 It takes seconds, so it starts with the worker, and its result is kept in `GONOGO_HOME/probe.json`
 (`hosts/{name}/probe.json` for hosts that share a home). A CPU is measured again when the number of
-usable cores has changed. Only nsa imports torch, hence the other process.
+usable cores has changed. It is a process of its own because only nsa imports torch.
 """
 
 import json
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Probe(BaseModel):
-    """What nsa.probe said; `error` instead, when it could not."""
+    """What nsa.probe printed; `error` if it failed."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -168,7 +168,7 @@ class ProbeStore:
         try:
             said_now = Probe.model_validate(found)
         except ValidationError:
-            return Probe(error="nsa.probe said something else than a probe")
+            return Probe(error="nsa.probe printed something that is not a probe")
         probe = _added(self._kept(), said_now, self._measuring)
         kept = {"v": 1, "boot_id": boot_id(), "git_sha": load_git_sha(self.root)}
         try:
@@ -218,7 +218,7 @@ def read_answer(
         found, _ = json.JSONDecoder().raw_decode(text, begins.start() if begins else 0)
     except ValueError:
         found = None
-    return (found, "") if isinstance(found, dict) else (None, f"{program} said something else")
+    return (found, "") if isinstance(found, dict) else (None, f"{program} printed something else")
 
 
 def _whole(slots: Sequence[str]) -> tuple[str, ...]:

@@ -1,11 +1,9 @@
 """Ships one run directory to the control plane.
 
-The run directory is the only spool. Growing files go by byte offset from what the control plane
-acknowledged, so a lost message, a restart or an outage of any length costs nothing. Findings and
-state reports are idempotent. A control plane that has less than it had (its database was restored)
-gets everything again. The report of the end names the size of each file, and nothing is judged
-before all of it has arrived. `.shipped` is written once everything is acknowledged, or once a newer
-attempt owns the run. Nothing here raises for a service that fails.
+Growing files go by byte offset from what the control plane acknowledged, so an outage of any length
+costs nothing. Findings and reports are idempotent. A control plane restored from an older database
+gets everything again. `.shipped` is written once everything is acknowledged, or once a newer
+attempt owns the run. Nothing here raises if a service fails.
 """
 
 import logging
@@ -191,13 +189,14 @@ class Shipper:
         return isinstance(token, int) and token > self._token
 
     def _is_news(self, error: GonogoError) -> bool:
-        """Note that the control plane refuses the run; False where it had said the same before."""
+        """Note that the control plane refuses the run; False if the same refusal was noted
+        before."""
         if not isinstance(error, Rejected) or isinstance(error, KeyRefused):
             return True
         return self._note_refused(error.detail)
 
     def _note_refused(self, text: str) -> bool:
-        """Write why nothing more of the run is accepted; False where that was written before."""
+        """Write why nothing more of the run is accepted; False if that was written before."""
         try:
             return note_refusal(self._dir.path, text, time.time())
         except OSError as unsaid:

@@ -94,7 +94,7 @@ class GrowingFiles:
         self._line_bytes = _LINE_BYTES
         self._most = MAX_MESSAGE_BYTES
         self.asked = False
-        """Whether the control plane has said what it has."""
+        """Whether the control plane has reported what it holds."""
         self.backlog_lines = 0
         """About how many complete lines have not been acknowledged."""
         self.unread: OSError | None = None

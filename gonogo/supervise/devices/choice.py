@@ -117,7 +117,7 @@ def visible_devices(devices: Sequence[Device], environ: Mapping[str, str]) -> li
 
     Args:
         devices: every device of the host, in the driver's order.
-        environ: of the worker, or of whoever starts the run.
+        environ: of the worker, or of the process that starts the run.
 
     Raises:
         Rejected: numbers whose meaning is not known.

@@ -17,7 +17,7 @@ from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadab
 from gonogo.timeline.lines import read_line
 
 TAIL_BYTES = 16_384
-"""Of each heartbeat file, for the step that a run has reached."""
+"""Bytes read from the end of each heartbeat file, to find the step that a run has reached."""
 BEFORE_THE_RUN = float("-inf")
 """`elapsed_s` before the run has begun."""
 _HEALTHY = DeviceReadings(

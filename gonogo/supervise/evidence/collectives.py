@@ -109,7 +109,7 @@ def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
 def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
     """Return the collective of the rank that stands alone while every other stands elsewhere.
 
-    Of several the one in the least used group counts, then the oldest.
+    If there are several, return the one in the least used group, then the oldest.
     """
     if len(heard) < 2 or not all(dump.stands for dump in heard.values()):
         return None

@@ -1,12 +1,9 @@
 """Ask the ranks for the collectives that they have entered, and read torch's flight records.
 
-A word in `evidence/.dump_collectives` makes a rank with our trainer library write
-`collectives_rank{N}.json` (docs/reference/heartbeats.md). Programs with NCCL need no library: a
-byte in the pipe `.nccl_dump_rank_{N}.pipe` makes torch write `nccl_trace_rank_{N}`. A rank that
-does not answer within LIMIT_S counts as unanswered. Everything runs in threads of a round.
-
-Torch pickles its record. A pickle can call any class, so here every class is refused: only plain
-data are read, of a bounded size.
+Ranks with our library answer `evidence/.dump_collectives` by `collectives_rank{N}.json`. With NCCL,
+a byte in the pipe `.nccl_dump_rank_{N}.pipe` makes torch write `nccl_trace_rank_{N}`. A rank that
+is silent for LIMIT_S counts as unanswered. Torch pickles its record; here every class in a pickle
+is refused.
 """
 
 import io

@@ -90,7 +90,7 @@ class _Group:
 
 @dataclass(slots=True)
 class _Waits:
-    """Who waits for whom."""
+    """Which ranks wait for which."""
 
     targets: dict[int, set[int]] = field(default_factory=dict)
     """Rank → ranks that it may wait for; a rank without a dump is a target, never a key."""
@@ -308,9 +308,9 @@ def _judge_waits(
 
 
 def _waits(groups: Sequence[_Group], heard: Mapping[int, Dump]) -> _Waits:
-    """Return who waits for whom.
+    """Return which ranks wait for which.
 
-    Where the recorder notes starts, a rank waits only in what its device has started.
+    If the recorder notes starts, a rank waits only in collectives that its device has started.
     """
     waits = _Waits()
     entries = [entry for dump in heard.values() for entry in dump.entries]

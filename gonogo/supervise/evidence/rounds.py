@@ -1,13 +1,9 @@
 """Take rounds of evidence about a run that looks sick, beside the watching.
 
-A round is a folder `evidence/{number}_{detector}/`: the collectives of the ranks, their stacks,
-process state, last log lines and heartbeats, and nvidia-smi. All collectors run at once, each in a
-thread and bounded in time. A collector that fails writes its reason into its file. The names of the
-files are known at once, so that a finding can name them. Ranks beyond those that were ordered are
-read for people; no detector knows them.
-
-The watcher reads the ranks of its own host. On several nodes it asks by `.round.json` in the
-folder, and the follower of each node writes the files of its ranks there.
+A round is a folder `evidence/{number}_{detector}/`: collectives, stacks, process state, the last
+log lines and heartbeats of the ranks, and nvidia-smi. Each collector has a thread and a time limit,
+and writes its error into its file. On several nodes the watcher asks by `.round.json`, and the
+follower of each node writes the files of its ranks.
 """
 
 import logging
@@ -236,7 +232,7 @@ class Evidence(_Stacks):
             ask_ranks(self._dir.evidence, str(number))
             found = answers.analyse()
             if found is None:
-                return "no rank has told of its collectives\n"
+                return "no rank has reported its collectives\n"
             if not more:
                 self._standing.put(found)
             return f"{found.text}\n"

@@ -1,15 +1,9 @@
 """Verify checkpoints that claim to be whole: the watcher reads each one itself, once.
 
-A folder in `checkpoints/` claims to be whole when its `manifest.json` is the same at two looks.
-Names that begin with a dot are drafts. The files are compared with sizes and SHA-256 of the
-manifest, in a thread and at a bounded speed, the newest checkpoint first. A checkpoint that the
-trainer deletes or replaces meanwhile is reported as gone: no failure, and no proof. If the disk
-refuses, it is tried again a few times. A checkpoint that takes longer than LONG_S is also reported
-when its reading begins.
-
-The first look reports an empty list: checkpoints are observed, even if there are none. Until the
-last claim is verified the watcher stays (`owes`): a run writes its last checkpoint just before its
-end. A checkpoint that is saved again under the same name is verified again.
+A folder claims to be whole when its `manifest.json` is the same at two looks. A thread compares the
+files with the sizes and SHA-256 of the manifest, at a bounded speed, the newest checkpoint first. A
+checkpoint that the trainer deletes or replaces meanwhile is reported as gone: no failure, and no
+proof. The watcher stays until the last one is verified (`owes`).
 """
 
 import errno

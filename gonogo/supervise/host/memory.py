@@ -1,10 +1,10 @@
 """Measure the memory that is used and its limit: the control group's, or the host's.
 
-Of the limits of this process (its control group and those above, versions 1 and 2, and the host)
-the one with the least room is reported. Memory that the kernel takes back counts as free: cached
-pages of files and caches of names and inodes. A rank holds its resident memory without mapped
-files. Memory that ranks share (tensors in /dev/shm) is counted once over all of them. Not covered:
-the children of a rank; the cache of ZFS, which counts as used.
+A process has several limits: its control group and those above (versions 1 and 2), and the host.
+The limit with the least room is reported. Reclaimable memory counts as free: cached pages of files,
+names and inodes. A rank's memory is its resident memory without mapped files. Memory that ranks
+share (tensors in /dev/shm) is counted once. Not covered: the children of a rank; the cache of ZFS,
+which counts as used.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ class Held:
 
     own: int
     shared: int = 0
-    """Of memory that other processes may map as well."""
+    """The part that other processes may map as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,8 @@ A rank is one of the command's descendants:
 - else, for a command that is no Python, its only Python: `bash -c "python train.py | tee log"`.
   Only its stack is read.
 
-If a launcher starts more ranks than were ordered, the command's end counts for all of them. The
-stacks of the ranks beyond are evidence (`save_beyond`).
-
-Linux reports the exit status of a process to its parent only. Here it is read in the moment before
-the parent asks for it; otherwise it is unknown.
-Standard library only.
+Linux reports an exit status to the parent only, so it is read just before the parent asks for it,
+or remains unknown. Standard library only.
 """
 
 import json

@@ -241,7 +241,7 @@ class NodeTold:
     nodes: int | None
     """None: unknown."""
     address: str | None
-    """Of node 0; None: unknown."""
+    """Address of node 0; None: unknown."""
     launch: str
     """The same on all nodes of a launch; empty if unknown."""
 

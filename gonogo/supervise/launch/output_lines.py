@@ -1,13 +1,9 @@
 """Write the heartbeats of a program that does not know gonogo, from the lines that it prints.
 
-The reader follows the program's log; it never holds the program up. Each new step becomes
-`progress` in the heartbeat file of its rank. `alive` follows while the program lives and is not
-stopped, and `done` if it left with 0 and `printed_steps` knows that the last step was its last.
-
-Lines that arrive together are spaced evenly. A program that writes heartbeats itself is left alone.
-The first lines of a program that the observer can see are read at the end, because an evaluation
-before the first step is no step. Not covered: a log that is renamed or removed while it is written.
-Standard library only.
+Each new step in the program's log becomes `progress` in the heartbeat file of its rank. `alive`
+follows while the program lives, and `done` if it left with 0 after its last step. Lines that arrive
+together are spaced evenly. A program that writes heartbeats itself is left alone. Not covered: a
+log that is renamed or removed. Standard library only.
 """
 
 import math

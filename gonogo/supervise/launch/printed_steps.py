@@ -78,7 +78,7 @@ class Count:
         """The largest number."""
         self.doubt: Doubt | None = None
         self.total: int | None = None
-        """Of how many its lines tell (`8/80`)."""
+        """The total that its lines print: 80 in `8/80`."""
         self._leapt = False
         self._late: int | None = None
         """The newest number, if it is smaller than the largest."""
@@ -87,18 +87,18 @@ class Count:
         """When the largest number came."""
 
     def take(
-        self, number: int, total: int | None, told: str | None, now: float, *, bar: bool
+        self, number: int, total: int | None, mark: str | None, now: float, *, bar: bool
     ) -> bool:
         """Take a number; return whether a further step has ended.
 
         Args:
             number: as printed.
             total: the number behind it (`8/80`).
-            told: a value that only a new step changes (its loss); None: the line has none.
+            mark: a value that only a new step changes (its loss); None: the line has none.
             now: seconds on a steady clock.
             bar: whether it is the number of steps that are done, 0 at first.
         """
-        before, self._newest = self._newest, (number, told)
+        before, self._newest = self._newest, (number, mark)
         first = self.last is None
         if first and bar and number == 0:
             return False
@@ -115,7 +115,7 @@ class Count:
             self._at = now
             return True
         # A bar that hangs, or a thread, may show the last line again and again.
-        moves = number != before[0] or not (bar or told in (None, before[1]))
+        moves = number != before[0] or not (bar or mark in (None, before[1]))
         if self.doubt is None and not self._goes_back(number, now, moves=moves):
             return False
         self.doubt = self.doubt or Doubt.WENT_BACK
@@ -142,7 +142,7 @@ class Count:
         return None if known else Doubt.UNCLEAR_LAST
 
     def _goes_back(self, number: int, now: float, *, moves: bool) -> bool:
-        """Say whether a number that is not larger begins a count anew: no rank that is late."""
+        """Whether a number that is not larger begins a new count: no rank is just late."""
         last, late = self.last or 0, self._late
         self._late = number if number < last else None
         again = late is not None and late < number < last

@@ -2,8 +2,7 @@
 
 `nsa.code` has the same rule, because the workload imports nothing of ours; a test compares them.
 
-Not covered: files that git was told to take for unchanged (`--assume-unchanged`), `git replace`,
-`core.worktree`.
+Not covered: files marked `--assume-unchanged`, `git replace`, `core.worktree`.
 """
 
 import hashlib

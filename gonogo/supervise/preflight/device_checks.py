@@ -37,19 +37,19 @@ class Fitness:
     """Device → why no run should get it for now."""
 
 
-def judge_devices(seen: SeenDevices, held: Sequence[str], owed: int) -> Fitness:
+def judge_devices(seen: SeenDevices, held: Sequence[str], needed: int) -> Fitness:
     """Return whether the devices of a run are fit.
 
     Args:
         seen: what they report.
         held: the slots chosen for the run.
-        owed: number of devices that the profile requires; if 0, what is unknown only warns.
+        needed: number of devices that the profile requires; if 0, what is unknown only warns.
     """
     unfit: dict[str, list[str]] = {}
     said: list[str] = [] if seen.error is None else [seen.error]
     warned: list[str] = []
     for row in seen.devices:
-        for outcome, text in _judge(row, strict=owed > 0):
+        for outcome, text in _judge(row, strict=needed > 0):
             if outcome is FAIL:
                 unfit.setdefault(row.uuid, []).append(text)
             else:
@@ -58,13 +58,13 @@ def judge_devices(seen: SeenDevices, held: Sequence[str], owed: int) -> Fitness:
     absent = [] if seen.error or seen.scripted else [u for u in gpus_of(held) if u not in known]
     for uuid in absent:
         unfit.setdefault(uuid, []).append("is not in the driver's list")
-    if len(seen.devices) < owed and seen.error is None:
-        said.append(f"{len(seen.devices)} devices can be read; {owed} ranks need one each")
+    if len(seen.devices) < needed and seen.error is None:
+        said.append(f"{len(seen.devices)} devices can be read; {needed} ranks need one each")
     if seen.silent:
         warned.append(f"{seen.silent} GPUs of this host do not say who they are")
     names = {row.uuid: f"device {row.index}" for row in seen.devices}
     failed = [f"{names.get(uuid, uuid)} {'; '.join(texts)}" for uuid, texts in unfit.items()]
-    if failed or (said and owed):
+    if failed or (said and needed):
         reasons = {uuid: "; ".join(texts) for uuid, texts in unfit.items()}
         return Fitness(outcome=FAIL, text="; ".join([*failed, *said]), unfit=reasons)
     if said or warned:

@@ -33,7 +33,7 @@ class DeviceLoad(BaseModel):
     h2d_gb_s: float | None = None
     """Copies from the host's memory, GB/s."""
     checksums: tuple[str, ...] = ()
-    """Of the bits of one product, before the load and after it."""
+    """Checksums of one product's bits, before the load and after it."""
 
     @property
     def kind(self) -> tuple[str, int | None, int | None]:
@@ -61,8 +61,8 @@ def judge_node(
 ) -> tuple[Result, dict[str, str]]:
     """Return whether the devices are sound under load, and which are not.
 
-    Of devices of one kind those that compute other bits than the majority fail; without a majority,
-    all of them. Slow connections only warn.
+    A device fails if it computes other bits than the majority of its kind. Without a majority, all
+    of the kind fail. Slow connections only warn.
 
     Args:
         load: what was measured.

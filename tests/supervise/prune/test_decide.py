@@ -53,7 +53,7 @@ def test_what_is_old_shipped_and_over_goes() -> None:
         (run(shipped=False), OVER, "not shipped"),
         (run(), NOBODY_SAYS, "no service says"),
         (run(), Course(finished={"e": False}), "its experiment is not over"),
-        (run(), Course(finished={"e": True}, begun_from={"e"}), "goes on from its experiment"),
+        (run(), Course(finished={"e": True}, begun_from={"e"}), "resumes from its experiment"),
         (run(known=False), NOBODY_SAYS, "it is not decided"),
         (run(pruned=What.ALL, bytes=0), OVER, "pruned before"),
         (run(pruned=What.ALL, living=True), OVER, "its keeper lives"),
