@@ -5,11 +5,11 @@ Run from the repository root:
     python -m bench.attention --pairs 7 --lengths 1024,2048,4096,8192
 
 Both are measured in one process, forward + backward, alternating pair by pair, in CPU time of the
-measuring thread (a busy machine disturbs both alike); the figure is the median over the pairs of
-dense time / NSA time. Dense is `scaled_dot_product_attention(is_causal=True)` with the groups'
-keys and values already repeated to all heads, outside the clock. `--memory` also measures, in a
-fresh process each, how far forward + backward at S = 4096 raise the peak of resident memory. It
-does not cover projections, the model, or GPUs.
+measuring thread. The figure is the median over the pairs of dense time / NSA time. Dense is
+`scaled_dot_product_attention(is_causal=True)` with the groups' keys and values already repeated to
+all heads, outside the clock. `--memory` also measures, in a fresh process each, how far forward +
+backward at S = 4096 raise the peak of resident memory. It does not cover projections, the model, or
+GPUs.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ One CPU thread, fp32, forward + backward, batch 1, CPU time of the thread, media
 
 - `native-sparse-attention-pytorch`: its whole layer (projections included) against our whole layer,
   768 wide, 12 heads, 2 groups, D 64, l 32, d 16, l' 64, n 16, w 512.
-- `flash-linear-attention`: its naive NSA needs a GPU for pooling and window, so only its naive
-  selected branch is run, with our block ids, 16 heads in one group (it takes no fewer); against
-  our whole operation. What it leaves out is to its advantage.
+- `flash-linear-attention`: its naive NSA needs a GPU for pooling and window. So only its naive
+  selected branch is run, with our block ids and 16 heads in one group, against our whole operation.
+  What it leaves out is to its advantage.
 
 A package that cannot be imported is named and left out; it does not count as beaten.
 """

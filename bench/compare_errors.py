@@ -4,11 +4,11 @@
     python -m bench.compare_errors --comparisons 200   # roughly the same
     python -m bench.compare_errors --campaigns         # the table of docs/how-to/compare.md
 
-Each comparison draws the runs of a baseline and of a variant whose true speed is `ratio` times its
-own; noise is the spread between runs (normal on the log scale), half of its variance shared by runs
-of the same repeat, as two runs in turns on one host share its state. Margin 2 %, 95 %. What this
-does not cover: runs that are not independent repeats (one seed, one warm cache), and spreads that
-change during a comparison.
+Each comparison draws the runs of a baseline and of a variant whose true speed is `ratio` times the
+baseline's. Noise is the spread between runs, normal on the log scale. Runs of the same repeat share
+half of its variance, as runs in turns on one host share its state. Margin 2 %, 95 %. Not covered:
+runs that are not independent repeats (one seed, one warm cache), and spreads that change during a
+comparison.
 
 *better* is the share of comparisons that name the variant the winner, *worse* the share that say it
 is worse, *tie* that keep the baseline as equal; the rest is inconclusive.

@@ -2,13 +2,15 @@
 
     python -m bench.control_plane [--without-mlflow] [--experiments 10000] [--mlflow VENV]
 
-Both serve one process over SQLite on loopback, asked over kept connections, by one client but where
-it says otherwise. Units: a submission (a bundled plan; the same as JSON) beside a created run; a
-heartbeat line in a message of 5000, of 6, and of 6 of eight runs at once, beside a metric in a
-batch of 1000 and of 6; a list of 50, one with a filter and a scrape at so many queued experiments
-beside a search of 50 among so many runs; being asked nothing with that queue; the time until it
-answers, and its memory. MLflow gets a venv of its own in a temporary folder, by pip, or the one
-that `--mlflow` names.
+Both serve one process over SQLite on loopback, mostly to one client. Compared:
+
+- a submission (a bundled plan; the same as JSON) with a created run;
+- a heartbeat line in a message of 5000, of 6, and of 6 from eight runs at once, with a metric in a
+  batch of 1000 and of 6;
+- a list of 50, a filtered list and a scrape with many queued experiments, with a search of 50 runs;
+- CPU while idle with that queue, the time until it answers, and memory.
+
+MLflow gets a venv of its own in a temporary folder, by pip, or the one that `--mlflow` names.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class Plane:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        # As MLflow's: a developer's own may tell Python to keep no bytecode.
+        # As MLflow's: a developer's environment may switch Python's bytecode cache off.
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
         if redis_url is not None:
             environment["REDIS_URL"] = redis_url
@@ -148,7 +150,7 @@ def measure_ours(
         server.measure_idle(idle_s / 2)  # the waker's first look at the queue
         found["idle"] = 100 * server.measure_idle(idle_s)
         found |= _looking(plane, found["idle"] / 100)
-        found |= _at_once(plane)  # last: of runs under way, lists tell a forecast each
+        found |= _at_once(plane)  # last: lists compute a forecast for each active run
         found["rss_full"] = server.rss_mb()
         return found
     finally:
@@ -156,10 +158,10 @@ def measure_ours(
 
 
 class Watcher:
-    """What a run of two ranks tells, as its watcher does.
+    """The messages of a run of two ranks, as its watcher sends them.
 
     Args:
-        plane: who is told.
+        plane: the service that receives them.
         number: of the worker that claims the run, of one home.
     """
 

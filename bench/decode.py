@@ -4,11 +4,11 @@ Run from the repository root:
 
     python -m bench.decode --tokens 60 --contexts 512,2048,16384
 
-Each token appends its keys and values to a cache and is attended: by `decode` with the paper's
-block sizes, and by `scaled_dot_product_attention` over all keys of its groups, which lie behind
-each other within a head, as suits it best. The two take turns, token by token, in CPU time of the
-measuring thread; the figure is the median over the tokens of dense time / NSA time. It does not
-cover projections, the model, or GPUs. `NSA_CPU_KERNELS=0` measures without the kernel in C.
+Each token appends its keys and values to a cache and is attended. NSA uses `decode` with the
+paper's block sizes. Dense uses `scaled_dot_product_attention` over all keys of its groups, in the
+layout that suits it best. The two take turns, token by token, in CPU time of the measuring thread;
+the figure is the median over the tokens of dense time / NSA time. It does not cover projections,
+the model, or GPUs. `NSA_CPU_KERNELS=0` measures without the kernel in C.
 """
 
 from __future__ import annotations

@@ -4,9 +4,10 @@
 
 Each run has 8 ranks and steps of 25 s, says so in a message every 10 s, and may break as Llama 3's
 did (`bench/fleet_faults.py`), only much more often. The service is asked over real HTTP on
-loopback, keeps SQLite on disk and is scraped every 15 s. Printed: how long until a silent run is
-`run.lost`, what was called lost or told to stop without reason, what the database grows by, CPU of
-the service, and the number of runs at which one core would be full, if CPU grew as runs do.
+loopback, keeps SQLite on disk and is scraped every 15 s. It prints the time until a silent run is
+`run.lost`, the runs that were lost or stopped without reason, and the growth of the database. It
+also prints the CPU of the service, and the number of runs that would fill one core if CPU grew as
+runs do.
 
 Not covered: runs are put into the database as copies of one that was claimed, so claims and orders
 cost nothing here; halting is local to a run's host and needs none of this; PostgreSQL.
@@ -50,7 +51,7 @@ SCRAPE_S = 15.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Who speaks for the runs: all are copies of one that was claimed."""
+    """The credentials of the runs: all are copies of one claimed run."""
 
     secret: str
     token: int
@@ -117,7 +118,7 @@ class Scraper(threading.Thread):
         self._over = threading.Event()
 
     def run(self) -> None:
-        """Scrape until told to end."""
+        """Scrape until `end` is called."""
         while not self._over.wait(SCRAPE_S):
             began = time.monotonic()
             try:

@@ -60,7 +60,7 @@ class Fault:
     kind: Kind
     cause: str
     lasts_s: float = 0.0
-    """Of a cut."""
+    """Length of a cut, in seconds."""
 
 
 def draw_faults(

@@ -41,10 +41,10 @@ class SimulatedRun:
     watch_bytes: int = 0
     over: bool = False
     was_silent: bool = False
-    """Whether it ever said nothing for longer than the lease, for whatever reason."""
+    """Whether it was ever silent for longer than the lease, for whatever reason."""
 
     def lines(self, now: float) -> list[dict[str, Any]]:
-        """Return what the ranks wrote since the last message, and take it as said."""
+        """Return what the ranks wrote since the last message, and count it as sent."""
         texts: dict[int, list[str]] = {rank: [] for rank in range(self.ranks)}
         at = self.told_until
         while (moment := at + ALIVE_S) <= now - self.began:
@@ -90,7 +90,7 @@ class SimulatedRun:
         return {"rank": rank, "start": start, "end": end, "lines": rows}
 
     def watched(self) -> dict[str, Any]:
-        """Return the watcher's ticks since the last message: one a moment that brought lines."""
+        """Return the watcher's ticks since the last message: one for each moment with lines."""
         rows = []
         for _ in range(round(EVERY_S / ALIVE_S)):
             self.ticks += 1
@@ -123,7 +123,7 @@ class Seen:
     """How long after its time a message was sent."""
     refused: dict[int, int] = field(default_factory=dict)
     commands: list[str] = field(default_factory=list)
-    """Runs that were told to stop."""
+    """Runs that received a command to stop."""
     told_s: list[float] = field(default_factory=list)
     """How long a halt took from the watchdog's finding to its being recorded."""
 
@@ -204,7 +204,7 @@ class Sender(threading.Thread):
         return True
 
     def _halt(self, run: SimulatedRun) -> None:
-        """Tell the finding and the end, as a watcher and its keeper do."""
+        """Send the finding and the end, as a watcher and its keeper do."""
         began, now = time.monotonic(), time.time()
         finding = {
             "detector": "process_death", "severity": "halt", "rank": 1, "at": now,

@@ -8,20 +8,22 @@ PyYAML are enough, and a C compiler, which Triton asks for:
     python -m bench.gpu --device cpu                 # a smoke test: tiny, and no figure of a GPU
 
 Every row goes to `$OUT/gpu.jsonl` (else `./gpu.jsonl`, or `--out FOLDER`) the moment it is
-measured, so who ends this early keeps what there is. The stages stand in order of value, each is a
-process of its own with a deadline of its own (bench/on_gpu/plan.py), and begins again with what
-comes next where a kernel took it down or hangs: the machine and its ceilings
-(copy, bf16 product); all bf16 kernels compiled at once; correctness against the plain equations,
-against the torch backend at 8k, 32k and 64k, and bit by bit against itself; attention forward and
-forward + backward at 2k to 64k, eager and as a CUDA graph, beside FLASH_ATTENTION and cuDNN, with
-the break-even; a table of kernels; real steps of the
-trainer at 2 and 32 sequences; tiles around those of the table; and the proofs that
-`backend="auto"` goes by. After every stage `gpu.md` beside it is written anew: the same as tables,
-with what failed and what there was no time for.
+measured, so an early end loses nothing. Each stage is a process with a deadline
+(bench/on_gpu/plan.py); if a kernel crashes or hangs, the stage resumes with what comes next. In
+order of value:
 
-The exit code is about correctness alone: 0 when every planned comparison held, 1 when one did not
-or was not made, 2 for bad arguments, 3 when there is no GPU: then nothing was measured. Without
-the stage `correctness` it says nothing.
+- the machine and its ceilings (copy, bf16 product); all bf16 kernels compiled at once;
+- correctness: against the plain equations, against the torch backend at 8k, 32k and 64k, and
+  repeated bit by bit;
+- attention forward and forward + backward at 2k to 64k, eager and as a CUDA graph, beside
+  FLASH_ATTENTION and cuDNN, with the break-even;
+- a table of kernels; real steps of the trainer at 2 and 32 sequences; tiles around those of the
+  table; and the proofs for `backend="auto"`.
+
+After every stage `gpu.md` shows the same as tables, with failures and omissions.
+
+Exit codes: 0 every planned comparison held · 1 a comparison failed or was not made · 2 bad
+arguments · 3 no GPU. Without the stage `correctness` the code is 0.
 """
 
 from __future__ import annotations
@@ -127,7 +129,9 @@ def _do(stage: Stage, given: argparse.Namespace, file: Path, spent_s: Callable[[
         append_row(file, given.run, "stage", left_out=False, **ended, broke_at=broke_at)
         if broke_at is None or ended["code"] is None:
             return
-        print(f"Stage {stage.name} broke down at: {broke_at}. It goes on without that.", flush=True)
+        print(
+            f"Stage {stage.name} broke down at: {broke_at}. It continues without that.", flush=True
+        )
         before = len(done)
         stage = replace(stage, limit_s=limit_s - float(ended["seconds"]))
     append_row(file, given.run, "stage", stage=stage.name, left_out=True)

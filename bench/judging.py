@@ -5,7 +5,7 @@
 
 Writes a run directory with heartbeats and the watcher's ticks, judges it in a process of its own,
 and parses the same lines with `model_validate_json` in another; prints the ratio of CPU times. A
-third goes on as a watcher does that was killed as long after its last snapshot as can be.
+third process resumes like a watcher that was killed as late as possible after its last snapshot.
 """
 
 import argparse
@@ -149,11 +149,11 @@ def judge_all(folder: Path) -> None:
 
 
 def restart(folder: Path) -> None:
-    """Take the watch up as a watcher does that is started anew."""
+    """Resume the watch as a restarted watcher does."""
     run_dir = RunDir(folder)
     order = load_record(run_dir.order, Order)
     if order is None or load_snapshot(run_dir, order) is None:
-        raise SystemExit("there is no snapshot to go on from")
+        raise SystemExit("there is no snapshot to resume from")
     pace = Pace()
     Journal(run_dir, pace).recover(order)
 

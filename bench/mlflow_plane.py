@@ -35,7 +35,7 @@ def measure_mlflow(
     folder.mkdir()
     _start(folder, venv)[0].close()  # its tables are there: what is timed is not the first start
     server, url = _start(folder, venv)
-    server.measure_idle(idle_s)  # it goes on with its start for a while
+    server.measure_idle(idle_s)  # its start continues for a while
     try:
         with httpx.Client(base_url=f"{url}/api/2.0/mlflow", timeout=120.0) as http:
             found = {

@@ -109,7 +109,7 @@ def tests_for(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) 
 
 
 def tests_afresh(mutant: Mutant, measured: dict[Path, Measured], at_most_s: float) -> list[str]:
-    """Return the tests to be run with everything imported anew, few since that takes long.
+    """Return the tests to be run with everything imported again; few, because that takes long.
 
     Those of files that call what is changed while they are imported; of what is in no function,
     the module's own, those of the documents and those of how a detector begins.

@@ -1,8 +1,8 @@
 """In which process do tests run, and with which modules?
 
-A forked child has a time limit and a temporary folder of its own, and says one text. It imports
-changed trees in the place of modules' files (`Built`), and does with the collected tests what it is
-told (`collected`).
+A forked child has its own time limit and temporary folder, and sends one text. It imports changed
+trees instead of the modules' files (`Built`), and runs the given job on the collected tests
+(`collected`).
 """
 
 import ast
@@ -32,7 +32,7 @@ from bench.mutations import ROOT
 MUTATED = ("gonogo.judge.", "gonogo.timeline.", "gonogo.watch.")
 """Packages whose functions say that a test called them."""
 PROFILE = "first_failure"
-"""One drawn case that fails tells enough: nobody asks for the smallest."""
+"""One failing case is enough: the smallest one is not needed."""
 settings.register_profile(
     PROFILE,
     derandomize=True,

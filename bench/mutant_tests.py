@@ -2,8 +2,8 @@
 
 `Bench` collects the tests once; each mutant is then put into the functions and constants of a
 forked child, which runs the tests that matter, the module's own first, until one fails.
-`noticed_afresh` imports everything anew, for what runs only once: class bodies, and functions that
-are called while tests are collected.
+`noticed_afresh` imports everything again, for code that runs only once: class bodies, and functions
+that are called while tests are collected.
 """
 
 import ast

@@ -189,7 +189,7 @@ def _run_each(
     before = load_noticed()
     for number, mutant in enumerate(mutants, start=1):
         if time.monotonic() >= until:
-            print("time is up; the same command goes on from here")
+            print("time is up; the same command resumes from here")
             return
         place = f"{mutant.module}:{mutant.scope} "
         by_last = before.get(mutant.name)

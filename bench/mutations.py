@@ -30,13 +30,13 @@ class Mutant:
     path: Path
     module: str
     scope: str
-    """Of the class or function, with dots; empty for the module itself."""
+    """Dotted name of the class or function; empty for the module itself."""
     within: bool
     """In the body of a function, so that the change can be put into a function that is there."""
     name: str
     line: int
     index: int
-    """Of the changed node, in `ast.walk` of the module's tree."""
+    """Index of the changed node, in `ast.walk` of the module's tree."""
     number: int
     """Which of the node's changes it is."""
 

@@ -5,11 +5,11 @@ Run from the repository root:
     python -m bench.needle --steps 700 --save tests/data/needle.pt
 
 A sequence is noise in which a marker byte and a pattern of three secret bytes stand once; at its
-end the marker comes again, and the model has to go on with the pattern. The first occurrence lies
-beyond the window, so only the compressed and the selected branch can reach it. After training, the
-same model is asked again with one branch's gate closed: what a closed branch costs is what it had
-carried. `retrieved` is the share of sequences whose three bytes are all right; guessing gets
-1 / 4096.
+end the marker comes again, and the model has to continue with the pattern. The first occurrence
+lies beyond the window, so only the compressed and the selected branch can reach it. After training,
+the same model is asked again with one branch's gate closed: what a closed branch costs is what it
+had carried. `retrieved` is the share of sequences whose three bytes are all right; guessing gets 1
+/ 4096.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def build_needle_config(steps: int, seed: int) -> TrainConfig:
 
 def needles(count: int, config: TrainConfig, random: torch.Generator, repeats: int) -> Tensor:
     """`[count, seq_len]` bytes; the pattern stands once early, `repeats` times in the middle, and
-    at the end. Without repeats nothing but the early one tells how the end goes on.
+    at the end. Without repeats only the early pattern determines the end.
     """
     tokens = torch.randint(NOISE, (count, config.model.seq_len), generator=random)
     secret = torch.randint(SECRETS.start, SECRETS.stop, (count, PATTERN), generator=random)
@@ -91,7 +91,7 @@ def train_on_needles(config: TrainConfig, batch: int, *, show: bool = False) -> 
         tokens = needles(batch, config, random, repeats=repeats)
         targets = tokens[:, 1:].where(tokens[:, 1:] >= SECRETS.start, -100)
         targets = targets.where(targets != MARKER, -100)
-        targets[:, : _slot(config, repeats)] = -100  # what nobody has said yet
+        targets[:, : _slot(config, repeats)] = -100  # what the text has not shown yet
         loss = next_byte_loss(model(tokens[:, :-1]), targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), config.optim.clip)

@@ -7,7 +7,7 @@ Run from the repository root:
 Compared are NSA with the mean as compression, NSA with the learned one (`nsa_mlp`, the paper's) and
 dense attention. The demo-size model (`nsa/configs/demo.yaml`) at S = 1024 with l 16, d 8, l' 32,
 n 6, w 64: a query selects at most 192 of 1024 tokens. All kinds see the same real text
-(`local_text`) in the same order, from the same seed, with the same optimizer; the figure is the
+(`local_text`) in the same order, from the same seed, with the same optimizer. The figure is the
 held-out loss in nats per byte after the last step, and the ratio of the means over the seeds. Each
 finished run is appended to `--out`, and runs that are there already are not repeated, so it can be
 stopped at any time. NSA has gates and three pairs of K/V projections where dense has one: 10 % more

@@ -22,7 +22,7 @@ _READY_LIMIT_S = 180.0
 
 
 class ServerProcess:
-    """A server of ours or of others, from its start until it is told to end.
+    """A server of ours or of others, from its start until it is ended.
 
     Args:
         command: what starts it.

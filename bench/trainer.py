@@ -5,11 +5,10 @@ Run from the repository root:
     python -m bench.trainer speed --pairs 3
     python -m bench.trainer overhead --steps 12
 
-`speed` trains `m7c_125m` at S = 2048, batch 1, optimizer included, on one core: NSA and the same
-model with dense SDPA in one process, alternating, in CPU time of the process (one thread, so a busy
-machine disturbs both alike); the figure is the median over the pairs of NSA's tokens/s over
-dense's; `--dtype both` adds the same model in bf16, and its tokens/s over those of fp32. Freed
-memory is kept, as in the trainer: what pages cost that are faulted in anew is no model's.
+`speed` trains `m7c_125m` at S = 2048, batch 1, optimizer included, on one core. NSA and the same
+model with dense SDPA alternate in one process, in CPU time of the process. The figure is the median
+over the pairs of NSA's tokens/s over dense's. `--dtype both` adds the same model in bf16, and its
+tokens/s over those of fp32. Freed memory is kept, as in the trainer, so page faults do not count.
 `overhead` runs the real trainer and adds up, from its heartbeats, what of a step is neither
 forward, backward nor optimizer. The first two steps are left out of it.
 """

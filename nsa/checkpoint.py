@@ -37,14 +37,14 @@ _NAME = re.compile(r"step_[0-9]{6,}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything a run needs to go on as if it had not stopped.
+    """Everything a run needs to resume as if it had not stopped.
 
-    `next_sequence` is the data position: the number of the first sequence not yet trained on.
-    `rng` holds one generator state per rank, `device_rng` that of its GPU (empty on CPUs).
-    `corpus` is the digest of what was trained on, `marks` where each lane of a stream goes on
-    (empty for sources that need none), `loss_scale` that of fp16, `config` the whole
-    configuration, so that the weights can be used without the run. Where `model` and `optimizer`
-    are one rank's part, `shapes` are those of the whole, by kind and name; else it is empty.
+    `next_sequence` is the data position: the number of the first sequence not yet trained on. `rng`
+    holds one generator state per rank, `device_rng` that of its GPU (empty on CPUs). `corpus` is
+    the digest of the training text. `marks` are the places where each lane of a stream resumes,
+    empty for other sources. `loss_scale` is that of fp16. `config` is the whole configuration, so
+    that the weights can be used without the run. `shapes` is empty unless `model` and `optimizer`
+    are one rank's part; then it has the shapes of the whole, by kind and name.
     """
 
     step: int
@@ -167,7 +167,7 @@ def keep_newest(run_dir: Path, count: int) -> None:
 
 
 def later_checkpoints(run_dir: Path, step: int) -> list[Path]:
-    """The checkpoints of a folder that a run which goes on from `step` cannot have written."""
+    """The checkpoints of a folder that are newer than `step`, where a run resumes."""
     return [place for place in _checkpoints(run_dir) if _step(place) > step]
 
 

@@ -45,7 +45,7 @@ def write_sealed(
 def _write(file: Path, write: Callable[[BinaryIO], Any]) -> dict[str, Any]:
     """Write one file through Python's, and raise what the file system says.
 
-    torch tells a full disk as an unexpected position: it goes on to close its archive.
+    torch reports a full disk as an unexpected position, because it still closes its archive.
     """
     with file.open("wb") as opened:
         digested = _Digested(opened)

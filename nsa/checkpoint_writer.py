@@ -98,7 +98,7 @@ class CheckpointWriter:
 
         Args:
             step: the last finished step.
-            marks: where this rank's part of the data goes on, `Batches.marks(step + 1)`.
+            marks: where this rank's part of the data resumes, `Batches.marks(step + 1)`.
             corpus: the digest of what is trained on.
         """
         if step == self._saved_step:
@@ -123,7 +123,7 @@ class CheckpointWriter:
 
     @property
     def writing(self) -> bool:
-        """Whether one has begun that nobody has told of yet."""
+        """Whether a checkpoint has begun whose outcome is not reported yet."""
         return self._write is not None
 
     def written(self) -> int:
@@ -147,7 +147,7 @@ class CheckpointWriter:
         name = "CheckpointFailure" if error is None else type(error).__name__
         text = "on rank 0" if error is None else str(error)[:_TEXT_LIMIT] or name
         self._heart.beat("error", type=name, text=text, path=place)
-        if error is not None:  # who trains by hand reads no heartbeats
+        if error is not None:  # a run by hand has no reader of heartbeats
             print(f"{place} was not written: {name}: {text}", file=sys.stderr)
 
     def finish(self) -> None:

@@ -44,9 +44,9 @@ DataName = Annotated[
 class ModelConfig:
     """Shape of the language model. `ffn_width` is the inner width of SwiGLU.
 
-    `gradient_checkpointing` computes a layer's inside anew in the backward pass. `reentrant` is
-    PyTorch's older way of it: DDP that looks for unused parameters marks each parameter ready
-    twice under it and fails in its first backward pass (R22); FSDP bears it.
+    `gradient_checkpointing` computes a layer's inside again in the backward pass. `reentrant` is
+    PyTorch's older way of it: DDP that looks for unused parameters marks each parameter ready twice
+    under it and fails in its first backward pass (R22); FSDP bears it.
     """
 
     dim: Size
@@ -214,7 +214,7 @@ AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
         "cache_gb": 4.0,
     },
 }
-"""What a section amounts to that is left out: whoever adds one key of it writes these beside it."""
+"""Values that a missing section stands for; a user who adds one of its keys writes all of them."""
 
 
 def build_config(mapping: Mapping[str, Any]) -> TrainConfig:

@@ -26,7 +26,7 @@ def write_log(line: str) -> None:
 class Console:
     """Progress of a run, at most one line every so many seconds.
 
-    The first and the last step are always told. Time left is the mean of the steps so far times
+    The first and the last step are always printed. Time left is the mean of the steps so far times
     those to come; the first step, which warms up, does not count.
 
     Args:

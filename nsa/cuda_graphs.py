@@ -89,7 +89,7 @@ def _replaying(
 ) -> Callable[..., Tensor]:
     """A layer's forward that replays where what is asked for is what was captured."""
     plain, attention = block.forward, block.attention
-    gate_stats = getattr(attention, "gate_stats", None)  # written anew by every replay
+    gate_stats = getattr(attention, "gate_stats", None)  # every replay writes it again
 
     def forward(
         x_BSE: Tensor, cache: Any = None, documents: Any = None, table: Tensor | None = None

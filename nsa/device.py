@@ -57,9 +57,9 @@ def prepare_torch(device: torch.device, settings: Settings) -> None:
 def keep_freed_memory() -> bool:
     """Have glibc keep what tensors of this process free for the next ones, on a CPU.
 
-    A step allocates what the step before it freed. Given back to the kernel in between, every page
-    of it is faulted in and zeroed anew, a twentieth to a seventh of a step of `m7c_125m`
-    (`python -m bench.trainer memory`).
+    A step allocates what the step before it freed. If the kernel got that memory back in between,
+    every page must be faulted in and zeroed again: 5 to 14 % of a step of `m7c_125m` (`python -m
+    bench.trainer memory`).
 
     Returns:
         Whether it does from now on; another C library, or an allocator in its place, may not.

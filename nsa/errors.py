@@ -1,11 +1,10 @@
-"""Why can a training run end early, and with which exit code?
+"""Reasons why a training run ends early (subclasses of TrainerStop), and their exit codes.
 
-TrainerStop
-├── Halted        3  `.HALT` was seen; left at a step boundary, with a checkpoint
-├── BadConfig     4  the order, configuration, environment or arguments are wrong
-├── DataFailure   5  the data source cannot serve
-├── NonFinite     6  loss or gradient norm is NaN or infinite, for good
-└── NotSaved      1  trained to the last step, and the weights of it could not be written
+- `Halted`, 3: `.HALT` was seen; left at a step boundary, with a checkpoint
+- `BadConfig`, 4: the order, configuration, environment or arguments are wrong
+- `DataFailure`, 5: the data source cannot serve
+- `NonFinite`, 6: loss or gradient norm is NaN or infinite, for good
+- `NotSaved`, 1: trained to the last step, but its weights could not be written
 """
 
 from typing import ClassVar
@@ -18,7 +17,7 @@ class TrainerStop(Exception):
 
 
 class Halted(TrainerStop):
-    """Told to stop by `.HALT`."""
+    """`.HALT` asked the run to stop."""
 
     code = 3
 

@@ -3,9 +3,10 @@
     python -m nsa.evaluate RUN_DIR
     python -m nsa.evaluate RUN_DIR/checkpoints/step_000040 --data local_text --sequences 16
 
-One JSON object: `bits_per_byte` of a text that never changes (`nsa/texts/declaration.txt`, or
-`--text FILE`), and `by_position`, the held-out loss in nats per byte in bands of positions, each
-twice as long as the one before; null where nothing is held out (`--data` names another text).
+Prints one JSON object. `bits_per_byte` is that of a text that never changes
+(`nsa/texts/declaration.txt`, or `--text FILE`). `by_position` is the held-out loss in nats per byte
+in bands of positions, each twice as long as the one before. It is null if nothing is held out
+(`--data` names another text).
 Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used, 5 data failure.
 """
 

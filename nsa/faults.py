@@ -42,7 +42,7 @@ _SLOWED = {"straggle": "forward", "starve": "data"}
 class Fault:
     """One fault, as it concerns this rank: `kind` is None where another rank suffers it.
 
-    `second_group`: every rank has to open one, whoever will stand in it.
+    `second_group`: every rank has to open one, even if another rank uses it.
     """
 
     kind: str | None = None
@@ -192,7 +192,7 @@ def _fault(kind: str, values: dict[str, str], rank: int, world_size: int) -> Fau
     if target != "all" and not 0 <= int(target) < world_size:
         raise ValueError(f"there is no rank {target} among {world_size}")
     if kind == "desync" and (target == "all" or world_size < 2):
-        raise ValueError("one rank must stand apart from others")
+        raise ValueError("desync needs one rank among several")
     section = values.get("section", "")
     if section and section not in _SECTIONS:
         raise ValueError(f"unknown section {section!r}; known: {', '.join(_SECTIONS)}")

@@ -3,8 +3,8 @@
     python -m nsa.generate RUN_DIR --prompt "def main(" --bytes 200
     python -m nsa.generate RUN_DIR/checkpoints/step_000040 --temperature 0 --json
 
-Goes on with a prompt from a checkpoint's weights, or from the newest checkpoint of a run's folder;
-the manifest is checked first. Bytes are printed as they come; with `--json` one object at the end.
+Continues a prompt with the weights of a checkpoint, or of the newest checkpoint of a run's folder.
+The manifest is checked first. Bytes are printed as they come; with `--json` one object at the end.
 A separator (zero byte: the end of a document) ends the text. Without a prompt it begins a document.
 Exit codes: 0 done, 4 bad arguments or a checkpoint that cannot be used.
 """
@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
     except BadConfig as error:
         print(f"BadConfig: {error}", file=sys.stderr)
         return error.code
-    except BrokenPipeError:  # who reads has enough
+    except BrokenPipeError:  # the reader has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # flushed when Python ends
         return 0
     spent_s = time.monotonic() - began
@@ -60,7 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = Arguments("nsa.generate", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
-    parser.add_argument("--prompt", help="text to go on with (default: begin a document)")
+    parser.add_argument("--prompt", help="text to continue (default: begin a document)")
     parser.add_argument("--prompt-file", type=Path, help="the same, from a file")
     parser.add_argument("--bytes", type=int, default=200, help="at most so many (default 200)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = likeliest (default .8)")

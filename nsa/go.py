@@ -14,8 +14,8 @@ from nsa.ranks import Ranks
 _LIMIT_S = 120.0
 _POLL_S = 0.05
 _MOST_S = 1.0
-"""Of what passes between two looks: what takes longer was suspended with its watcher, or waits for
-a disk; in neither could anybody have given it."""
+"""Most seconds that count between two looks. A longer pause means a suspended host or a waiting
+disk, when nobody could write `.GO`."""
 
 
 def told(run_dir: Path, word: str) -> bool:

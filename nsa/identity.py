@@ -58,7 +58,7 @@ def device_name(device: torch.device) -> str:
 
 
 def driver_version(device: torch.device, said_by: Path = _DRIVER_VERSION) -> str | None:
-    """The version of a GPU's driver ("570.86.15"); None on a CPU, and where it is not said."""
+    """The version of a GPU's driver ("570.86.15"); None on a CPU, or if it is unknown."""
     if device.type != "cuda":
         return None
     try:

@@ -31,9 +31,9 @@ def choose_network(settings: Settings, topology: str | None, *, infiniband: bool
         infiniband: whether the host has such a device.
 
     Returns:
-        Nothing for one rank. Loopback for gloo when all ranks are on one host (a container's host
-        name often does not resolve); no InfiniBand in NCCL where there is none; for several GPUs
-        that only PCIe connects, rings of plain transfers.
+        Nothing for one rank. Loopback for gloo if all ranks are on one host, because a
+        container's host name often does not resolve. NCCL without InfiniBand if the host has none.
+        Rings of plain transfers for GPUs that only PCIe connects.
     """
     if settings.world_size == 1:
         return {}
@@ -50,7 +50,7 @@ def choose_network(settings: Settings, topology: str | None, *, infiniband: bool
 
 
 def read_topology() -> str | None:
-    """The links between this host's GPUs as `nvidia-smi` tells them; None when it does not."""
+    """The links between this host's GPUs as `nvidia-smi` prints them; None if it fails."""
     try:
         done = subprocess.run(
             ("nvidia-smi", "topo", "-m"),

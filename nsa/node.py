@@ -1,8 +1,8 @@
 """Measure all devices of this host together, under load (`python -m nsa.probe --node`).
 
 Each multiplies matrices for two seconds while its neighbours do. The same product is taken before
-and after: equal devices owe equal bits. Then copies and an all-reduce of 1 GiB are timed. What a
-CPU does not have is null.
+and after: equal devices must give equal bits. Then copies and an all-reduce of 1 GiB are timed.
+What a CPU does not have is null.
 """
 
 import threading
@@ -32,9 +32,9 @@ def check_node(devices: Sequence[torch.device], *, load_s: float = LOAD_S) -> di
         load_s: how long they multiply, in seconds.
 
     Returns:
-        `devices`: per device its kind (`name`, of a GPU `sms` and `memory_mb`, too), its `flops`
-        (sustained, FLOP/s), two `checksums` of one product and `h2d_gb_s`; `p2p_gb_s`: from row to
-        column, GB/s, null on the diagonal; `all_reduce_gb_s`.
+        `devices`: each one's kind (`name`; for a GPU also `sms` and `memory_mb`), sustained `flops`
+        (FLOP/s), two `checksums` of one product and `h2d_gb_s`. `p2p_gb_s`: from row to column,
+        GB/s, null on the diagonal. `all_reduce_gb_s`.
     """
     works = [_Work(device) for device in devices]
     before = [work.checksum() for work in works]
@@ -169,7 +169,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _kind(device: torch.device) -> dict[str, Any]:
-    """Return what tells a device's equals: cards of one name may have fewer units, or memory."""
+    """Return what equal devices have in common: cards of one name may differ in units or memory."""
     if device.type == "cpu":
         return {"name": "cpu"}
     known = torch.cuda.get_device_properties(device)

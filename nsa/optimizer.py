@@ -71,7 +71,7 @@ def apply_gradients(
         loss_scale: of fp16.
         rate: learning rate of this step.
         clip: largest norm.
-        on_collective: told before the ranks add up the norm of sharded gradients.
+        on_collective: called before the ranks add up the norm of sharded gradients.
         gradients_stay: whether they keep their memory, filled with zeros.
     """
     for group in optimizer.param_groups:
@@ -93,7 +93,7 @@ def _step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:
     """Step, where `skipped` is 0."""
     fused: Any = optimizer
     if optimizer.param_groups[0]["fused"]:
-        fused.found_inf = skipped  # what a GradScaler tells the kernel, too
+        fused.found_inf = skipped  # as a GradScaler passes it to the kernel
         optimizer.step()
         del fused.found_inf
     elif not skipped.item():

@@ -33,7 +33,7 @@ class PatientFile:
                 if file.tell() == 0:
                     self._waiting = self._header + self._waiting.removeprefix(self._header)
                 elif not self._begun and ends_torn(file.fileno()):
-                    self._waiting = b"\n" + self._waiting  # else an earlier process's row goes on
+                    self._waiting = b"\n" + self._waiting  # else it would extend an older row
                 self._begun = True
                 self._waiting = self._waiting[file.write(self._waiting) :]
         except OSError as error:

@@ -1,11 +1,10 @@
 """`python -m nsa.probe`: what can this host's devices compute? One JSON object.
 
-`peak_flops` is measured, not looked up: the best of repeated square matrix products, per device,
-summed at the top level. Of a GPU in bf16; of the CPU in fp32 or bf16, whichever is faster, on one
-core and times the cores that this process may use: threads that share out one product wait for the
-last of them, and on a busy host that is hardly ever all of them at once. It takes about half a
-second a device; `--no-collect-env` leaves out PyTorch's environment report, which takes longer.
-`--node` measures all devices together instead, under load (`nsa.node`).
+`peak_flops` is measured: the best of repeated square matrix products per device, summed at the top
+level. A GPU computes in bf16. A CPU computes in fp32 or bf16, whichever is faster, on one core,
+times the usable cores. It takes about half a second a device; `--no-collect-env` omits PyTorch's
+environment report, which takes longer. `--node` measures all devices together instead, under load
+(`nsa.node`).
 """
 
 import argparse

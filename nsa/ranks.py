@@ -30,7 +30,7 @@ class Ranks:
         settings: rank and world size as torchrun set them.
         parallel: single, ddp or fsdp.
         device: where the model lives.
-        on_collective: told before each collective.
+        on_collective: called before each collective.
 
     Raises:
         BadConfig: `single` with more than one rank.
@@ -124,8 +124,8 @@ class Ranks:
     def part_of_step(self, net: nn.Module, *, last: bool) -> Iterator[None]:
         """Around forward and backward of one part; gradients are averaged in the last only.
 
-        Of a static graph every part of the first step averages: DDP learns it there, and fails
-        when its first backward pass does not. The sums are the same.
+        With a static graph every part of the first step averages: DDP learns the graph there, and
+        fails if its first backward pass does not average. The sums are the same.
         """
         self._reduced_at = None
         if self.backend == "FSDP":

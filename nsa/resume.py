@@ -19,7 +19,7 @@ _HINT = "--weights-only takes its weights alone"
 
 
 def check_same_run(place: str, snapshot: Snapshot, config: TrainConfig) -> None:
-    """Refuse to go on with another run's checkpoint.
+    """Refuse to resume from another run's checkpoint.
 
     Raises:
         BadConfig: the first difference, by name.
@@ -36,7 +36,7 @@ def check_same_run(place: str, snapshot: Snapshot, config: TrainConfig) -> None:
 
 
 def check_same_corpus(was: str, now: str, data: str) -> None:
-    """Refuse to go on with a text that is not what it was.
+    """Refuse to resume with a changed text.
 
     Raises:
         BadConfig: its digest is another.

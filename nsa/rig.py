@@ -34,9 +34,9 @@ class Rig:
     """One rank, ready to train.
 
     `attention_backend` is what `auto` has become (`dense` where attention is not sparse). `net` is
-    `model`, wrapped where gradients are averaged over ranks; `resumed_step` is the last
-    step the weights have seen, `marks` where a stream of data goes on then, `corpus` the digest of
-    what they have seen (None: nothing that matters).
+    `model`, wrapped if gradients are averaged over ranks. `resumed_step` is the last step that the
+    weights have seen, and `marks` are the places where a stream of data then resumes. `corpus` is
+    the digest of the text that they have seen (None: nothing that matters).
     """
 
     config: TrainConfig
@@ -179,7 +179,7 @@ def _go_on(
     ranks: Ranks,
     device: torch.device,
 ) -> None:
-    """Load what a run needs besides the weights to go on as if it had not stopped."""
+    """Load what a run needs besides the weights to resume as if it had not stopped."""
     parameters = [item for group in optimizer.param_groups for item in group["params"]]
     # Moments are the checkpoint's; rates, decay and the kernel are what is configured now.
     groups = optimizer.state_dict()["param_groups"]

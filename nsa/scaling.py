@@ -59,6 +59,6 @@ class LossScale:
         return self._scaler.state_dict()
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on with a checkpoint's scale; another dtype's checkpoint has none."""
+        """Resume a checkpoint's scale; another dtype's checkpoint has none."""
         if self.on and state:
             self._scaler.load_state_dict(state)

@@ -23,7 +23,7 @@ def build_schema() -> dict[str, Any]:
     return {
         "$schema": DIALECT,
         "title": "nsa.train",
-        "description": "What a run of nsa.train is told: configuration, environment, ranks.",
+        "description": "The inputs of a run of nsa.train: configuration, environment, ranks.",
         "type": "object",
         "properties": {
             "train": train,

@@ -1,6 +1,6 @@
 """The section that a rank is in, and how long each took in a step.
 
-Entering a section tells the heartbeat and lets an injected fault act. Times are read when the step
+Entering a section writes a heartbeat and lets an injected fault act. Times are read when the step
 is over, so that nothing waits for the device.
 """
 

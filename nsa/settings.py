@@ -108,7 +108,7 @@ TOGGLES: dict[str, Toggle] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOn:
-    """Variables of others that are recorded in `env.json` and left to whom they concern."""
+    """Variables of other libraries that are recorded in `env.json` and left unchanged."""
 
     name: str
     default: str
@@ -142,9 +142,9 @@ _RECORDED_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "CONFIG")
 class Settings:
     """The environment of this process, checked.
 
-    `nsa_env` holds the `NSA_*` variables that are really set; `recorded_env` what else shapes a
-    run (NCCL_*, OMP_*, the allocator); `run` whom this process was started for, where somebody
-    said so. Without torchrun it is rank 0 of 1.
+    `nsa_env` holds the `NSA_*` variables that are set. `recorded_env` holds the others that shape a
+    run (NCCL_*, OMP_*, the allocator). `run` is the run that this process was started for, if
+    known. Without torchrun it is rank 0 of 1.
     """
 
     rank: int = 0

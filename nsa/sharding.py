@@ -31,8 +31,8 @@ def shard(
         model: with the same weights on every rank.
         device: where it lives.
         wire_dtype: of gradients on the wire; None = their own.
-        on_collective: told before each gather and each reduction.
-        on_reduction: given the gradients that go on the wire when a reduction is launched.
+        on_collective: called before each gather and each reduction.
+        on_reduction: called with the gradients that a launched reduction sends.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
@@ -110,7 +110,7 @@ class _Gather(_Allocate):
 
 
 class _ReduceScatter(_Allocate):
-    """FSDP's reduce-scatter, counted and told."""
+    """FSDP's reduce-scatter, counted and reported."""
 
     def __init__(
         self, on_collective: Callable[[], None], on_reduction: Callable[[Tensor], None]

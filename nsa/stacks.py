@@ -1,4 +1,4 @@
-"""Write the Python stacks of all threads on SIGUSR1, and go on.
+"""Write the Python stacks of all threads on SIGUSR1, and continue.
 
 C code dumps at the signal into a hidden file; a thread renames it to `stackdump_rank{N}_{ms}.txt`.
 While the GIL is held in C the dump stays in `.stackdump_rank{N}.txt`. Needs no torch.
@@ -17,7 +17,7 @@ _POLL_S = 0.1
 
 
 class StackDumps:
-    """SIGUSR1 → `stackdump_rank{N}_{ms}.txt`; `on_dump` is told each file's name."""
+    """SIGUSR1 → `stackdump_rank{N}_{ms}.txt`; `on_dump` is called with each file's name."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank

@@ -3,7 +3,8 @@
     python -m nsa.train --order RUN_DIR/order.json
     python -m nsa.train --config FILE --steps N --data NAME --out DIR [--resume PATH]
 
-`--resume` goes on with the same run, or says what differs; `--weights-only` begins anew from there.
+`--resume` continues the same run, or reports what differs. `--weights-only` starts a new run from
+those weights.
 
 With `--order` the run directory is the order's folder, and it waits for `.GO`. A `.HALT` in the run
 directory ends it at the next step, with a checkpoint; one from before `--config` is forgotten.

@@ -42,9 +42,9 @@ from nsa.stopwatch import Stopwatch
 _ERROR_TEXT_LIMIT = 2000
 _SELECTION_EVERY = 10
 _SKIPPED_LIMIT, _SCALED_LIMIT = 20, 64
-"""So many skipped updates running end the run: weights that have not moved through twenty batches
-will not recover. The second where a loss scale is sought: from 2**32 it takes 32 halvings to 1, and
-whoever watches the run ends it at 40, with the cause."""
+"""So many skipped updates in a row end the run: weights that have not moved for twenty batches will
+not recover. The second limit is for fp16: from 2**32 a loss scale takes 32 halvings to 1, and a
+supervisor ends the run at 40, with the cause."""
 
 
 class Trainer:
@@ -102,7 +102,7 @@ class Trainer:
             self.heart.beat("done")
         except Halted:
             raise
-        except Exception as error:  # told to whoever watches, then it ends the process as ever
+        except Exception as error:  # reported, then it ends the process as usual
             text = str(error)[:_ERROR_TEXT_LIMIT]
             self.heart.beat("error", type=type(error).__name__, text=text)
             raise
@@ -308,8 +308,8 @@ class Trainer:
     def _skips(self, loss: float, skipped: bool, loss_scale: list[float]) -> dict[str, Any]:
         """What the progress line says of updates that were left out.
 
-        `skipped` excuses the numbers of a step, so it is not said of a loss that is not finite
-        outside fp16: that is no overflow, though the weights did not move.
+        `skipped` excuses the numbers of a step. So a loss that is not finite outside fp16 is not
+        marked `skipped`: it is no overflow, although the weights did not move.
         """
         told: dict[str, Any] = {}
         if loss_scale:
@@ -338,8 +338,9 @@ class Trainer:
     def _judge_numbers(self, loss: float, norm: float, skipped: bool) -> None:
         """Are the weights still good? A step may be skipped, but not one after another for ever.
 
-        Whether a loss that is not finite ends the run says whoever supervises it. Where nobody
-        does it ends here, and so does fp32 at a norm that is not: it has no overflow to get over.
+        The supervisor decides whether a loss that is not finite ends the run. An unsupervised run
+        ends here. So does fp32 with a norm that is not finite, because fp32 has no overflow to
+        recover from.
         """
         self.skipped_steps += skipped
         self.skipped_running = self.skipped_running + 1 if skipped else 0
@@ -383,13 +384,13 @@ class Trainer:
             self._evaluate()
 
     def _wait_for_checkpoint(self) -> None:
-        """Before leaving: what is being written is written, and told."""
+        """Before leaving, finish and report the checkpoint that is being written."""
         if self.writer.writing:
             with self.sections.enter("checkpoint"):
                 self.writer.finish()
 
     def _evaluate(self) -> None:
-        """Tell the held-out loss; a corpus that holds nothing out is told once, and has none."""
+        """Report the held-out loss; a corpus that holds nothing out is reported once."""
         with self.sections.enter("eval"):
             began = time.monotonic()
             try:

@@ -100,7 +100,7 @@ def _time(
 
 
 def _dense_gflop(case: Case, *, backward: bool) -> float:
-    """Of dense attention's two products forward and five backward, causal pairs only."""
+    """GFLOP of dense attention's two products forward and five backward, causal pairs only."""
     sizes = {name: getattr(case, name) for name in ("l", "d", "l_sel", "n_sel", "w")}
     products = 7 if backward else 2
     return 2 * products * case.D * case.H * case.B * pairs(case.S, **sizes)["dense"] / 1e9

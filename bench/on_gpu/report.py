@@ -1,7 +1,7 @@
 """What do the rows say, for a person? The tables of one run as Markdown.
 
-Pure: rows in, text out. Whatever rows there are give a report: it is written anew after every
-stage, so who ends the command early has one too.
+Pure: rows in, text out. Any set of rows gives a report. It is written again after every stage, so a
+command that is ended early leaves one too.
 """
 
 from __future__ import annotations

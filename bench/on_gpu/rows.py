@@ -16,11 +16,11 @@ from bench.on_gpu.plan import ROW_LIMIT_S
 
 
 def append_row(file: Path, run: str, row: str, **values: Any) -> None:
-    """Append one line and have it on the disk; whoever is killed next loses nothing of it."""
+    """Append one line and sync it to the disk, so that a kill loses nothing of it."""
     line = json.dumps({"run": run, "row": row, **values}, default=str) + "\n"
     with file.open("a+b") as stream:
         if stream.tell() and not _ends_a_line(stream):
-            stream.write(b"\n")  # whoever wrote before was killed at it
+            stream.write(b"\n")  # the writer before was killed meanwhile
         stream.write(line.encode())
         stream.flush()
         os.fsync(stream.fileno())
@@ -87,12 +87,12 @@ class Context:
 
         Args:
             row: Its kind.
-            what: Its name, no other's: told before it begins, for whoever finds this process dead.
+            what: Its unique name, written before it begins, in case this process dies.
             unit: Measures; any error of it becomes a row, since a kernel that does not compile or
                 fit must not take the others with it.
             needed_s: Left out where less time is left; a row says so.
-            limit_s: Its own deadline: whoever waits for this process ends it then, and another one
-                goes on with what comes next.
+            limit_s: Its own deadline. The parent then ends this process, and another one continues
+                with the next thing.
             known: Values of the row whatever comes of it.
 
         Raises:

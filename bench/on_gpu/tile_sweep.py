@@ -35,7 +35,7 @@ KERNELS: Mapping[str, str] = {
     "gathered_backward": "gathered_backward",
     "scores": "block_scores",
 }
-"""Of each column of the table the kernel that it sizes."""
+"""Column of the table → the kernel that it sizes."""
 _OF_BANDS = (
     "64x64/4/2", "64x64/4/3", "64x64/4/4", "64x32/4/3", "64x128/4/2", "64x128/8/3", "128x32/8/3",
     "128x64/4/2", "128x64/4/3", "128x64/8/2", "128x64/8/3", "128x64/8/4", "128x64/8/2/128",

@@ -1,9 +1,9 @@
 """How many tokens a second does the real trainer make of the 125M model?
 
-Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats: sparse and
-dense attention, 2 and 32 sequences a step, kernel by kernel, and with `engine.cuda_graphs` and
-`engine.compile` where each may help: few tokens wait for the host, many for memory. The first steps
-(start, capture, compilation) are left out.
+Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats. They have
+sparse and dense attention, and 2 and 32 sequences a step. They run kernel by kernel, and with
+`engine.cuda_graphs` (few tokens wait for the host) or `engine.compile` (many wait for memory). The
+first steps (start, capture, compilation) are left out.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from nsa.attention.selection import stretches
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Who attends in one call.
+    """The kernel that attends in one call.
 
     Attributes:
         kernel: The kernel in C, or why PyTorch's operations serve.

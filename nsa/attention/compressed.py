@@ -78,8 +78,8 @@ def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
     return logits.mul_(factor)
 
 
-# PyTorch takes so many numbers through vector instructions at a time, and what is left over at the
-# end, or at the end of a thread's share of more than `_GRAIN`, through the C library's exp2.
+# PyTorch takes so many numbers at a time through vector instructions. The rest at the end, or at
+# the end of a thread's share of more than `_GRAIN`, goes through the C library's exp2.
 _VECTOR = 32
 _GRAIN = 32768
 

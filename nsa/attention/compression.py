@@ -90,7 +90,7 @@ class BlockMlp(nn.Module):
         self.draw_weights()
 
     def draw_weights(self) -> None:
-        """Begin anew."""
+        """Draw the weights again."""
         nn.init.normal_(self.position, std=0.02)
         for layer in (self.w_in, self.w_out):  # keys keep the scale of what they are made of
             nn.init.normal_(layer.weight, std=layer.in_features**-0.5)
@@ -104,7 +104,7 @@ class BlockMlp(nn.Module):
         if blocks:
             covered = x_BSGD[:, : (blocks - 1) * self.d + self.l].to(exact)
             blocks_BCGlD = covered.unfold(1, self.l, self.d).transpose(-1, -2)
-        else:  # the weights still get a gradient, of zeros: whoever averages them waits for one
+        else:  # the weights still get a gradient, of zeros: averaging ranks wait for one
             blocks_BCGlD = x_BSGD.new_empty(B, 0, G, self.l, D, dtype=exact)
         placed = blocks_BCGlD + self.position.to(exact)
         hidden = _linear(placed.flatten(-2), self.w_in)

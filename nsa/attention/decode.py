@@ -39,9 +39,9 @@ Reading = Literal["blocks", "v1", "v2"]
 def _last_scores(p_NRC: Tensor, sizes: Sizes) -> Tensor:
     """Block scores [N, J'] of one query in few operations, of the blocks that it has seen whole.
 
-    Eq. 9 and 10 are two sums one after the other: over the heads and the l / d compressed blocks
-    that a stride of d tokens is in, then over the strides of a selection block. Every sum is added
-    up in the same order, so equal probabilities give exactly equal scores.
+    Eq. 9 and 10 are two sums. The first is over the heads and the l / d compressed blocks that hold
+    a stride of d tokens, the second over the strides of a selection block. Every sum has the same
+    order, so equal probabilities give exactly equal scores.
     """
     a, r = sizes.l_sel // sizes.d, sizes.l // sizes.d
     beside = min(r - 1, r // 2)  # as many zeros on either side as pooling adds by itself

@@ -9,7 +9,7 @@
 `nsa.model`: pre-norm blocks of attention and SwiGLU, embeddings untied.
 
 Not covered: prompts of different lengths in a batch (padding), beam search, embeddings as inputs.
-Where documents are kept apart nothing is cached: the whole text is read for each new token.
+With separate documents nothing is cached: the whole text is read for each new token.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from nsa.attention.packing import separated_documents
 class NsaConfig(PretrainedConfig):
     """Shape of the model, in the words of other models, and the paper's l, d, l', n and w.
 
-    `compression` is mean or mlp. `separator` is the token that ends a document where documents are
-    kept apart, None where they are one text.
+    `compression` is mean or mlp. `separator` is the token that ends a document; None: documents are
+    one text.
     """
 
     model_type = "nsa"
@@ -92,7 +92,7 @@ class NsaConfig(PretrainedConfig):
 class LayerCaches(list[NsaCache]):
     """One cache a layer, as `generate` carries them from token to token, and returns them."""
 
-    is_compileable = False  # asked of caches that it is given to go on from
+    is_compileable = False  # `generate` reads it from caches that it continues
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Tokens so far."""
@@ -139,7 +139,7 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
             attention_mask: All ones: padding is not supported.
             past_key_values: From an earlier call with `use_cache`; takes these tokens too.
             labels: int64 [B, S], -100 where none: the loss of each from the tokens before it.
-            use_cache: Whether to return caches; not where documents are kept apart.
+            use_cache: Whether to return caches; not with separate documents.
             return_dict: False returns a tuple.
             logits_to_keep: Only those of so many last tokens; 0 = all.
             num_items_in_batch: What the loss is divided by, where a batch comes in parts; default
@@ -194,8 +194,8 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
 
         Args:
             B: Sequences.
-            like: As `NativeSparseAttention.start_cache`; weights that are quantised or kept
-                elsewhere do not tell it.
+            like: As `NativeSparseAttention.start_cache`; needed if weights are quantised or
+                offloaded.
         """
         most = self.config.max_position_embeddings
         return LayerCaches(
@@ -212,13 +212,13 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
         """What `forward` is given for the next token: that which the caches do not hold.
 
         Raises:
-            ValueError: They hold all of it: an earlier call's go on with a text that begins as its.
+            ValueError: They hold the whole text already. Caches need a text that continues theirs.
         """
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         if seen >= input_ids.shape[1] > 0:
             raise ValueError(
                 f"past_key_values hold {seen} tokens and the text has {input_ids.shape[1]}: give a"
-                " text that goes on from those, or no past_key_values"
+                " text that continues those, or no past_key_values"
             )
         return {
             "input_ids": input_ids[:, seen:],
@@ -251,8 +251,8 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
 def _refuse_others(caches: object) -> None:
     if caches is not None and not isinstance(caches, LayerCaches):
         raise ValueError(
-            f"past_key_values are a {type(caches).__name__}: this model goes on from its own, which"
-            " an earlier call or start_caches gives (LayerCaches)"
+            f"past_key_values are a {type(caches).__name__}: this model needs its own"
+            " (LayerCaches), which an earlier call or start_caches returns"
         )
 
 

@@ -89,7 +89,7 @@ def _flash_reason(q: Tensor) -> str:
 
 
 def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
-    """Who attends for the dense prefix or the window.
+    """Choose the kernel for the dense prefix or the window.
 
     Args:
         kernels: What is asked for.
@@ -106,7 +106,7 @@ def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
         return Choice(path=PIECES, reason=reason or "SDPA is switched off")
     switched_off = "" if torch.backends.cuda.flash_sdp_enabled() else "flash SDPA is switched off"
     if window or kernels.sdpa is None:
-        # Of PyTorch's kernels only flash knows windows, and only flash beats the pieces.
+        # Only PyTorch's flash kernel knows windows, and only it beats the pieces.
         blocked = flash or switched_off or (_windows_missing() if window else "")
         return (
             Choice(path=PIECES, reason=reason or blocked)

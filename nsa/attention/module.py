@@ -125,7 +125,7 @@ class NativeSparseAttention(nn.Module):
             doc_ids: Integers [B, S] whose runs of equal numbers are documents: each is attended,
                 and its positions are counted, as if it were alone. Not with a cache.
             table: Rotations of the positions from 0 on (`rotation_table`), for layers that share
-                one; default made anew.
+                one; made here by default.
 
         Returns:
             [B, S, dim].

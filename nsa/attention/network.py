@@ -23,7 +23,7 @@ class RMSNorm(nn.Module):
         exact = x if x.dtype == torch.float64 else x.float()
         weight = self.weight.to(exact.dtype)  # on a GPU the rest is one kernel
         normed = nn.functional.rms_norm(exact, weight.shape, weight, self.eps)
-        # A model that was cast as a whole goes on in its dtype; autocast's weights are fp32.
+        # A model that was cast as a whole stays in its dtype; autocast's weights are fp32.
         return normed.to(x.dtype) if x.dtype == self.weight.dtype else normed
 
 

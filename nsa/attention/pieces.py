@@ -1,9 +1,9 @@
 """Exact softmax attention over a plan, forward and backward, one piece at a time.
 
-A row sums 2^(score - r) over its pieces, with r fixed before the first: 0 where |q| * max |k| <= 56
-bounds its scores (no overflow, no loss), else the row's true maximum from a pass of its own. The
-bound looks at the past alone, so the future moves no bit. The backward pass recomputes scores from
-the log-sum-exp.
+A row sums 2^(score - r) over its pieces, with r fixed before the first. r is 0 if |q| * max |k| <=
+56 bounds its scores (no overflow, no loss). Otherwise r is the row's true maximum, from a pass of
+its own. The bound looks at the past alone, so the future moves no bit. The backward pass recomputes
+scores from the log-sum-exp.
 
 Keys are multiplied by scale * log2(e), since exp2 is faster than exp. Shapes as in plan.py; scores
 and sums have the dtype of the keys, fp32 or fp64.

@@ -3,8 +3,8 @@
 - A *span*: neighbouring queries against a contiguous range of keys, with causal and window edges.
 - *Gathered*: all queries of a group that chose a key block, against that block.
 
-Shapes: B batch, G groups, N = B * G pairs, S tokens, R = H / G heads of a group, P = S * R rows
-(all heads of the first query, then of the second), D head width, K keys.
+Shapes: B batch, G groups, N = B * G pairs, S tokens, R = H / G heads of a group, D head width, K
+keys. P = S * R rows: all heads of the first query, then of the second.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def _is_plain(layer: nn.Linear) -> bool:
         layer._backward_hooks,
         layer._backward_pre_hooks,
     )
-    # Whoever offloads or adapts layers may give one a `forward` of its own; who quantises them, a
-    # weight that knows no more than how to be multiplied.
+    # Offloading and adapters replace a layer's `forward`; quantising replaces its weight by one
+    # that can only be multiplied.
     as_it_was = type(layer) is nn.Linear and "forward" not in vars(layer)
     return as_it_was and type(layer.weight) in (Tensor, nn.Parameter) and not any(hooks)

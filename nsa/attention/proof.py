@@ -159,7 +159,7 @@ def load_proof(file: Path, machine: Mapping[str, str], now: float) -> Proof | No
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("attention proof %s is made anew: %s", file, error)
+        logger.warning("attention proof %s is made again: %s", file, error)
         return None
 
 

@@ -16,7 +16,7 @@ from nsa.attention import selection_rule
 from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
 
 _WITHOUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
-"""Of the bits of a float32."""
+"""Masks for the bits of a float32."""
 _SCORES_AT_ONCE = 2**21
 """Block scores in memory together: all of them take 0.5 GB at 64k, and the keys they are ranked by
 twice that."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def cache_folder(environ: Mapping[str, str] | None = None) -> Path | None:
-    """Where this user keeps what can be made again: XDG_CACHE_HOME, else ~/.cache; or nowhere."""
+    """The user's cache folder: in XDG_CACHE_HOME, else ~/.cache; None if there is neither."""
     environ = os.environ if environ is None else environ
     chosen = Path(environ.get("XDG_CACHE_HOME", ""))
     if chosen.is_absolute():

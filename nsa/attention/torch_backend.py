@@ -80,7 +80,7 @@ class Kept(NamedTuple):
     lses: tuple[Tensor, Tensor, Tensor | None]
 
 
-# Of the selected and of the window branch.
+# Plans of the selected branch and of the window branch.
 Plans = tuple[Plan, Plan | None]
 
 

@@ -1,4 +1,4 @@
-"""Where the bytes come from: sources of sequences, and how ranks share them."""
+"""Sources of sequences, and how ranks share them."""
 
 from nsa.data.batches import Batches, BatchPlan
 from nsa.data.source import Source, open_source

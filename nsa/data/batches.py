@@ -121,7 +121,7 @@ class Batches:
         self._prefetch.batch("train", step - 1)
 
     def marks(self, step: int) -> Tensor:
-        """Where this rank's sequences of a step begin, `[sequences, k]` int64; k = 0: no stream."""
+        """Starts of this rank's sequences of a step, `[sequences, k]` int64; k = 0: no stream."""
         if self._stream is None:
             return torch.zeros(0, 0, dtype=torch.int64)
         parts = range(self._plan.accumulate)

@@ -68,7 +68,7 @@ class ParquetText:
         return self._lane(index).mark(index // self._lanes, length).epoch + 1
 
     def marks(self, indices: Iterable[int]) -> list[list[int]]:
-        """Where training sequences begin: rows [lane, n, piece, chunk, offset, epoch]."""
+        """Starts of training sequences: rows [lane, n, piece, chunk, offset, epoch]."""
         rows = []
         for index in indices:
             mark = self._lane(index).mark(index // self._lanes, self._length)
@@ -77,7 +77,7 @@ class ParquetText:
         return rows
 
     def seek(self, marks: Iterable[Iterable[int]]) -> None:
-        """Go on at marks that `marks` of the same folder, seed and lanes has given.
+        """Continue at marks that `marks` of the same folder, seed and lanes has returned.
 
         To be called before the first sequence is asked for.
         """

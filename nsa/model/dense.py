@@ -15,8 +15,8 @@ from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import ModelConfig
 
-# A compiler's graph ends before it and begins anew behind it: which kernel serves is asked for, and
-# counted, at every call.
+# A compiler's graph ends before this call and begins again behind it, because the kernel is chosen
+# and counted at every call.
 _attend = never_compiled(dense_attention)
 
 

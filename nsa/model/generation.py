@@ -68,10 +68,10 @@ def generate(
     sampling: Sampling | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Tensor]:
-    """Go on with a batch of prompts.
+    """Continue a batch of prompts.
 
-    Where the model keeps documents apart, a separator parts what follows it only if all of the
-    batch have theirs at that place.
+    If the model separates documents, a separator begins a new one only if all of the batch have one
+    at that place.
 
     Args:
         model: In evaluation mode or not: there is no dropout.
@@ -109,7 +109,7 @@ def generate(
 
 
 def _last_document(prompt_BS: Tensor) -> Tensor:
-    """What the last token sees where documents are kept apart: its own one."""
+    """The last token's own document: it sees no other if documents are separate."""
     ends_BS = prompt_BS[:, :-1] == SEPARATOR[0]
     if not ends_BS.any():
         return prompt_BS

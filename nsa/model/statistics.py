@@ -37,8 +37,8 @@ def gate_health(rows: list[tuple[float, float]]) -> dict[str, float]:
     """Gate fields of a progress line; empty when statistics are off or attention is dense.
 
     Shares are gates divided by their sum over the branches. `gate_entropy` is the mean entropy of
-    the shares in units of ln 3 (1 = equal, 0 = one branch has all), `gate_max` the largest share
-    of any layer, `gate_collapse_frac` the fraction of layers below 0.18 or above 0.9.
+    the shares in units of ln 3 (1 = equal, 0 = one branch has all). `gate_max` is the largest share
+    of any layer. `gate_collapse_frac` is the fraction of layers below 0.18 or above 0.9.
     """
     if not rows:
         return {}
@@ -60,9 +60,9 @@ def selection_stats(ids_BSGN: Tensor, l_sel: int) -> Tensor:
         l_sel: tokens in a selection block.
 
     Returns:
-        `[3]`: mean distance of a free block from the query's own, in blocks; the share of the
-        blocks there are that any query chose freely; the share of a query's free blocks that the
-        query before it chose freely too. NaN where no query had a choice.
+        `[3]`. First: mean distance of a free block from the query's own, in blocks. Second:
+        the share of all blocks that any query chose freely. Third: the share of a query's free
+        blocks that the query before it also chose freely. NaN if no query had a choice.
     """
     _, S, G, N = ids_BSGN.shape
     start = N * l_sel

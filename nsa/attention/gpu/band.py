@@ -1,13 +1,13 @@
 # mypy: allow-untyped-defs
 """Attention over contiguous ranges of keys: compressed branch, window, dense prefix, own blocks.
 
-One family of kernels serves them, told apart by one rule. Key s stands at position
-`s * STRIDE + REACH`, and query t sees it when that is at most t and at least `low(t)`; `low` is 0
-for t < prefix and `t // ALIGN * ALIGN - BACK` from there on. So STRIDE = d, REACH = l - 1 are the
-compressed blocks, ALIGN = 1, BACK = w - 1 a window of w, ALIGN = BACK = l_sel the own and the
-previous block. With BLOCK > 0 the queries from `start` on see of these keys only those whose block
-of BLOCK tokens has its bit in the query's 64-bit word: the whole selected branch of few blocks,
-where walking over all of them costs less than gathering queries (see function.py).
+One family of kernels serves them by one rule. Key s stands at position `s * STRIDE + REACH`, and
+query t sees it when that is at most t and at least `low(t)`; `low` is 0 for t < prefix and `t //
+ALIGN * ALIGN - BACK` from there on. So STRIDE = d, REACH = l - 1 are the compressed blocks, ALIGN =
+1, BACK = w - 1 a window of w, ALIGN = BACK = l_sel the own and the previous block. With BLOCK > 0
+the queries from `start` on see only keys whose block of BLOCK tokens has its bit in the query's
+64-bit word. This serves a selected branch of few blocks, where walking over all of them costs less
+than gathering queries (see function.py).
 
 Rows are (query, head of the group) pairs, neighbours in memory: keys are read once for all heads
 of a group, whatever their number. Scores, statistics and sums are fp32, in powers of two. Every

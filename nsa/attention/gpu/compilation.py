@@ -68,7 +68,7 @@ def rehearse(calls: Sequence[Callable[[], object]]) -> list[Launch]:
 
 
 def compile_each(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
-    """Compile launches in threads, as many as there are processors unless told.
+    """Compile launches in threads; by default as many as there are processors.
 
     Returns:
         Triton's compiled kernels, in the order of the launches; where one does not compile, the

@@ -1,12 +1,11 @@
 # mypy: allow-untyped-defs
 """Attention of the chosen blocks, block by block: the queries come to the keys.
 
-A tile is one block against up to M of the rows (entry, head) that chose it, so tiles are full for
-any number of heads a group has (index.py says what entries and portions are). Each entry leaves a
-normalised output, its log-sum-exp and later its share of dq in buffers of its own, in the dtype of
-q but for the log-sum-exp; `merge` and `add_dq` fold the slots of a query together in their order.
-Nothing is added atomically: dk and dv of a hot block are summed by several programs into parts, and
-the parts in their order.
+A tile is one block against up to M of the rows (entry, head) that chose it. So tiles are full for
+any number of heads in a group (index.py defines entries and portions). Each entry has its own
+buffers for a normalised output, its log-sum-exp and later its share of dq. `merge` and `add_dq`
+fold the slots of a query together in their order. Nothing is added atomically: several programs sum
+dk and dv of a hot block into parts, and the parts are added in their order.
 
 Chosen blocks lie wholly in the past of the queries that chose them, so there is no mask in time.
 Numbers of entries are divided within their pair, in 32 bits: a 64-bit division costs a GPU as much
@@ -34,7 +33,7 @@ def _rows_of(
 def _rows_of_pair(
     S, G, T, start, rows, M: tl.constexpr, R: tl.constexpr, F: tl.constexpr
 ):  # fmt: skip
-    """Of M rows of a pair's queries from `start` on: place, first choice, and which rows exist."""
+    """Place, first choice and existence of M rows of a pair's queries from `start` on."""
     row_M = tl.program_id(0) * M + tl.arange(0, M)
     pair = tl.program_id(1).to(tl.int64)
     query_M, r_M = row_M // R, row_M % R

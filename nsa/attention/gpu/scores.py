@@ -75,9 +75,9 @@ def choose_blocks(
 ):  # fmt: skip
     """The FIRST blocks, then the FREE best, ties to the lower: [B * G, S - start, FIRST + FREE].
 
-    Of the T queries from `first` on, whose scores are there: [B * G, T, J].
-    The RECENT blocks up to the query's own stand for no choice. With WORDS also every block that a
-    query selects, the recent ones too, as bits of [B * G, S - start].
+    The scores [B * G, T, J] are those of the T queries from `first` on. The RECENT blocks up to the
+    query's own are no choice. WORDS also stores every block that a query selects, recent ones too,
+    as bits of [B * G, S - start].
     """
     query_M = tl.program_id(0) * M + tl.arange(0, M)
     pair = tl.program_id(1).to(tl.int64)

@@ -31,7 +31,7 @@ class Tile:
     registers: int | None = None
 
     def options(self) -> dict[str, int | None]:
-        """What the launch of a kernel is told besides the sizes."""
+        """Options of a kernel's launch besides the sizes."""
         return {"num_warps": self.warps, "num_stages": self.stages, "maxnreg": self.registers}
 
 

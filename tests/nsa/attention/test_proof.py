@@ -226,7 +226,7 @@ def test_a_trial_that_did_not_end_is_no_verdict_and_is_made_again_later(command,
 def test_a_broken_proof_is_made_anew_and_the_log_says_so(content, tmp_path, caplog):
     proof_file(tmp_path, MACHINE).write_bytes(content)
     assert obtain_proof(MACHINE, _printing(FOUND), tmp_path).right
-    assert "made anew" in caplog.text
+    assert "made again" in caplog.text
     assert load_proof(proof_file(tmp_path, MACHINE), MACHINE, 0.0) == build_proof(FOUND, MACHINE)
 
 
