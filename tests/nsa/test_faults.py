@@ -127,8 +127,8 @@ def test_what_comes_from_no_loader_cannot_starve(
     assert fault_of("hang:rank=0", config, rank=0, world_size=1).kind == "hang"
 
 
-def test_one_rank_alone_cannot_stand_apart_from_others() -> None:
-    with pytest.raises(BadConfig, match="apart"):
+def test_one_rank_alone_cannot_desync() -> None:
+    with pytest.raises(BadConfig, match="among several"):
         parse_fault("desync:rank=0", rank=0, world_size=1)
 
 
