@@ -11,8 +11,8 @@ MORE = 8
 def grows_with_size(work: Callable[[int], object], size: int) -> bool:
     """Return whether `MORE` times as much takes about so many times the CPU time.
 
-    What grows with the square takes `MORE` times that; half-way (geometrically more than half) is
-    where the two are told apart, by the quickest of three goes each.
+    What grows with the square takes `MORE` times that; the limit is half-way (geometrically more
+    than half), by the quickest of three tries each.
 
     Args:
         work: is given the size.

@@ -190,7 +190,7 @@ class PostgresServer:
         return f"postgresql+psycopg://gonogo@127.0.0.1:{self.port}/{name}"
 
     def client(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run one of PostgreSQL's own programs; a database is said by its SQLAlchemy URL."""
+        """Run one of PostgreSQL's own programs; a database is named by its SQLAlchemy URL."""
         said = [part.replace("postgresql+psycopg://", "postgresql://") for part in arguments]
         command = [str(self.programs / program), *said]
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)

@@ -1,10 +1,9 @@
 """A real Slurm of two nodes on this machine, for tests: a controller here, each node in namespaces.
 
 Every slurmd stands in a network and a host-name namespace of its own, behind a bridge; processes
-and files are this machine's. Each node tells a boot id of its own and has a monotonic clock of its
-own, so it is another host to all who ask. Nothing in /etc changes. Needs root, `ip`, and Debian's
-packages slurmctld, slurmd, munge, slurm-client; no systemd and no control groups. Found out by
-trying:
+and files are this machine's. Each node has its own boot id and monotonic clock, so it looks like
+another host. Nothing in /etc changes. Needs root, `ip`, and Debian's packages slurmctld, slurmd,
+munge, slurm-client; no systemd and no control groups. Found out by trying:
 
 - one munged serves all (its socket is a path); it runs as user munge in a folder that it may enter;
 - glibc asks DNS for v4-mapped names, and torch asks for them: an empty resolv.conf, or each
@@ -123,7 +122,7 @@ class Lab:
 
         Args:
             node: which.
-            up_s: since when the node is up, by what its slurmd tells; None: as long as this host.
+            up_s: since when the node is up, as its slurmd reports; None: as long as this host.
         """
         inside = (
             f"hostname node{node} && mount --bind {self.dir}/hosts /etc/hosts"
@@ -166,7 +165,7 @@ class Lab:
         self.processes.pop(f"slurmd{node}").wait()
 
     def power_on(self, node: int) -> None:
-        """Start a node whose power was off: it has booted anew."""
+        """Start a node whose power was off: it has booted again."""
         self.boot(node)
         self.link(node, "up")
         self.start_node(node, up_s=5.0)
@@ -192,7 +191,7 @@ def slurm_lab(number: int | None = None, *, slurmd_timeout: int = 30) -> Iterato
     """Yield a Slurm of two idle nodes; whatever happens, nothing of it is left.
 
     Args:
-        number: tells labs beside each other apart, up to 255; None: by this process.
+        number: distinguishes labs that run together, up to 255; None: by this process.
         slurmd_timeout: seconds after which a node that does not answer is DOWN.
     """
     folder = Path(tempfile.mkdtemp(prefix="gonogo-slab-"))

@@ -11,7 +11,7 @@ WAIT_S = 60.0
 
 
 class UnitSocket:
-    """A bound NOTIFY_SOCKET and what was said on it."""
+    """A bound NOTIFY_SOCKET and what was sent on it."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

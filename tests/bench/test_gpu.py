@@ -147,7 +147,9 @@ def test_a_stage_that_a_kernel_takes_down_or_holds_goes_on_with_what_comes_next(
     assert [(row["code"], row["broke_at"]) for row in rows if row["row"] == "stage"] == [
         (code, "b"), (0, None)
     ]  # fmt: skip
-    assert "Stage correctness broke down at: b. It continues without that." in capsys.readouterr().out
+    assert (
+        "Stage correctness broke down at: b. It continues without that." in capsys.readouterr().out
+    )
     told = file.with_suffix(".md").read_text()
     assert "2 of 3 comparisons held, 0 did not, 1 were not made." in told
     assert f"- stage correctness ended with {code} at: b" in told

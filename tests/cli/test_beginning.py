@@ -1,4 +1,4 @@
-"""Where the command begins: whenever Ctrl-C comes, it is one line and 130."""
+"""The start of a command: Ctrl-C at any moment prints one line and exits with 130."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_a_decision_that_was_changed_is_left_out(
 def test_a_decision_for_which_nobody_vouches_is_left_out(
     how: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
 ) -> None:
-    """Whoever edits the facts can make the digests and the hash anew, and no signature."""
+    """Edited facts can have new digests and a new hash, but no valid signature."""
     home, away = tmp_path / "signs", tmp_path / "away"
     away.mkdir()
     save_signing_key(home, KEY)
@@ -393,14 +393,14 @@ EXCHANGED: dict[str, tuple[Callable[[Path], None], str | None]] = {
     "the last tick, which nothing seals": (end_later, "watch.jsonl"),
     "a small record": (lambda path: (path / "env.json").write_text("{}"), "env.json"),
 }
-"""What was put in the place of what was judged → which file tells."""
+"""A replaced input of the judgement → the file that reveals it."""
 
 
 @pytest.mark.parametrize("what", EXCHANGED)
 def test_a_signed_decision_s_directory_that_is_another_now_is_not_measured_in_its_name(
     what: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
 ) -> None:
-    """Speed is not in its facts; whoever can write in `runs/` cannot sign."""
+    """Speed is not in its facts; a writer in `runs/` cannot sign."""
     home, files = tmp_path / "signs", []
     save_signing_key(home, KEY)
     for path, number in ((slow[0], 1), (fast[0], 11)):

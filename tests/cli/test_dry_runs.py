@@ -1,4 +1,4 @@
-"""What a dry run tells people: what would run, and what the profile leaves out of the gates."""
+"""A dry run shows what would run, and what the profile leaves out of the gates."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ if rank == 1:
 def test_a_rank_that_fails_behind_a_shell_does_not_pass_for_the_shell_s_own_end(
     tmp_path: Path, how: str
 ) -> None:
-    """The shell leaves with 0, at the moment in which the rank does; older kernels tell no end."""
+    """The shell leaves with 0 when the rank does; older kernels report no end."""
     (tmp_path / "train.py").write_text(LEAVES)
     rank = f"WORLD_SIZE=2 {sys.executable} train.py {how}"
     both = f"RANK=1 {rank} & RANK=0 {rank}; wait"

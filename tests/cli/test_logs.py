@@ -59,7 +59,7 @@ def test_where_nothing_came_nothing_is_named(plane: Plane, gonogo: Gonogo) -> No
 def test_a_log_commands_no_terminal_and_goes_into_a_pipe_as_it_is(
     plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer's colours and bars are shown; what it could do to who reads is not."""
+    """A trainer's colours and bars are shown; harmful control sequences are not."""
     hostile = "\x1b[31mloss\x1b[0m 5.5\r 50%\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b6n\x1b[1mend\n"
     plane.submit(name="mine")
     worker = plane.worker(devices=("cpu:0", "cpu:1"))

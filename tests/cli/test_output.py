@@ -1,4 +1,4 @@
-"""Durations are said as people say them (R18: 62 days, not 5389473 s)."""
+"""Durations are printed for people (R18: 62 days, not 5389473 s)."""
 
 import json
 

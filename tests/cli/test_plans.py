@@ -1,4 +1,4 @@
-"""A plan's file is read; what is wrong is told by file, line, path, value and near miss."""
+"""A problem of a plan's file is reported by file, line, path, value and near miss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where problems are told up to a bound, nobody is told that these are all."""
+"""A bounded list of problems does not claim to be complete."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
 
 @pytest.mark.long
 def test_what_is_typed_next_compares_by_what_the_program_tells(folder: Path) -> None:
-    """An unchanged program tells no tokens: by them, no run of it counts."""
+    """An unchanged program reports no tokens: by them, no run of it counts."""
     ran = Ran(folder, "--steps", "30", "--accept", "conditional", *mute(30))
     assert ran.code == Exit.OK, ran.err
     assert "verdict  CONDITIONAL_GO" in ran.out
@@ -372,7 +372,7 @@ def handlers_kept() -> Iterator[None]:
 
 
 def test_a_run_whose_keeper_is_killed_has_an_end_and_leaves_nothing(folder: Path) -> None:
-    """A shell's child knows nothing of the shell's death: it went on beside its verdict."""
+    """A shell's child does not notice the shell's death: it continued beside its verdict."""
     shell = f"{sys.executable} mute.py 99999 -1 0 & echo $! > pid; wait; true"
     command = gonogo("run", "--steps", "99999", "--", "sh", "-c", shell)
     ran = subprocess.Popen(

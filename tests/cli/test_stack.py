@@ -268,7 +268,7 @@ def test_an_error_that_ends_an_up_is_no_word_of_a_person(
     error: BaseException | None,
     number: signal.Signals,
 ) -> None:
-    """A worker that SIGINT ends has its runs wait for a person; else they go on by themselves."""
+    """Runs of a worker ended by SIGINT wait for a person; others resume by themselves."""
     log = tmp_path / "worker.log"
     worker = Child("worker", [sys.executable, "-c", TELLS], dict(os.environ), log)
     monkeypatch.setattr(Stack, "_start_all", lambda stack: stack._start(worker))
@@ -365,7 +365,7 @@ def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_service_of_another_home_at_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
-    """An old home said that it was up, at the address of the other one."""
+    """An old home reported that it was up, at the address of the other one."""
     path = os.environ["PATH"]
     old = tmp_path / "old"
     old.mkdir()

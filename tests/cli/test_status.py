@@ -1,4 +1,4 @@
-"""`gonogo status` says whether the service is up, what goes on, and what waits for a person."""
+"""`gonogo status` shows whether the service is up, what is active, and what waits for a person."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Are the compose file and the images sound, as far as can be told without a Docker daemon?"""
+"""Checks of the compose file and the images that need no Docker daemon."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ SHELL = ("sh", "bash", "console")
 
 
 def blocks(text: str) -> list[tuple[str, str]]:
-    """(language, text) of every block of a page; the language is empty where none is said."""
+    """(language, text) of every block of a page; the language is empty if there is none."""
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.S | re.M)
 
 

@@ -1,8 +1,8 @@
 """Do the committed Prometheus and Alertmanager files work together in the real programs?
 
-A stand-in serves every metric of docs/reference/metrics.md; the real Prometheus finds it with
-the committed configuration (only addresses and intervals are replaced), answers every query of the
-dashboard, and an alert travels through the real Alertmanager to a Slack-compatible receiver.
+A stand-in serves every metric of docs/reference/metrics.md. The real Prometheus finds it with the
+committed configuration (only addresses and intervals are replaced) and answers every query of the
+dashboard. An alert travels through the real Alertmanager to a Slack-compatible receiver.
 """
 
 from __future__ import annotations

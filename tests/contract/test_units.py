@@ -19,7 +19,7 @@ NAMES = ("gonogo-service.service", "gonogo-worker.service")
 
 
 def load_unit(name: str) -> dict[str, str]:
-    """Settings of the unit's section [Service]; of a name said twice the last."""
+    """Settings of the unit's section [Service]; the last one of a repeated name."""
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read(UNITS / name)

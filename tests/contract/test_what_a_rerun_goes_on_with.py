@@ -1,4 +1,4 @@
-"""Where the judge lets a rerun go on from a checkpoint, `nsa` does; else it would end with 4."""
+"""If the judge lets a rerun resume from a checkpoint, `nsa` does; else it would end with 4."""
 
 from __future__ import annotations
 

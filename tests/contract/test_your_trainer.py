@@ -37,7 +37,7 @@ def section(title: str) -> str:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with every file that the page tells to save."""
+    """A folder with every file that the page asks to save."""
     place = tmp_path / "mine"
     place.mkdir()
     for _, code in blocks(PAGE):

@@ -122,7 +122,7 @@ class Rank:
         self.say("loader_ready", step, "data", dt=0.2)
 
     def restart(self, step: int, *, boot: str | None = None) -> None:
-        """A new process in place of this one goes on after `step`; its `seq` begins anew."""
+        """A new process in place of this one resumes after `step`; its `seq` begins again."""
         self.boot_id, self.seq = boot or f"again{self.rank}", 0
         self.boot(step)
 

@@ -1,14 +1,14 @@
 """What do many kills at seeded moments leave whole? A real small service, its worker and runs.
 
 `make chaos SEED=7 KILLS=200` kills -9 the control plane, worker, watchers, keepers, Redis and
-(where PostgreSQL is installed) the database, one or two at a time, while experiments of several
-kinds go on: healthy ones, one that fails by itself, one that prints and knows nothing of us.
-Moments, kinds and choices come from the seed; what there is to choose from depends on the machine.
+PostgreSQL, one or two at a time. Meanwhile experiments of several kinds run: healthy ones, one that
+fails by itself, one that only prints. Moments, kinds and choices come from the seed; what there is
+to choose from depends on the machine.
 
-Then the kills stop, everything comes to its end, and it is asked: did anything but a keeper's
-death end a healthy run, was that one resumed, is every line, event and alert there once, is every
-decision valid, every ended run judged, and nothing left running? A keeper is killed at most twice
-in a phase (three such ends are a storm, and rightly so), a watcher at most three times a minute.
+Then the kills stop and everything ends. Only a keeper's death may have ended a healthy run, and
+that run was resumed. Every line, event and alert is there once, every decision is valid, every
+ended run is judged, and nothing is left running. A keeper is killed at most twice in a phase (three
+such ends are a storm, and rightly so), a watcher at most three times a minute.
 """
 
 import argparse
@@ -37,12 +37,12 @@ from tests.e2e.lab import Lab, Receiver, clean_environ, last_step, read_json
 from tests.servers import PostgresServer, find_program
 
 AT_ONCE = 3
-"""Experiments that go on beside each other."""
+"""Experiments that run at the same time."""
 MEAN_PAUSE_S = 3.0
 DOWN_S = 2.5
 """Longest time for which a killed database stays away."""
 SAY_S = 60.0
-"""How often it is said how far it is."""
+"""How often progress is printed."""
 DRAIN_S = 400.0
 """How long what is under way may take to its end once the kills have stopped."""
 _PARTS = ("service", "worker", "redis")
@@ -63,7 +63,7 @@ class Chaos:
     """Runs whose keeper was killed."""
     killed: Counter[str] = field(default_factory=Counter)
     events: list[dict[str, Any]] = field(default_factory=list)
-    """What a follower of the global feed was told, in its order."""
+    """What a follower of the global feed received, in its order."""
     over: set[str] = field(default_factory=set)
     unseen: set[str] = field(default_factory=set)
     """Experiments of which a program that waits for no `.GO` went on before anybody watched: its

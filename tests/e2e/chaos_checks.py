@@ -52,7 +52,7 @@ def _submissions(chaos: Chaos) -> Iterator[str]:
 
 
 def _runs(chaos: Chaos) -> Iterator[str]:
-    """Nothing but its keeper's death ended a healthy run, which was then gone on with.
+    """Only its keeper's death ended a healthy run, which was then resumed.
 
     A run whose worker was killed between claim and launch was never begun, and is tried again.
     """
@@ -88,7 +88,7 @@ def _key(row: dict[str, Any]) -> tuple[int, str, int]:
 
 
 def _events(chaos: Chaos) -> Iterator[str]:
-    """A follower was told each event once, each experiment's in its order, and all there are."""
+    """A follower received each event once, and each experiment's events in order."""
     listed = list(chaos.lab.client.pages("/events", limit=1000))
     told = [row["id"] for row in chaos.events]
     yield from (f"{name} was told {n} times" for name, n in Counter(told).items() if n > 1)

@@ -1,4 +1,5 @@
-"""Which experiments go on while things are killed? Small programs without torch, of a few kinds."""
+"""The experiments that run while things are killed. Small programs without torch, of a few
+kinds."""
 
 import sys
 from enum import StrEnum

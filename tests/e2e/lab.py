@@ -142,7 +142,7 @@ def processes_of(run_id: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What a command said."""
+    """What a command printed."""
 
     code: int
     stdout: str

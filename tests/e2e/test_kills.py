@@ -1,4 +1,4 @@
-"""Anything but the trainer may be killed at any moment; the run goes on, nothing is lost.
+"""Anything but the trainer may be killed at any moment; the run continues, and nothing is lost.
 
 Each test kills one part with SIGKILL in the middle of the smoke phase.
 """

@@ -130,7 +130,7 @@ class End:
     reasons: tuple[str, ...] = ("first",)
     """Why each of its runs was started."""
     resumed: tuple[int | None, ...] = (None,)
-    """Step of the checkpoint that each of them went on from."""
+    """Step of the checkpoint that each of them resumed from."""
     diagnosis: str | None = None
 
 

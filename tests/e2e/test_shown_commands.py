@@ -159,7 +159,7 @@ def shown() -> list[str]:
 
 
 def wants_more(call: str) -> bool:
-    """Say whether a call leaves out what its command must be told, or would never end."""
+    """Whether a call lacks a required argument, or would never end."""
     words = shlex.split(call)[1:]
     command: Any = typer.main.get_command(app)
     while words and words[0] in getattr(command, "commands", ()):
@@ -273,7 +273,7 @@ def test_what_a_page_shows_does_what_it_says(used: Used, call: str) -> None:
 
 
 def assert_it_starts_and_ends(used: Used, typed: str) -> None:
-    """What runs until it is told to end says where it is, and ends with 0 at Ctrl-C."""
+    """A command that runs until stopped prints its address, and ends with 0 at Ctrl-C."""
     home = used.folder / "another"
     more = "" if "--port" in typed else " --port 0"
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The most telling evidence first."""
+"""The most relevant evidence first."""
 
 import random
 

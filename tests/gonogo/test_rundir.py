@@ -125,7 +125,7 @@ NO_RECORDS: dict[str, Callable[[Path], object]] = {
 def test_what_is_no_record_at_any_time_is_corrupt(
     make: Callable[[Path], object], tmp_path: Path
 ) -> None:
-    """As a disk that refuses just now it was waited for, and the run's end told to nobody."""
+    """It was taken for a busy disk, so the run's end was reported to nobody."""
     make(tmp_path / "model.json")
     with pytest.raises(Corrupt, match=r"model\.json"):
         load_record(tmp_path / "model.json", ExitRecord)

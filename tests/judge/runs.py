@@ -104,7 +104,7 @@ def record_of(
     findings: Iterable[Finding] = (),
     preflight: Preflight | None = PREFLIGHT,
 ) -> RunRecord:
-    """A healthy, completed run, but for what is said otherwise."""
+    """A healthy, completed run, except for the given fields."""
     order = order or order_of()
     if lines is None:
         lines = lines_of(ranks if ranks is not None else healthy_ranks(order))

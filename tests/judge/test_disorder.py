@@ -23,7 +23,7 @@ def saved(folder: Path, ranks: list[Rank]) -> Path:
 
 
 def set_back(folder: Path, by_s: float) -> Path:
-    """A run whose wall clock is set back before every rank starts anew in place."""
+    """A run whose wall clock is set back before every rank restarts in place."""
     ranks = restarted_ranks(order_of())
     for rank in ranks:
         for line in rank.lines:

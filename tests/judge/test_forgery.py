@@ -67,7 +67,7 @@ EVERY_SHAPE = [
     pytest.param(name, marks=[] if name in QUICK else [pytest.mark.long]) for name in SHAPES
 ]
 RESTARTS = {"restarted in place": (6,), "several boots": (3, 6, 9)}
-"""Shape → the steps after which every rank starts anew."""
+"""Shape → the steps after which every rank restarts."""
 
 
 def because(order: Order, reason: RunReason, **fields: Any) -> Order:
@@ -80,7 +80,7 @@ def restarted_ranks(
     between: Callable[[Rank], list[dict[str, Any]]] = lambda rank: [],
     after: tuple[int, ...] = (6,),
 ) -> list[Rank]:
-    """Ranks that start anew after some steps: their last lines and the first ones of the new
+    """Ranks that restart after some steps: their last lines and the first ones of the new
     process come with one tick. `between` says what else stands there."""
     ranks = [Rank(rank, order) for rank in range(order.world_size)]
     for rank in ranks:
@@ -347,7 +347,7 @@ def changed(value: Any) -> Any:
 
 
 def paths(value: Any, path: tuple[Any, ...] = (), depth: int = 2) -> Iterator[tuple[Any, ...]]:
-    """Where fields are, down to `depth`."""
+    """Paths of fields, down to `depth`."""
     pairs: Any = ()
     if isinstance(value, dict):
         pairs = value.items()

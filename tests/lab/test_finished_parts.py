@@ -1,4 +1,4 @@
-"""A simulation that is gone on with comes to what it would have come to at once."""
+"""A resumed simulation gives the same result as an uninterrupted one."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Runs of scripts that attached our library: told as the library tells them, and not halted."""
+"""Runs of scripts that attached our library: reported as the library does, and not halted."""
 
 import itertools
 import random
@@ -175,7 +175,7 @@ def test_a_simulated_script_is_told_as_the_library_tells_it(name: str, tmp_path:
 
 
 def by_kind(lines: Iterable[Heartbeat]) -> list[Heartbeat]:
-    """The lines that tell of steps."""
+    """The lines that report steps."""
     return [line for line in lines if line.msg in ("progress", "step_end")]
 
 

@@ -25,7 +25,7 @@ KEY = SigningKey(bytes(range(32)))
 OTHER_KEY = SigningKey(bytes(32))
 TRUST = trusting([KEY.public])
 PHASES = ("smoke", "extended", "extended", "production", "production")
-"""Of each automatic decision of `chain`."""
+"""For each automatic decision of `chain`."""
 
 
 def entry_of(recorded: RecordedDecision) -> Entry:

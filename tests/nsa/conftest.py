@@ -161,7 +161,7 @@ def launch_ranks() -> Iterator[Callable[..., list["subprocess.Popen[bytes]"]]]:
 
 @pytest.fixture
 def start_torchrun() -> Iterator[Callable[[Path], "subprocess.Popen[bytes]"]]:
-    """Start an order's two ranks by torchrun; at the end its agent is told to end them."""
+    """Start an order's two ranks by torchrun; at the end its agent ends them."""
     started: list[subprocess.Popen[bytes]] = []
 
     def start(order: Path) -> "subprocess.Popen[bytes]":

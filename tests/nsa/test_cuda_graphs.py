@@ -54,7 +54,7 @@ def test_what_cannot_be_captured_is_refused(change: dict[str, Any], word: str | 
 def test_gradients_that_stay_change_no_number(
     make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a step of several parts: each is added to zeros instead of making the first gradient."""
+    """In a step of several parts each is added to zeros instead of making the first gradient."""
     from nsa.rig import Rig
 
     train = {"batch": {"global_seqs": 4, "accumulate": 2}}

@@ -109,7 +109,7 @@ def test_compiled_it_takes_the_same_steps(
     compiled = train_here("compiled", train={"steps": 3, "engine": {**ENGINE, "compile": True}})
     assert _losses(compiled) == pytest.approx(_losses(plain), rel=1e-4)
     assert not utils.counters["graph_break"]
-    # Of all layers, in training and in evaluation.
+    # For all layers, in training and in evaluation.
     assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
 
 

@@ -1,4 +1,4 @@
-"""The held-out loss that a run tells is that of its weights on held-out text, and all of it."""
+"""A run reports the held-out loss of its weights on all of the held-out text."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -101,7 +101,7 @@ def test_a_section_outside_a_step_is_told_at_both_edges_and_inside_only_when_lon
             time.sleep(0.01)
     line = _lines(tmp_path / "h")[-1]
     assert line["msg"] == "section"
-    assert line["section_age_s"] >= 1.0  # told in milliseconds: a hair over a second reads 1.0
+    assert line["section_age_s"] >= 1.0  # written in milliseconds: a hair over a second reads 1.0
     heart.close()
 
 

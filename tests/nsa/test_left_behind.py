@@ -1,4 +1,4 @@
-"""Every file that a run leaves behind is read here, as whoever looks at it later reads it (R46).
+"""Every file that a run leaves behind can be read later (R46).
 
 The curves in `tb/` are read in `test_tensorboard`.
 """

@@ -57,7 +57,7 @@ def test_documents_are_packed_whole_and_no_lane_shares_one_with_another(folder: 
     for split, streams in (("train", lanes), ("val", 1)):
         for lane in range(streams):
             data = _stream(source, split, lane, streams, 12)
-            documents = set(data.split(b"\0")[:-1])  # the last may go on
+            documents = set(data.split(b"\0")[:-1])  # the last may continue
             assert documents
             assert documents <= wanted
             seen.append(documents)

@@ -174,7 +174,7 @@ def test_compressed_gradients_are_half_the_megabytes_however_they_are_bucketed(
     assert [process.wait(helpers.LIMIT_S) for process in ranks] == [0, 0]
     for rank in (0, 1):
         lines = helpers.read_lines(order.parent, rank)
-        # Of the two parts of a step only the one that averages sends anything.
+        # Only the averaging part of a step's two parts sends anything.
         assert _comm_mb(lines) == [round(lines[0]["params"] * 2 / 2**20, 6)] * 3
         entered = [line["collective_seq"] for line in _of(lines, "step_end")]
         buckets = entered[-1] - entered[-2] - 1  # the other one averages the loss

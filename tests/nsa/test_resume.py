@@ -1,4 +1,4 @@
-"""A run goes on as what it was, or says what differs; weights alone are asked for by name."""
+"""A run resumes unchanged, or reports what differs; weights alone are asked for by name."""
 
 import json
 from collections.abc import Callable

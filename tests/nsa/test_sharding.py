@@ -1,4 +1,4 @@
-"""DDP and FSDP train what one process trains, and go on with each other's checkpoints."""
+"""DDP and FSDP train like one process, and resume from each other's checkpoints."""
 
 import subprocess
 from collections.abc import Callable
@@ -61,7 +61,7 @@ def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps
     assert own.optimizer["state"].keys() == other.optimizer["state"].keys()
     for name, tensor in own.model.items():
         assert (other.model[name] - tensor).norm() <= 1e-4 * tensor.norm(), name
-    # What two ranks saved half way, one process goes on with.
+    # One process resumes what two ranks saved half way.
     half = {"path": str(order.parent / "checkpoints" / "step_000025"), "step": 25}
     rest = train_here("rest", train={"steps": STEPS}, resume_from=half)
     assert _progress(rest) == pytest.approx(_progress(alone)[25:], rel=1e-4)

@@ -270,7 +270,7 @@ def test_a_directory_with_checkpoints_of_another_run_is_refused(
     with pytest.raises(BadConfig, match=r"step_000002 is of another run"):
         helpers.build_trainer(order).run()
     assert (left / "manifest.json").read_bytes() == before
-    # Going on from the newest is the same run; what a kill has left is swept up.
+    # A resume from the newest is the same run; leftovers of a kill are deleted.
     mapping = json.loads(order.read_text())
     mapping["resume_from"] = {"path": "checkpoints/step_000004", "step": 4}
     mapping["steps"] = mapping["train"]["steps"] = 6

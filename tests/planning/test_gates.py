@@ -1,4 +1,5 @@
-"""Every bundled plan can be ordered on every profile; what does not apply is left out and said."""
+"""Every bundled plan can be ordered on every profile; what does not apply is left out and
+reported."""
 
 from __future__ import annotations
 

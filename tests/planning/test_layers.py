@@ -1,4 +1,4 @@
-"""What a run is told: plan, phase and patch lie over each other, and the last that speaks wins."""
+"""The order of a run merges plan, phase and patch; the last value wins."""
 
 from __future__ import annotations
 

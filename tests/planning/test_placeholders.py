@@ -1,4 +1,4 @@
-"""What a plan's words say in braces becomes what the run is told."""
+"""Placeholders in braces in a plan are replaced in the run's order."""
 
 from __future__ import annotations
 

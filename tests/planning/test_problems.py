@@ -1,4 +1,4 @@
-"""However much is wrong with a plan: the first problems are told, and no more is looked for."""
+"""Only the first problems of a plan are reported, and the search then stops."""
 
 from __future__ import annotations
 

@@ -248,7 +248,8 @@ def test_the_lines_of_a_command_are_read_by_the_bundled_patterns_and_ours_by_non
 
 
 def test_all_that_can_be_known_beforehand_of_what_must_run_is_ordered() -> None:
-    """R16: a field that is null is not checked, so only what a run alone can tell is null."""
+    """R16: a field that is null is not checked, so only fields that the run alone knows are
+    null."""
     real = resolve_plan(bundled_plan("m7c-125m"))
     found = build_order(real, "extended", experiment="exp_1", run="run_1", token=1)
     assert found.identity.config_digest == digest(found.train)

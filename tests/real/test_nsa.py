@@ -179,7 +179,7 @@ def silent_files(tmp_path: Path) -> Iterator[Callable[[], None]]:
             pipe(file)
 
     yield fall_silent
-    for file in files:  # whoever still waits to read gets an end
+    for file in files:  # a waiting reader gets an end
         subprocess.run(("dd", "if=/dev/null", f"of={file}", "oflag=nonblock"), check=False,
                        capture_output=True)  # fmt: skip
 

@@ -120,7 +120,7 @@ def test_a_real_failure_has_its_name_its_rank_and_its_line(
 def test_a_rank_that_names_no_section_and_never_comes_to_the_others_is_the_culprit(
     new_run: NewRun,
 ) -> None:
-    """Nothing in the lines tells the ranks apart: torch's flight recorders do."""
+    """The lines do not distinguish the ranks: torch's flight recorders do."""
     watch = {**WATCH, "section_deadline": {"out_of_section": {"halt_s": 16.0}}}
     decision = judged(new_run, "apart", {}, watch=watch, mute=True)
     halt = next(row for row in decision["findings"] if row["severity"] == "halt")

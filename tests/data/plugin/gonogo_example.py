@@ -22,7 +22,7 @@ class Settings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """Whether it has been told."""
+    """Whether it has reported already."""
 
     told: bool = False
 

@@ -154,7 +154,7 @@ AGAIN = Doubt(kind=DoubtKind.RUNS_ALIKE, name="a")
 @pytest.mark.parametrize("paired", [True, False])
 @pytest.mark.parametrize("seed", [1, None], ids=["one seed", "no seed"])
 def test_of_what_is_learnt_runs_of_one_seed_are_one_run(seed: int | None, paired: bool) -> None:
-    """Kernels that round anew each time tell the same run again, and not what another would do."""
+    """Kernels with varying rounding show the same run again, not another one."""
     base, mine = (
         runs(letter, values, paired=paired, seeds=[seed] * 3, batch=batch)
         for letter, values, batch in (

@@ -1,4 +1,4 @@
-"""Lines of a rank, and what is said of a run that has them."""
+"""Lines of a rank, and the facts of a run that has them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def seen(doubts: Iterable[Doubt]) -> list[tuple[str, int | None]]:
 
 
 def steps_that(*says: dict[str, Any]) -> list[Heartbeat]:
-    """One process's progress lines, of each step what is said of it."""
+    """One process's progress lines, with the given fields of each step."""
     lines = [beat(2 + n, n, "progress", **{"step": n + 1, **row}) for n, row in enumerate(says)]
     return [beat(1, msg="boot", step=0, run=ORDER.run, attempt=ORDER.attempt), *lines]
 

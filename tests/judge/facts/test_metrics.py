@@ -279,7 +279,7 @@ def test_what_was_spent_before_a_rank_began_anew_is_part_of_its_cost(again_from:
 def test_what_a_process_told_of_a_step_is_not_that_of_one_that_made_it_again(
     msg: str, again_from: int, told: bool
 ) -> None:
-    """Its weights are gone: the evaluation (or the loss) of the later one was never told."""
+    """Its weights are gone: the evaluation (or the loss) of the later one was never reported."""
     gate = {"id": "c", "metric": "val_loss", "aggregate": "last", "pass_below": 5.2}
     order = with_gate(order_of(), gate)
     ranks = [Rank(number, order) for number in range(order.world_size)]
@@ -365,7 +365,7 @@ def test_steps_that_are_told_of_together_are_no_faster_for_it() -> None:
 
 
 def two_seconds_each(tokens: Mapping[int, int | None], again: int) -> list[Heartbeat]:
-    """The lines of steps that tell these tokens; those after step `again` are of a new boot."""
+    """The lines of steps that report these tokens; those after step `again` are of a new boot."""
     return [
         Heartbeat(
             ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told,

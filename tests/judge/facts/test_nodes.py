@@ -1,4 +1,4 @@
-"""What nodes left of their parts is what exit.json seals, or is told of."""
+"""Files that nodes left are sealed or named in exit.json."""
 
 from pathlib import Path
 

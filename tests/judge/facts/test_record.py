@@ -139,7 +139,7 @@ def test_a_clock_that_is_set_back_orders_no_process(ordered: bool, copy_run: Cop
 
 
 def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: CopyRun) -> None:
-    """A second process makes the last step again, and tells no loss of it."""
+    """A second process makes the last step again, and reports no loss of it."""
     folder = copy_run("healthy")
     (folder / "watch.jsonl").unlink()
     path = folder / "heartbeat_rank0.jsonl"

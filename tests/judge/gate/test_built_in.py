@@ -532,7 +532,7 @@ def test_a_program_that_is_only_read_is_conditional_go_with_the_reason() -> None
 
 @pytest.mark.parametrize("kind", ["a plan orders it", "it reports an identity", "it is started"])
 def test_what_could_report_its_identity_and_steps_needs_a_waiver(kind: str) -> None:
-    """A plan asks for more; an attached or observed program could have told."""
+    """A plan asks for more; an attached or observed program could have reported it."""
     command = {"plan": "mine", "plan_digest": "x"} if kind == "a plan orders it" else {}
     started = {"command": None, "entry": "train.py"} if kind == "it is started" else {}
     order, ranks = reads(**command, **started)
@@ -645,7 +645,7 @@ def test_how_a_rank_of_a_command_ended_counts_where_it_is_told(
 
 
 def unordered(values: dict[int, int]) -> CriterionResult:
-    """What `identity` says of ranks that name these vocabularies, of which the order tells none."""
+    """What `identity` reports of ranks with these vocabularies, if the order names none."""
     order = order_of(sets={"workload.world_size": len(values)})
     said = order.identity.model_copy(update={"vocab": None})
     order = order.model_copy(update={"identity": said})

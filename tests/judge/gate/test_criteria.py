@@ -62,7 +62,7 @@ def test_a_floor_that_nobody_filled_in_passes_nothing(more: dict[str, Any]) -> N
 
 @pytest.mark.parametrize("bound", [{"pass_below": 0.0}, {"pass_above": 0.5}])
 def test_one_sample_has_no_slope(bound: dict[str, float]) -> None:
-    """Else a run with one evaluation would have learned, or one that went on for one step."""
+    """Else a run with one evaluation, or with one step after a resume, would have learned."""
     found = said({0: flat(5.0, 1)}, steps=1, aggregate="slope", **bound)
     assert (found.outcome, found.observed) == ("inconclusive", None)
     assert found.evidence == "slope of loss: 1 sample, 2 are needed"
@@ -260,7 +260,7 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
 def test_a_run_that_was_ended_in_a_grey_zone_never_passes_where_no_further_step_leaves_it(
     fields: dict[str, Any], failed: bool
 ) -> None:
-    """Or whoever ends a run shortly before its end would try again until its value passes."""
+    """Else a user could end runs shortly before their end until a value passes."""
     strict = Criterion.model_validate({"id": "c", "metric": "loss", **fields})
     grey = {"fail_above": 9.0} if strict.pass_below is not None else {"fail_below": 1.0}
     criterion = strict.model_copy(update=grey)

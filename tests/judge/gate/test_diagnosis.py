@@ -67,7 +67,7 @@ def killed(number: int) -> Facts:
 
 
 def mute(lines: int) -> Facts:
-    """A run that ended because rank 1 did not begin in time, having said so many lines."""
+    """A run that ended because rank 1 did not begin in time, after so many lines."""
     facts = facts_with("start_failed", detector="no_first_heartbeat")
     ranks = {name: row.model_copy(update={"count": lines}) for name, row in facts.ranks.items()}
     return facts.model_copy(update={"ranks": ranks})

@@ -26,7 +26,7 @@ COMPLETED, LOST, NAN = OutcomeCode.COMPLETED, OutcomeCode.KEEPER_LOST, OutcomeCo
 
 
 def judged_as(code: OutcomeCode | None, *rows: dict[str, Any], **rules: Any) -> Judgement:
-    """Return the judgement of a healthy run that ended as told, by this gate."""
+    """Return this gate's judgement of a healthy run with the given end."""
     order = with_gate(order_of(), *rows)
     asked = build_rules(order).model_copy(update=rules)
     end = exit_record(code or COMPLETED, by=Actor.INFRA)
@@ -83,7 +83,7 @@ NONE_IS_ERROR = {"id": "row", "metric": "val_loss", "pass_below": 50.0, "on_nan"
 def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
     row: dict[str, Any], code: OutcomeCode, failed: list[str]
 ) -> None:
-    """Run again until all of it was told and well, the best of several runs was GO."""
+    """The best of several runs was GO."""
     order = with_gate(order_of(), row)
     ranks = healthy_ranks(order)
     for line in (line for rank in ranks for line in rank.lines):
@@ -100,7 +100,7 @@ def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
 
 @pytest.mark.parametrize("other", [True, False])
 def test_a_rank_that_trained_as_two_things_has_failed_its_identity(other: bool) -> None:
-    """A first run, whose order leaves open which code it is, went on in place as other code."""
+    """A first run, whose order does not name its code, resumed in place with other code."""
     order = order_of()
     said = order.identity.model_copy(update={"git_sha": None})
     order = with_gate(order.model_copy(update={"identity": said}))
@@ -132,7 +132,7 @@ def test_a_rank_that_trained_as_two_things_has_failed_its_identity(other: bool) 
 def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
     code: OutcomeCode, last: int, skipped: bool, failed: list[str]
 ) -> None:
-    """Whoever went on from its checkpoint had too few steps to show it, and was GO."""
+    """A run resumed from its checkpoint had too few steps to show it, and was GO."""
     ranks = healthy_ranks(order_of())
     for rank in ranks:
         kept = [line for line in rank.lines if line["step"] <= last]
@@ -158,7 +158,7 @@ def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
 def test_evaluations_that_looked_at_nothing_are_failed_by_who_was_ended(
     last: int, val_loss: Callable[[float], float], failed: list[str]
 ) -> None:
-    """Whoever went on from its checkpoint had one evaluation, which shows none of it: it was GO."""
+    """A run resumed from its checkpoint had one evaluation, which does not show it: it was GO."""
     order = with_gate(order_of(), {"id": "row", "metric": "val_loss", "pass_below": 50.0})
     train = {**order.train, "steps": 40}
     identity = order.identity.model_copy(update={"config_digest": digest(train)})

@@ -44,7 +44,7 @@ def test_no_default_is_its_ceiling() -> None:
 
 
 def conditions(rules: Rules) -> list[str]:
-    """What makes an order weak, as the condition tells it."""
+    """What makes an order weak, as the condition reports it."""
     return [row.evidence for row in added_criteria(FACTS, rules) if row.id == WEAKENED]
 
 

@@ -74,7 +74,7 @@ def test_repeated_text_selects_the_lowest_blocks(sizes, dtype, make_inputs):
     cache = _cache(again, sizes)
     prefill(**again, cache=cache)
     _, ids = decode(again["q"][:, -1:], again["gates"][:, -1:], cache)
-    # Of blocks that are a period apart, and whose compressed blocks all exist, the earliest.
+    # The earliest of the blocks that are a period apart and whose compressed blocks all exist.
     period, own = 24 // sizes["l_sel"], 336 // sizes["l_sel"] - 1
     whole = -(-(sizes["l"] // sizes["d"] - 1) // (sizes["l_sel"] // sizes["d"]))
     free = [block for block in ids.flatten().tolist() if 0 < block < own - 1]

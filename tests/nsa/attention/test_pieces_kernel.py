@@ -160,7 +160,7 @@ def test_of_equal_blocks_the_lowest_are_selected(sizes: dict[str, int], make_inp
 
 
 def test_a_row_computes_alike_among_any_others() -> None:
-    """Who else chose a block is the future's, and moves no bit."""
+    """Later queries that chose a block move no bit."""
     functions, t, D = planned.load_functions(), 30, 32
     assert not isinstance(functions, str)
     q, k, v = torch.randn(1, 1, 64, 1, D), *torch.randn(2, 1, 64, D)

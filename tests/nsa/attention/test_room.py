@@ -20,7 +20,7 @@ Ran = Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]
 
 @pytest.fixture(params=["in C", "by operations"])
 def by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who attends over the pieces."""
+    """The kernel that attends over the pieces."""
     if request.param == "in C":
         assert not isinstance(torch_backend.cpu_kernel(), str)
     else:
