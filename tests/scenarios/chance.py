@@ -274,7 +274,7 @@ class Life:
         self.world.suspend(self._dice.choice((20.0, 100.0)))
 
     def _restart(self) -> None:
-        """Some ranks start anew in place at a step before."""
+        """Some ranks restart in place at an earlier step."""
         back = self._dice.choice((0, 1, 4, 100))
         for rank in self._ranks():
             rank.boot, rank.seq, rank.in_step = f"{rank.boot}+", 0, False

@@ -185,7 +185,7 @@ def other_identity(**told: Any) -> Callable[..., World]:
 
 
 def restarted(**fields: Any) -> World:
-    """Every rank starts anew in place at step 20, and trains on."""
+    """Every rank restarts in place at step 20, and trains on."""
     world = world_of(**fields).steps(30, step_s=1.0)
     for rank in world.ranks:
         rank.boot, rank.seq, rank.step = f"again{rank.rank}", 0, 20

@@ -50,7 +50,7 @@ MOODS: dict[str, tuple[tuple[Any, ...], ...]] = {
 """Field of a progress line → moods of a run; a mood is what its steps report by turns."""
 TIMES: tuple[tuple[float | None, ...], ...] = ((1.0,), (1.0, 2.0), (2.0,), (0.5, 1.0), (1.0, None))
 SHARES: tuple[tuple[float, ...], ...] = ((0.5,), (0.5,), (0.5, 0.75), (0.75,), (1.0,))
-"""Of a step that a rank computes; the rest it waits for its peers."""
+"""Shares of a step that a rank computes; the rest it waits for its peers."""
 COLUMNS = tuple(MOODS)
 
 
@@ -64,7 +64,7 @@ def scenarios() -> Iterator[Scenario]:
 def _fed(kind: type[Detector[Any]], seed: int) -> Outcome:
     """Return what a detector makes of a run.
 
-    `raised` has a letter a step: what that step raised, whether or not it was said before.
+    `raised` has a letter a step: what that step raised, even if it was raised before.
     """
     raised, distances = list[str](), list[Any]()
 

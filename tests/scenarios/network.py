@@ -13,7 +13,7 @@ from tests.watch.streams import Said, World, order_of
 
 
 def two_nodes(step_s: float) -> World:
-    """Two ranks, each on a node of its own, that have gone on for a while."""
+    """Two ranks, each on its own node, that have trained for a while."""
     order = order_of({}, steps=2000, detectors=detector_names(), nodes=2)
     return World(order, alive_every_s=5.0).boot().steps(40, step_s=step_s)
 

@@ -19,10 +19,10 @@ def paused(
     waits_in: str = "data",
     ends: bool = True,
 ) -> World:
-    """After 40 steps every rank enters a section, each for so long, and goes on; the last wait.
+    """After 40 steps every rank enters a section for its time, and continues.
 
-    Who is back waits in a section of the next step for whoever is not. `then` are the pauses that
-    follow in the same step, at once or with a section `between` them, in which it starts anew.
+    Ranks that are back wait for the others in a section of the next step. `then` are the pauses
+    that follow in the same step, directly or with a section `between` them, in which it restarts.
     """
     order = order_of({}, steps=400, world_size=ranks, detectors=detector_names())
     world = World(order, alive_every_s=5.0).boot().steps(40, step_s=1.0)

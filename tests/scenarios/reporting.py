@@ -21,7 +21,7 @@ def no_step_end() -> Iterator[World]:
 
 
 def with_progress_alone(world: World) -> World:
-    """Sections are told, and of steps their progress alone."""
+    """Sections are reported, and only the progress of steps."""
     return rewritten(
         world,
         lambda raw: None if b'"step_start"' in raw or b'"step_end"' in raw else raw,
@@ -45,7 +45,7 @@ def progress_lines_alone_then_twice_as_slow() -> Iterator[World]:
 
 
 def with_signs_of_life_alone(world: World) -> World:
-    """Rank 1 tells where it is, and neither where a step begins nor where it ends."""
+    """Rank 1 reports its place, but neither the starts nor the ends of steps."""
     told = world.ranks[1].lines
     kept = [said for said in told if not re.search(rb'"(step_start|progress|step_end)"', said.raw)]
     world.ranks[1].lines = kept
@@ -98,7 +98,7 @@ def evaluation_reported_twice() -> Iterator[World]:
 
 
 def numbers_late(world: World) -> World:
-    """Tell each step's numbers right after its end."""
+    """Report each step's numbers right after its end."""
     for rank in world.ranks:
         lines = rank.lines
         for at in range(len(lines) - 1):
@@ -121,7 +121,7 @@ def progress_after_step_end() -> Iterator[World]:
 
 
 def numbers_later(world: World, ranks: int = 2) -> World:
-    """Tell each step's numbers when the next one has begun."""
+    """Report each step's numbers when the next one has begun."""
     for rank in world.ranks[:ranks]:
         lines: list[Said] = []
         held: list[Said] = []
@@ -152,7 +152,7 @@ def progress_within_the_next_step(style: str) -> Iterator[World]:
 
 
 def numbers_behind(world: World, by: int, after: str = "step_start") -> World:
-    """Tell each step's numbers when later ones have begun, or have ended."""
+    """Report each step's numbers when later ones have begun, or have ended."""
     held_most = by - 1 if after == "step_start" else by
     for rank in world.ranks:
         lines: list[Said] = []
@@ -180,7 +180,7 @@ def progress_some_steps_later(by: int, after: str) -> Iterator[World]:
 
 
 def naming_nothing(raw: bytes) -> bytes | None:
-    """A trainer that tells where a step begins and its numbers, and names no section."""
+    """A trainer that reports the starts and the numbers of steps, and names no section."""
     line = json.loads(raw)
     if line["msg"] in ("section", "step_end"):
         return None
@@ -201,7 +201,7 @@ def late_progress_ends_the_step(names: bool, step_s: float) -> Iterator[World]:
 
 
 def numbers_now_and_then(raw: bytes) -> bytes | None:
-    """Every step's start is told, and of every tenth its numbers."""
+    """Every step's start is reported, and every tenth step's numbers."""
     line = json.loads(raw)
     if line["msg"] == "step_end" or (line["msg"] == "progress" and line["step"] % 10):
         return None
@@ -215,7 +215,7 @@ def progress_of_every_tenth_step(step_s: float) -> Iterator[World]:
 
 
 def numbers_together(world: World, every: int) -> World:
-    """Tell the numbers of so many steps one after the other, at the end of the last of them."""
+    """Report the numbers of so many steps together, at the end of the last one."""
     for rank in world.ranks:
         lines: list[Said] = []
         held: list[Said] = []

@@ -30,7 +30,7 @@ _LEFT_OUT = frozenset(
     {"at", "blind", "bytes", "digest", "evidence", "expected", "files", "found", "identity"}
     | {"key", "order_sha256", "since", "text", "unit", "v", "version"}
 )
-"""Of facts and distances: sentences, digests of files, and what an order only repeats."""
+"""Left out of facts and distances: sentences, digests of files, and repeated parts of the order."""
 
 
 @dataclass(frozen=True, slots=True)

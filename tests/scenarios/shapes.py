@@ -10,7 +10,7 @@ from tests.watch.streams import Said, World
 
 
 def rewritten(world: World, change: Callable[[bytes], bytes | None]) -> World:
-    """Change or drop lines of every rank; `seq` goes on without gaps."""
+    """Change or drop lines of every rank; `seq` continues without gaps."""
     for rank in world.ranks:
         kept = [(said, raw) for said in rank.lines if (raw := change(said.raw)) is not None]
         rank.lines = [
@@ -21,7 +21,7 @@ def rewritten(world: World, change: Callable[[bytes], bytes | None]) -> World:
 
 
 def with_the_section_first(world: World) -> World:
-    """No step's end is told, and a section line names the next step ahead of its start."""
+    """No step's end is reported, and a section line names the next step ahead of its start."""
     for rank in world.ranks:
         told: list[Said] = []
         for said in rank.lines:

@@ -29,7 +29,7 @@ VIEWS = 40
 KINDS = (AliveLost, NoFirstHeartbeat, Stall, SectionDeadline)
 EXIT_S = (4.25, 8.0, 8.25, 64.0)
 LIMITS_S = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
-"""Of `chance.WATCH`, and what a multiple makes of them."""
+"""Of `chance.WATCH`, and their multiples."""
 
 
 def scenarios() -> Iterator[Scenario]:
@@ -73,7 +73,7 @@ def _overdue(seed: int) -> Outcome:
 
 
 def _alike(dice: random.Random) -> View:
-    """Return ranks that little tells apart."""
+    """Return ranks that are hard to distinguish."""
     one, size = dice.choice, dice.choice((1, 2, 2, 3, 4, 9, 10))
     places = one((("backward", "forward"), ("data", None), ("eval", None, "rollout")))
     starts, counts = one(((0,), (0, 3))), one(((0,), (1, 2), (2, 3, 4)))
@@ -112,7 +112,7 @@ def _nodes(dice: random.Random, size: int) -> int:
 
 
 def _processes(dice: random.Random, size: int) -> Processes:
-    """Return what probes have told of the ranks: of most runs little."""
+    """Return the probes' reports of the ranks: few in most runs."""
     one = dice.choice
     states = (*ProcessState, ProcessState.STOPPED, *(ProcessState.ALIVE,) * 4)
     probed = dice.random() < 0.6

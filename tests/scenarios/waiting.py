@@ -61,7 +61,7 @@ def opens_at_once(world: World, count: int, *, step_s: float = 1.0) -> World:
 
 
 def evaluates(world: World, rank: int, seconds: float) -> None:
-    """One rank evaluates in the step that is open, which then opens anew."""
+    """One rank evaluates in the open step, which then opens again."""
     one = world.ranks[rank]
     one.enter("eval")
     one.say("section")
@@ -126,7 +126,7 @@ def rank_0_saves_for_all(section: str, seconds: float, in_log: bool) -> Iterator
 
 
 def asks_each_step(world: World, count: int) -> World:
-    """A plain script, attached: it names nothing, and all ranks agree after a step to go on."""
+    """A plain attached script: it names nothing, and all ranks agree after a step to continue."""
     for _ in range(count):
         for rank in world.ranks:
             rank.in_step, rank.step = True, max(1, rank.step)
@@ -158,7 +158,7 @@ def hang_of_both_after_rank_0_evaluated() -> Iterator[World]:
 
 
 def ends_with(world: World, count: int, rank: int, section: str, seconds: float) -> World:
-    """Steps at whose end one rank saves or evaluates, having computed: none opens anew."""
+    """Steps at whose end one rank saves or evaluates, after computing: none opens again."""
     for _ in range(count):
         world.open_step()
         world.compute()
@@ -330,7 +330,8 @@ def rank_1_never_continues(hangs_in: str | None) -> Iterator[World]:
 
 
 def waited_for_an_evaluation(seconds: float) -> tuple[World, float]:
-    """Rank 0 evaluates while rank 1 waits in no section; half a second later their steps go on."""
+    """Rank 0 evaluates while rank 1 waits in no section; half a second later their steps
+    continue."""
     world = world_of().pause("checkpoint", 0.1).steps(40, step_s=0.5)
     acting = world.ranks[0]
     acting.enter("eval")
@@ -415,7 +416,7 @@ def late_lines_after_a_long_and_a_short_pause(loads: bool) -> Iterator[World]:
 
 
 def restarted_during_an_evaluation(*, comes_back: bool) -> tuple[World, float]:
-    """Rank 0 evaluates, rank 1 waits; all start anew at their step. Rank 1 is read 20 s late."""
+    """Rank 0 evaluates, rank 1 waits; all restart at their step. Rank 1 is read 20 s late."""
     world = world_of().pause("checkpoint", 0.1).steps(40, step_s=1.0)
     world.ranks[0].enter("eval")
     world.ranks[0].spend(190.0)

@@ -129,7 +129,7 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
 
 
 def test_who_is_asked_for_an_approval_is_told_so_once(asking: tuple[Plane, str]) -> None:
-    """With what to type, and until when it is taken; a phase that asks for none tells nothing."""
+    """It names the word to type and the deadline; a phase without approval names nothing."""
     plane, experiment = asking
     told = [row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked"]
     (alert,) = told

@@ -134,7 +134,7 @@ def test_a_revoked_or_unknown_key_is_no_key(plane: Plane) -> None:
 
 
 def test_the_database_is_readable_by_its_owner_alone(still: Plane) -> None:
-    """It holds what signs webhooks in clear, and what the runs said."""
+    """It holds the webhook secrets in clear, and the output of the runs."""
     still.submit()
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in still.home.glob("*.db*")}
     assert set(modes.values()) <= {0o600}, modes

@@ -1,4 +1,4 @@
-"""Is a home whole again after a restore, and does it go on where the backup was made?"""
+"""Is a home whole again after a restore, and does it continue where the backup was made?"""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def asked(worker: FakeWorker, *active: str) -> tuple[list[str], Any]:
 def test_what_waited_in_the_queue_and_ended_after_the_backup_has_ended(
     plane: Plane, tmp_path: Path
 ) -> None:
-    """It was given out anew: a run that had been NO_GO had another chance, and nobody was told."""
+    """A NO_GO run was given out again, and nobody was notified."""
     experiment, file = plane.submit(), tmp_path / "b.tar"
     make_backup(plane.context.settings, file, time.time(), runs=False)
     worker = plane.worker()

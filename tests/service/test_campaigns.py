@@ -27,7 +27,7 @@ from tests.service.fake_worker import FakeWorker, beats
 
 STEPS = 30
 SPEEDS = {"0": 0.2, "1": 0.15}
-"""Seconds of a step by the variable that tells the variants apart."""
+"""Seconds of a step by the variable that differs between the variants."""
 
 
 def campaign_plan(**said: Any) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
 
 
 def assert_again(plane: Plane, done: dict[str, Any]) -> None:
-    """Whoever has the decisions alone comes to the same comparison, byte by byte."""
+    """The decisions alone give the same comparison, byte by byte."""
     question = question_of(CampaignSpec.model_validate(done["spec"]))
     units: dict[str, list[Any]] = {row["name"]: [] for row in done["spec"]["variants"]}
     for row in done["members"]:
@@ -125,7 +125,7 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
 
 
 def assert_shown(plane: Plane, done: dict[str, Any]) -> None:
-    """The page tells the result, every run, and how to do it again."""
+    """The page shows the result, every run, and how to repeat it."""
     with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as pages:
         pages.get(plane.call("POST", "/sign-in-links").json()["url"])
         page = pages.get(f"/campaigns/{done['id']}").text

@@ -1,4 +1,4 @@
-"""A run whose host shares no disk with the control plane: from which checkpoint does it go on?"""
+"""The checkpoint that a run resumes from if its host shares no disk with the control plane."""
 
 import json
 import shutil

@@ -69,7 +69,7 @@ def test_a_run_that_started_is_not_given_out_again(plane: Plane) -> None:
 
 
 def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane) -> None:
-    """They ended and were told, and then a database of before was restored."""
+    """They ended and were reported, and then an older database was restored."""
     for _ in range(2):
         plane.submit()
     worker = plane.worker(devices=("cpu:0", "cpu:1", "cpu:2"))

@@ -123,7 +123,7 @@ def test_an_isolated_run_is_taken_over_after_the_plans_limit(still: Plane, clock
 def test_a_database_that_is_away_makes_no_run_look_lost(
     still: Plane, clock: Clock, monkeypatch: pytest.MonkeyPatch, takes: str
 ) -> None:
-    """No sign of life comes in meanwhile: the first look after it would end what goes on."""
+    """No sign of life comes in meanwhile: the first look afterwards would end active runs."""
     _, order = started(still, **{"limits.isolated_limit_s": 300})
     leases, store = Leases(still.context), still.context.store
 
@@ -195,7 +195,7 @@ def with_redis(plane: Plane, server: RedisServer) -> Waker:
 def test_a_wake_lost_between_the_commit_and_the_queue_is_sent_by_the_next_start(
     still: Plane, redis_server: RedisServer
 ) -> None:
-    still.submit()  # the service dies here: committed, nobody told
+    still.submit()  # the service dies here: committed, nobody notified
     waker = with_redis(still, redis_server)
     waker.run_once()
     waker.run_once()

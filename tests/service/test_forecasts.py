@@ -1,4 +1,4 @@
-"""Is the rest of an experiment told from what was measured, and a deadline that cannot be met?"""
+"""Measurements forecast the rest of an experiment, and a deadline that cannot be met."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Does the API keep to what it says of itself? Generated requests to every operation of it.
 
 Each answer has a status, a content type and a body that the OpenAPI document names, whatever was
-asked; none is an unexpected error. Most requests are about things that are there, in several
-states, and come from whoever may ask; some are about nothing, or come from another. The same
-requests every time here; `make fuzz` asks for an hour, with new ones. Streams of events are left
+asked; none is an unexpected error. Most requests are about existing things in several states, and
+come from an allowed role. Some are about nothing, or come from another role. The same requests
+every time here; `make fuzz` asks for an hour, with new ones. Streams of events are left
 out: they end when the client does.
 """
 
@@ -59,9 +59,9 @@ class Site:
 
     plane: Plane
     worker: FakeWorker = field(init=False)
-    """Whose key a worker's call has."""
+    """The worker whose key a worker's call has."""
     running: Order = field(init=False)
-    """Of `worker`."""
+    """The order of `worker`."""
     waiting: tuple[str, str] = field(init=False)
     """A queued experiment and its run."""
     ended: tuple[str, str] = field(init=False)
@@ -164,7 +164,7 @@ def site(still: Plane) -> Site:
 
 
 def callers(operation: APIOperation[Any, Any, Any, Any]) -> st.SearchStrategy[Role | None]:
-    """Return who asks: mostly who may."""
+    """Return the caller's role: mostly an allowed one."""
     call = f"{operation.method.upper()} {operation.path.removeprefix('/api/v1')}"
     may = next((role for role, calls in CALLS.items() if call in calls), None)
     return st.sampled_from([Role.ADMIN, may, may, may, *Role, None])

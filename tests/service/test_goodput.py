@@ -147,7 +147,7 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
 
 
 def test_no_time_of_an_experiment_counts_twice_where_a_clock_is_set_back(still: Plane) -> None:
-    """As the second of three attempts goes on, by a minute."""
+    """The second of three attempts continues, by a minute."""
     _, order, _ = begin(still)
     at = BOOT_TS
     move(still, order, created_at=at, claimed_at=at, ended_at=at + 100.0)

@@ -425,7 +425,7 @@ def preempted_behind(
     *,
     saved: bool,
 ) -> list[str]:
-    """Preempt a run, perhaps behind a checkpoint; return the conditions where another goes on."""
+    """Preempt a run, perhaps behind a checkpoint; return the conditions where another resumes."""
     if saved:
         save_checkpoint(runs / order.run, step=4)
         save_json(runs / order.run / "order.json", order.document())

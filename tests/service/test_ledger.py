@@ -99,7 +99,7 @@ def test_the_word_of_a_person_is_signed_too(plane: Plane) -> None:
 def test_a_decision_stands_though_the_disk_takes_no_file_of_it(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever was told that it failed decided a second time; the file comes when there is room."""
+    """A person who saw a failure decided a second time; the file comes when there is room."""
 
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -126,7 +126,7 @@ def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended
 
 @pytest.mark.long
 def test_a_phase_that_did_not_pass_at_its_end_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
-    """Its last steps alone are not the phase: neither `resume` nor `--from` goes on with them."""
+    """Its last steps alone are not the phase: neither `resume` nor `--from` continues with them."""
     experiment, worker = plane.submit(), plane.worker(home=tmp_path / "runs")
     worker.run_through(plane.next_order(worker))
     order = plane.next_order(worker)
@@ -180,7 +180,7 @@ def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Pl
 
 @pytest.mark.long
 def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane: Plane) -> None:
-    """Made anew, that phase may come to another value, and nobody asks it any more."""
+    """Repeated, that phase may come to another value, and nothing checks it again."""
     pace = {
         "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
         "pass_below": 0.15, "severity": "conditional",

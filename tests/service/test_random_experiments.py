@@ -1,8 +1,8 @@
 """Experiments through the real service, played at random: what comes out clean had nothing to hide.
 
-Plans of three phases with a gate on the gradient norm; runs that exceed it, come to NaN, are
-halted, cancelled or lost; reruns, variants, approvals, conditions due later, weights of the phase
-before; and chains of `--from` with plans that were changed. What a run did is known here from how
+Plans have three phases with a gate on the gradient norm. Runs exceed it, come to NaN, are halted,
+cancelled or lost. There are reruns, variants, approvals, conditions due later, weights of the phase
+before, and chains of `--from` with plans that were changed. What a run did is known here from how
 it was made up.
 """
 
@@ -52,7 +52,7 @@ class Made:
     whole: bool
     """Whether it was ordered to the phase's last step."""
     began: str | None
-    """The run of whose checkpoint it went on."""
+    """The run whose checkpoint it resumed from."""
     ended: str = ""
     norms: dict[int, float] = field(default_factory=dict)
     """Step → gradient norm beyond the gate's bound."""
@@ -60,7 +60,7 @@ class Made:
 
 @dataclass
 class Walk:
-    """One experiment, and those that go on from it."""
+    """One experiment, and those that continue from it."""
 
     plane: Plane
     home: Path
@@ -137,7 +137,7 @@ class Walk:
                 return
 
     def _go_on(self, view: dict[str, Any]) -> str | None:
-        """Submit what goes on from an experiment that is not GO; None where nothing does."""
+        """Submit a continuation of an experiment that is not GO; None if there is none."""
         if view["verdict"] in ("GO", "CONDITIONAL_GO"):
             return None
         for _ in range(4):
@@ -270,7 +270,7 @@ class Walk:
             if made.ended == "nan" and states.get(f"{phase}:reproduced") != "met":
                 yield f"{phase}: {made.order.run} came to NaN, and nobody has shown that to be over"
             answered = made is judged and states.get(f"{phase}:norm") == "met"
-            again = made.ended == "nan" and not inside  # all of its steps were made anew
+            again = made.ended == "nan" and not inside  # all of its steps were repeated
             if made.norms and not answered and not again:
                 yield f"{phase}: {made.order.run} was beyond its bound: {made.norms}"
 

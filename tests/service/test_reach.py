@@ -76,7 +76,7 @@ def served(plane: Plane) -> list[str]:
 
 
 def needed(call: str) -> Role | None:
-    """Return the role that a call below /api/v1 needs; None: it is none, or nobody has said it."""
+    """Return the role that a call below /api/v1 needs; None: it needs none, or is not listed."""
     method, below, rest = call.partition(" /api/v1")
     short = UNTYPED.get(f"{method} {rest}") if below else None
     return next((role for role, calls in CALLS.items() if short in calls), None)
@@ -90,9 +90,9 @@ class Site:
     owner: FakeWorker
     other: FakeWorker
     own: Order
-    """Of `owner`."""
+    """The order of `owner`."""
     others: Order
-    """Of `other`."""
+    """The order of `other`."""
     waiting: str
     """A queued run."""
     webhook: str

@@ -132,7 +132,7 @@ def test_a_finding_of_no_version_is_the_senders_fault(plane: Plane, v: int) -> N
 def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
     plane: Plane, key: str
 ) -> None:
-    """One that were refused would be owed, and its run not judged; all are told what is told."""
+    """A refused finding would be missing, and its run never judged."""
     worker, order = in_state(plane, RunState.RUNNING)
     finding = {
         "detector": "d" * 10_000, "severity": "halt", "rank": 1, "at": 1.0, "key": key,

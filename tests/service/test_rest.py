@@ -56,7 +56,7 @@ def test_the_same_idempotency_key_creates_once(plane: Plane) -> None:
 
 
 def test_an_idempotency_key_is_its_callers_own(plane: Plane) -> None:
-    """Who guesses another's is not answered with what that one made, and hides none of his own."""
+    """A guessed key of another user returns nothing of that user's, and hides nothing."""
     other = plane.context.store.write(
         lambda session: create_key(session, "other", Role.OPERATOR, 1.0)
     )
@@ -409,7 +409,7 @@ def test_a_generated_client_gets_moments_and_enums(plane: Plane) -> None:
 
 @pytest.mark.parametrize("path", ["/alerts/", "/api/v1/experiments/", "/static/style.css/"])
 def test_no_answer_leads_to_the_host_that_a_request_names(plane: Plane, path: str) -> None:
-    """A cache before the service would keep such an answer for whoever asks next."""
+    """A cache before the service would keep such an answer for the next client."""
     answer = plane.http.get(path, headers={"Host": "elsewhere.example"})
     assert answer.status_code == 404
     assert "elsewhere.example" not in str(answer.headers) + answer.text

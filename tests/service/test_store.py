@@ -282,7 +282,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_no_write_is_acknowledged_that_a_full_disk_lost(small_disk: Path) -> None:
-    """The disk fills up under many writers; what is said to be written is there afterwards."""
+    """The disk fills up under many writers; acknowledged writes are there afterwards."""
     url = f"sqlite:///{small_disk}/gonogo.db"
     migrate(url)
     store = Store(url)

@@ -62,7 +62,7 @@ def test_more_readers_than_threads_and_connections_all_get_their_answer(
 def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
     context: Context,
 ) -> None:
-    """Who restarts what does not answer would make a full disk worse."""
+    """A supervisor that restarts an unresponsive service would make a full disk worse."""
     key = (context.settings.home / "key").read_text().strip()
     app = create_app(context, conduct=False)
     hold, held = threading.Event(), threading.Event()

@@ -36,7 +36,7 @@ def running(plane: Plane, worker: FakeWorker) -> tuple[str, Any]:
 
 
 def fail_halted(worker: FakeWorker, order: Any, reason: str = "halted") -> None:
-    """End as the watcher does when told to stop."""
+    """End as the watcher does when asked to stop."""
     upto = worker.saved_step(order)
     lines = {rank: beats(order, rank, upto=upto, done=False) for rank in range(order.world_size)}
     worker.ship(order, lines)
@@ -220,7 +220,7 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
 def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
     plane: Plane, detector: str
 ) -> None:
-    """The GO stands, and nobody looked at what the host told that came back."""
+    """The GO stands, and nobody looked at the reports of the host that came back."""
     worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
     experiment, order = running(plane, worker)
     assert verb(plane, experiment, "takeover").status_code == 202

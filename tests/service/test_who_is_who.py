@@ -266,7 +266,7 @@ def test_tokens_grow_and_those_of_a_later_epoch_are_greater() -> None:
 
 
 def test_a_database_that_lost_its_last_writes_gives_out_none_of_their_tokens() -> None:
-    """A fail-over, under a service that goes on: its epoch is that of before."""
+    """A fail-over under a running service: its epoch is unchanged."""
     lost = next_token(5 * 2**32 + 7, 5, 1.8e9)
     assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 0.125) > lost
 
@@ -347,7 +347,7 @@ def test_runs_for_others_hide_none_for_this_worker(
 
 
 def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None:
-    """Whose last claim named it, under a token that no other attempt is known to be above."""
+    """The worker named it in its last claim, under a token that no known attempt exceeds."""
     run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
     owner, other = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
     epoch = plane.context.store._info["epoch"]

@@ -1,4 +1,4 @@
-"""`python -m tests.supervise.sleeper`: a process that does nothing, whatever it is told."""
+"""`python -m tests.supervise.sleeper`: a process that does nothing and ignores its arguments."""
 
 import time
 

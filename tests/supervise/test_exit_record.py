@@ -251,7 +251,7 @@ def test_memory_in_another_ranks_log_names_nothing(tmp_path: Path) -> None:
 def test_a_kill_for_want_of_memory_names_the_cause(
     end: Ended, oom_at: float | None, asked: EndRequest | None, reason: OutcomeCode, tmp_path: Path
 ) -> None:
-    """The kernel tells it by its counter: the rank itself says nothing."""
+    """The kernel's counter shows it: the rank itself says nothing."""
     record = build(tmp_path, {0: ended(1, at=101.0), 1: end}, asked, oom_at=oom_at)
     assert record.reason is reason
     assert ("out of memory" in record.text) is (reason is OutcomeCode.OOM)
@@ -337,7 +337,7 @@ READ_ONLY = "OSError: [Errno 30] Read-only file system: 'checkpoints/step_000010
 def test_a_disk_that_became_read_only_is_not_the_programs(
     log: str, place: str, reason: OutcomeCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As the kernel makes one on an error: the run goes on from its last checkpoint, elsewhere."""
+    """As the kernel makes one on an error: the run resumes from its last checkpoint, elsewhere."""
 
     def statvfs(path: Path) -> SimpleNamespace:
         flag = os.ST_RDONLY if path == tmp_path / place else 0
@@ -504,7 +504,7 @@ def test_watch_that_cannot_be_sealed_is_sealed_as_empty(tmp_path: Path, there: s
 def test_what_a_disk_refuses_for_a_moment_is_vouched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """A run that had completed was open: its end said that nothing stood written."""
+    """A completed run was left open: its end reported that nothing was written."""
     monkeypatch.setattr(seals, "_AGAIN_POLL_S", 0.01)
     names = ("order.json", "watch.jsonl", "findings.jsonl", "heartbeat_rank0.jsonl")
     for name in names:
@@ -722,7 +722,7 @@ def test_who_only_missed_another_is_blamed_when_nobody_else_can_be(tmp_path: Pat
 
 
 def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) -> None:
-    """Torchrun tells none before one has failed: an operator did, or what frees memory."""
+    """Torchrun signals none before one has failed: an operator did, or the OOM killer."""
     missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
     told = ended(signal=15, at=0.9)
     assert build(tmp_path, {0: missed, 1: told}).text == "rank 1 ended by signal 15"

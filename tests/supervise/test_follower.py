@@ -25,7 +25,7 @@ from tests.supervise.runs import wait_until
 
 @pytest.mark.parametrize("left", [b"", b'{"v":1,"node":1,"tok'], ids=["whole", "torn"])
 def test_what_a_killed_follower_left_of_a_line_costs_no_other(tmp_path: Path, left: bytes) -> None:
-    """Its successor's first line tells of every rank, and is told once."""
+    """Its successor's first line reports every rank, and is sent once."""
     path = tmp_path / "watch_node1.jsonl"
     told = [NodeLine(node=1, token=1, host="h", n=n, mono=1.0, ts=1.0) for n in range(3)]
     follower._append(path, told[0])

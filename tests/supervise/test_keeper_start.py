@@ -18,7 +18,7 @@ from tests.supervise.runs import ROOT
 def test_a_directory_that_cannot_be_read_for_a_moment_says_nothing_of_a_keeper(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It runs by then: whoever raised here would have its run ended as never begun."""
+    """It runs by then: an exception here would end the run as never begun."""
     looks: list[Path] = []
 
     def look(run_dir: Path, _: object) -> ProcessRef | None:
@@ -47,7 +47,7 @@ def test_a_directory_that_cannot_be_read_for_a_moment_says_nothing_of_a_keeper(
 def test_a_keeper_whose_programs_come_from_a_slow_disk_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who goes on without it gives its devices to the next run, and ends its own as lost."""
+    """A keeper without it would give its devices to the next run, and end its own as lost."""
     clock = [0.0]
 
     def sleep(seconds: float) -> None:

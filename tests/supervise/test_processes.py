@@ -1,4 +1,4 @@
-"""Processes as /proc tells them, found by token and by descent."""
+"""Processes as /proc shows them, found by token and by descent."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_process_of_which_threads_live_has_not_ended() -> None:
 
 
 def test_cpu_seconds_are_those_of_a_process_and_all_below_it() -> None:
-    """Of a child that still lives, and of one that has ended."""
+    """Both of a child that still lives and of one that has ended."""
     busy = "import time\nwhile time.process_time() < 0.5: pass\n"
     script = (
         f"import subprocess, sys\nchild = [sys.executable, '-c', {busy!r}]\n"

@@ -1,4 +1,4 @@
-"""Which process a rank is, as the run directory tells."""
+"""Which process a rank is, as the run directory records."""
 
 import json
 import os

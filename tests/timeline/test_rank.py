@@ -75,7 +75,7 @@ def test_who_goes_on_from_a_checkpoint_of_its_own_has_its_first_step_before_it()
 
 @pytest.mark.parametrize("paused", [False, True], ids=["at once", "after a checkpoint began"])
 def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
-    """Who waits for one that evaluates says nothing more: the end of its step may come last."""
+    """A rank that waits for an evaluating one is silent: the end of its step may come last."""
     section = beat(5, 2, "section", 3.0, "checkpoint" if paused else "log")
     before, _ = told(*FIRST, section)
     stream, _ = told(*FIRST, section, beat(4, 2, "step_end", 2.5))

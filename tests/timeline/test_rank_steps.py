@@ -127,7 +127,7 @@ def test_what_was_told_of_a_step_that_was_made_again_does_not_count() -> None:
 
 
 def test_a_rank_is_done_where_its_last_process_says_so() -> None:
-    """What one before it said is old: of trainings in a row the last one may have failed."""
+    """The reports of an earlier training are old: the last of several may have failed."""
     first = [beat(1, "boot", 1.0), beat(2, "done", 2.0, step=5)]
     later = {"boot": "c", "pid": 2}
     begun = [beat(1, "boot", 3.0, **later), beat(2, "step_start", 4.0, **later)]

@@ -55,7 +55,7 @@ def run_of(folder: Path) -> str:
 
 
 def lines_of(folder: Path, rank: int = 0) -> list[Heartbeat]:
-    """What a rank has said, each line parsed by the contract."""
+    """The lines of a rank, each parsed by the contract."""
     return [parse_heartbeat(raw) for raw in load_all_lines(RunDir(folder).heartbeat(rank))]
 
 

@@ -13,7 +13,7 @@ from tests.trainer.runs import lines_of, steps_of, write_order
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run that goes on after step 2, of a program that no launcher told its rank."""
+    """A run that resumes after step 2, of a program without a launcher."""
     run = write_order(tmp_path / "run", resume_from={"path": "checkpoints/step_000002", "step": 2})
     monkeypatch.setenv("GONOGO_RUN_DIR", str(run))
     monkeypatch.delenv("RANK", raising=False)

@@ -1,4 +1,4 @@
-"""Resident memory is told without the pages of mapped files."""
+"""Resident memory is reported without the pages of mapped files."""
 
 import mmap
 from pathlib import Path

@@ -267,7 +267,7 @@ def test_a_forked_child_writes_nothing_and_does_not_hold_the_file(run: Path) -> 
         before = len(said(lines_of(run), "step_end"))
         pid = os.fork()
         if pid == 0:
-            try:  # as a DataLoader's worker, or a script that forks and goes on
+            try:  # as a DataLoader's worker, or a script that forks and continues
                 beat.step(loss=9.0)
                 beat.eval(9.0)
                 with beat.section("eval"):
@@ -448,7 +448,7 @@ def halting(
     agree: Callable[[bool], bool] | None = None,
     ask: Callable[[Path], None] = touch_halt,
 ) -> Any:
-    """Train until told to halt; `.HALT` appears after a step."""
+    """Train until asked to halt; `.HALT` appears after a step."""
     with gonogo.trainer.attach(run, agree=agree) as beat:
         for step in range(1, 5):
             beat.step(loss=1.0)

@@ -40,7 +40,7 @@ _DEFAULTS: dict[str, Any] = {
 
 @dataclass(slots=True)
 class Ran:
-    """Completed steps of one run, each `dt_s` after the one before unless told otherwise."""
+    """Completed steps of one run, each `dt_s` after the one before unless given otherwise."""
 
     order: Order = field(default_factory=lambda: order_of({}))
     dt_s: float = 1.0
@@ -77,13 +77,13 @@ class Ran:
         Args:
             dt_s: seconds of the step, one for all or one a rank; None = not known.
             sections: of `step_end`, one for all or one a rank.
-            late_s: how late the tick was that brought it.
+            late_s: how late its tick was.
             receipt_s: seconds that pass on the watcher's clock; default: as on the ranks'.
             tokens: of `step_end`.
-            between_s: seconds of the step before the rank said that it began.
+            between_s: seconds of the step before the rank reported its start.
             silent: ranks that write no progress line.
             each: what each rank's progress line says besides `told`.
-            **told: what every progress line says.
+            **told: fields of every progress line.
         """
         count = self.ranks or self.order.world_size
         if isinstance(dt_s, int | float) and dt_s < 0.0:

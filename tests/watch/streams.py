@@ -138,7 +138,7 @@ class Rank:
 
 
 def without_sections(said: Said) -> Said:
-    """Return the line as a program tells it that names no sections."""
+    """Return the line as a program without sections writes it."""
     line = json.loads(said.raw)
     msg = "alive" if line["msg"] == "section" else line["msg"]
     told = {name: value for name, value in line.items() if not name.startswith("section")}

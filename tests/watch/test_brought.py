@@ -1,4 +1,4 @@
-"""Which lines a recorded tick brought, by the bytes that it says it had read."""
+"""Which lines belong to a recorded tick, by the bytes that it had read."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from gonogo.watch.refold import BroughtLines
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 MORE = b"x" * (2**20 + 9)
-"""More than is read at once of what no tick brought."""
+"""More bytes without a tick than are read at once."""
 
 
 def brought(folder: Path, written: bytes, *ends: int) -> list[list[bytes]]:
-    """Return what each tick brought of a file of rank 0, and what none did."""
+    """Return the lines of rank 0's file by tick, and those of no tick."""
     run_dir = RunDir(folder)
     run_dir.heartbeat(0).write_bytes(written)
     files = BroughtLines(run_dir)

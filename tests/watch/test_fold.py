@@ -49,7 +49,7 @@ def healthy(seed: int, *, world_size: int = 2, steps: int = 30) -> World:
 
 
 def essence(findings: list[Finding]) -> list[tuple[str, str, int | None, str | None]]:
-    """What decides: a finding without its times (and where a dead rank last said that it was)."""
+    """What decides: a finding without its times (and the last reported place of a dead rank)."""
     return [
         (
             f.detector,
@@ -272,7 +272,7 @@ def test_a_watcher_that_never_comes_in_time_still_halts_a_run_that_stands(
 def test_a_watcher_that_is_away_again_and_again_halts_what_it_saw_standing(
     section: str, limit_s: float
 ) -> None:
-    """Of each minute it sleeps for 20 s: the limit begins anew once, then what it sees counts."""
+    """It sleeps 20 s of each minute: the limit begins again once, then its looks count."""
     world = World(order_of({})).boot().steps(40, step_s=1.0)
     since = world.mono
     world.open_step()

@@ -12,7 +12,7 @@ WATCH = {"alive_lost": {"suspect_s": 2, "halt_s": 5}}
 
 
 def mute(*, refused: bool, ranks: tuple[int, ...], seconds: float) -> World:
-    """A run of which no line comes for so long, on a disk of which this is told meanwhile."""
+    """A run that is silent for so long, on a disk that is reported as full."""
     world = World(order_of(WATCH, steps=2000)).boot().steps(11)
     world.open_step()
     for rank in world.ranks:
@@ -59,7 +59,7 @@ def test_steps_that_come_late_blame_nobody_and_silence_after_it_counts_again() -
     ("section", "found"), [("backward", "stall"), ("data", "section_deadline")]
 )
 def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, found: str) -> None:
-    """A disk without inodes takes no new file, and goes on taking lines."""
+    """A disk without inodes takes no new file, but still takes lines."""
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(60)
     tell(world, disk={**disk(0.0), "refused": True})
     world.steps(60).open_step()
@@ -68,7 +68,7 @@ def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, foun
 
 
 def test_a_rank_that_is_heard_now_and_then_is_where_it_says() -> None:
-    """Of its lines some are refused: what it is at, it says with the next one that is not."""
+    """Some of its lines are refused; the next accepted line reports its place."""
     world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(30)
     tell(world, disk={**disk(0.0), "refused": True})
     world.steps(2000, step_s=0.5)

@@ -8,7 +8,7 @@ from tests.watch.streams import World, order_of, watch
 
 
 def world_of(step_s: float) -> World:
-    """Two ranks, each on a node of its own, that have gone on for a while."""
+    """Two ranks, each on its own node, that have trained for a while."""
     order = order_of({}, steps=2000, detectors=detector_names(), nodes=2)
     return World(order, alive_every_s=5.0).boot().steps(40, step_s=step_s)
 

@@ -1,4 +1,5 @@
-"""What have probes told of processes? Held how long, standing, idle, waiting, dead since when."""
+"""The reports of probes about processes. Held how long, standing, idle, waiting, dead since
+when."""
 
 import math
 

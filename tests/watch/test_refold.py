@@ -130,7 +130,8 @@ def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
 
 
 def fallen_silent(spoke_s: float, silent_s: float) -> World:
-    """A run whose ranks all compute, speak for a while, and then not until they go on."""
+    """A run whose ranks all compute, report for a while, and are then silent until they
+    continue."""
     world = World(order_of()).boot().steps(19)
     world.open_step()
     for rank in world.ranks:
@@ -242,7 +243,7 @@ def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
 
 
 def sections_in(world: World) -> World:
-    """The same world, whose steps tell what their sections took."""
+    """The same world, whose steps report the times of their sections."""
     for rank in world.ranks:
         for place, said in enumerate(rank.lines):
             line = json.loads(said.raw)
@@ -253,7 +254,7 @@ def sections_in(world: World) -> World:
 
 
 def restarted(rank: int) -> World:
-    """A run of which one process is started anew in the midst."""
+    """A run whose process is restarted in the middle."""
     world = World(order_of()).boot().steps(12)
     again = world.ranks[rank]
     again.boot, again.seq, again.section_seq, again.collective_seq = f"again{rank}", 0, 0, 0
@@ -371,7 +372,7 @@ def test_each_part_of_a_state_is_put_down_and_taken_up_again() -> None:
 
 @pytest.mark.parametrize("what", ["sources", "run", "attempt", "watched", "detectors"])
 def test_a_snapshot_says_of_what_it_is(what: str) -> None:
-    """By any other of these it goes on otherwise than the whole fold would."""
+    """With any other of these it continues differently from the whole fold."""
     document = dump_state(watch(healthy(1)).state)
     del document["of"][what]
     with pytest.raises(Corrupt):

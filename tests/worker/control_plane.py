@@ -1,7 +1,7 @@
 """A control plane in a few lines, over real HTTP: what the worker's side is tried against.
 
 It follows the agent protocol (offsets, tokens, idempotent findings) with everything in memory, and
-can be told to be down, to lose answers, to swallow requests and to call tokens stale.
+can be set to be down, to lose answers, to swallow requests and to call tokens stale.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class RunStore:
     queued: bool = False
     """It was claimed after the moment that the database was restored to: telemetry takes it up."""
     taken: bool = False
-    """Somebody else claims it anew when the next state is told."""
+    """Somebody else claims it again at the next state report."""
 
     def events(self) -> list[str]:
         return [str(report.event) for report in self.states]
@@ -81,13 +81,13 @@ class FakeControlPlane:
     passes: int | None = None
     """How many bytes of a body a proxy on the way lets pass."""
     stale: set[str] = field(default_factory=set)
-    """Runs that somebody else claims anew as soon as they were given out."""
+    """Runs that somebody else claims again as soon as they were given out."""
     stale_later: set[str] = field(default_factory=set)
-    """Those that somebody else claims anew while their host is checked."""
+    """Those that somebody else claims again while their host is checked."""
     untold: list[str] = field(default_factory=list)
     """Runs that claims are asked about."""
     over: list[str] = field(default_factory=list)
-    """Runs that claims are told are dead."""
+    """Runs that answers to claims report as dead."""
     key: str = KEY
     calls: int = 0
     lock: threading.RLock = field(default_factory=threading.RLock)

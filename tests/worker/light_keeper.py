@@ -1,9 +1,9 @@
 """A keeper without torch: real processes, locks and files, in milliseconds.
 
-`python -m tests.worker.light_keeper RUNDIR --lock FILE …` keeps the contract that the worker
-relies on: it takes the run's lock and the devices', says who it is in keeper.json, has one child
-that carries the run's token, writes heartbeats until `.finish` or `.HALT` is there, then exit.json
-and the telemetry. Each start leaves a line in `starts.log`.
+`python -m tests.worker.light_keeper RUNDIR --lock FILE …` keeps the contract that the worker relies
+on. It takes the locks of the run and its devices, writes keeper.json, and has one child with the
+run's token. It writes heartbeats until `.finish` or `.HALT` is there, then exit.json and the
+telemetry. Each start leaves a line in `starts.log`.
 """
 
 from __future__ import annotations

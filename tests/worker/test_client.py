@@ -27,7 +27,7 @@ def plane(answer: Callable[[httpx.Request], httpx.Response]) -> ControlPlane:
 
 
 def problem_of(status: int) -> dict[str, Any]:
-    """A problem as the service tells it."""
+    """A problem as the service sends it."""
     kind = "urn:gonogo:problem:conflict"
     return {"type": kind, "title": "no", "status": status, "detail": "past", "code": "conflict"}
 
@@ -90,7 +90,7 @@ def test_network_errors_are_unavailable(error: type[httpx.TransportError]) -> No
 
 @pytest.mark.parametrize("text", ["welcome to the hotel's wifi", "[]", ""])
 def test_a_strangers_answer_is_unavailable(text: str) -> None:
-    """What is taken for accepted is never told again: findings, evidence, an end."""
+    """An accepted report is never sent again: findings, evidence, an end."""
     client = plane(lambda request: httpx.Response(200, text=text))
     report = RecordReport(token=1, path="order.json", content_b64="")
     for call in (

@@ -27,7 +27,7 @@ SECRET = "whsec_" + "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0"
 
 @dataclass
 class Receiver:
-    """What arrived, and how the next requests are answered (200 when nothing is said)."""
+    """What arrived, and how the next requests are answered (200 by default)."""
 
     answers: list[int | str] = field(default_factory=list)
     got: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
@@ -195,7 +195,7 @@ def test_an_alert_arrives_signed_with_its_id(plane: Plane, receiver: Receiver) -
 def test_a_subscription_may_ask_for_decisions_of_one_verdict(
     types: list[str], verdict: str | None, wanted: bool
 ) -> None:
-    """Who is to be woken only when it matters was woken by every GO."""
+    """Every GO woke a person who wants only important alerts."""
     alert = AlertRow(type="decision.made", data={"decision": {"verdict": verdict}})
     assert is_wanted(alert, types) is wanted
 

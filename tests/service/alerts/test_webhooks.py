@@ -115,7 +115,7 @@ def test_a_subscription_can_be_tried(plane: Plane) -> None:
 def test_the_address_of_a_subscription_stands_in_no_log(
     plane: Plane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever knows some receivers' addresses (Slack's) may post there."""
+    """Anybody who knows a receiver's address (Slack's) may post there."""
     caplog.set_level("INFO")
     with receiving() as receiver:
         receiver.url += "/services/T0/whose"

@@ -85,7 +85,7 @@ def halted(plane: Plane, home: Path) -> tuple[str, str]:
 def test_a_page_is_shown_while_run_directories_do_not_answer(
     plane: Plane, pages: httpx.Client, tmp_path: Path
 ) -> None:
-    """Whoever waits for one that hangs has taken the turns of all."""
+    """A request that waits for a hanging one took the turns of all."""
     experiment, _ = halted(plane, tmp_path)
     with ExitStack() as stack:
         for _ in range(artifacts.LOOKS):

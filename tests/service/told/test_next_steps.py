@@ -84,7 +84,7 @@ def steps(
 
 
 def test_the_log_that_is_named_is_of_the_run_that_is_judged_and_not_of_its_confirmation() -> None:
-    """It was that of a variant which had come to its end: it said nothing of the failure."""
+    """It was that of a finished variant, and did not mention the failure."""
     experiment = ExperimentRow(id=EXPERIMENT, state=ExperimentState.FINISHED, resolved=DEMO)
     ends = [
         (RUN, RunReason.FIRST, OutcomeCode.NON_FINITE),
@@ -215,7 +215,7 @@ def test_what_goes_on_is_submitted_with_the_plan_that_failed(
 def test_code_that_was_mended_goes_on_by_the_command_that_lets_it_differ(
     differed: str, allowed: list[str], code: OutcomeCode, named: str | None
 ) -> None:
-    """Else every submission that goes on ends for the same difference, with the same advice."""
+    """Else every continued submission ends for the same difference, with the same advice."""
     row = Mismatch(rank=0, name=differed, said="b" * 40, expected="a" * 40, by="the order")
     text = f"identity: {_text(row)}"
     experiment = ExperimentRow(

@@ -81,7 +81,7 @@ def test_the_rank_whose_device_failed_is_known(tmp_path: Path) -> None:
 
 @pytest.fixture
 def driver(tmp_path: Path) -> tuple[Path, dict[str, str]]:
-    """The file that says what the GPUs are, and the environment of who asks the scripted driver."""
+    """The file that defines the GPUs, and the environment that selects the scripted driver."""
     path = tmp_path / "gpus.json"
     folders = os.pathsep.join((str(DRIVER), str(ROOT)))
     return path, {"SCRIPTED_NVML": str(path), "PYTHONPATH": folders}

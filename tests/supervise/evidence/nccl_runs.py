@@ -297,7 +297,7 @@ def _execute(run: Run, rank: Rank) -> None:
 
 
 def _partners(run: Run, rank: Rank, head: Queued) -> list[tuple[Rank, Queued]] | None:
-    """Return who executes a call together; None while it cannot go on."""
+    """Return the ranks that execute a call together; None while it cannot continue."""
     call = head.call
     if call.kind == "compute":
         return [(rank, head)]

@@ -39,7 +39,7 @@ def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> Non
 
 
 def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Path) -> None:
-    """Where rank 0 prints for all, the one that hangs may be any of them."""
+    """If rank 0 prints for all, any rank may be the one that hangs."""
     mine = find_process(os.getpid())
     assert mine is not None
     save_beyond(tmp_path, {0: mine, 1: mine})

@@ -1,6 +1,6 @@
 """A file system that fails on demand, in every Python process that finds this on its path.
 
-While the file `TEST_FAILING` names exists, whatever touches a path below the folder
+While the file `TEST_FAILING` names exists, every access to a path below the folder
 `TEST_BELOW` fails with the error whose number stands in it: opening, looking, renaming,
 linking, removing, and reading and writing what is open already, since files are Python's own.
 

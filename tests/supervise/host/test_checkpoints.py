@@ -156,7 +156,7 @@ def test_what_is_deleted_meanwhile_is_told_as_gone(run_dir: RunDir) -> None:
 
 
 def look_until(source: Checkpoints, count: int) -> list[CheckpointSeen]:
-    """Look until so many checkpoints were told, as the watcher's ticks carry them."""
+    """Look until so many checkpoints were reported, as the watcher's ticks carry them."""
     found: list[CheckpointSeen] = []
 
     def enough() -> bool:

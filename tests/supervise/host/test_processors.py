@@ -1,4 +1,4 @@
-"""Who uses the host's processors: a made-up kernel, and this one under load."""
+"""Use of the host's processors: by a made-up kernel, and by this one under load."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ with gonogo.trainer.attach() as beat:
 def start_script(
     new_run: NewRun, folder: Path, *, steps: int, watch: object = None, **environ: str
 ) -> SupervisedRun:
-    """Start an attached program of one process that tells its step outside of the run's disk."""
+    """Start an attached program of one process that reports its step outside of the run's disk."""
     script = folder / "script.py"
     script.write_text(SCRIPT)
     command = [sys.executable, str(script), str(steps), "0.05", str(folder / "told")]
@@ -192,7 +192,7 @@ def test_a_run_that_ends_on_a_full_disk_says_how(tmp_path: Path, small_disk: Pat
 def test_how_a_rank_below_torchrun_ended_is_told_on_a_full_disk(
     tmp_path: Path, small_disk: Path, code: int
 ) -> None:
-    """Nobody but its wrapper sees it; it was told as killed, and as the program's own failure."""
+    """Only its wrapper sees it; it was reported as killed, and as the program's own failure."""
     script, full = tmp_path / "script.py", tmp_path / "full"
     script.write_text(LEAVING)
     with starting(small_disk) as new_run:

@@ -294,7 +294,7 @@ def test_keeper_told_to_stop_twice_ends_a_run_whose_file_system_is_gone(new_run:
     wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
     assert run.keeper is not None
     aside = run.path.rename(run.path.with_name("aside"))
-    run.path.symlink_to("x" * 300)  # whoever looks behind it is refused
+    run.path.symlink_to("x" * 300)  # any access behind it is refused
     try:
         for _ in range(2):
             run.keeper.send_signal(signal.SIGTERM)

@@ -1,4 +1,5 @@
-"""Every process of a run is ended and that is proved; what cannot be is told by its state."""
+"""Every process of a run is ended and that is proved; a process that cannot be ended is known by
+its state."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ Freeze = Callable[[ProcessRef], Callable[[], object]]
 
 @pytest.fixture
 def freeze() -> Iterator[Freeze]:
-    """Freezes a process so that nothing can kill it; what is returned lets it go on."""
+    """Freezes a process so that nothing can kill it; the result lets it continue."""
     folder = FREEZER / f"gonogo_{os.getpid()}"
     try:
         folder.mkdir()

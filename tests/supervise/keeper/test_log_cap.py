@@ -61,7 +61,7 @@ def test_room_is_held_behind_the_end_of_a_log_as_long_as_it_is_written(tmp_path:
 
 
 def test_a_pipe_and_a_link_under_a_logs_name_are_left_alone(tmp_path: Path) -> None:
-    """A program may write here, too, and nobody reads the pipe: whoever opens it waits."""
+    """A program may write here, too, and nobody reads the pipe: opening it would block."""
     other = tmp_path / "other"
     other.write_bytes(b"another's\n")
     taken = other.stat().st_blocks
@@ -76,7 +76,7 @@ def test_a_pipe_and_a_link_under_a_logs_name_are_left_alone(tmp_path: Path) -> N
 def test_what_was_written_since_its_size_was_seen_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of another host's rank: a network file system shows its last words seconds later."""
+    """A network file system shows the last words of another host's rank seconds later."""
     path = tmp_path / "rank1.log"
     path.write_bytes(b"began\n")
     told = {path: path.stat()}

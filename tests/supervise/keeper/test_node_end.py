@@ -1,4 +1,4 @@
-"""Who sees a node's task end tells of its keeper only what is certain there."""
+"""A node that sees a task end reports only what is certain of its keeper."""
 
 from __future__ import annotations
 

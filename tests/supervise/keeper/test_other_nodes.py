@@ -1,4 +1,4 @@
-"""How long node 0's keeper waits for the others' word, when it is itself told to stop."""
+"""How long node 0's keeper waits for the others' word, when it is itself asked to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.supervise.orders import make_order
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> OtherNodes:
-    """The parts of nodes 0 and 2 have ended; node 1 has said nothing of its own."""
+    """The parts of nodes 0 and 2 have ended; node 1 has reported nothing of its own."""
     order = make_order(world_size=3, nodes=3).document()
     save_json(exit_path(tmp_path, 0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
     save_json(exit_path(tmp_path, 2), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
@@ -47,7 +47,7 @@ def test_who_is_not_told_to_stop_waits_for_a_silent_node_as_well(nodes: OtherNod
 def test_a_keeper_that_is_lost_behind_its_ranks_is_not_waited_for_to_the_end_of_days(
     tmp_path: Path, nodes: OtherNodes, stamped: int
 ) -> None:
-    """Slurm holds the job for the other nodes, and tells nothing of this one."""
+    """Slurm holds the job for the other nodes, and reports nothing of this one."""
     for rank in range(stamped):
         save_json(tmp_path / f"exit_rank{rank}.json", {"code": 0, "signal": None, "at": 1.0})
     for second in range(int(SILENT_S + ANSWER_S)):
@@ -178,7 +178,7 @@ def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
     elsewhere_at: float | None,
     reason: str,
 ) -> None:
-    """Where no control group tells, a host's counter counts what others lose there, too."""
+    """Without a control group, a host's counter also counts the losses of others."""
     order = make_order(world_size=3, nodes=3)
     for node, at in ((0, elsewhere_at), (1, killed_at), (2, None)):
         part = {"v": 1, "agent": {"code": 1, "signal": None, "at": 101.0}, "oom_at": at}

@@ -164,14 +164,14 @@ RECORDS = {
         ),
     ],
 }
-"""What prints a table or a record of several lines; the first table of PPO tells no loss."""
+"""What prints a table or a record of several lines; the first table of PPO has no loss."""
 
 
 @pytest.mark.parametrize("name", RECORDS)
 def test_the_patterns_of_the_docs_read_tables_and_tell_a_loss_of_every_step(
     name: str, tmp_path: Path
 ) -> None:
-    """What tells a loss of some steps and not of others is inconclusive, and no waiver helps."""
+    """A program that prints the loss of some steps only is inconclusive, and no waiver helps."""
     page = (Path(__file__).parents[3] / "docs/how-to/run.md").read_text()
     of = re.search(rf"{name}\b[^`]* `--pattern '([^']+)' --pattern '([^']+)'`", page)
     assert of is not None

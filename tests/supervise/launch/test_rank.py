@@ -62,7 +62,7 @@ def test_exit_stamp_says_how_the_program_ended(
 
 
 def test_how_a_program_ended_is_told_when_the_disk_takes_it_again(tmp_path: Path) -> None:
-    """Below torchrun nobody else sees it: it was told as killed by signal 9."""
+    """Below torchrun nobody else sees it: it was reported as killed by signal 9."""
     flag = tmp_path / "failing"
     environ = {
         "PYTHONPATH": f"{ROOT / 'tests/supervise/failing_disk'}:{ROOT}",
@@ -89,7 +89,7 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
     assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
 
 
-# Without Yama nobody forbids it, and nothing tells who was allowed: so the calls are noted.
+# Without Yama nobody forbids it, and nothing shows who was allowed: so the calls are noted.
 PTRACER, ANYBODY = "0x59616d61", 2**64 - 1  # linux/prctl.h
 
 
@@ -179,7 +179,8 @@ def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_pa
 
 
 def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -> None:
-    """The program has not begun: that it failed (`nonzero_exit`) would be said of it for good."""
+    """The program has not begun: that it failed (`nonzero_exit`) would be recorded of it for
+    good."""
     flag = tmp_path / "scarce"
     flag.touch()
     environ = {**os.environ, "GONOGO_TEST_SCARCE": str(flag), "GONOGO_TEST_START_S": "0.5"}

@@ -45,7 +45,7 @@ def test_torchrun_on_each_node_makes_one_world_and_one_verdict(new_cluster: NewC
 def test_an_explicit_rendezvous_of_c10d_gives_each_node_its_own_ranks(
     new_cluster: NewCluster,
 ) -> None:
-    """It numbers nodes by the addresses that they tell; both are on one host here."""
+    """It numbers nodes by the addresses that they report; both are on one host here."""
     typed = "--rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT"
     host = "--rdzv-conf is_host=$((1-NODE_RANK))"
     run = start_command(new_cluster, LINE.replace(" -m tests", f" {typed} {host} -m tests", 1))

@@ -300,7 +300,7 @@ def test_a_gpu_profile_runs_on_scripted_devices_only_where_the_plan_allows_fault
 def test_the_cpu_of_a_host_with_gpus_is_measured_for_a_run_that_computes_on_it(
     tmp_path: Path,
 ) -> None:
-    """Not what its GPUs compute is told of it, and those need not be measured anew."""
+    """It reports nothing about its GPUs' results, and they need not be measured again."""
     (tmp_path / "nsa").mkdir()
     (tmp_path / "nsa" / "__init__.py").touch()
     (tmp_path / "nsa" / "probe.py").write_text(

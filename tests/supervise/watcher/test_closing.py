@@ -101,7 +101,7 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
 def test_nothing_is_done_in_the_directory_of_another_attempt(
     ended: RunDir, more: int | None
 ) -> None:
-    """Set aside with its end told, it was watched on under its name: a halt went into the next."""
+    """It was set aside after its end, and still watched by name: a halt hit the next run."""
     order = load_record(ended.order, Order)
     assert order is not None
     ended.exit.unlink()

@@ -42,7 +42,7 @@ STATE = start(build_test_order("run_x"))
 
 
 class EvidenceOnPaper(Evidence):
-    """Starts rounds that run until they are told to have ended."""
+    """Starts rounds that run until the test ends them."""
 
     def __init__(self, run_dir: RunDir) -> None:
         super().__init__(run_dir)
@@ -152,7 +152,7 @@ def test_a_halt_that_is_found_while_no_disk_answers_is_decided_on_later(
     tmp_path: Path, halting: Halting
 ) -> None:
     away = tmp_path.rename(tmp_path.with_name("away"))
-    tmp_path.symlink_to("x" * 300)  # whoever looks behind it is refused
+    tmp_path.symlink_to("x" * 300)  # any access behind it is refused
     try:
         with pytest.raises(OSError, match="too long"):
             halting.observe(finding(Severity.HALT), 0.0)

@@ -36,7 +36,7 @@ def standing(rank: int = 0, **said: Any) -> RankStream:
 
 RANKS = {0: standing(), 1: standing(1)}
 LINE = {0: replace(RANKS[0], heard_mono=70.0), 1: RANKS[1]}
-"""What a heartbeat thread goes on saying of a rank that hangs."""
+"""The lines that a heartbeat thread keeps writing for a rank that hangs."""
 
 
 def test_ranks_stand_when_none_has_moved_for_as_long_as_leaving_takes() -> None:
@@ -83,7 +83,7 @@ def halting(tmp_path: Path) -> Halting:
 
 
 def ask(folder: Path, moving_s: float | None = None) -> None:
-    """As the keeper does that was told to stop: five minutes; or as the watcher does."""
+    """As a stopped keeper asks: five minutes; or as the watcher asks."""
     told = EndRequest(
         reason="halted",
         ended_by="operator",

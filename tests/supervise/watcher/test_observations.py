@@ -13,7 +13,7 @@ from gonogo.supervise.watcher.observations import Observations
 
 @dataclass
 class Scripted:
-    """A source that gives out what it was told, and fails where that is an error."""
+    """A source that returns the given values, and raises those that are errors."""
 
     kind: str
     every_s: float

@@ -1,4 +1,4 @@
-"""What a watcher tells of a run besides what it decides."""
+"""What a watcher reports of a run besides its decisions."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
 
 
 def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
-    """Whoever takes it away then takes away what nobody could read."""
+    """Removing it then removes only what nobody could read."""
     seals = Seals(run_dir, 1, {})
     run_dir.model.write_bytes(b'{"v": 1,')
     run_dir.exit.write_bytes(b'{"v": 1,')

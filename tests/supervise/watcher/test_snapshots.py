@@ -1,4 +1,4 @@
-"""Does a watcher that goes on from a snapshot know what one knows that folds everything again?"""
+"""A watcher that resumes from a snapshot knows the same as one that folds everything again."""
 
 from __future__ import annotations
 

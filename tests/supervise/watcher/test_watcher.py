@@ -1,4 +1,4 @@
-"""The watcher with real processes: killed, stopped, restarted, cut off; the run goes on."""
+"""The watcher with real processes: killed, stopped, restarted, cut off; the run continues."""
 
 from __future__ import annotations
 

@@ -1,9 +1,12 @@
 """A lightning.Trainer with the callback, and nothing else of gonogo.
 
-`python -m tests.trainer.loops.lightning JSON` with {"halt_at", "raise_at"}: `.HALT` appears, or an
-exception is raised, in the training step of that number; {"pair": true}: two optimizers step in
-every batch, by hand; {"log_until"}: from that step on no validation loss is logged;
-{"overflow": true}: in half precision, of gradients that no loss scale makes finite.
+`python -m tests.trainer.loops.lightning JSON`:
+
+- {"halt_at"}, {"raise_at"}: `.HALT` appears, or an exception is raised, in the training step of
+  that number
+- {"pair": true}: two optimizers step in every batch, by hand
+- {"log_until"}: from that step on no validation loss is logged
+- {"overflow": true}: half precision, with gradients that no loss scale makes finite
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the host's probes tell, laid into a made-up run."""
+"""The reports of the host's probes, put into a made-up run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DETECTORS = [
 
 
 def host_order(watch: dict[str, Any] | None = None, **fields: Any) -> Order:
-    """An order that the host's detectors watch, with their defaults unless told otherwise."""
+    """An order that the host's detectors watch, with their defaults unless given otherwise."""
     return order_of({} if watch is None else watch, detectors=DETECTORS, **fields)
 
 

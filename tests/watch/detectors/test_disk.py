@@ -211,7 +211,8 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
 
 
 def test_a_write_that_the_watcher_was_refused_pages_whatever_room_there_is() -> None:
-    """A quota, a read-only remount: the trainer may have another, and tells of its own writes."""
+    """A quota, a read-only remount: the trainer may have another disk, and reports its own
+    writes."""
     refused = {"refused": True}
     seen = watch(with_looks(refused, refused, {}, refused))
     (page,) = [row for row in seen.findings if row.detector == "disk"]

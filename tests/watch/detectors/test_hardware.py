@@ -1,4 +1,4 @@
-"""D24: faults of devices halt, faults of programs are told, silence is unknown."""
+"""D24: faults of devices halt, faults of programs are reported, silence is unknown."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ class Grown:
         self.found: list[tuple[int, Finding]] = []
 
     def tell(self, **observations: Any) -> Grown:
-        """Let probes tell something at one tick."""
+        """Let probes report something at one tick."""
         tick = Tick(n=1, mono=T0, ts=EPOCH, observations=observations)
         self.own, found = self.detector.observe_tick(self.own, tick, self.view)
         assert found == []

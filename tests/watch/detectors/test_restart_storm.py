@@ -141,6 +141,6 @@ def test_processes_that_are_done_without_a_step_are_no_storm(trained: list[int])
 
 
 def test_a_crash_after_done_again_and_again_is_one() -> None:
-    """What is started anew goes on from a checkpoint: it is the same training."""
+    """A restarted rank resumes from a checkpoint: it is the same training."""
     found = boots([9] * 7, done=True, resumed=4)
     assert [row.severity for row in found] == [Severity.HALT]

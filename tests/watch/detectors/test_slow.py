@@ -60,7 +60,7 @@ def test_slow_boiling_is_measured_against_the_frozen_baseline() -> None:
 
 
 def told(world: World, count: int, *, step_s: float, tokens: int) -> World:
-    """Steps whose ends tell so many tokens."""
+    """Steps whose ends report so many tokens."""
     for _ in range(count):
         world.open_step()
         world.compute(step_s=step_s)
@@ -142,7 +142,7 @@ def test_a_printed_program_halts_only_where_its_tokens_are_known(
 
 
 def restarted(world: World) -> World:
-    """Every rank starts anew in place."""
+    """Every rank restarts in place."""
     for rank in world.ranks:
         rank.spend(5.0)
         rank.boot, rank.seq, rank.section, rank.section_seq = "again", 0, "boot", 0
@@ -264,7 +264,7 @@ class Timed:
         self.boot(0, "first")
 
     def boot(self, rank: int, boot: str) -> "Timed":
-        """Let a rank begin anew, at step 0."""
+        """Let a rank begin again, at step 0."""
         stream = RankStream(rank=rank, boot=boot, labelled=self._labelled)
         stream.pace.end(0, self._mono)
         self.view.streams[rank] = stream
@@ -277,7 +277,7 @@ class Timed:
         told: int = 1,
         stride: int = 1,
     ) -> "Timed":
-        """End so many steps after the other, the last of them told by so many lines."""
+        """End so many steps after the other; so many lines report the last one."""
         stream = self.view.streams[rank]
         for step_s in seconds:
             self._mono += step_s
@@ -326,7 +326,7 @@ def test_the_relative_limit_of_a_halt_has_to_be_passed() -> None:
 
 @pytest.mark.parametrize(("short_s", "halts"), [(1.625, 0), (1.75, 1)])
 def test_a_halt_asks_that_the_mean_has_risen_as_well(short_s: float, halts: int) -> None:
-    """Of five steps three take 2.25 times what is usual; the mean is at twice, or above."""
+    """Three of five steps take 2.25 times the usual; the mean is at twice, or above."""
     timed = Timed(window_steps=5, halt_ratio=2.0, over_s=9.0).ends([1.0] * 4)
     timed.ends([2.25, short_s, 2.25, short_s, 2.25] * 6)
     assert len([row for row in timed.found if row[0] is HALT]) == halts
@@ -416,7 +416,8 @@ def test_steps_below_the_hard_floor_have_to_fill_half_a_minute(step_s: float, at
 def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
     lines: int, found: list[tuple[Severity, int, str]]
 ) -> None:
-    """A program that tells every tenth step saved a checkpoint, and was halted at its next line."""
+    """A program that reports every tenth step saved a checkpoint, and was halted at its next
+    line."""
     lasts: dict[str, Any] = {"floor_over_s": 1e9, "warn_over_s": 1e9, "over_s": 1e9}
     timed = Timed(20480, floor_tok_s=4096.0, hard_floor_over_steps=5, **lasts)
     timed.view.streams[0].labelled = False
@@ -426,7 +427,7 @@ def test_of_ten_steps_that_one_line_ends_a_single_one_may_have_been_slow(
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_a_trainer_that_tells_every_tenth_step_is_judged_by_its_steps(labelled: bool) -> None:
-    """Of one that names its sections each line counted as one step: windows took hours."""
+    """Each line of a program with sections counted as one step: windows took hours."""
     timed = Timed(warmup_steps=20, baseline_steps=100, window_steps=64, over_s=600.0)
     timed.view.streams[0].labelled = labelled
     timed.ends([10.0] * 60, stride=10).ends([40.0] * 25, stride=10)

@@ -1,4 +1,4 @@
-"""D23: a watcher that was away tells a person, and ends nothing."""
+"""D23: a watcher that was away warns a person, and ends nothing."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def node_says(world: World, state: str, node: int = 1) -> None:
 
 @pytest.mark.parametrize(("steps", "told"), [(200, False), (300, True), (1000, True)])
 def test_a_node_that_gives_no_sign_is_told_once_and_halts_nothing(steps: int, told: bool) -> None:
-    """A run whose ranks were all done waited for its word until the time limit, and said so to
-    nobody."""
+    """A run whose ranks were all done waited for its word until the time limit, without a
+    report."""
     world = World(host_order(nodes=2)).boot().steps(20)
     node_says(world, "heard")
     world.steps(5)

@@ -374,7 +374,7 @@ def test_the_newest_token_owns_the_directory(tmp_path: Path) -> None:
 
 
 def test_a_directory_with_a_living_keeper_is_not_reused(tmp_path: Path) -> None:
-    """Its ranks write there; once the end is told it may be set aside."""
+    """Its ranks write there; after the report of the end it may be set aside."""
     order = make_order(token=2)
     path, stat = tmp_path / order.run, load_stat(os.getpid())
     assert make_room(path, order)

@@ -49,7 +49,7 @@ UNKNOWN = Unknown(text="scontrol: Unable to contact slurm controller")
 
 @dataclass
 class Scheduler:
-    """An engine that says what it is told to say, and remembers what it was asked."""
+    """An engine with given answers that remembers its calls."""
 
     found: Found = PENDING
     error: Exception | None = None
@@ -472,7 +472,7 @@ def test_a_stopping_worker_leaves_an_engines_runs_alone(room: Room) -> None:
 
 
 def test_nodes_find_the_present_address_of_the_control_plane(room: Room) -> None:
-    """Another login node's worker, which is refused meanwhile, tells them nothing."""
+    """Another login node's worker, which is refused meanwhile, reports nothing to them."""
     claimer = room.claimer()
     claimer.run_round()
     path = room.run_dir.path

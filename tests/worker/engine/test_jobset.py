@@ -330,7 +330,7 @@ def test_a_jobset_that_was_made_elsewhere_is_not_gone_for_not_being_here(
 def test_a_jobset_whose_making_was_not_answered_is_made_nowhere_else(
     engine: JobSets, server: Server, template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that was killed there knows no name of it, and asks anew; by now elsewhere."""
+    """A worker that was killed there has no name of it, and asks again; by now elsewhere."""
 
     def cut(self: KubernetesApi, jobset: dict[str, Any]) -> None:
         made(self, jobset)
@@ -410,7 +410,7 @@ def test_an_attempt_of_which_a_pod_may_train_on_is_unknown(
 
 
 def test_a_pod_that_its_kubelet_turned_away_trains_nowhere() -> None:
-    """Its status tells of no container: a node's devices are not back after a boot, or taken."""
+    """Its status has no container: a node's devices are taken, or not back after a boot."""
     told = "Pod was rejected: Allocate failed due to no healthy devices present"
     why = {"reason": "UnexpectedAdmissionError", "message": told}
     turned_away = pod(1, "Failed", containerStatuses=[], **why)

@@ -45,7 +45,7 @@ WELL = {"node1": "IDLE", "node2": "IDLE"}
 
 
 def rows(states: dict[str, str], **booted: str) -> list[dict[str, str]]:
-    """Return what `scontrol show node` tells of nodes; `booted` is node → BootTime."""
+    """Return what `scontrol show node` reports of nodes; `booted` is node → BootTime."""
     boot = {name: booted.get(name, "2026-01-01T00:00:00") for name in states}
     return [
         {"NodeName": name, "State": state, "BootTime": boot[name]} for name, state in states.items()
@@ -219,7 +219,7 @@ def test_values_of_the_environment_cannot_become_commands() -> None:
 
 
 def test_the_batch_script_asks_the_run_to_leave_and_waits_for_it(tmp_path: Path) -> None:
-    """With a program `srun` that goes on for a moment, and a Python that writes down its words."""
+    """With a program `srun` that runs for a moment, and a Python that records its arguments."""
     python, srun, said = (tmp_path / name for name in ("python", "srun", "said"))
     python.write_text(f'#!/bin/sh\necho "$@" >> {said}\n')
     begun, leave = tmp_path / "begun", tmp_path / "leave"
@@ -424,7 +424,7 @@ class Requeued(Answers):
 
 
 def begin(runs: Path) -> None:
-    """Let node 1's keeper have come on a host, and node 0's have said so."""
+    """Let node 1's keeper have come on a host, and node 0's have recorded it."""
     run_dir = runs / ORDER.run
     keeping = replace(own_keeping(node=1, token=7, address="x:1"), host="node2.cluster")
     save_json(meet_path(run_dir, 1), keeping.document(1.0))

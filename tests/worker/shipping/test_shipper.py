@@ -194,7 +194,8 @@ def test_a_stale_token_supersedes_and_ends_shipping(
 def test_an_old_attempt_does_not_mark_a_newer_ones_directory(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper
 ) -> None:
-    """Set aside while its end was told: the newer one counted as shipped, and never was."""
+    """It was set aside during the report of its end: the newer one counted as shipped, and was
+    not."""
     shipping = new_shipper()
     arrived(plane).token = 8
     run_dir.path.rename(run_dir.path.with_name("aside"))
@@ -224,7 +225,7 @@ def test_a_409_of_a_proxy_is_an_outage(
     extra: dict[str, object],
     reported: bool,
 ) -> None:
-    """A proxy's, a step that does not fit: whoever does not name a newer token fences nothing."""
+    """A proxy's answer, or a wrong step: an answer without a newer token fences nothing."""
     plane.refuse, plane.extra = {"state": 409}, extra
     shipping = new_shipper()
     shipping.report()
@@ -364,7 +365,7 @@ def test_a_refused_record_is_not_promised_at_the_end(
 def test_evidence_waits_while_the_key_is_refused(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, status: int
 ) -> None:
-    """A key that is made anew, or a database that is being restored, says nothing of a file."""
+    """A new key, or a database that is being restored, proves nothing about a file."""
     run_dir.evidence.mkdir()
     (run_dir.evidence / "stack.txt").write_text("frames")
     os.utime(run_dir.evidence / "stack.txt", (1.0, 1.0))
@@ -383,7 +384,7 @@ def test_evidence_waits_while_the_key_is_refused(
 def test_an_unreadable_file_does_not_delay_the_others(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, name: str
 ) -> None:
-    """Who is never heard counts as cut off, and a healthy run is ended for it."""
+    """A silent worker counts as cut off, and its healthy run is ended."""
     (run_dir.path / name).mkdir()
     os.mkfifo(run_dir.path / "rank2.log")
     lines = write_beats(run_dir, 0, range(5))
@@ -442,7 +443,7 @@ def test_unreadable_evidence_is_sent_later(
 def test_messages_shrink_for_a_proxy_with_a_lower_limit(
     run_dir: RunDir, plane: FakeControlPlane, new_shipper: NewShipper, passes: int
 ) -> None:
-    """Nginx lets a megabyte pass; after an outage there is more to tell at once."""
+    """Nginx lets a megabyte pass; after an outage there is more to send at once."""
     lines = {rank: write_beats(run_dir, rank, range(12_000)) for rank in (0, 1)}
     for path in (run_dir.watch, run_dir.devices):
         path.write_bytes(b"".join(b'{"n": %d, "x": "%s"}\n' % (n, b"y" * 400) for n in range(3000)))
