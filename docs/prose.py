@@ -27,7 +27,7 @@ BENT = (
     (r"\b(?i:therein|thereof|whereof|hitherto|thence|whence|hence)\b", "use a plain word"),
     (r"\b(?i:who) (trains|asks|reads|waits|runs|watches|calls)\b", "name the process or person"),
 )
-CODE = r"\b(SELECT|UPDATE|INSERT|DELETE)\b|\\[wdsb]|[{}<>]{2}|\A[^a-z]+\Z|(?m:^import )"
+CODE = r"\b(SELECT|UPDATE|INSERT|DELETE)\b|\\[wdsb]|[{}<>]{2}|\A[^a-z]+\Z|(?m:^import )|recent call"
 
 
 def sentences(text: str) -> list[str]:

@@ -133,7 +133,7 @@ def test_ended_runs_of_gonogo_run_without_a_decision_are_named(home: Path) -> No
         assert done.returncode == 0
     (home / "runs" / names[2] / "exit.json").unlink()
     (text,) = told(typed(home, "verify", "--json"))["not_verified"]
-    assert text.endswith(f"here: {names[3]}"), "one that goes on, or was pruned"
+    assert text.endswith(f"here: {names[3]}"), "one that continues, or was pruned"
 
 
 def test_runs_that_cannot_be_looked_through_are_not_verified(home: Path) -> None:

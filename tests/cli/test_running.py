@@ -623,7 +623,7 @@ def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) 
     assert ran.code == Exit.INCONCLUSIVE
     assert ran.criteria()["no_halt_finding"] == "pass"
     ran = Ran(folder, "--steps", "310", "--json", "--", sys.executable, "sparse.py")
-    assert ran.code == Exit.NO_GO  # 300 was owed
+    assert ran.code == Exit.NO_GO  # 300 was required
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "docker-compose.yml"
-#: The wheel's own entry point always exits 0; the program inside tells the truth.
+#: The wheel's own entry point always exits 0; the program inside reports the truth.
 COMPOSE = Path(compose.__file__).with_name("docker-compose")
 TOOLS = Path(sys.executable).parent
 Project = dict[str, dict[str, dict[str, Any]]]

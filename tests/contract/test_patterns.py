@@ -77,7 +77,7 @@ def test_without_a_total_nothing_but_the_named_formats_is_tried() -> None:
         ("fastai", "epoch     train_loss  valid_loss  accuracy  time    "),
         ("fastai", "12 0.5 0.7 00:10"),
         ("loss-at-step", "Validation loss at step 10: 2.5"),
-        ("loss-at-step", "Loss at epoch 9: 2.5"),  # whoever orders steps has not ended early
+        ("loss-at-step", "Loss at epoch 9: 2.5"),  # a run with ordered steps has not ended early
         ("loss-at-step", "validation loss at iteration 100 | lm loss value: 6.4"),
         ("counter", "Steps:   3%|▎ | 9/300 [00:01<00:29, loss=2.5]"),
         ("counter", "50.1 it 3 val loss: 2.5"),

@@ -72,18 +72,18 @@ def test_every_key_of_a_bundled_plan_is_in_the_reference(plan: Path) -> None:
 def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> None:
     class Above(BaseModel):
         first: int = 1
-        """Said
+        """Written
         above."""
         second: int = 2
-        """Said above, too."""
+        """Written above, too."""
 
     class Below(Above):
         first: int = 3
         third: int = 4
         second: int = 5
-        """Said again."""
+        """Written again."""
 
-    assert field_docs(Below) == {"first": "Said above.", "second": "Said again."}
+    assert field_docs(Below) == {"first": "Written above.", "second": "Written again."}
 
 
 def test_every_doubt_has_words_and_an_effect() -> None:

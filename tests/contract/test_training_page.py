@@ -68,5 +68,5 @@ def test_every_line_of_the_block_does_its_part(tmp_path: Path) -> None:
     saved = {path.name for path in (runs / "first/checkpoints").iterdir()}
     assert {"step_000002", "step_000004"} <= saved
     steps = [line.split(",")[0] for line in (runs / "second/training.csv").read_text().splitlines()]
-    assert steps[1:] == ["5", "6"], "it went on after the first one's last step"
+    assert steps[1:] == ["5", "6"], "it resumed after the first one's last step"
     assert (runs / "ddp/heartbeat_rank1.jsonl").exists()

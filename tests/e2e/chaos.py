@@ -66,8 +66,8 @@ class Chaos:
     """What a follower of the global feed received, in its order."""
     over: set[str] = field(default_factory=set)
     unseen: set[str] = field(default_factory=set)
-    """Experiments of which a program that waits for no `.GO` went on before anybody watched: its
-    watcher was killed before its first look, and what nobody saw may pass nothing."""
+    """Experiments with a program that waits for no `.GO` and ran unwatched, because its watcher was
+    killed before its first look. Unseen steps may pass nothing."""
     _watchers: dict[str, deque[float]] = field(default_factory=dict)
     _keepers: Counter[tuple[str, str]] = field(default_factory=Counter)
     _database_at: float | None = None

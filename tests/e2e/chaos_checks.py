@@ -66,7 +66,7 @@ def _runs(chaos: Chaos) -> Iterator[str]:
                 never_began = run.started_at is None  # its worker was killed before the launch
                 if code == "keeper_lost" and (never_began or run.id in chaos.keepers_killed):
                     if n + 1 == len(runs):
-                        yield f"{run.id} lost its keeper and was not gone on with"
+                        yield f"{run.id} lost its keeper and was not resumed"
                 elif code != ("nonzero_exit" if kind is Kind.FAILS else "completed"):
                     text = run.outcome.text if run.outcome else ""
                     yield f"{run.id} ({kind}) ended as {code}: {text}"
@@ -94,7 +94,7 @@ def _events(chaos: Chaos) -> Iterator[str]:
     yield from (f"{name} was told {n} times" for name, n in Counter(told).items() if n > 1)
     lost = {row["id"] for row in listed[: len(told)]} - set(told)
     if lost:
-        yield f"{len(lost)} events were never told to a follower"
+        yield f"{len(lost)} events were never sent to a follower"
     for name in chaos.kinds:
         seqs = [row["seq"] for row in listed if row["experiment"] == name]
         if seqs != list(range(1, len(seqs) + 1)):

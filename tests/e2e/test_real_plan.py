@@ -151,7 +151,7 @@ WAYS = {
         resumed=(None, 6, 6, 6),
         diagnosis="non_finite_loss",
     ),
-    "a device that fails goes on from the last checkpoint, twice": End(
+    "a failing device resumes from the last checkpoint, twice": End(
         fault="xid:step=8",
         outcome="hardware",
         verdict="INCONCLUSIVE",

@@ -290,7 +290,7 @@ def test_time_limit_and_scancel_from_outside_are_preemptions_that_the_next_attem
     codes = [row.outcome.code for row in attempts if row.outcome is not None]
     assert codes == [OutcomeCode.PREEMPTED, OutcomeCode.PREEMPTED]
     goes_on = third.resume_from.step if third.resume_from is not None else 0
-    assert 3 <= begun < goes_on, "each went on from the checkpoint that the last one left"
+    assert 3 <= begun < goes_on, "each resumed from the last one's checkpoint"
     for row in attempts:
         exits = load_record(RunDir(Path(row.dir or "")).exit, ExitRecord)
         assert exits is not None

@@ -58,7 +58,7 @@ def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) 
         assert "CUDA out of memory" in last_error(text, steps=steps)
     went_on = f"{before}{OOM}\r{BAR.format(6)}\r{BAR.format(7)}\ngiving up\n"
     assert last_error(went_on, steps=steps) == "giving up"
-    assert own_lines(BAR.format(6)) == [BAR.format(6)], "of a run that hangs it tells where"
+    assert own_lines(BAR.format(6)) == [BAR.format(6)], "it shows where a run hangs"
 
 
 @pytest.mark.parametrize(

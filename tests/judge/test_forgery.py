@@ -1,9 +1,8 @@
 """No single edit of a healthy run's directory leaves a GO, unless a reason says why not.
 
 The catalogue removes, empties, cuts, replaces and exchanges every file, and changes and removes
-every field of every record and of every kind of line, one at a time. What still gives GO stands in
-`HARMLESS`, with the reason why that byte decides nothing; an edit that is listed there and does not
-give GO any more fails, too, so that the table stays true.
+every field of every record and of every kind of line, one at a time. `HARMLESS` lists the edits
+that still give GO, with the reason. A listed edit that gives no GO any more fails, too.
 """
 
 from __future__ import annotations
@@ -509,7 +508,7 @@ HARMLESS = {
     "env.json cut": "it says where the run was made, for people",
     "env.json garbage": "it says where the run was made, for people",
     "env.json a link": "it says where the run was made, for people",
-    "pruned.json removed": "it tells of checkpoints, which no verdict rests on",
+    "pruned.json removed": "it reports checkpoints, which no verdict rests on",
     "pruned.json another run's": "it says the same",
     "pruned.json a link": "a link to nothing is a file that is not there",
     "*.jsonl with a blank line after it": "a blank line tells nothing",
@@ -545,7 +544,7 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
 
 
 def untrue(folder: Path, edits: Iterable[tuple[str, Edit]]) -> tuple[list[str], int]:
-    """Edits of which `HARMLESS` does not tell the truth, and how many there were."""
+    """Edits that `HARMLESS` describes wrongly, and the number of edits."""
     wrong, tried = [], 0
     for name, edit in edits:
         copy = copied(folder)
@@ -852,7 +851,7 @@ def watched_program(home: Path, *options: str) -> Path:
 
 @pytest.mark.long
 def test_no_edit_makes_a_program_that_was_only_read_a_go(tmp_path: Path) -> None:
-    """It tells neither identity nor sections: whoever waives these gets conditions."""
+    """It reports neither identity nor sections: a waiver of these gives conditions."""
     waived = ("--steps", "12", "--waive", "identity", "--waive", "coverage")
     for name in ("home", "other"):
         (tmp_path / name).mkdir()

@@ -105,7 +105,7 @@ def test_filters_leave_the_likeliest_bytes_in_proportion(
     quarters: list[int], top_k: int | None, top_p: float | None, temperature: float
 ) -> None:
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    row = torch.tensor([quarters]) / 4  # never nearer than fp32 can tell
+    row = torch.tensor([quarters]) / 4  # never nearer than fp32 can resolve
     drawn = next_probabilities(row, sampling)[0].double()
     whole = (row.double() / temperature).softmax(-1)[0]
     kept = drawn > 0

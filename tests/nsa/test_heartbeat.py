@@ -139,7 +139,7 @@ def test_lines_are_shown_where_the_watcher_may_be_on_another_host(
 
     monkeypatch.setattr(os, "fdatasync", counted)
     monkeypatch.setattr(heartbeat, "_SHOW_EVERY_S", 0.0)
-    monkeypatch.setattr(heartbeat, "_ANNOUNCE_AFTER_S", math.inf)  # nothing else is said
+    monkeypatch.setattr(heartbeat, "_ANNOUNCE_AFTER_S", math.inf)  # no other line
     heart = _heart(tmp_path / "h", shown=shown)
     heart.start_thread()
     heart.beat("boot")

@@ -116,7 +116,7 @@ def test_a_path_that_goes_too_deep_is_refused_without_being_looked_for(levels: i
     with pytest.raises(Rejected, match=r"^set train[.a]{,60}: more than 64 levels$") as refused:
         with_overrides(DATA, {of_levels(levels): 1})
     (problem,) = refused.value.problems
-    assert of_levels(levels).startswith(f"{problem.path}."), "it begins as what was said"
+    assert of_levels(levels).startswith(f"{problem.path}."), "it begins like the given name"
 
 
 def test_what_a_path_and_its_value_make_together_goes_no_deeper_than_a_plan() -> None:

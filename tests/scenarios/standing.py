@@ -29,7 +29,7 @@ VIEWS = 40
 KINDS = (AliveLost, NoFirstHeartbeat, Stall, SectionDeadline)
 EXIT_S = (4.25, 8.0, 8.25, 64.0)
 LIMITS_S = (2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0)
-"""Of `chance.WATCH`, and their multiples."""
+"""Limits of `chance.WATCH`, and their multiples."""
 
 
 def scenarios() -> Iterator[Scenario]:

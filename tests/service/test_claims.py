@@ -88,7 +88,7 @@ def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane
     assert untold([started.run, waiting.run], tells_again=True) is None
     assert untold([waiting.run], tells_again=True) == [started.run]
     assert untold([waiting.run]) is None, "a worker of before does not know the word"
-    assert untold([started.run], tells_again=True) == [waiting.run], "its end may have been told"
+    assert untold([started.run], tells_again=True) == [waiting.run], "its end may have been sent"
     assert untold([started.run], tells_again=True) is None, "what never began is given again"
     worker.run_through(started)
     assert untold([waiting.run], tells_again=True) is None

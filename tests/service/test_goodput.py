@@ -127,7 +127,7 @@ def test_the_fleet_is_the_sum_of_accounts_weighted_by_devices(still: Plane) -> N
     assert fleet.runs == 1
     assert fleet.productive_s == pytest.approx(8 * stored["productive_s"])
     assert still.get("/goodput")["productive_s"] == pytest.approx(8 * 24.0)
-    assert still.get("/goodput", hours=0.5)["runs"] == 1  # it goes on
+    assert still.get("/goodput", hours=0.5)["runs"] == 1  # it still runs
     move(still, order, ended_at=now - 7200.0)
     assert still.get("/goodput", hours=0.5)["runs"] == 0
 

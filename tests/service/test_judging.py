@@ -316,7 +316,7 @@ def test_what_its_lines_had_shown_fails_a_run_though_an_accident_ended_it(
     worker.start(order)
     finding = {
         "detector": detector, "severity": "halt", "act": "at_checkpoint", "step": step, "at": 1.0,
-        "key": f"{order.run}:{detector}", "text": "the loss rises, and goes on rising",
+        "key": f"{order.run}:{detector}", "text": "the loss rises, and keeps rising",
     }  # fmt: skip
     worker.report(order, finding)
     lines = {rank: beats(order, rank, upto=0, done=False) for rank in range(order.world_size)}

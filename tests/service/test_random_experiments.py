@@ -261,7 +261,7 @@ class Walk:
         judged = whole[-1]
         line = list(self._lineage(judged))
         if judged.change is None and any(made.change for made in line):
-            yield f"{phase}: goes on with a variant's weights"
+            yield f"{phase}: resumes with a variant's weights"
         among = {made.experiment for made in line}
         for made in runs:
             inside = any(made is row for row in line)

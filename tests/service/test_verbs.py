@@ -277,7 +277,7 @@ def test_a_phase_run_again_from_its_start_begins_with_the_weights_it_began_with(
     }
     if how == "confirm":
         sets["confirm"] = {"on": ["stall"], "variants": []}
-    if how == "remedy":  # no checkpoint goes on with another seed
+    if how == "remedy":  # no checkpoint resumes with another seed
         sets |= {"remedies": {"hang_in_compute": {"train": {"seed": 8}}}, "max_remedies": 1}
     experiment = plane.submit(set=sets)
     worker = plane.worker(home=home)

@@ -359,10 +359,10 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     for worker in (owner, other):
         worker.secrets[run] = "0" * 32
         assert worker.claim(free=[]) is None
-    assert say(owner, token) == 409, "it never said that it has it"
+    assert say(owner, token) == 409, "it never reported that it has it"
     owner.active.append(run)
     assert owner.claim() is None
-    assert say(other, token) == 409, "it is not the one that said so"
+    assert say(other, token) == 409, "another worker reported it"
     assert say(owner, (epoch + 1) << 32) == 409, "nobody was given that"
     secret = owner.secrets.pop(run)
     assert say(owner, token) == 409, "it was claimed with a secret"

@@ -92,7 +92,7 @@ def test_what_came_besides_the_obeyed_boot_is_counted_and_known_by_its_digest() 
     assert None not in (digest, other)
     assert digest != other
     more, _ = told(*before, *own, line(3, "b", mono=9.2))
-    assert more.beside() == record.beside(), "what is obeyed is told by its own digest"
+    assert more.beside() == record.beside(), "its own digest shows what is obeyed"
     assert record.admit(line(2, "b", step=7)) is Arrival.CONFLICT
     assert record.beside()[0] == 4
 

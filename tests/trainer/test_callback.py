@@ -29,7 +29,7 @@ def test_the_checkpoint_is_known_before_the_loop_says_which_rank_it_is(run: Path
 @pytest.mark.parametrize(
     ("ordered", "step", "said"),
     [(2, 0, "hand it callback.resume_from"), (0, 2, "load the weights into the model")],
-    ids=["it begins afresh", "it goes on where only weights were meant"],
+    ids=["it begins afresh", "it resumes where only weights were meant"],
 )
 def test_a_loop_that_begins_elsewhere_than_ordered_is_refused(
     run: Path, ordered: int, step: int, said: str

@@ -70,7 +70,7 @@ class Ran:
         between_s: float = 0.0,
         silent: Sequence[int] = (),
         each: Sequence[Mapping[str, Any]] | None = None,
-        **told: Any,
+        **fields: Any,
     ) -> Ran:
         """End one more step.
 
@@ -82,8 +82,8 @@ class Ran:
             tokens: of `step_end`.
             between_s: seconds of the step before the rank reported its start.
             silent: ranks that write no progress line.
-            each: what each rank's progress line says besides `told`.
-            **told: fields of every progress line.
+            each: what each rank's progress line has besides `fields`.
+            **fields: of every progress line.
         """
         count = self.ranks or self.order.world_size
         if isinstance(dt_s, int | float) and dt_s < 0.0:
@@ -103,7 +103,7 @@ class Ran:
         rows = {}
         for rank in range(count):
             own = sections if isinstance(sections, Mapping | None) else sections[rank]
-            said = {**told, **(each[rank] if each else {})}
+            said = {**fields, **(each[rank] if each else {})}
             progress = None if rank in silent else self._line(rank, "progress", **said)
             rows[rank] = RankStep(
                 rank=rank,
@@ -119,10 +119,10 @@ class Ran:
         self.steps.append(Step(step=self.number, ranks=rows, tick=tick, again=again))
         return self
 
-    def many(self, count: int, **told: Any) -> Ran:
+    def many(self, count: int, **fields: Any) -> Ran:
         """End `count` steps that say the same."""
         for _ in range(count):
-            self.step(**told)
+            self.step(**fields)
         return self
 
     def back_to(self, number: int, boot: str = "boot2") -> Ran:

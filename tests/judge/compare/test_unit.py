@@ -83,7 +83,7 @@ def test_a_campaign_compares_no_loss_of_a_run_s_last_steps_with_one_of_all(
         told = "loss" if more else metric
         assert found.why == f"it resumed after step 6, and {told} is compared of all steps"
     assert isinstance(brought(question), Unit)
-    by_hand = ask(metric, warmup_steps=2, **more)  # whoever names the runs knows them; it is noted
+    by_hand = ask(metric, warmup_steps=2, **more)  # a user who names the runs knows them; noted
     assert isinstance(brought(by_hand, order=RESUMED), Unit)
 
 

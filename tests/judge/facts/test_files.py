@@ -25,7 +25,7 @@ def seal_of(raw: bytes) -> FileSeal:
     ("raw", "holds"),
     [
         (TICKS, True),
-        (TICKS + b"three\n", True),  # the watcher goes on until it has seen the end
+        (TICKS + b"three\n", True),  # the watcher continues until it has seen the end
         (TICKS[:-1], False),
         (b"one\ntwO\n", False),
         (b"", False),

@@ -53,7 +53,7 @@ def recorded(path: Path, *rows: Finding) -> RunFiles:
             [HALT, HALT.model_copy(update={"rank": None})],
             [("halt", None), (None, "halt")],
         ),
-        # when it was told, and in which words, is no difference
+        # its time and its words make no difference
         ([HALT.model_copy(update={"at": 9.0, "text": "-"})], [HALT], [HALT], []),
     ],
 )

@@ -335,7 +335,7 @@ FAILED = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.FAIL, text="")
         "a failed check inside a pass",
         "a warning",
         "no check at all",
-        "an owed check is not there",
+        "a required check is missing",
         "failed though every check passed",
     ],
 )

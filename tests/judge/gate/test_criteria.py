@@ -230,7 +230,7 @@ FAILED = [
     ("an advice is none", {"aggregate": "max", "pass_below": 4.0, "severity": "advisory"}, False),
     ("a mean can be saved", {"aggregate": "mean", "pass_below": 4.0}, False),
     ("a last value that is not there", {"aggregate": "last", "pass_below": 4.0}, False),
-    ("what is owed at the end", {"metric": "steps_completed", "pass_above": 10.0}, False),
+    ("what is required at the end", {"metric": "steps_completed", "pass_above": 10.0}, False),
     ("a first loss that is too high", {"metric": "loss_first", "pass_below": 4.0}, False),
 ]  # fmt: skip
 

@@ -157,7 +157,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     assert looking.wait(60) == 0
     assert not is_locked(locks.path("GPU-0"))
     assert load_quarantines(tmp_path, time.time()) == {}
-    assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up anew"
+    assert load_proof(tmp_path, ["GPU-0"], time.time()) is None, "it has to hold up again"
 
 
 def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(

@@ -1,8 +1,8 @@
 """A file system that fails on demand, in every Python process that finds this on its path.
 
-While the file `TEST_FAILING` names exists, every access to a path below the folder
-`TEST_BELOW` fails with the error whose number stands in it: opening, looking, renaming,
-linking, removing, and reading and writing what is open already, since files are Python's own.
+While the file that `TEST_FAILING` names exists, every access to a path below the folder
+`TEST_BELOW` fails with the error whose number is in the file. This covers opening, looking,
+renaming, linking and removing, and reads and writes of open files, which are Python's own.
 
 Closing the file that `TEST_LATE` names fails with EIO, as on a network file system that says
 there what it did not take: it is closed all the same.

@@ -120,7 +120,7 @@ def test_a_damaged_checkpoint_does_not(
 ) -> None:
     folder = save(run_dir, 20)
     damage(folder)
-    seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(1e6,))  # it is told at once
+    seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(1e6,))  # it is seen at once
     assert seen is not None
     assert (seen.verified, seen.bytes) == (False, 0)
     assert text in seen.text
@@ -187,7 +187,7 @@ def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir
     (run_dir.checkpoints / "step_000060" / "manifest.json").mkdir(parents=True)
     source = Checkpoints(run_dir, bytes_per_s=FAST)
     assert [source.look(float(n)) for n in range(4)] == [[], None, None, None]
-    save(run_dir, 70, name=os.fsdecode(b"step_\xe9"))  # a name that can be told to nobody
+    save(run_dir, 70, name=os.fsdecode(b"step_\xe9"))  # a name that cannot be sent
     save(run_dir, 80)
     assert [row.step for row in look_until(source, 1)] == [80]
     assert not source.owes()

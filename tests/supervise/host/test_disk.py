@@ -70,7 +70,7 @@ def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> 
     assert not saving(0.0)
     draft.mkdir(parents=True)
     (draft / "model.pt").write_bytes(b"x")
-    assert saving(1.0)  # told at once
+    assert saving(1.0)  # reported at once
     assert saving(0.9 + GREW_WITHIN_S)
     assert not saving(1.1 + GREW_WITHIN_S)  # it waits for a disk
     (draft / "manifest.json").write_bytes(b"{}")

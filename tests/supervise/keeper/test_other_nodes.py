@@ -119,7 +119,7 @@ TAKEN = {"code": None, "signal": 9, "at": 1.0}
     [
         pytest.param([MISSED, None, MISSED], True, id="the others missed its rank"),
         pytest.param([MISSED, TAKEN, TOLD], True, id="its rank went with its keeper"),
-        pytest.param([LEFT, None, LEFT], True, id="its rank never said how it ended"),
+        pytest.param([LEFT, None, LEFT], True, id="its rank never reported how it ended"),
         pytest.param([FAILED, TAKEN, MISSED], False, id="a rank elsewhere failed by itself"),
         pytest.param([LEFT, LEFT, LEFT], False, id="all had left by then"),
     ],

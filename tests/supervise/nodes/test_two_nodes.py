@@ -166,7 +166,7 @@ def test_other_nodes_end_when_the_keeper_of_the_first_is_gone(new_cluster: NewCl
     wait_until(lambda: run.keepers[1].poll() is not None, "the end of node 1")
     assert list(run.part(1).ranks) == ["1"]
     wait_until(lambda: not run.living(), "nothing to be left")
-    assert not run.dir.exit.exists(), "whoever ends lost runs writes it"
+    assert not run.dir.exit.exists(), "the process that ends lost runs writes it"
 
 
 @pytest.mark.long

@@ -107,7 +107,7 @@ def test_a_run_that_is_halted_while_it_evaluates_or_saves_has_its_time_after_tha
     assert not (tmp_path / KILL_NAME).exists()
     halting.hurry({0: standing(step=14), 1: standing(1, step=14)}, 204.0)
     found = load_request(tmp_path / KILL_NAME)
-    assert found is not None, "steps that go on are no way to leave"
+    assert found is not None, "steps that continue are no way to leave"
     assert found.text == "asked to leave, the ranks did not within 4 s"
     assert (found.reason, found.leave_s, found.moving_s) == ("halted", None, None)
 

@@ -171,7 +171,7 @@ def test_that_a_keeper_is_gone_is_seen_among_its_own_processes_alone(
     """A number that no process has here proves nothing of another host's."""
     told = own_keeping(node=1, token=1, address="a:1").document(1.0)
     save_json(meet_path(tmp_path, 1), {**told, **changes})
-    assert proof_of_loss(tmp_path, 1) is None, "it lives, or nobody can tell"
+    assert proof_of_loss(tmp_path, 1) is None, "it lives, or nobody knows"
     before = {"start_ticks": told["start_ticks"] - 1}  # whose number another process has by now
     save_json(meet_path(tmp_path, 1), {**told, **changes, **before})
     assert (proof_of_loss(tmp_path, 1) is not None) is proven

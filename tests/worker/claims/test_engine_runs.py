@@ -353,7 +353,7 @@ def test_a_worker_leaves_runs_of_another_engine_alone(room: Room, named: bool) -
     assert room.plane.claims[-1].waits == {room.order.run: told}
     save_json(room.run_dir.exit, completed().wire())
     claimer.run_round()
-    assert "end" in room.states(), "what it wrote about its end itself is told all the same"
+    assert "end" in room.states(), "its own record of its end is still sent"
 
 
 def test_a_stale_token_is_not_submitted(room: Room) -> None:
@@ -445,7 +445,7 @@ def test_a_run_declared_dead_frees_its_slot(room: Room) -> None:
     claimer.run_round()
     room.plane.over = [room.order.run]
     room.scheduler.found = RUNNING
-    for _ in range(2):  # the first one is told
+    for _ in range(2):  # the first one is reported
         claimer.run_round()
     assert set(room.scheduler.stopped) == {"1"}
     assert claimer.free() == ("cpu:0",), "it may run yet"

@@ -122,7 +122,7 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
     keeping.ref.send(signal.SIGKILL)
     leave_nothing(run)
     wait_until(lambda: isinstance(engine.find(handle), Ended), "the job", LIMIT_S)
-    assert exit_path(run.path, 1 - node).exists(), "the other node has said how its part ended"
+    assert exit_path(run.path, 1 - node).exists(), "the other node has recorded its end"
     assert not exit_path(run.path, node).exists()
     if node == 0:  # nobody is left who could write it: the worker does, with Slurm's words
         assert not run.dir.exit.exists()
@@ -130,7 +130,7 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
     record = run.record()
     assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
     assert record.unheard == [1]
-    assert "node2 says: its keeper" in record.text, "no host can tell of another's processes"
+    assert "node2 says: its keeper" in record.text, "no host knows another's processes"
 
 
 def test_keeper_that_is_killed_before_its_rank_has_begun_is_not_waited_for(

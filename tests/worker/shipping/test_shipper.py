@@ -404,7 +404,7 @@ def test_an_unreadable_file_does_not_delay_the_others(
         with pytest.raises(IsADirectoryError):
             new_shipper().finish(completed())
         refusal = load_refusal(run_dir.path)
-        assert refusal is not None, "a person is told, and may give it up"
+        assert refusal is not None, "a person is notified, and may give it up"
         assert name in refusal.text
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
