@@ -1,9 +1,9 @@
 """A transformers.Trainer with the callback, and nothing else of gonogo.
 
 `python -m tests.trainer.loops.hf JSON` takes `halt_at`, `raise_at`, `oom_at`, `nan_at`, `told`,
-`args` and `own`. At the end of a step `.HALT` appears, an exception is raised, memory runs out once,
-or the weights turn NaN. `told`: when the callback has heard of it. `own`: the Trainer makes another
-loss of the model's output. Rank 0 leaves the Trainer's own log in `log.json`.
+`args` and `own`. At the end of a step `.HALT` appears, an exception is raised, memory runs out
+once, or the weights turn NaN. `told`: when the callback has heard of it. `own`: the Trainer makes
+another loss of the model's output. Rank 0 leaves the Trainer's own log in `log.json`.
 """
 
 from __future__ import annotations
