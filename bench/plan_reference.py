@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from gonogo.contract.plan import Plan
-from gonogo.judge.gate.added import ceiling_text
+from gonogo.judge.gate.added_criteria import ceiling_text
 
 _FRAME = Path(__file__).parent / "pages/plan.md"
 _PLACE = "<!-- keys -->\n"

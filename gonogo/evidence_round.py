@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from gonogo.contract.facts import halt_behind
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import Detector, OutcomeCode
-from gonogo.contract.stack_places import describe_places, parse_frames, ranks_text
+from gonogo.contract.stack_trace import describe_places, parse_frames, ranks_text
 
 _ORDER = (
     "collectives.txt",

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line

@@ -23,7 +23,6 @@ from nsa.data.held_out import NothingHeldOut
 from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.faults import fault_of, toy_instead_of
 from nsa.flight_recorder import FlightRecorder
-from nsa.go import forget, told, wait_for_go
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
@@ -34,6 +33,7 @@ from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
 from nsa.resume import check_same_corpus
 from nsa.rig import Rig, build_rig
+from nsa.run_signals import forget, told, wait_for_go
 from nsa.sections import Sections
 from nsa.settings import Settings
 from nsa.stacks import StackDumps

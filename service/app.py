@@ -21,11 +21,11 @@ from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, WireResponse, add_handlers
-from service.http.shared import Shared
+from service.http.shared_answer import Shared
 from service.http.streams import Streams
 from service.metrics import control_plane
 from service.pages import sign_in
-from service.pages.route import add_missing_page
+from service.pages.guard import add_missing_page
 from service.pages.routes import PAGES
 from service.report import routes as report
 from service.rest import agent, campaigns, experiments, find, overview, plans, runs, verbs, webhooks

@@ -12,9 +12,9 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from service.db.store import Store, Topic
 from service.experiments.decisions import SIGNING_KEY
-from service.experiments.epochs import EPOCH, STARTED, begin_epoch
-from service.experiments.home_key import home_key
+from service.experiments.fencing_tokens import EPOCH, STARTED, begin_epoch
 from service.experiments.lifecycle import Deed
+from service.experiments.signing_key import home_key
 from service.settings import Settings
 
 READERS = 10

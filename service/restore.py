@@ -3,7 +3,7 @@
 The home must have no database, decisions or keys; its `runs/` may stay when the backup has none.
 Size and SHA-256 of every member are checked before anything enters the home, and the database
 enters last. A service that starts on the restored home hands out no fencing token that an attempt
-after the backup already has (`service.experiments.epochs`).
+after the backup already has (`service.experiments.fencing_tokens`).
 """
 
 import json

@@ -36,8 +36,8 @@ from gonogo.supervise.keeper.node_end import save_refusal
 from gonogo.supervise.launch.nodes import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end, load_keeping
-from gonogo.supervise.release import own_python
 from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.version import own_python
 from worker.host.preflight import run_preflight
 from worker.host.probe import ProbeStore
 from worker.host.slots import (
@@ -49,7 +49,7 @@ from worker.host.slots import (
 )
 from worker.settings import Settings, keeper_environ, load_settings
 
-KEEPER_MODULE = "worker.keeper"
+KEEPER_MODULE = "worker.keeper_process"
 SEEN_LIMIT_S = 60.0
 """How long a network file system may take to show what another host has written."""
 LEAVE_S = 90.0

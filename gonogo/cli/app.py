@@ -18,10 +18,10 @@ from gonogo.cli import (
     judging,
     ledger,
     logs,
-    looking,
     processes,
     pruning,
     running,
+    status,
     watchdog,
     watching,
 )
@@ -51,7 +51,7 @@ _DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
 
 for module in (
     *(processes, demo, experiments, watching, logs, running, judging, comparing, campaigns),
-    *(ledger, watchdog, doctor, database, pruning, looking),
+    *(ledger, watchdog, doctor, database, pruning, status),
 ):
     module.register(app)
 

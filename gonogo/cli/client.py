@@ -21,7 +21,7 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.ids import Kind
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 TIMEOUT_S = 30.0

@@ -12,7 +12,7 @@ from gonogo.contract.decision import Cause, Decision
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.goodput import KEPT, WORDS, Goodput, least_words, seconds_of
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.near import Near, nearest
+from gonogo.contract.nearness import Near, nearest
 from gonogo.evidence_round import is_described, summarise_round
 from gonogo.judge.failures import explain_decision
 from gonogo.rundir import RunDir

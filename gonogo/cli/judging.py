@@ -41,9 +41,9 @@ from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.contract.finding import Finding
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.evidence_round import where_it_stood
-from gonogo.judge.course.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.failures import explain_decision
+from gonogo.judge.follow_up.forecast import seconds_at_speed
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 MOST_LINES = 8

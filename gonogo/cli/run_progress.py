@@ -10,7 +10,7 @@ from gonogo.cli.run_advice import advise_unread, printed_lines
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Place
-from gonogo.contract.stack_places import classify, describe_places, parse_frames
+from gonogo.contract.stack_trace import classify, describe_places, parse_frames
 from gonogo.evidence_round import stack_rank
 from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir, read_tail

@@ -27,7 +27,7 @@ from gonogo.cli.output import duration, err, out, print_json, print_lines, stand
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.ids import short_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 3.0

@@ -18,7 +18,7 @@ from gonogo.contract.cluster import EngineName
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Document, Labels, Submitted, Text

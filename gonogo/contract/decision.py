@@ -15,7 +15,7 @@ from pydantic import Field
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.doubt import Doubt
-from gonogo.contract.made_by import MadeBy
+from gonogo.contract.provenance import MadeBy
 from gonogo.contract.wire import Recorded
 
 

@@ -13,7 +13,7 @@ from gonogo.contract.wire import Recorded
 
 
 class DoubtKind(StrEnum):
-    """What is doubtful."""
+    """What is doubtful. The group under a comment decides the effect of a kind (`EFFECTS`)."""
 
     # not observed
     RECORD_MISSING = "record_missing"

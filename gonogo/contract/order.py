@@ -14,9 +14,9 @@ from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.made_by import READS_BEFORE, MadeBy
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
+from gonogo.contract.provenance import READS_BEFORE, MadeBy
 from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded

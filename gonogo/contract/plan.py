@@ -18,9 +18,9 @@ from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import MOST_PROBLEMS, NotFound
 from gonogo.contract.failure import FailureRow
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.near_miss import hint
 from gonogo.contract.outcome import Detector
 from gonogo.contract.patch import Patch
+from gonogo.contract.suggestion import hint
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Name, Submitted
 from gonogo.contract.workload import OURS, Workload

@@ -84,7 +84,7 @@ class StackProbe(Recorded):
     """Whether that frame waits in a collective (gloo, nccl, c10d …); null when not known."""
     digest: str | None = None
     place: str = ""
-    """Where the main thread stands, in words (`gonogo.contract.stack_places`)."""
+    """Where the main thread stands, in words (`gonogo.contract.stack_trace`)."""
     cpu_s: Finite | None = None
     """CPU seconds of the process and all below it so far, threads and ended children included."""
 

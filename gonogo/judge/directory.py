@@ -17,10 +17,10 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
-from gonogo.judge.course.cause import describe_cause
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.files import RunFiles
 from gonogo.judge.facts.record import RunRecord, load_run
+from gonogo.judge.follow_up.explanation import describe_cause
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence

@@ -18,7 +18,7 @@ from gonogo.contract.canonical import canonical_bytes, digest
 from gonogo.contract.decision import DECISION_V, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.ids import Kind, is_id
-from gonogo.contract.made_by import READS_BEFORE
+from gonogo.contract.provenance import READS_BEFORE
 from gonogo.files import read_plain
 
 Json = Mapping[str, Any]

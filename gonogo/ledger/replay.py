@@ -23,13 +23,13 @@ from gonogo.contract.decision import PASSING, DecisionKind
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts, History
-from gonogo.contract.made_by import MadeBy
 from gonogo.contract.order import MOST_RANKS, Order
+from gonogo.contract.provenance import MadeBy
 from gonogo.contract.rules import Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.metrics import absent_text, metric_row
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.chain import check_chain, signature_problem

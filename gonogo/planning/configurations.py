@@ -10,7 +10,7 @@ from typing import Any
 import gonogo
 from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import NotFound, Problem
-from gonogo.contract.near_miss import hint
+from gonogo.contract.suggestion import hint
 from gonogo.contract.yaml_text import parse_yaml
 
 

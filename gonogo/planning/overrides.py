@@ -5,7 +5,7 @@ from typing import Any
 
 from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import MOST_PROBLEMS, Problem
-from gonogo.contract.near_miss import hint
+from gonogo.contract.suggestion import hint
 from gonogo.contract.wire import MAX_DEPTH
 from gonogo.planning.paths import known_steps, locate
 from gonogo.planning.problems import refuse, rejected

@@ -14,7 +14,7 @@ from gonogo.watch.fold import (
     near,
     start,
 )
-from gonogo.watch.refold import Refold, not_observed, refold, replay_watch
+from gonogo.watch.offline_fold import Refold, not_observed, refold, replay_watch
 from gonogo.watch.saved import dump_state, load_state
 from gonogo.watch.watch_record import WatchRecord, tick_digest, tick_line
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick

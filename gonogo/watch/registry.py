@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import gonogo
-from gonogo.checkout import load_commit
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.made_by import MadeBy
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.watch.checkpoints import CheckpointOverdue
-from gonogo.watch.culprit import RankDivergence
-from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
+from gonogo.contract.provenance import MadeBy
+from gonogo.git_commit import load_commit
 from gonogo.watch.detector import Detector
+from gonogo.watch.detectors.checkpoint import CheckpointOverdue
+from gonogo.watch.detectors.culprit import RankDivergence
+from gonogo.watch.detectors.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detectors.death import ProcessDeath, RestartStorm
 from gonogo.watch.detectors.disk import Disk
 from gonogo.watch.detectors.hardware import Hardware, Imbalance

@@ -31,8 +31,8 @@ from service.agent.placement import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
-from service.experiments.course import end_without_worker, resolved_of
-from service.experiments.epochs import EPOCH, STARTED, is_of_now, next_token
+from service.experiments.advance import end_without_worker, resolved_of
+from service.experiments.fencing_tokens import EPOCH, STARTED, is_of_now, next_token
 from service.experiments.lifecycle import (
     Deed,
     lock_run,

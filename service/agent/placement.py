@@ -19,8 +19,8 @@ from gonogo.device_slots import most_ranks
 from gonogo.planning.programs import allows, lacks, spans
 from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
+from service.experiments.advance import gpus_of, patch_of, resolved_of
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
-from service.experiments.course import gpus_of, patch_of, resolved_of
 from service.experiments.lifecycle import Deed
 from service.experiments.workers import Host, heard, host_of_run
 from service.queries.experiments import runs_of

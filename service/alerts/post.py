@@ -20,7 +20,7 @@ from gonogo import __version__
 from gonogo.contract.api import AlertBody
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Rejected
-from service.alerts.reach import check_reach
+from service.alerts.allowed_targets import check_reach
 
 TIMEOUT_S = 5.0
 _GONE = 410

@@ -8,7 +8,7 @@ from service.conductor.judge import Judging
 from service.conductor.leader import Leader
 from service.conductor.leases import Leases
 from service.conductor.loop import Loop
-from service.conductor.packing import Packing
+from service.conductor.run_archive import Packing
 from service.conductor.upkeep import (
     advance_campaigns,
     alert_late,

@@ -22,8 +22,8 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
+from service.experiments.advance import give_up_rest, resolved_of
 from service.experiments.alert_text import with_next
-from service.experiments.course import give_up_rest, resolved_of
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.experiments.resume_points import load_resume_points
 from service.experiments.verbs import Points, replace_run

@@ -13,11 +13,11 @@ from service.campaigns.step import advance, load_running
 from service.context import Context
 from service.db.schema import EventRow, ExperimentRow, IdempotencyRow, RunRow
 from service.experiments.alert_text import with_next
+from service.experiments.awaited import is_expired
 from service.experiments.consequences import expire_approval
 from service.experiments.decisions import save_missing, save_soon
 from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
-from service.experiments.standing import is_expired
 from service.http.idempotency import KEPT_S
 from service.queries.events import was_told
 from service.queries.experiments import load_awaiting, phases_of, runs_of

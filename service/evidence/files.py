@@ -1,7 +1,7 @@
 """The bytes of a run's growing files, piece by piece.
 
 A piece holds whole lines. It is compressed by zlib, and by bzip2 in large blocks once its run has
-been judged (`service.conductor.packing`).
+been judged (`service.conductor.run_archive`).
 """
 
 import bz2

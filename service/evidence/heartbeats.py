@@ -1,6 +1,6 @@
 """The heartbeats of a run, for pages, REST, report and forecast.
 
-The judge reads the files themselves (`service.judging.materialise`). Lines that are no heartbeat
+The judge reads the files themselves (`service.judging.run_directory`). Lines that are no heartbeat
 are passed over, and so are duplicates.
 """
 

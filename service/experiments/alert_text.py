@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.contract.finding import Finding
-from gonogo.judge.course.standing import joined
+from gonogo.judge.follow_up.summary import joined
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited
 from service.instants import stamp

@@ -1,4 +1,4 @@
-"""Doing the next action: `gonogo.judge.course.decide` says what, this does it.
+"""Doing the next action: `gonogo.judge.follow_up.decide` says what, this does it.
 
 An operator's stop outranks the next action: `halt` lets nothing start before a person says so,
 `cancel` finishes. Approvals and due conditions are settled here too.
@@ -20,16 +20,15 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import Rules
-from gonogo.judge.course.action import Action, ActionKind
-from gonogo.judge.course.decide import decide_expiry
+from gonogo.judge.follow_up.action import Action, ActionKind
+from gonogo.judge.follow_up.decide import decide_expiry
 from gonogo.judge.gate.conditions import in_state, is_approval
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import AssessmentRow, ExperimentRow, PhaseRow
-from service.experiments.alert_text import approval_text
-from service.experiments.course import (
+from service.experiments.advance import (
     await_person,
     continue_experiment,
     finish,
@@ -37,6 +36,8 @@ from service.experiments.course import (
     resolved_of,
     start_phase,
 )
+from service.experiments.alert_text import approval_text
+from service.experiments.awaited import clock_of, open_approval
 from service.experiments.decisions import load_conditions, record_conditions, total_verdict
 from service.experiments.lifecycle import (
     Deed,
@@ -45,7 +46,6 @@ from service.experiments.lifecycle import (
     queue_alert,
     record_event,
 )
-from service.experiments.standing import clock_of, open_approval
 from service.queries.experiments import phases_of
 from service.queries.runs import load_attempts
 

@@ -1,6 +1,6 @@
 """Forecasts: how long the rest of an experiment takes, what it costs, whether a deadline is met.
 
-The measurements come from one rank of each run; the arithmetic is `gonogo.judge.course.forecast`.
+The measurements come from one rank of each run. `gonogo.judge.follow_up.forecast` computes.
 The labels `claimed_seconds` and `price_per_device_hour` are read from the experiment.
 """
 
@@ -16,7 +16,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
 from gonogo.goodput.rank_account import RankAccount
-from gonogo.judge.course.forecast import (
+from gonogo.judge.follow_up.forecast import (
     Ahead,
     Measured,
     build_forecast,

@@ -17,14 +17,16 @@ from gonogo.contract.api import OriginView
 from gonogo.contract.decision import Condition, ConditionState, Verdict
 from gonogo.contract.errors import Conflict, Problem, Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
-from gonogo.contract.near_miss import hint
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
-from gonogo.judge.course.decide import asks_approval
-from gonogo.judge.course.reruns import keeps_checkpoints
+from gonogo.contract.suggestion import hint
+from gonogo.judge.follow_up.decide import asks_approval
+from gonogo.judge.follow_up.reruns import keeps_checkpoints
 from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
+from service.experiments.advance import patch_of, resolved_of
+from service.experiments.awaited import begins_anew
 from service.experiments.checkpoints import (
     durable_checkpoints,
     host_of,
@@ -32,11 +34,9 @@ from service.experiments.checkpoints import (
     is_durable,
     wrote,
 )
-from service.experiments.course import patch_of, resolved_of
 from service.experiments.decisions import load_conditions
 from service.experiments.overview import load_decided
 from service.experiments.resume_points import load_resume_points, load_weights
-from service.experiments.standing import begins_anew
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 

@@ -9,14 +9,15 @@ from gonogo.contract.decision import ConditionState, DecisionKind, Verdict
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint
-from gonogo.judge.course.action import Action, ActionKind
-from gonogo.judge.course.decide import decide_override
+from gonogo.judge.follow_up.action import Action, ActionKind
+from gonogo.judge.follow_up.decide import decide_override
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry
 from service.db.schema import ExperimentRow, PhaseRow
+from service.experiments.advance import resolved_of
+from service.experiments.awaited import open_approval
 from service.experiments.consequences import act, waive_expired
-from service.experiments.course import resolved_of
 from service.experiments.decisions import (
     load_conditions,
     record_conditions,
@@ -24,7 +25,6 @@ from service.experiments.decisions import (
     total_verdict,
 )
 from service.experiments.lifecycle import Deed
-from service.experiments.standing import open_approval
 from service.experiments.verbs import last_outcome, require
 from service.queries.experiments import phases_of, runs_of
 

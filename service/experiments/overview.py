@@ -9,8 +9,8 @@ from gonogo.contract.api import OverrideView
 from gonogo.contract.decision import Cause, Condition, Decision, DecisionKind
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeClass
-from gonogo.judge.course.cause import cause_of
-from gonogo.judge.course.standing import Said, overrides_of
+from gonogo.judge.follow_up.explanation import cause_of
+from gonogo.judge.follow_up.summary import Said, overrides_of
 from gonogo.judge.gate.conditions import all_met
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import RunRow

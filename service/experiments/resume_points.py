@@ -10,6 +10,8 @@ from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.order import ResumePoint
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
+from service.experiments.advance import resolved_of
+from service.experiments.awaited import ANSWERS, has_not_passed
 from service.experiments.checkpoints import (
     durable_checkpoints,
     found_missing,
@@ -18,8 +20,6 @@ from service.experiments.checkpoints import (
     is_durable,
     is_followed,
 )
-from service.experiments.course import resolved_of
-from service.experiments.standing import ANSWERS, has_not_passed
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_run
 

@@ -11,8 +11,8 @@ from gonogo.contract.api import CampaignPlace, Submission
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
-from gonogo.contract.near_miss import hint
 from gonogo.contract.order import Order
+from gonogo.contract.suggestion import hint
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.layers import merged
@@ -23,7 +23,7 @@ from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
-from service.experiments.course import queue_first_run, resolved_of
+from service.experiments.advance import queue_first_run, resolved_of
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.experiments.origins import Origin

@@ -17,10 +17,10 @@ from gonogo.contract.taint import Taint, TaintKind, carried_on
 from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
+from service.experiments.advance import resolved_of
+from service.experiments.awaited import has_not_passed, went_to_its_end
 from service.experiments.checkpoints import holder_of
-from service.experiments.course import resolved_of
 from service.experiments.overview import load_decided
-from service.experiments.standing import has_not_passed, went_to_its_end
 from service.queries.experiments import runs_of
 from service.queries.findings import load_findings
 from service.queries.runs import load_progress

@@ -13,11 +13,10 @@ from gonogo.contract.errors import Conflict
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Outcome, OutcomeClass, OutcomeCode
-from gonogo.judge.course.decide import decide_promotion
+from gonogo.judge.follow_up.decide import decide_promotion
 from service.db.documents import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, RunRow
-from service.experiments.consequences import act, cancel_now, record_approval
-from service.experiments.course import (
+from service.experiments.advance import (
     active_phase,
     continue_experiment,
     current_run,
@@ -27,9 +26,10 @@ from service.experiments.course import (
     queue_run,
     resolved_of,
 )
+from service.experiments.awaited import ANSWERS, verbs_of
+from service.experiments.consequences import act, cancel_now, record_approval
 from service.experiments.decisions import load_conditions
 from service.experiments.lifecycle import Deed, move_experiment, record_event
-from service.experiments.standing import ANSWERS, verbs_of
 from service.queries.experiments import phases_of, runs_of
 
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}

@@ -13,7 +13,7 @@ from gonogo.device_slots import most_ranks
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up_line
 from service.db.documents import ClaimKept
 from service.db.schema import RunRow, WorkerRow
-from service.experiments.course import gpus_of
+from service.experiments.advance import gpus_of
 from service.queries.workers import load_workers, load_workers_named
 
 SILENT_S = 30.0

@@ -22,9 +22,9 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
 from gonogo.contract.rules import OpenCondition, Rules
-from gonogo.judge.course.action import Action, Attempt, build_attempt
-from gonogo.judge.course.decide import decide
-from gonogo.judge.gate.added import with_history
+from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
+from gonogo.judge.follow_up.decide import decide
+from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.rules import build_rules
@@ -32,16 +32,16 @@ from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
-from service.evidence.promised import has_records, promised_files, stored_bytes
-from service.experiments.causes import load_cause
+from service.evidence.expected_files import has_records, promised_files, stored_bytes
+from service.experiments.advance import active_phase, resolved_of
+from service.experiments.cause_inputs import load_cause
 from service.experiments.consequences import act
-from service.experiments.course import active_phase, resolved_of
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.resume_points import checkpoints_before, load_resume_points, load_weights
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
-from service.judging.materialise import save_run
+from service.judging.run_directory import save_run
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import count_findings
 from service.queries.runs import load_attempts, load_run, load_unjudged

@@ -20,7 +20,7 @@ from service.conductor.conductor import Conductor
 from service.context import Context
 from service.db.schema import WorkerRow
 from service.db.store import Session
-from service.http.shared import Shared
+from service.http.shared_answer import Shared
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
 from service.queries.alerts import count_undelivered

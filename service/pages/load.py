@@ -12,7 +12,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
-from gonogo.judge.course.cause import cause_of
+from gonogo.judge.follow_up.explanation import cause_of
 from service.charts import Chart
 from service.db.schema import RunRow
 from service.db.store import Session

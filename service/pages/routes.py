@@ -18,9 +18,9 @@ from service.http.paging import Cursor
 from service.http.transactions import Reading
 from service.pages import sign_in
 from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ratio_text
+from service.pages.guard import PageRoute, Visitor
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
-from service.pages.route import PageRoute, Visitor
 from service.queries.alerts import load_alerts
 from service.queries.campaigns import load_campaign, load_campaigns
 from service.queries.experiments import load_experiments

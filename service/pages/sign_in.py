@@ -21,8 +21,8 @@ from service.http.sessions import (
     use_link,
 )
 from service.instants import stamp
+from service.pages.guard import PageRoute
 from service.pages.render import render
-from service.pages.route import PageRoute
 
 MAX_FORM_BYTES = 4_096
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -10,7 +10,7 @@ from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
-from gonogo.judge.course.action import Attempt
+from gonogo.judge.follow_up.action import Attempt
 from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
 from service.queries.page import id_matches
 

@@ -12,11 +12,11 @@ from service.context import Context
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
+from service.evidence.expected_files import load_digests, load_records
 from service.evidence.heartbeats import load_run_steps
 from service.evidence.logs import load_log
-from service.evidence.promised import load_digests, load_records
 from service.evidence.stacks import Excerpt, load_stack
-from service.experiments.course import resolved_of
+from service.experiments.advance import resolved_of
 from service.experiments.overview import last_judged
 from service.instants import stamp
 from service.queries.decisions import load_decisions

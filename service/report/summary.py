@@ -5,8 +5,8 @@ from datetime import datetime
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.judge.course.cause import cause_of
 from gonogo.judge.failures import explain_decision
+from gonogo.judge.follow_up.explanation import cause_of
 from service.report.judgement import condition_table, diagnosis_text, finding_lines, gate_table
 from service.report.pictures import overview
 from service.report.view import ReportView, RunReport

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from gonogo.contract.api import EventView
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import PhaseState, RunState
-from service.experiments.standing import GOING_ON, NO_CHECKPOINT
+from service.experiments.awaited import GOING_ON, NO_CHECKPOINT
 from service.report.view import ReportView, RunReport
 from service.text import NONE, duration, inline, table
 

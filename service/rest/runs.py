@@ -10,7 +10,7 @@ from gonogo.contract.api import ArtifactsView, LogView, RunView
 from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.heartbeats import load_heartbeats
 from service.evidence.logs import load_log

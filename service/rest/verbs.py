@@ -19,7 +19,7 @@ from gonogo.ledger.recorded import record_of
 from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
-from service.experiments.course import resolved_of
+from service.experiments.advance import resolved_of
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.overrides import override

@@ -9,11 +9,11 @@ from pydantic import BaseModel, Field, field_validator
 from gonogo.contract.api import SUBSCRIPTIONS, AlertBody
 from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.near_miss import hint
+from gonogo.contract.suggestion import hint
 from gonogo.contract.wire import Instant, Submitted
+from service.alerts.allowed_targets import check_reach
 from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
 from service.alerts.post import TIMEOUT_S, Target, post_alert
-from service.alerts.reach import check_reach
 from service.db.schema import WebhookRow
 from service.experiments.lifecycle import Deed
 from service.http.auth import Admin, Service

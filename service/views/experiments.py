@@ -7,16 +7,13 @@ from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseVi
 from gonogo.contract.decision import Cause, Condition, Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.evidence_round import where_it_stood
-from gonogo.judge.course.standing import phases_never_ran, summarise
+from gonogo.judge.follow_up.summary import phases_never_ran, summarise
 from gonogo.planning.programs import worker_settings
 from service.db.documents import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, RunRow
 from service.db.store import Session
-from service.experiments.checkpoints import host_of, host_of_origin
-from service.experiments.course import resolved_of
-from service.experiments.forecasts import claimed_s, load_forecast
-from service.experiments.overview import Decided, load_decided, standing_cause
-from service.experiments.standing import (
+from service.experiments.advance import resolved_of
+from service.experiments.awaited import (
     GOING_ON,
     NO_CHECKPOINT,
     expires_at,
@@ -26,6 +23,9 @@ from service.experiments.standing import (
     last_tried,
     open_approval,
 )
+from service.experiments.checkpoints import host_of, host_of_origin
+from service.experiments.forecasts import claimed_s, load_forecast
+from service.experiments.overview import Decided, load_decided, standing_cause
 from service.experiments.submission import Created
 from service.experiments.workers import hosts_of, load_taker, load_waits
 from service.instants import instant, stamp

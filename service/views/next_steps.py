@@ -14,12 +14,12 @@ from gonogo.contract.decision import Cause, Condition, ConditionState
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import DRIFTS
-from gonogo.judge.course.decide import asks_approval
-from gonogo.judge.gate.added import CARRIED, REMEDIED, REPRODUCED
+from gonogo.judge.follow_up.decide import asks_approval
+from gonogo.judge.gate.added_criteria import CARRIED, REMEDIED, REPRODUCED
 from gonogo.judge.gate.conditions import is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, is_bundled
 from service.db.schema import ExperimentRow, RunRow
-from service.experiments.standing import begins_anew, is_owed, last_judged, last_tried, verbs_of
+from service.experiments.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
 from service.experiments.workers import hosts_of
 from service.queries.experiments import AnyPhase, has_plan
 

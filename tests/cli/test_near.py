@@ -1,7 +1,7 @@
 """The line that shows which detectors are nearest to their limits."""
 
 from gonogo.cli.describing import near_line
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 
 
 def test_the_nearest_detectors_are_one_line() -> None:

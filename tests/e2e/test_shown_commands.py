@@ -25,8 +25,8 @@ import typer.main
 import yaml
 
 from gonogo.cli.app import app
-from tests.contract.test_docs import PAGES, ROOT, command_lines, typed_lines
 from tests.e2e.lab import Lab, Spoken, clean_environ, one_phase_plan
+from tests.laws.test_docs import PAGES, ROOT, command_lines, typed_lines
 
 ENVIRON = {"GONOGO_WORKER_ALLOW": "any"}
 
@@ -105,12 +105,12 @@ CODES = {
 that nobody refuses, and of an experiment `nightly` that has not ended."""
 
 RECIPES = ("heartbeats.md", "train-nsa.md", "attach.md")
-"""Pages whose blocks tests/contract runs as a whole, or asks the trainer whether it understands."""
+"""Pages whose blocks tests/laws runs as a whole, or asks the trainer whether it understands."""
 
 ENDLESS = ("gonogo up", "gonogo serve", "gonogo worker")
 
 NOT_HERE = {
-    "docker": "there is no container engine here; tests/contract reads the files",
+    "docker": "there is no container engine here; tests/laws reads the files",
     "git clone … gonogo && cd gonogo": "installing is what CI begins with",
     "python3.11 -m venv .venv": "installing is what CI begins with",
     "pip install -e '.[worker,nsa]' -c constraints.txt": "installing is what CI begins with",
@@ -131,10 +131,10 @@ NOT_HERE = {
     ),
     "GONOGO_URL=https://gonogo.example.org ": "there is no second host here",
     "caddy ": "there is no second host here",
-    "python3 docker/make_secrets.py": "tests/contract makes them in a folder of its own",
-    "useradd ": "a host's own set-up; tests/contract reads the units",
+    "python3 docker/make_secrets.py": "tests/laws makes them in a folder of its own",
+    "useradd ": "a host's own set-up; tests/laws reads the units",
     "install -d -m 0700 /etc/gonogo": "a host's own set-up",
-    "cp deploy/systemd/": "a host's own set-up; systemd-analyze reads the units in tests/contract",
+    "cp deploy/systemd/": "a host's own set-up; systemd-analyze reads the units in tests/laws",
     "GONOGO_HOME=/new/home gonogo restore": "tests/service/test_backup.py restores and goes on",
     "kubectl ": "there is no cluster here; schemas hold the manifests",
     "git clone … /opt/gonogo/releases": "a host's own set-up",

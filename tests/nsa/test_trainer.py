@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 
-import nsa.go
+import nsa.run_signals
 import nsa.trainer
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, DataFailure, Halted, NonFinite
@@ -294,7 +294,7 @@ def test_halt_before_go_ends_without_a_step(make_order: Callable[..., Path], hel
 def test_without_go_it_leaves_when_the_limit_is_over(
     make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsa.go, "_LIMIT_S", 0.1)
+    monkeypatch.setattr(nsa.run_signals, "_LIMIT_S", 0.1)
     order = make_order(go=False)
     with pytest.raises(BadConfig, match=r"no \.GO") as stop:
         helpers.build_trainer(order).run()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.stack_places import describe_places, parse_frames
+from gonogo.contract.stack_trace import describe_places, parse_frames
 from gonogo.evidence_round import summarise_round
 from gonogo.supervise.evidence.stacks import Readers, find_py_spy, read_stacks
 from tests.supervise.runs import wait_until

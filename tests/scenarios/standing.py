@@ -14,8 +14,8 @@ from typing import Any
 
 from gonogo.contract.tick import ProcessState, StackProbe, Tick
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.culprit import COLLECTIVES, name_culprit
-from gonogo.watch.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
+from gonogo.watch.detectors.culprit import COLLECTIVES, name_culprit
+from gonogo.watch.detectors.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.processes import Process, Processes, Stack
 from gonogo.watch.progress import standstill
 from gonogo.watch.view import Observed, Run, View

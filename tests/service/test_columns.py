@@ -13,7 +13,7 @@ from sqlalchemy.dialects import sqlite
 from gonogo.contract.decision import Verdict
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.judge.course.action import Attempt
+from gonogo.judge.follow_up.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import Asked, Awaited, AwaitedKind, ClaimKept, Promised, Stop, StopKind
 from service.db.schema import Table

@@ -11,11 +11,11 @@ import pytest
 from sqlalchemy import func, select, update
 
 from gonogo.contract.errors import Corrupt
-from service.conductor.packing import Packing
+from service.conductor.run_archive import Packing
 from service.db.schema import PieceRow, RunRow
 from service.evidence.files import heartbeat_name, load_bytes
 from service.judging.ended import find_unjudged
-from service.judging.materialise import save_run
+from service.judging.run_directory import save_run
 from service.queries.runs import load_run
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane

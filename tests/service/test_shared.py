@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from service import app
-from service.http.shared import Shared
+from service.http.shared_answer import Shared
 from service.metrics import control_plane
 from tests.service.conftest import Clock, Plane
 

@@ -30,7 +30,7 @@ from gonogo.supervise.exit_record import (
     seal_lines,
     seals,
 )
-from gonogo.supervise.exit_record.cause import FULL_BYTES, FULL_FILES, SPEECHLESS_BYTES
+from gonogo.supervise.exit_record.end_cause import FULL_BYTES, FULL_FILES, SPEECHLESS_BYTES
 from gonogo.watch.detectors import disk as watched
 
 ORDER = {"world_size": 2, "steps": 10}

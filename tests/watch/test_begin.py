@@ -17,7 +17,7 @@ MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (detectors, timeline)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["gonogo.watch.checkpoints", "gonogo.watch.watch_record"]
+] + ["gonogo.watch.detectors.checkpoint", "gonogo.watch.watch_record"]
 NOT_NOTHING = {
     "columns.StepTable._ascend": True,
     "lines.BootLines.chain": bytes(32),

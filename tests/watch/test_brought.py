@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir
-from gonogo.watch.refold import BroughtLines
+from gonogo.watch.offline_fold import BroughtLines
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)
 MORE = b"x" * (2**20 + 9)

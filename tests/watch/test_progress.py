@@ -13,8 +13,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.patience import Place, bounded
 from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.culprit import COLLECTIVES, name_culprit
-from gonogo.watch.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
+from gonogo.watch.detectors.culprit import COLLECTIVES, name_culprit
+from gonogo.watch.detectors.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.processes import Process, Processes
 from gonogo.watch.progress import place_of, standstill
 from gonogo.watch.view import Run, View

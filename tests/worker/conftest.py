@@ -13,5 +13,5 @@ from tests.supervise.runs import NewRun, starting
 @pytest.fixture
 def new_run(tmp_path: Path) -> Iterator[NewRun]:
     """Factory `new_run(*keeper options, environ=…, **order parts)` → a run that was started."""
-    with starting(tmp_path, "worker.keeper") as new:
+    with starting(tmp_path, "worker.keeper_process") as new:
         yield new

@@ -53,7 +53,7 @@ def test_what_lives_needs_no_file_of_its_release_again(
     release = tmp_path / "release"
     install(release)
     plane = FakeControlPlane()
-    with serving(plane), starting(tmp_path, "worker.keeper", release) as new_run:
+    with serving(plane), starting(tmp_path, "worker.keeper_process", release) as new_run:
         run = new_run(
             environ=environ_of(plane), fault=fault, steps=40, world_size=1,
             identity={"world_size": 1}, train={"step_s": 0.2},

@@ -32,7 +32,7 @@ from worker.host.slots import choose_devices, quarantine_devices
 from worker.settings import Settings, keeper_environ
 from worker.shipping.shipper import Shipper
 
-KEEPER_MODULE = "worker.keeper"
+KEEPER_MODULE = "worker.keeper_process"
 
 _log = logging.getLogger(__name__)
 

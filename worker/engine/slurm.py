@@ -28,10 +28,10 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
-from gonogo.judge.course.cause import printable
+from gonogo.judge.follow_up.explanation import printable
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
-from gonogo.supervise.release import own_module, own_python
+from gonogo.supervise.version import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.settings import slurm_environ
 

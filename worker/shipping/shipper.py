@@ -28,7 +28,7 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.finding import Finding
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.records import ExitRecord
 from gonogo.files import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json

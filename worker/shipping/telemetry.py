@@ -27,7 +27,7 @@ from gonogo.contract.agent import (
     TelemetryAck,
 )
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.transient_errors import TransientErrors

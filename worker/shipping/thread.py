@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.finding import Finding
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
 

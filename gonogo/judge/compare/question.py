@@ -7,7 +7,7 @@ from typing import Any
 
 from gonogo.contract.criterion import Aggregate, Compared, Criterion, Metric, own_name
 from gonogo.contract.errors import Rejected
-from gonogo.contract.near_miss import hint
+from gonogo.contract.suggestion import hint
 from gonogo.judge.facts.metrics import metric_names, metric_row
 
 MARGIN = 0.02

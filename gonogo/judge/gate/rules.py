@@ -13,7 +13,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.order import MOST_STEPS, Order
 from gonogo.contract.rules import OpenCondition, Rules, WatchValue
-from gonogo.judge.gate.added import find_disarmed
+from gonogo.judge.gate.added_criteria import find_disarmed
 
 
 def _eval_every_steps(order: Order) -> int | None:

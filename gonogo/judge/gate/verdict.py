@@ -21,7 +21,7 @@ from gonogo.contract.doubt import IN_WEIGHTS, Doubt, DoubtKind
 from gonogo.contract.facts import Facts
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
 from gonogo.contract.rules import OpenCondition, Rules
-from gonogo.judge.gate.added import added_criteria, weaknesses
+from gonogo.judge.gate.added_criteria import added_criteria, weaknesses
 from gonogo.judge.gate.built_in import (
     COVERAGE,
     DRIFT,

@@ -32,7 +32,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.settings import load_devices_script
-from gonogo.supervise.threads import start_thread
+from gonogo.supervise.transient_errors import start_thread
 
 EVERY_S = 5.0
 LEAST_S = 0.25

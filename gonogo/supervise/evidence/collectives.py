@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.collectives import Dump, Entry, Standing
-from gonogo.contract.stack_places import ranks_text
+from gonogo.contract.stack_trace import ranks_text
 from gonogo.supervise.evidence.nccl_collectives import (
     analyse_enqueued,
     call_text,

@@ -34,7 +34,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gonogo.contract.collectives import Dump, Entry, Standing
-from gonogo.contract.stack_places import ranks_text
+from gonogo.contract.stack_trace import ranks_text
 
 BACKENDS = frozenset({"nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl"})
 """Backends whose host runs ahead of the device."""

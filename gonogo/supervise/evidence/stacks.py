@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.stack_places import Frame, classify
+from gonogo.contract.stack_trace import Frame, classify
 from gonogo.contract.tick import StackProbe
 from gonogo.supervise.processes import load_cpu_s, load_stat
 

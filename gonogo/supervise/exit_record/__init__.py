@@ -1,6 +1,6 @@
 """exit.json and the exit stamps: how a run and its ranks ended. Standard library only."""
 
-from gonogo.supervise.exit_record.cause import ENDED_BY_ITSELF, count_programs
+from gonogo.supervise.exit_record.end_cause import ENDED_BY_ITSELF, count_programs
 from gonogo.supervise.exit_record.last_lines import (
     HALTED_CODE,
     Ended,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.end_request import EndRequest
-from gonogo.supervise.exit_record.cause import (
+from gonogo.supervise.exit_record.end_cause import (
     DISK_FULL,
     ENDED_BY_ITSELF,
     OOM,

@@ -25,8 +25,8 @@ from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child, start_child
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import TOKEN_NAME, catches, load_wait_channel
-from gonogo.supervise.release import own_module
 from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.version import own_module
 
 SILENT_S = 60.0
 """The longest silence, if the order sets none."""
@@ -250,7 +250,11 @@ class Companions:
             self._watcher = self._build("watcher", "watcher.log", watcher, silent_s=silent_s)
         if not place.is_whole:
             self._follower = self._build(
-                "follower", "follower.log", "gonogo.supervise.follower", *node, silent_s=silent_s
+                "follower",
+                "follower.log",
+                "gonogo.supervise.node_reporter",
+                *node,
+                silent_s=silent_s,
             )
         if samples_devices(order, slots, environ):
             self._sampler = self._build(

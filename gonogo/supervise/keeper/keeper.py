@@ -33,8 +33,8 @@ from gonogo.supervise.keeper.run_end import RunEnd
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
-from gonogo.supervise.release import load_release
 from gonogo.supervise.transient_errors import SCARCE, START_LIMIT_S, TransientErrors
+from gonogo.supervise.version import load_release
 
 LAST_WORDS_S = 60.0
 """How long the watcher may ship after the end, and a disk may refuse exit.json."""

@@ -20,7 +20,7 @@ from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
 from gonogo.supervise.launch.launchers import build_launcher
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
-from gonogo.supervise.release import own_python
+from gonogo.supervise.version import own_python
 
 ENTRIES = frozenset({"nsa.train"})
 """Modules that an order may start; `--allow` of the keeper adds more on this host."""

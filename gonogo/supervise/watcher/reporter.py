@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace

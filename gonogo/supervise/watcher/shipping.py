@@ -5,7 +5,7 @@ from typing import Protocol
 
 from gonogo.contract.agent import Command
 from gonogo.contract.finding import Finding
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.records import ExitRecord
 
 

@@ -1,1 +1,1 @@
-"""Detectors with a module each (docs/detectors.md); deadlines are in `gonogo.watch.progress`."""
+"""Detectors (docs/detectors.md); `gonogo.watch.progress` holds the mechanism of the deadlines."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace

@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
-from gonogo.contract.near import Near
+from gonogo.contract.nearness import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.timeline.step import RankStep, Step

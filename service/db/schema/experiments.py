@@ -20,7 +20,7 @@ from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdic
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.judge.course.action import Attempt
+from gonogo.judge.follow_up.action import Attempt
 from service.db.documents import Asked, Awaited, Promised, Stop
 from service.db.schema.table import Id, Seconds, Table
 
@@ -185,7 +185,7 @@ class ProgressRow(Table):
     toks_per_s: Mapped[float | None] = mapped_column(Seconds)
     identity: Mapped[dict[str, Any] | None]
     near: Mapped[dict[str, Any] | None]
-    """Detector → how near it is to its limit (`gonogo.contract.near.Near`)."""
+    """Detector → how near it is to its limit (`gonogo.contract.nearness.Near`)."""
 
 
 class AccountRow(Table):

@@ -11,7 +11,7 @@ from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdic
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.judge.course.action import Attempt
+from gonogo.judge.follow_up.action import Attempt
 from service.db.columns import Held, OneOf
 from service.db.documents import Asked, Awaited, ClaimKept, Promised, Stop
 

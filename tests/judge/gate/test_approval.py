@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.decision import ConditionState, Decision, DecisionKind, Verdict
-from gonogo.judge.course.decide import decide, decide_expiry
+from gonogo.judge.follow_up.decide import decide, decide_expiry
 from gonogo.judge.gate.conditions import (
     approval_condition,
     conditions_of,
@@ -18,7 +18,7 @@ from gonogo.judge.gate.conditions import (
 )
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry, Place, append
-from tests.judge.course.test_decide import attempt, plan_with
+from tests.judge.follow_up.test_decide import attempt, plan_with
 
 ASKED = approval_condition("smoke", "extended")
 

@@ -13,7 +13,7 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.order import Order
 from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.added import (
+from gonogo.judge.gate.added_criteria import (
     CARRIED,
     FAILED_BEFORE,
     REMEDIED,

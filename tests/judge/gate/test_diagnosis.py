@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gonogo.contract.facts import ExitFacts, Facts, History
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.failures import explain, library
-from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.diagnosis import ERROR, EVIDENCE, diagnose
 from gonogo.judge.gate.rules import build_rules
 from gonogo.log_errors import signs_in

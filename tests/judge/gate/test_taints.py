@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
 from gonogo.contract.taint import Taint, TaintKind, carried_on
-from gonogo.judge.gate.added import added_criteria
+from gonogo.judge.gate.added_criteria import added_criteria
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, judged, record_of

@@ -17,7 +17,7 @@ from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict,
 from gonogo.contract.facts import History, Measure, MeasureRow
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import class_verdict, evaluate_gate, gate_verdict, judge
 from tests.data.make_runs import healthy_ranks, order_of

@@ -15,7 +15,7 @@ from gonogo.contract.plan import HeartbeatCadence
 from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
-from gonogo.judge.gate.added import (
+from gonogo.judge.gate.added_criteria import (
     CEILINGS,
     CHECKS,
     CHECKS_OF_RANKS,

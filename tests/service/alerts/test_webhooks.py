@@ -11,8 +11,8 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.api import AlertBody, AlertData
 from gonogo.contract.errors import Rejected
+from service.alerts.allowed_targets import check_reach
 from service.alerts.post import Target, post_alert
-from service.alerts.reach import check_reach
 from service.http.sessions import COOKIE, SECURE_COOKIE
 from service.instants import stamp
 from service.settings import load_settings

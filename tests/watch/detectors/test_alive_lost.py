@@ -10,7 +10,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed, not_observed, start
-from gonogo.watch.deadlines import AliveLost
+from gonogo.watch.detectors.deadlines import AliveLost
 from gonogo.watch.processes import Process, Processes
 from tests.watch.standing import NOW, halts, look, standing, suspects
 from tests.watch.streams import World, order_of, watch

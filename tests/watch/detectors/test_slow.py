@@ -14,7 +14,7 @@ from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed
 from gonogo.watch.detectors.slow import Slow, starved_s
-from gonogo.watch.refold import not_observed
+from gonogo.watch.offline_fold import not_observed
 from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import (
     EPOCH,

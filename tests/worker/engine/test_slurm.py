@@ -16,7 +16,7 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import save_json
 from gonogo.supervise.node_record import meet_path, own_keeping
 from gonogo.supervise.processes import find_process
-from gonogo.supervise.release import own_python
+from gonogo.supervise.version import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
 from worker.engine.choice import build_engine

@@ -1,0 +1,179 @@
+"""The follower of one node: it reports the node's ranks to the watcher on node 0.
+
+`python -m gonogo.supervise.node_reporter RUNDIR --node K [--signs FD]` writes a line of
+`watch_node{K}.jsonl` for every look that finds something new, and `.alive_node{K}` every second. It
+takes its part of the rounds of evidence, and wakes its node's keeper if that is stopped. It decides
+nothing. After `exit_node{K}.json` it looks once more and ends.
+
+Exit codes: 0 the part has ended, and that was reported · 2 no readable order, or no such node.
+"""
+
+import argparse
+import errno
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gonogo.contract.canonical import wire_line
+from gonogo.contract.errors import GonogoError
+from gonogo.contract.node import NodeLine
+from gonogo.contract.order import Order
+from gonogo.files import append_plain, create_plain
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
+from gonogo.supervise.evidence.rounds import NodeEvidence
+from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.launch.nodes import NoPlace, Place
+from gonogo.supervise.life_signs import LifeSigns
+from gonogo.supervise.node_record import alive_path, exit_path, watch_path
+from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.watcher.entry import start_watching
+from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
+from gonogo.supervise.watcher.look import INTERVAL_S
+from gonogo.supervise.watcher.observations import Observations
+from gonogo.supervise.watcher.rank_probes import Prober
+
+ALIVE_EVERY_S = 1.0
+KEPT_LINES = 1000
+"""The most lines that wait for a disk."""
+
+_log = logging.getLogger("gonogo.supervise.node_reporter")
+
+
+class Follower:
+    """Follows one node's part of a run.
+
+    Args:
+        run_dir: the shared run directory.
+        order: the order.
+        place: the node's.
+        signs: signs of life for the keeper.
+    """
+
+    def __init__(self, run_dir: RunDir, order: Order, place: Place, signs: LifeSigns) -> None:
+        self._dir, self._order, self._place, self._signs = run_dir, order, place, signs
+        self._transient = TransientErrors(_log)
+        self._prober = Prober(run_dir, place)
+        self._evidence = NodeEvidence(run_dir)
+        self._observations = Observations([HostMemoryProbe(run_dir, place.ranks)])
+        self._wakeup = KeeperWakeup(run_dir.path, place, order.watch.watcher.keeper_s)
+        self._host = os.uname().nodename
+        self._number = 0
+        self._alive_at = float("-inf")
+        self._unwritten: list[NodeLine] = []
+
+    def follow(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
+        """Look until the part has ended and its end has been looked at."""
+        ended_path = exit_path(self._dir.path, self._place.node)
+        while True:
+            now = clock()
+            ended = self._transient.tried("the end", ended_path.exists, False)
+            self._transient.tried("a look", partial(self.look, now), None)
+            if now >= self._alive_at:
+                self._transient.tried("the sign", partial(self._be_seen, now), None)
+            self._signs.give(now)
+            if ended and not self._unwritten:
+                return
+            self._transient.tried("the keeper", partial(self._wakeup.look, now), None)
+            sleep(max(0.0, now + INTERVAL_S - clock()))
+
+    def look(self, now: float) -> None:
+        """Look once, and write what is new.
+
+        Args:
+            now: monotonic seconds.
+
+        Raises:
+            OSError: it cannot be written just now; it is kept for the next look.
+        """
+        probes = self._prober.look(now, ending=False)
+        if self._is_being_ended():
+            self._evidence.stop()
+        else:
+            self._transient.tried(
+                "evidence", partial(self._evidence.tend, now, self._prober.targets()), None
+            )
+        line = NodeLine(
+            node=self._place.node,
+            token=self._order.token,
+            host=self._host,
+            n=self._number,
+            mono=now,
+            ts=time.time(),
+            ranks=probes.ranks,
+            agent=probes.agent,
+            stacks=self._evidence.take_probes(),
+            observations=self._observations.take(now),
+        )
+        self._number += 1
+        if line.ranks or line.agent or line.stacks or line.observations:
+            self._unwritten = [*self._unwritten[-KEPT_LINES:], line]
+        while self._unwritten:
+            _append(watch_path(self._dir.path, self._place.node), self._unwritten[0])
+            self._unwritten.pop(0)
+
+    def _is_being_ended(self) -> bool:
+        names = (HALT_NAME, KILL_NAME)
+        return any(
+            self._transient.tried(name, partial(is_asked, self._dir.path / name), False)
+            for name in names
+        )
+
+    def _be_seen(self, now: float) -> None:
+        """Rewrite `.alive_node{K}`.
+
+        Raises:
+            OSError: the disk refuses.
+        """
+        self._alive_at = now + ALIVE_EVERY_S
+        path = alive_path(self._dir.path, self._place.node)
+        draft = path.with_name(f"{path.name}.part")
+        with create_plain(draft) as stream:
+            stream.write(f"{self._order.token} {self._number}\n".encode())
+        draft.replace(path)
+
+
+def _append(path: Path, line: NodeLine) -> None:
+    """Add one line to a file: all of it, or nothing. A torn line before it is closed first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
+    with append_plain(path) as stream:
+        start = stream.seek(0, os.SEEK_END)
+        torn = start and os.pread(stream.fileno(), 1, start - 1) != b"\n"
+        data = (b"\n" if torn else b"") + wire_line(document)
+        if stream.write(data) != len(data):
+            stream.truncate(start)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def main(argv: Sequence[str]) -> int:
+    """Follow one node's part; see the module's text for the exit codes."""
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.node_reporter")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--node", type=int, required=True, metavar="K")
+    parser.add_argument("--signs", type=int, default=None, metavar="FD")
+    asked = parser.parse_args(argv)
+    start_watching()
+    run_dir = RunDir(asked.run_dir.absolute())
+    try:
+        order = load_record(run_dir.order, Order)
+        if order is None:
+            return 2
+        place = Place.of(order.document(), asked.node)
+    except (GonogoError, NoPlace) as error:
+        _log.error("%s", error, extra={"action": "bad_order"})
+        return 2
+    Follower(run_dir, order, place, LifeSigns(asked.signs)).follow(time.monotonic, time.sleep)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

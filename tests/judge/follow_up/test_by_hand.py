@@ -1,0 +1,76 @@
+"""Which words of a person still stand? A table of decisions in, what outranks evidence out."""
+
+from __future__ import annotations
+
+from gonogo.contract.decision import Condition, ConditionState, DecisionKind, Verdict
+from gonogo.judge.follow_up.summary import Said, overrides_of
+from gonogo.judge.gate.conditions import approval_condition, in_state
+
+
+def auto(phase: str, verdict: str | None) -> Said:
+    said = Verdict(verdict) if verdict else None
+    return Said(id=f"dec_{phase}", kind=DecisionKind.AUTO, phase=phase, verdict=said)
+
+
+def human(phase: str, verdict: str, n: int = 1, actor: str = "ann") -> Said:
+    return Said(
+        id=f"dec_h{n}", kind=DecisionKind.HUMAN, phase=phase, verdict=Verdict(verdict),
+        actor=actor, reason="known", at=f"2026-01-01T00:00:{n:02}Z",
+    )  # fmt: skip
+
+
+def condition(state: ConditionState, name: str = "smoke:fast", on_miss: str = "no_go") -> Condition:
+    return Condition(id=name, text="", criterion="fast", on_miss=on_miss, state=state)
+
+
+def settled(*conditions: Condition, verdict: str = "NO_GO", actor: str = "gonogo") -> Said:
+    return Said(
+        id=f"dec_c_{conditions[0].state}", kind=DecisionKind.CONDITION, phase="smoke",
+        verdict=Verdict(verdict), actor=actor, reason="seen", at="2026-01-01T00:01:00Z",
+        conditions=conditions,
+    )  # fmt: skip
+
+
+def test_a_word_stands_beside_what_the_evidence_says_of_its_phase() -> None:
+    (row,) = overrides_of([auto("sanity", "GO"), auto("smoke", "NO_GO"), human("smoke", "GO")])
+    assert (row.phase, row.verdict, row.evidence) == ("smoke", "GO", "NO_GO")
+    assert (row.actor, row.reason, row.decision) == ("ann", "known", "dec_h1")
+
+
+def test_a_missed_condition_is_evidence_against_a_word() -> None:
+    missed = settled(condition(ConditionState.MISSED))
+    (row,) = overrides_of([auto("smoke", "GO"), missed, human("smoke", "GO")])
+    assert row.evidence == "NO_GO"
+
+
+def test_the_last_word_on_a_phase_stands_and_keeps_what_the_evidence_said() -> None:
+    (row,) = overrides_of(
+        [auto("smoke", "NO_GO"), human("smoke", "GO"), human("smoke", "NO_GO", 2, "bob")]
+    )
+    assert (row.actor, row.verdict, row.evidence) == ("bob", "NO_GO", "NO_GO")
+
+
+def test_a_word_ends_when_its_phase_is_judged_anew() -> None:
+    rows = [auto("smoke", "INCONCLUSIVE"), human("smoke", "INCONCLUSIVE"), auto("smoke", "GO")]
+    assert overrides_of(rows) == []
+
+
+def test_waiving_what_was_missed_outranks_evidence_and_waiving_what_is_open_does_not() -> None:
+    missed = settled(condition(ConditionState.MISSED))
+    waived = settled(
+        condition(ConditionState.WAIVED), verdict="CONDITIONAL_GO", actor="ann"
+    )  # fmt: skip
+    (row,) = overrides_of([auto("smoke", "CONDITIONAL_GO"), missed, waived])
+    assert (row.condition, row.verdict, row.evidence) == ("smoke:fast", "CONDITIONAL_GO", "NO_GO")
+    assert overrides_of([auto("smoke", "CONDITIONAL_GO"), waived]) == []
+    assert overrides_of([auto("smoke", "CONDITIONAL_GO"), missed]) == []
+
+
+def test_an_approval_is_no_override_however_it_ended() -> None:
+    asked = approval_condition("smoke", "extended")
+    given = settled(in_state(asked, ConditionState.MET), verdict="GO", actor="ann")
+    late = settled(in_state(asked, ConditionState.MISSED), verdict="INCONCLUSIVE")
+    waived = settled(in_state(asked, ConditionState.WAIVED), verdict="GO", actor="ann")
+    assert overrides_of([auto("smoke", "GO"), given]) == []
+    rows = overrides_of([auto("smoke", "GO"), late, human("smoke", "GO"), waived])
+    assert [(row.phase, row.condition) for row in rows] == [("smoke", None)], "the word, once"
