@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gonogo.judge.course.forecast import seconds_at_speed
+from gonogo.judge.follow_up.forecast import seconds_at_speed
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.source import bundled_plan
 from gonogo.judge.facts.record import load_run

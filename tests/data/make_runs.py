@@ -20,14 +20,14 @@ from typing import Any
 from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.facts import Facts, History
-from gonogo.contract.made_by import MadeBy
+from gonogo.contract.provenance import MadeBy
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.added import with_history
+from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
