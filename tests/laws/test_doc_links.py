@@ -20,17 +20,13 @@ HOSTS = {
     "arxiv.org",
     "clear.ml",
     "docs.determined.ai",
-    "docs.nvidia.com",
-    "docs.ray.io",
     "docs.skypilot.co",
     "docs.wandb.ai",
     "download.pytorch.org",
     "dstack.ai",
     "github.com",
     "keepachangelog.com",
-    "pytorch.org",
     "semver.org",
-    "spec.openapis.org",
     "www.rfc-editor.org",
 }
 OURS = "127.0.0.1"

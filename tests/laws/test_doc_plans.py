@@ -15,6 +15,13 @@ from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.laws.test_docs import PAGES, ROOT
 
+CAMPAIGN = {
+    "v": 1,
+    "name": "shown",
+    "profile": "cpu",
+    "workload": {"command": ["python", "train.py", "{lr}", "{decay}"], "world_size": 1},
+    "phases": [{"name": "try", "steps": 10}],
+}
 SHOWN = [
     pytest.param(text, id=f"{page.relative_to(ROOT)}:{number}")
     for page in PAGES
@@ -40,7 +47,7 @@ def whole(said: dict[str, Any]) -> dict[str, Any]:
 def test_a_plan_that_a_page_shows_is_taken(text: str) -> None:
     said = parse_yaml(text)
     if "campaign" in said:
-        found = resolve_campaign(said)
+        found = resolve_campaign({**CAMPAIGN, **said})
         asked = said["campaign"]
         rows = variants_of(asked["grid"]) if "grid" in asked else asked["variants"]
         assert list(found.variants) == [row["name"] for row in rows]
