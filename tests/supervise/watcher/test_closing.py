@@ -97,31 +97,6 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
     assert looked_s < OWED_S + 30.0
 
 
-@pytest.mark.parametrize("more", [None, 1, 2**32])
-def test_nothing_is_done_in_the_directory_of_another_attempt(
-    ended: RunDir, more: int | None
-) -> None:
-    """It was set aside after its end, and still watched by name: a halt hit the next run."""
-    order = load_record(ended.order, Order)
-    assert order is not None
-    ended.exit.unlink()
-    clock, waits = Clock(ended, []), iter(range(3))
-    aside = ended.path.with_name("aside")
-
-    def sleep(seconds: float) -> None:
-        clock.sleep(seconds)
-        if next(waits, None) == 1:
-            ended.path.rename(aside)
-            ended.path.mkdir()
-            if more is not None:
-                newer = {**order.document(), "token": order.token + more}
-                ended.order.write_text(json.dumps(newer))
-
-    Watcher(ended, order, Offline(), clock.now).watch(clock.read, sleep)
-    assert [path.name for path in ended.path.iterdir()] == ["order.json"] * (more is not None)
-    assert len(load_all_lines(RunDir(aside).watch)) >= 1
-
-
 def test_a_directory_whose_number_changes_is_watched_on(ended: RunDir) -> None:
     order = load_record(ended.order, Order)
     assert order is not None
