@@ -424,10 +424,10 @@ subprocess.Popen._execute_child = refuse
 FAILING = """
 import sys
 if "gonogo.supervise.keeper" in sys.orig_argv:
-    import gonogo.supervise.keeper.run_end
+    import gonogo.supervise.keeper.keeper
     def fail(*args, **named):
         raise RuntimeError("a bug")
-    gonogo.supervise.keeper.run_end.Ending.is_over = fail
+    gonogo.supervise.keeper.keeper.Keeper._is_over = fail
 """
 """A keeper that ends by an error of its own, once the program runs."""
 
