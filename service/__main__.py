@@ -157,7 +157,7 @@ def _load_key_file(path: Path) -> str:
 
 
 def _has_database(settings: Settings) -> bool:
-    """Whether there is a database of this version; whoever only looks makes none.
+    """Whether there is a database of this version; a reader makes none.
 
     Raises:
         Rejected: there is one of another version.

@@ -59,12 +59,13 @@ class Context:
     mono: Callable[[], float] = time.monotonic
     """Seconds of a clock that only goes forward, for every deadline."""
     url: str = "http://127.0.0.1:8750"
-    """Where people reach this service, for links in alerts and on pages."""
+    """Address at which people reach this service, for links in alerts and on pages."""
     local_url: str = "http://127.0.0.1:8750"
     """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
-    """Who may hold a connection beyond the thread that asked for it; see `open_session`."""
+    """Threads that may hold a connection beyond the thread that asked for it; see
+    `open_session`."""
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by the route that writes a report; see `report_for`."""
 

@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> None:
-    """Serve until told to stop.
+    """Serve until asked to stop.
 
     Prints one JSON line `{"url": …}` when it listens, and writes it to `service.json` in the home.
 

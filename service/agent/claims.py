@@ -189,7 +189,7 @@ def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
 
 
 def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
-    """Store what the worker says of itself; return whether its host has booted anew."""
+    """Store what the worker reports of itself; return whether its host has rebooted."""
     query = select(WorkerRow).where(WorkerRow.name == request.worker).with_for_update()
     row = deed.session.scalars(query).first()
     said = {

@@ -20,7 +20,7 @@ from service.queries.keys import load_living_keys_of, lock_living_keys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bearer:
-    """Who brings a message about a run."""
+    """The sender of a message about a run."""
 
     token: int
     secret: str | None = None

@@ -50,7 +50,7 @@ class Newest:
     step: int | None = None
     """The last step that ended."""
     loss: float | None = None
-    """Of rank 0, as speed and identity are."""
+    """The loss of rank 0; speed and identity are those of rank 0, too."""
     toks_per_s: float | None = None
     identity: dict[str, Any] | None = None
 
@@ -132,7 +132,7 @@ def newest_of(rank: int, lines: Sequence[str]) -> Newest:
 
 
 def _note(said: Newest, beat: Heartbeat, rank: int) -> None:
-    """Keep what no newer line has said."""
+    """Keep what no newer line has replaced."""
     said.heartbeat_at = max(said.heartbeat_at or 0.0, beat.ts)
     unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
     if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):

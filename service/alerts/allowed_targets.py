@@ -1,4 +1,4 @@
-"""Where a webhook may lead: not to a link-local, multicast or unspecified address.
+"""Addresses that a webhook may have: not a link-local, multicast or unspecified address.
 
 Link-local addresses hold the metadata services of clouds, with their credentials. A name is looked
 up when it is subscribed and before each try. Loopback and private networks are allowed.

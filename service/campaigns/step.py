@@ -28,7 +28,7 @@ ENDED = AlertType.CAMPAIGN_ENDED
 
 
 def load_running(session: Session) -> list[str]:
-    """Return the campaigns that go on and whose experiments do not."""
+    """Return the active campaigns whose experiments have ended."""
     query = (
         select(CampaignRow.id, ExperimentRow.state, ExperimentRow.stop)
         .outerjoin(ExperimentRow, ExperimentRow.campaign == CampaignRow.id)

@@ -17,7 +17,7 @@ from service.queries.workers import load_workers
 from service.views.experiments import view_experiment
 
 MOST_FOLLOWED = 3
-"""Of the runs that go on at once: as many are offered to be followed."""
+"""Active runs that are offered to be followed, at most."""
 
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:

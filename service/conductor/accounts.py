@@ -1,4 +1,4 @@
-"""Accounts of where the time of runs went, brought up to date a few runs a pass.
+"""Accounts of where the time of runs went, updated a few runs a pass.
 
 They are stored, so that pages and metrics read no old heartbeats. The runs of an experiment are
 taken together: a later attempt shows what of an earlier one was kept.
@@ -20,7 +20,7 @@ EVERY_S = 60.0
 AT_ONCE = 50
 """Runs that are due and taken together."""
 LONGEST_S = 5.0
-"""Of one pass; the others are next."""
+"""Runs of one pass; the others are next."""
 
 
 class Accounts:

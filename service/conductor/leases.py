@@ -3,7 +3,7 @@
 A silent host is not a dead host. Only proof (an exit record, a new boot id, an operator) or the
 plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's
 monotonic clock, from when it last saw the run's counter grow. After a pause of the service or of
-the database every run has its whole time anew.
+the database every run has its whole time again.
 
 A run that has ended is timed too, until all that its end promised has come. After `GIVE_UP_S` it is
 judged by what is here.
@@ -115,7 +115,7 @@ class Leases:
             raise
 
     def forget(self) -> None:
-        """Time every silence anew."""
+        """Time every silence from now on."""
         self._seen = {}
 
     def _look(self) -> None:

@@ -141,7 +141,8 @@ def assign_cursors(session: Session, now: float) -> int:
 
 
 def save_decision_files(context: Context) -> None:
-    """Write the decision files that the home lacks; every service does, whoever conducts."""
+    """Write the decision files that the home lacks; every service does, also one that does not
+    conduct."""
     folder = context.settings.decisions
     context.store.read(lambda session: save_missing(folder, session))
 

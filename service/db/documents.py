@@ -56,11 +56,11 @@ class Awaited(Recorded):
     """The phase that was judged."""
     text: str
     following: str | None = None
-    """Of an approval: the phase that comes next; null in one from before they were conditions."""
+    """For an approval: the phase that comes next; null in one from before they were conditions."""
     asked_at: float | None = None
-    """Of an approval: Unix seconds."""
+    """For an approval: Unix seconds."""
     expires_s: float | None = None
-    """Of an approval: how long it can be given; null: for ever."""
+    """For an approval: how long it can be given; null: for ever."""
 
 
 class Promised(Recorded):
@@ -92,7 +92,7 @@ class SessionKind(StrEnum):
 
 
 class ClaimKept(Recorded):
-    """What a worker said of itself in its last claim, to whatever release (`ClaimRequest`)."""
+    """What a worker reported of itself in its last claim, to whatever release (`ClaimRequest`)."""
 
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)

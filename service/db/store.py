@@ -185,7 +185,7 @@ class Store:
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self) -> None:
-        """Commit whatever waits, group by group, until told to end."""
+        """Commit whatever waits, group by group, until asked to end."""
         while (first := self._jobs.get()) is not None:
             group: list[_Job[Any]] = [first]
             ends = False

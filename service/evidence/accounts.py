@@ -14,7 +14,7 @@ class Fold:
     """A fold over the lines of one rank."""
 
     rank: int | None
-    """None: no rank has said anything."""
+    """None: no rank has reported anything."""
     bytes: int
     """Up to which byte of its file it has read."""
     told: RankAccount | None

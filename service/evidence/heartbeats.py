@@ -117,10 +117,10 @@ def _beats(lines: Iterable[str], rank: int, msgs: Collection[Msg]) -> Iterator[H
 def load_heartbeats(
     session: Session, run: str, rank: int | None, after: int, limit: int
 ) -> tuple[list[dict[str, Any]], str | None]:
-    """Return lines that came after number `after`, and the number to go on from; None: no more.
+    """Return lines that came after number `after`, and the number to continue from; None: no more.
 
     `n` numbers a run's lines as they arrived. Once its files are packed, it numbers them rank by
-    rank, so whoever reads a run that is over begins anew.
+    rank, so a reader of a run that has ended starts again.
     """
     query = (
         select(PieceRow.file, PieceRow.start, PieceRow.n, PieceRow.packed)

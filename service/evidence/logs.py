@@ -1,4 +1,4 @@
-"""The logs of a run: the tail that telemetry brought, by byte offset or by lines."""
+"""The logs of a run: the tail that telemetry sent, by byte offset or by lines."""
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session

@@ -1,4 +1,4 @@
-"""Where the ranks stood when a run was halted, from the evidence of the finding."""
+"""Places of the ranks when a run was halted, from the evidence of the finding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Excerpt:
 def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Excerpt | None:
     """Return the collectives and the stacks of the first halt; equal stacks are one group.
 
-    The excerpt bears the name of the most telling stack.
+    The excerpt bears the name of the clearest stack.
     """
     halt = next((row for row in findings if row.severity is Severity.HALT), None)
     if halt is None:

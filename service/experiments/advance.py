@@ -218,7 +218,7 @@ def await_person(deed: Deed, experiment: ExperimentRow, awaited: Awaited) -> Non
 
 
 def continue_experiment(deed: Deed, experiment: ExperimentRow) -> None:
-    """Let an experiment that waited for a person go on."""
+    """Let an experiment that waited for a person continue."""
     experiment.awaiting = experiment.stop = experiment.verdict = None
     move_experiment(deed, experiment, ExperimentEvent.CONTINUE)
 

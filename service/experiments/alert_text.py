@@ -40,7 +40,7 @@ def finding_text(
     Args:
         experiment: its id.
         place: its name, and the phase.
-        finding: as it is told.
+        finding: as it is reported.
         said: a log and the last line of the rank that it names; None: it has said nothing.
     """
     line = "" if said is None else f"; last line of {said[0]} so far: {said[1]}"

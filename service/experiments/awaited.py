@@ -54,7 +54,7 @@ def is_owed(run: RunRow) -> bool:
 
 
 def went_to_its_end(run: RunRow) -> bool:
-    """Say whether a run went to its last step: nothing is left to go on with after it."""
+    """Say whether a run went to its last step: nothing is left to continue after it."""
     return run.outcome is not None and run.outcome.code is OutcomeCode.COMPLETED
 
 

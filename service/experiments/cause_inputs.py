@@ -31,7 +31,8 @@ def load_cause(session: Session, run: RunRow, judgement: Judgement, facts: Facts
 
 
 def load_last_line(session: Session, run: RunRow, rank: int) -> tuple[str, str] | None:
-    """Return the log that holds what a rank has said so far and its last line, if there is one."""
+    """Return the log that holds what a rank has written so far and its last line, if there is
+    one."""
     own = f"rank{rank}.log"
     line = last_line(_load_end(session, run.id, rank))
     if line is None and (ranks := _ranks_per_log(run)):  # its ranks on a node write into one

@@ -84,7 +84,7 @@ def is_followed(session: Session, run: RunRow, point: ResumePoint | None) -> boo
 
 
 def load_seen(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
-    """Yield what the run's watcher said of its checkpoints, the newest first."""
+    """Yield what the run's watcher reported of its checkpoints, the newest first."""
     for piece in load_bytes_backwards(session, run.id, _TICKS):
         if _SEEN not in piece:
             continue

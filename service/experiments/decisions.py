@@ -163,7 +163,7 @@ def record_conditions(
         deed: the transaction.
         experiment: locked.
         conditions: in their new state.
-        phase, run: what brought it about.
+        phase, run: its cause.
         criteria: the results of their criteria, where a run was evaluated.
         actor, reason: who waived, and why.
     """
@@ -197,7 +197,7 @@ def save_decision(folder: Path, recorded: RecordedDecision) -> None:
     """Write a decision's own file, unless it is there."""
     path = folder / f"{recorded.id}.json"
     if not path.exists():
-        # by way of its canonical form: the same bytes whoever writes the file, and when
+        # by way of its canonical form: the same bytes for every writer and time
         save_json(path, json.loads(canonical_bytes(recorded.document)))
 
 

@@ -68,7 +68,7 @@ def check_labels(labels: dict[str, str]) -> None:
 
 
 def claimed_s(experiment: ExperimentRow) -> float | None:
-    """Return how long somebody said that the whole experiment takes; None: nobody did."""
+    """Return the duration that a label claims for the whole experiment; None: no label."""
     return _number(experiment.labels, CLAIMED_LABEL)
 
 
@@ -153,7 +153,7 @@ def load_measured(session: Session, run: RunRow) -> Measured | None:
 
 
 def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
-    """Return how fast a run is, or was, by what its rank has told."""
+    """Return how fast a run is, or was, by what its rank has reported."""
     if told is None:
         return None
     times_s = list(told.stream.pace.times_s)[-_WINDOW:]

@@ -85,7 +85,7 @@ def _refuse_to_end(experiment: ExperimentRow, action: Action) -> None:
     """Refuse a GO that would end the experiment: what is due and not met is waived first, or not.
 
     Raises:
-        Conflict: going on would miss conditions that are NO_GO when missed.
+        Conflict: continuing would miss conditions that are NO_GO when missed.
     """
     if action.kind is ActionKind.FINISH and action.missed:
         names = " and ".join(row.id for row in action.missed)

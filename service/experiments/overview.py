@@ -36,7 +36,7 @@ class Decided:
 
     overrides: list[OverrideView] = field(default_factory=list)
     judged: list[Judged] = field(default_factory=list)
-    """Of each phase the last automatic decision, in their order."""
+    """The last automatic decision of each phase, in their order."""
     last: str | None = None
     """Id of the newest decision."""
 

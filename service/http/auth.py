@@ -52,13 +52,13 @@ _bearer = HTTPBearer(auto_error=False, description="An API key.")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Principal:
-    """Who calls."""
+    """The caller."""
 
     key_id: str
     name: str
     role: Role
     worker: str | None = None
-    """Whose key it is, of a worker's that has claimed."""
+    """The worker that has claimed with the key."""
 
     @property
     def actor(self) -> str:

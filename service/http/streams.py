@@ -31,7 +31,7 @@ from service.views.news import view_event
 POLL_S = 0.25
 PING_S = 15.0
 MAX_STREAMS = 200
-"""Of all keys; one key may have half of them."""
+"""Streams of all keys; one key may have half of them."""
 _BATCH = 500
 Progress = dict[str, Any]
 

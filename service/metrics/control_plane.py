@@ -36,7 +36,7 @@ _SCHEMES = ("http", "https")
 KEPT_S = 1.0
 """How old an answer may be: with ten thousand experiments one takes several ms to make."""
 QUICK_S = 5.0
-"""Loops of the conductor that turn at least this often tell its last tick."""
+"""Loops of the conductor that turn at least this often report its last tick."""
 
 router = APIRouter(tags=["open"])
 

@@ -14,7 +14,7 @@ def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
     """Yield every family about where the time went; `now` in Unix seconds."""
     fleet = GaugeMetricFamily(
         "gonogo_fleet_device_seconds",
-        "Device time of the runs that go on or ended within a day, by what it was spent on.",
+        "Device time of the runs that are active or ended within a day, by what it was spent on.",
         labels=["part"],
     )
     for part, seconds in seconds_of(load_fleet_goodput(session, now, FLEET_HOURS)).items():

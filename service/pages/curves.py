@@ -19,7 +19,7 @@ from service.db.store import Session
 from service.evidence.heartbeats import load_lines_after, load_ranks, msg_on
 
 STRETCHES = 200
-"""Of a curve, at most; each has two points."""
+"""Buckets of a curve, at most; each has two points."""
 MOST_OWN = 12
 """Charts of a program's own metrics."""
 _MOST_NAMES = 100

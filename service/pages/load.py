@@ -96,7 +96,7 @@ def load_experiment_page(
 
 
 def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
-    """Return the run that goes on, else the last one."""
+    """Return the active run, else the last one."""
     living = [row for row in rows if row.state != RunState.ENDED]
     found = living or list(rows)
     return found[-1] if found else None

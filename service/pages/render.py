@@ -105,7 +105,7 @@ def lamp_of(view: ExperimentView) -> str:
 
 
 def lamp_of_all(views: Sequence[ExperimentView]) -> str:
-    """Return the lamp of a list: a person is needed, work goes on, or how the newest ended."""
+    """Return the lamp of a list: a person is needed, work is active, or how the newest ended."""
     lamps = [lamp_of(view) for view in views]
     waits = any(view.state is ExperimentState.AWAITING_DECISION for view in views)
     if waits or "busy" in lamps:

@@ -53,8 +53,9 @@ def local_path(path: str) -> str:
 def _is_from_elsewhere(request: Request, url: str) -> bool:
     """Say whether another site's page sent a form, which would sign a browser in as somebody else.
 
-    A browser that reaches us by plain HTTP does not say so itself, but of where the page is. Who
-    says neither is no browser's page. A proxy may have given us another name than it has.
+    A browser that reaches us by plain HTTP does not say so itself, but of where the page is. A
+    request without both is not from a page of a browser. A proxy may have given us another name
+    than it has.
 
     Args:
         request: what brings the form.

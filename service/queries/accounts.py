@@ -42,7 +42,7 @@ def load_waited(session: Session, runs: Sequence[str]) -> dict[str, float]:
 def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:
     """Return the number of accounts of recent runs, and their device seconds by part.
 
-    Recent runs go on, or ended after `ended_after` (Unix seconds).
+    Recent runs are active, or ended after `ended_after` (Unix seconds).
     """
     late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
     query = select(func.count(), *_SUMS).join(RunRow, RunRow.id == AccountRow.run).where(late)

@@ -39,7 +39,7 @@ def count_undelivered(session: Session) -> int:
 
 
 def load_webhook(session: Session, webhook: str) -> WebhookRow:
-    """Return a subscription that goes on.
+    """Return an active subscription.
 
     Raises:
         NotFound: there is none, or it has ended.
@@ -53,6 +53,6 @@ def load_webhook(session: Session, webhook: str) -> WebhookRow:
 def load_webhooks(
     session: Session, *, limit: int, after: str | None
 ) -> tuple[Sequence[WebhookRow], str | None]:
-    """Return a page of the subscriptions that go on, oldest first."""
+    """Return a page of the active subscriptions, oldest first."""
     query = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
     return load_page(session, query, WebhookRow.id, limit=limit, after=after)

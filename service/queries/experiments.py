@@ -49,7 +49,7 @@ _PHASES = select(*_SEEN).where(PhaseRow.experiment.in_(_ASKED)).order_by(PhaseRo
 def in_order(query: Select[RunRow]) -> Select[RunRow]:
     """Return a query for runs of experiments with each one's in the order in which they were made.
 
-    That is by phase and attempt: a clock that was set back tells another one.
+    That is by phase and attempt: a clock that was set back gives another order.
     """
     its_phase = (PhaseRow.experiment == RunRow.experiment) & (PhaseRow.name == RunRow.phase)
     return query.outerjoin(PhaseRow, its_phase).order_by(PhaseRow.position, RunRow.attempt)

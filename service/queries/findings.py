@@ -52,7 +52,8 @@ def load_halts(session: Session, runs: Sequence[str]) -> Iterator[tuple[str, Fin
 
 
 def load_recent_halts(session: Session, ended_after: float) -> Iterator[tuple[str, Finding]]:
-    """Yield the halts of runs that go on or ended after this time (Unix s), each with its run."""
+    """Yield the halts of runs that are active or ended after this time (Unix s), each with its
+    run."""
     recent = or_(RunRow.ended_at.is_(None), RunRow.ended_at > ended_after)
     query = select(FindingRow.run, FindingRow.document).join(RunRow, RunRow.id == FindingRow.run)
     query = query.where(FindingRow.severity == Severity.HALT, recent)

@@ -37,12 +37,12 @@ def load_run(session: Session, run: str) -> RunRow:
 
 
 def load_progress(session: Session, run: str) -> ProgressRow:
-    """Return what telemetry said last of a run that is there."""
+    """Return what telemetry reported last of a run that is there."""
     return session.get_one(ProgressRow, run)
 
 
 def load_mute(session: Session, runs: Collection[str]) -> set[str]:
-    """Return which of these runs have told no step."""
+    """Return which of these runs have reported no step."""
     if not runs:
         return set()
     query = select(ProgressRow.run).where(ProgressRow.run.in_(runs), ProgressRow.step == 0)
@@ -62,7 +62,7 @@ def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Going:
-    """A run that a worker holds, as far as its followers are told."""
+    """A run that a worker holds, as its followers see it."""
 
     run: str
     experiment: str

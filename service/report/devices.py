@@ -9,7 +9,7 @@ from service.evidence.files import load_bytes
 
 FILE = "devices.jsonl"
 MAX_BYTES = 64 * 2**20
-"""Of the file that are read."""
+"""Bytes of the file that are read."""
 
 
 def load_samples(session: Session, run: str) -> list[DeviceSample]:

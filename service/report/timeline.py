@@ -13,7 +13,7 @@ from service.text import NONE, duration, inline, table
 
 MAX_ROWS = 150
 SILENT = frozenset({"finding", "run.suspect", "experiment.frozen", "run.judged"})
-"""Events that another row tells: findings by themselves, judgements by their decisions."""
+"""Events that another row shows: findings by themselves, judgements by their decisions."""
 
 
 class Moment(NamedTuple):

@@ -24,7 +24,7 @@ class RunFile:
     path: str
     bytes: int
     sha256: str | None = None
-    """Of a small record that the worker sent."""
+    """Bytes of a small record that the worker sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Beginning:
-    """Where the next run may begin, and how the experiment stood when that was looked up."""
+    """Place at which the next run may begin, and the experiment's state when it was looked up."""
 
     points: Points = field(default_factory=dict)
     stood: Sequence[Any] | None = None

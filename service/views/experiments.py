@@ -223,7 +223,7 @@ def _forecast(
 
 
 def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
-    """Say from where a queued run goes on: the host of its checkpoint, or that it has none."""
+    """Say from where a queued run resumes: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
     host = host_of(queued.resume_from, runs) or host_of_origin(row)
@@ -258,7 +258,7 @@ def _waiting_for(
     *,
     whole: bool,
 ) -> str | None:
-    """Say what keeps an experiment from going on, if it is not working.
+    """Say what keeps an experiment from continuing, if it is not working.
 
     A list reads no plans, and does not know whether a worker is there that takes its run.
     """

@@ -1,4 +1,4 @@
-"""Where the time of a run, an experiment or the fleet went."""
+"""Time of a run, an experiment or the fleet, by what it was spent on."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ def load_experiment_goodput(
 
 
 def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodput:
-    """Return where the device time went, of all runs that go on or ended within `hours`.
+    """Return where the device time went, of all runs that are active or ended within `hours`.
 
     Accounts are taken every minute by the conductor.
     """

@@ -39,7 +39,7 @@ _AT_ONCE = "requested again: end it at once, and wait for no checkpoint"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where an experiment stands, as far as what comes next depends on it."""
+    """State of an experiment, as far as what comes next depends on it."""
 
     row: ExperimentRow
     phases: Sequence[AnyPhase]

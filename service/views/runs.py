@@ -14,7 +14,7 @@ from service.queries.runs import load_progress
 
 
 def view_run(row: RunRow, progress: ProgressRow) -> RunView:
-    """Return a run with what telemetry said last."""
+    """Return a run with what telemetry reported last."""
     identity = row.model or progress.identity
     steps = int((row.order or {}).get("steps") or 0)
     return RunView(

@@ -31,11 +31,12 @@ class KeyRow(Table):
     created_at: Mapped[float] = mapped_column(Seconds)
     revoked_at: Mapped[float | None] = mapped_column(Seconds)
     home: Mapped[str | None] = mapped_column(String(12))
-    """Of a local key: whose it is; several services may share one database."""
+    """For a local key: its owner; several services may share one database."""
     worker: Mapped[str | None] = mapped_column(String(128))
-    """Of a worker's key: who claimed first with it; nobody else may."""
+    """For a worker's key: the worker that claimed first with it; no other may."""
     in_place_of: Mapped[str | None] = mapped_column(Id)
-    """Of a local worker's key: the one that lay in its home before, where that is elsewhere now."""
+    """For a local worker's key: the one that lay in its home before, where that is elsewhere
+    now."""
 
 
 class SessionRow(Table):
@@ -106,7 +107,7 @@ class EventRow(Table):
 
 
 class AlertRow(Table):
-    """The outbox: an alert that was committed together with what it tells."""
+    """The outbox: an alert that was committed together with what it reports."""
 
     __tablename__ = "alerts"
     id: Mapped[str] = mapped_column(Id, primary_key=True)

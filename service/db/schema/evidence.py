@@ -28,9 +28,9 @@ class PieceRow(Table):
     packed: Mapped[bytes] = mapped_column(LargeBinary)
     """Its bytes, compressed (`service.evidence.files`)."""
     n: Mapped[int | None] = mapped_column(BigInteger)
-    """Of heartbeats: number of its first line within the run, in the order of arrival, from 1."""
+    """For heartbeats: number of its first line within the run, in the order of arrival, from 1."""
     lines: Mapped[int | None] = mapped_column(Integer)
-    """Of heartbeats: how many lines it holds."""
+    """For heartbeats: how many lines it holds."""
 
 
 class RecordRow(Table):

@@ -77,7 +77,7 @@ class ExperimentRow(Table):
     origin: Mapped[OriginView | None]
     """The experiment that it continues; what it takes over is inherited."""
     campaign: Mapped[str | None] = mapped_column(Id, index=True)
-    """Of one that a campaign began, with variant and repeat: which of its runs it is."""
+    """For one that a campaign began, with variant and repeat: which of its runs it is."""
     variant: Mapped[str | None] = mapped_column(String(64))
     repeat: Mapped[int | None] = mapped_column(Integer)
     awaiting: Mapped[Awaited | None]
@@ -134,9 +134,9 @@ class RunRow(Table):
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)
     given_up: Mapped[bool | None] = mapped_column(Boolean)
-    """Of one that has ended: what its end promised and is not here is waited for no more."""
+    """For one that has ended: what its end promised and is not here is waited for no more."""
     packed: Mapped[bool | None] = mapped_column(Boolean)
-    """Of one that was judged: whether its files have been packed since."""
+    """For one that was judged: whether its files have been packed since."""
     outcome: Mapped[Outcome | None]
     verdict: Mapped[Verdict | None]
     judged: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -174,7 +174,7 @@ class ProgressRow(Table):
     """Grows with every sign of life; the conductor times its growth by its own clock."""
     heard_at: Mapped[float | None] = mapped_column(Seconds)
     waited_until: Mapped[float | None] = mapped_column(Seconds)
-    """When its worker last said that a scheduler lets it wait."""
+    """When its worker last reported that a scheduler lets it wait."""
     heartbeat_at: Mapped[float | None] = mapped_column(Seconds)
     lines: Mapped[int] = mapped_column(BigInteger, default=0)
     late_lines: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -189,12 +189,12 @@ class ProgressRow(Table):
 
 
 class AccountRow(Table):
-    """Where a run's time went, as far as its account has been taken; `seconds` by part of it."""
+    """Parts of a run's time, as far as its account has been taken; `seconds` by part of it."""
 
     __tablename__ = "accounts"
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
     rank: Mapped[int | None] = mapped_column(Integer)
-    """Whose lines were read; null: none is here."""
+    """The rank whose lines were read; null: none is here."""
     bytes: Mapped[int] = mapped_column(BigInteger)
     """Up to which byte of that rank's file."""
     told: Mapped[dict[str, Any]]

@@ -35,7 +35,7 @@ DOCUMENTS = (
 )
 """Models that a column holds as JSON.
 
-What a worker or a plan said and what is kept as it was said (orders, records, plans) stays a JSON
+What is kept as a worker or a plan wrote it (orders, records, plans) stays a JSON
 object: a model would drop what a newer release put there.
 """
 _KINDS: dict[Any, Any] = {
