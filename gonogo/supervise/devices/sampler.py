@@ -1,9 +1,13 @@
 """Sample the devices of a running run: one line a device and sample in devices.jsonl.
 
 `python -m gonogo.supervise.devices.sampler RUNDIR [--node K] [--held GPU-… …]` is a child of the
-keeper, which restarts it if it dies or hangs. It writes every
-`EVERY_S`, or more often if the plan's rules need it; a new Xid, error or reason for throttling is
-written at once. Xids of lines that a full disk refused are repeated in the next line.
+keeper and ends with it. It may hang or die without harm to the run; the keeper starts it again.
+A line is written every `EVERY_S`, or more often if the plan's rules average over less than 20 s. A
+new Xid, error or reason for throttling is written at once (for scripted devices: any new reading).
+
+A line is one write, without fsync. Lines that a full disk refuses are counted, and their Xids are
+repeated in the next line. Each round gives the keeper a sign of life.
+On several nodes each has a sampler, and node 0's copies the lines of the others (`samples`).
 
 Exit codes: 0 the run has no devices · 2 bad order or settings.
 """
@@ -30,6 +34,7 @@ from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.samples import OtherNodes, open_other_nodes
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
+from gonogo.supervise.life_signs import LifeSigns
 from gonogo.supervise.processes import die_with_parent
 from gonogo.supervise.settings import load_devices_script
 from gonogo.supervise.transient_errors import start_thread
@@ -40,7 +45,6 @@ LINES_A_RULE = 4
 """Least number of lines a device within the shortest time over which a rule averages."""
 POLL_S = 1.0
 POLL_SCRIPTED_S = 0.1
-ALIVE_NAME = ".sampler"
 _EVENTS = ("throttle", "ecc_uncorrected", "remap_pending", "nvlink_errors")
 
 _log = logging.getLogger("gonogo.supervise.devices.sampler")
@@ -55,6 +59,7 @@ class Sampler:
         place: the node.
         others: samples of the other nodes, on node 0.
         every_s: longest time between two lines of a device.
+        signs: signs of life for the keeper.
         clock: returns monotonic seconds.
         wall: returns Unix seconds.
     """
@@ -67,11 +72,12 @@ class Sampler:
         others: OtherNodes,
         *,
         every_s: float = EVERY_S,
+        signs: LifeSigns | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self._path = run_dir.path / place.own("devices.jsonl")
-        self._alive = run_dir.path / place.own(ALIVE_NAME)
+        self._signs = signs or LifeSigns()
         self._devices, self._place, self._others = devices, place, others
         self._every_s, self._clock, self._wall = every_s, clock, wall
         self._found: dict[int, Device] | None = None
@@ -96,8 +102,7 @@ class Sampler:
                     self._last[device.uuid] = (now, readings)
                     self._unwritten_xids.pop(device.uuid, None)
         written += self.copy_others()
-        with suppress(OSError):
-            self._alive.touch()
+        self._signs.give(self._clock())
         return written
 
     def copy_others(self) -> int:
@@ -190,6 +195,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--node", type=int, default=0, metavar="K")
     parser.add_argument("--held", action="append", default=[], metavar="SLOT")
+    parser.add_argument("--signs", type=int, default=None, metavar="FD")
     asked = parser.parse_args(argv)
     die_with_parent()
     logging.basicConfig(
@@ -222,7 +228,9 @@ def main(argv: Sequence[str]) -> int:
         return 0
     every_s = cadence_s(order)
     others = open_other_nodes(run_dir, order, place)
-    sampler = Sampler(run_dir, devices, place, others, every_s=every_s)
+    sampler = Sampler(
+        run_dir, devices, place, others, every_s=every_s, signs=LifeSigns(asked.signs)
+    )
     poll_s = POLL_SCRIPTED_S if devices.scripted else min(POLL_S, every_s)
     if others.nodes:
         start_copying(sampler, poll_s)
