@@ -61,5 +61,5 @@ def test_what_a_simulated_run_goes_through_is_what_the_digest_covers() -> None:
     ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     covered = tuple(name.replace("/", ".") for name in FOLDERS)
     beside = {name for name in ran.stdout.split() if not name.startswith(covered)}
-    beneath = {f"gonogo.{name}" for name in ("checkout", "files", "rundir")}
+    beneath = {f"gonogo.{name}" for name in ("files", "git_commit", "rundir")}
     assert beside == {"gonogo", *beneath}, "names, paths and how a file is opened alone"

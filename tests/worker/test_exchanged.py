@@ -15,7 +15,7 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import load_all_lines
 from tests.supervise.runs import ROOT, starting, wait_until
 from tests.worker.control_plane import FakeControlPlane, RunStore, serving
-from tests.worker.test_watcher import environ_of
+from tests.worker.test_watcher_process import environ_of
 
 TRAINER = Path("tests") / "supervise" / "heartbeat_trainer.py"
 
