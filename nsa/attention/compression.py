@@ -6,12 +6,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-CompressionName = Literal["mean", "mlp"]
 # Inner width of the perceptron, in head dimensions.
 _WIDTH = 2
 
