@@ -27,7 +27,7 @@ from service.metrics import control_plane
 from service.pages import sign_in
 from service.pages.guard import add_missing_page
 from service.pages.routes import PAGES
-from service.report import routes as report
+from service.report import files as report
 from service.rest import agent, campaigns, experiments, find, overview, plans, runs, verbs, webhooks
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}

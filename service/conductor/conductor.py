@@ -19,7 +19,7 @@ from service.conductor.upkeep import (
 from service.conductor.wake import Waker
 from service.context import Context
 from service.db.store import Topic
-from service.report.writing import Reports
+from service.report.files import Reports
 
 JOIN_S = 5.0
 CURSORS_S = 0.1

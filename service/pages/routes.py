@@ -27,7 +27,7 @@ from service.queries.experiments import load_experiments
 from service.queries.runs import load_run
 from service.queries.workers import load_workers
 from service.report.html import POLICY
-from service.report.writing import report_for
+from service.report.files import report_for
 from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput

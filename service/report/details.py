@@ -1,21 +1,26 @@
-"""The sections below the first page: one for each phase, then what concerns all of them."""
+"""The details of a report, folded below its first page: each phase, then the whole experiment."""
 
 import json
+import re
+import shlex
 from collections.abc import Iterator
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
 
+import yaml
+
+from gonogo.contract.api import EventView
 from gonogo.contract.doubt import Doubt, Effect
+from gonogo.contract.finding import Severity
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.words import sentence
-from service.report.judgement import decision_table, diagnosis_text, finding_lines, gate_table
-from service.report.numbers import SECTIONS, RankNumbers
+from gonogo.planning.resolve import is_bundled
 from service.report.pictures import phase_pictures
-from service.report.repeat import repeat_parts
 from service.report.summary import picture_text, summary_parts, took_s
-from service.report.timeline import timeline_table
-from service.report.view import ReportView, RunReport
+from service.report.tables import decision_table, diagnosis_text, finding_list, gate_table
+from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
 from service.text import (
     NONE,
     block,
@@ -30,8 +35,13 @@ from service.text import (
 )
 
 MAX_FILES = 200
+MAX_MOMENTS = 150
+PLAN_FILE = "plan.yaml"
 FIELD_PLANS = frozenset({"m7c-125m"})
 """Plans that the figures of the source reports can be compared with."""
+_SILENT = frozenset({"finding", "run.suspect", "experiment.frozen", "run.judged"})
+"""Events that another row of the timeline shows."""
+_COMMIT = re.compile(r"([0-9a-f]{7,64})(\+[0-9a-f]+)?")
 _UNSEEN = {
     "util": "device utilisation: no device line falls into a step",
     "device_mb": "device memory: no rank and no device reports any",
@@ -39,7 +49,7 @@ _UNSEEN = {
     "val_loss": "validation loss: no evaluation was due or reported",
     "data": "sections of a step: not reported",
 }
-"""Series → the sentence where no rank has it."""
+"""Series → the sentence if no rank has it."""
 
 
 def build_report(view: ReportView) -> str:
@@ -53,7 +63,7 @@ def build_report(view: ReportView) -> str:
     parts += ["## Environment", _environment(view)]
     parts += ["## Configuration: ordered and run", *_configuration(view)]
     if view.decisions:
-        parts += ["## Decisions", decision_table(view.decisions), _anchor(view)]
+        parts += ["## Decisions", decision_table(view.decisions)]
     parts += ["## Repeat and check", *repeat_parts(view)]
     parts += [f"Written {view.now} for {code(view.experiment.id)}, {view.url}"]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -63,9 +73,8 @@ def _phase(view: ReportView, phase: str) -> list[str]:
     """Return a phase: its charts over all attempts, then each attempt."""
     runs = view.runs_of(phase)
     many = f", {len(runs)} attempts" if len(runs) > 1 else ""
-    charts = phase_pictures(view, phase)
     parts = [f"## {phase}: {runs[-1].view.verdict or 'no verdict'}{many}"]
-    parts.append("\n".join(picture_text(row.name, row.chart.words) for row in charts))
+    parts.append("\n".join(map(picture_text, phase_pictures(view, phase))))
     for run in runs:
         if many:
             parts.append(f"### Attempt {run.view.attempt}: {run.view.verdict or 'no verdict'}")
@@ -85,12 +94,12 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
         parts.append(f"Changed: {code(json.dumps(run.change, sort_keys=True))}.")
     if run.decision is not None:
         parts += ["#### Gate", gate_table(run.decision.criteria), _left_out(run)]
-        parts.append(diagnosis_text(run) or "")
-    parts += ["#### Findings", "\n".join(finding_lines(run.findings)) or "None."]
+        parts.append(diagnosis_text(run))
+    parts += ["#### Findings", finding_list(run.findings) or "None."]
     unseen = "\n".join(f"- {inline(row)}" for row in not_observed(run))
     parts += ["#### Not observed", unseen] if unseen else []
     if run.ranks:
-        parts += ["#### Where the time goes", step_table(run), memory_table(run) or ""]
+        parts += ["#### Time and memory of a step", step_table(run), memory_table(run)]
     if view.experiment.plan in FIELD_PLANS:
         parts += ["#### Expected", _field_table(run)]
     return [*parts, "#### Artifacts", *_artifacts(run)]
@@ -99,14 +108,14 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
 def _left_out(run: RunReport) -> str:
     """Return which criteria were left out when the order was made, and why."""
     rows = run.order.left_out if run.order is not None else []
-    told = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in rows)
-    return f"Left out: {told}." if told else ""
+    reasons = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in rows)
+    return f"Left out: {reasons}." if reasons else ""
 
 
 def not_observed(run: RunReport) -> list[str]:
-    """Return what nothing was seen of, one sentence each (missing evidence is never a pass)."""
-    said = run.decision.facts.get("doubts") if run.decision is not None else None
-    doubts = map(Doubt.model_validate, said) if isinstance(said, list) else ()
+    """Return one sentence for each thing that was not observed."""
+    rows = run.decision.facts.get("doubts") if run.decision is not None else None
+    doubts = map(Doubt.model_validate, rows or ())
     found = dict.fromkeys(sentence(row) for row in doubts if row.effect is Effect.NONE)
     if not run.ranks:
         return ["no rank wrote a heartbeat", *found]
@@ -141,8 +150,8 @@ def _step_row(rank: RankNumbers) -> tuple[str, ...]:
     )
 
 
-def memory_table(run: RunReport) -> str | None:
-    """Return memory and utilisation by rank; None where nobody reports either."""
+def memory_table(run: RunReport) -> str:
+    """Return memory and utilisation by rank; nothing if no rank reports either."""
     columns = {
         "host memory, peak": ("host_mb", "highest", 1000.0, "GB"),
         "device memory, peak": ("device_mb", "highest", 1000.0, "GB"),
@@ -151,7 +160,7 @@ def memory_table(run: RunReport) -> str | None:
     }
     shown = {head: row for head, row in columns.items() if run.most(row[0], row[1])}
     if not shown:
-        return None
+        return ""
     rows = (
         (str(rank.rank), *(_amount(rank, *row) for row in shown.values())) for rank in run.ranks
     )
@@ -180,24 +189,25 @@ def _field_table(run: RunReport) -> str:
 
 
 def _artifacts(run: RunReport) -> list[str]:
-    """Return the files of a run: size, recorded digest, and whether the judge read the same."""
+    """Return the files of a run: size, digest, and whether the judge read the same."""
     found = run.artifacts
     place = f"In {code(found.dir)} on {inline(found.host or 'an unknown host')}."
-    parts = [place if found.dir else "It has no directory."]
-    said = run.decision.facts.get("files") if run.decision is not None else None
-    judged = {name: row.get("sha256") for name, row in (said or {}).items()}
+    facts = run.decision.facts.get("files") if run.decision is not None else None
+    judged = {name: row.get("sha256") for name, row in (facts or {}).items()}
     rows = []
     for row in run.files[:MAX_FILES]:
-        known = judged.get(row.path) if row.sha256 is not None else None
-        standing = (
-            "as judged" if known == row.sha256 else "**DIFFERS from the file that was judged**"
-        )
+        known, compared = judged.get(row.path), ""
+        if known and row.sha256:
+            same = known == row.sha256
+            compared = "as judged" if same else "**DIFFERS from the file that was judged**"
         digest = code(row.sha256) if row.sha256 else NONE
-        rows.append((code(row.path), str(row.bytes), digest, standing if known else ""))
-    if rows:
-        parts.append(table(("file", "bytes", "SHA-256", ""), rows))
+        rows.append((code(row.path), str(row.bytes), digest, compared))
     more = len(run.files) - len(rows)
-    return [*parts, f"And {more} more."] if more else parts
+    return [
+        place if found.dir else "It has no directory.",
+        table(("file", "bytes", "SHA-256", ""), rows) if rows else "",
+        f"And {more} more." if more else "",
+    ]
 
 
 def _goodput(view: ReportView) -> list[str]:
@@ -281,7 +291,7 @@ def _configuration(view: ReportView) -> list[str]:
     for run in view.runs:
         for row in _identity_rows(run):
             rows.setdefault(row, []).append(run.title)
-    heads = ("field", "ordered", "what the ranks said", "counted on the model", "", "runs")
+    heads = ("field", "ordered", "reported by the ranks", "counted on the model", "", "runs")
     cells = [
         (*row, "all" if len(runs) == len(view.runs) else ", ".join(runs))
         for row, runs in sorted(rows.items())
@@ -295,18 +305,19 @@ def _identity_rows(run: RunReport) -> Iterator[tuple[str, ...]]:
     ordered = run.order.identity if run.order else Identity()
     for name in Identity.model_fields:
         wanted = getattr(ordered, name)
-        said = {rank: getattr(identity, name) for rank, identity in run.ran.items()}
+        ran = {rank: getattr(identity, name) for rank, identity in run.ran.items()}
+        reported = [value for value in ran.values() if value is not None]
         counted = getattr(run.counted, name) if run.counted else None
-        if wanted is None and counted is None and not any(v is not None for v in said.values()):
+        if wanted is None and counted is None and not reported:
             continue
-        alike = {_value(value) for value in said.values()}
-        by_rank = "; ".join(f"rank {rank}: {_value(value)}" for rank, value in said.items())
+        alike = {_value(value) for value in ran.values()}
+        by_rank = "; ".join(f"rank {rank}: {_value(value)}" for rank, value in ran.items())
         yield (
             name,
             _value(wanted) if wanted is not None else "not checked",
             by_rank if len(alike) > 1 else "".join(alike) or "nothing",
             _value(counted),
-            _agreement(wanted, list(said.values()), name),
+            _agreement(wanted, reported, name) if wanted is not None and ran else "",
         )
 
 
@@ -317,26 +328,146 @@ def _value(value: Any) -> str:
     return code(f"{text[:20]}…" if isinstance(value, str) and len(text) > 24 else text)
 
 
-def _agreement(wanted: Any, said: list[Any], name: str) -> str:
+def _agreement(wanted: Any, reported: list[Any], name: str) -> str:
     """Return whether the ranks agree with the order, as the identity criterion counts it."""
-    told = [value for value in said if value is not None]
-    if wanted is None or not said:
-        return ""
-    if not told:
+    if not reported:
         return "not reported"
-    slack = 0.02 * wanted if name == "params" else None
-    equal = all(
-        value == wanted if slack is None else abs(value - wanted) <= slack for value in told
-    )
-    word = "equal" if slack is None else "equal within 2 %"
-    word = word if equal else "**DIFFERS**"
-    return word if len(told) == len(said) else f"{word}, where reported"
+    if name == "params":
+        near = all(abs(value - wanted) <= 0.02 * wanted for value in reported)
+        return "equal within 2 %" if near else "**DIFFERS**"
+    return "equal" if all(value == wanted for value in reported) else "**DIFFERS**"
 
 
-def _anchor(view: ReportView) -> str:
-    """Return what the chain of decisions ends in, so that nobody can remove its end unseen."""
-    head = view.decisions[-1]
-    return (
-        f"The chain ends in decision {head.seq} with the hash {code(head.hash)}."
-        f" {code(f'gonogo verify --anchor {head.hash[:16]}')} shows whether it is still there."
-    )
+class Moment(NamedTuple):
+    """Something that happened; `text` is Markdown."""
+
+    at: float
+    """Unix seconds."""
+    phase: str | None
+    text: str
+    actor: str
+
+
+def timeline_table(view: ReportView) -> str:
+    """Return one row per moment; of very many the first and the last."""
+    rows = moments_of(view)
+    if not rows:
+        return "Nothing has happened yet."
+    began, half = rows[0].at, MAX_MOMENTS // 2
+    cells = [
+        (duration(row.at - began), inline(row.phase or NONE), row.text, row.actor) for row in rows
+    ]
+    if len(cells) > MAX_MOMENTS:
+        gap = (NONE, NONE, f"{len(cells) - MAX_MOMENTS} more are left out here", NONE)
+        cells = [*cells[:half], gap, *cells[-half:]]
+    return table(("after", "phase", "what", "who"), cells)
+
+
+def moments_of(view: ReportView) -> list[Moment]:
+    """Return the events and findings of an experiment in their order."""
+    runs = {run.view.id: run for run in view.runs}
+    found = [moment for run in view.runs for moment in _finding_moments(run)]
+    for event in view.events:
+        text = "" if event.type in _SILENT else _event_text(event, runs.get(event.run or ""))
+        if text:
+            at = datetime.fromisoformat(event.at).timestamp()
+            actor = "its run" if event.actor == f"run {event.run}" else inline(event.actor)
+            found.append(Moment(at, event.phase, text, actor))
+    return sorted(found, key=lambda row: row.at)
+
+
+def _finding_moments(run: RunReport) -> Iterator[Moment]:
+    for row in run.findings:
+        where = "" if row.rank is None else f", rank {row.rank}"
+        where += "" if row.step is None else f", step {row.step}"
+        level = "**halt**" if row.severity is Severity.HALT else row.severity.value
+        text = f"{level}: {inline(row.detector)}{where}: {inline(row.text)}"
+        yield Moment(row.at, run.view.phase, text, "watchdog")
+
+
+def _event_text(event: EventView, run: RunReport | None) -> str:
+    """Return an event in words; empty if no reader needs it."""
+    data = event.data
+    state = str(data.get("state")).replace("_", " ")
+    why = data.get("text") or data.get("reason")
+    reason = f": {inline(why)}" if why else ""
+    match event.type:
+        case "experiment.state":
+            return "submitted" if data.get("before") is None else f"experiment {inline(state)}"
+        case "phase.state":
+            return f"phase {'begins' if state == PhaseState.ACTIVE else inline(state)}"
+        case "run.state":
+            return _run_text(data, run)
+        case "decision.made":
+            by_hand = " by hand" if data.get("by_hand", data.get("kind") == "human") else ""
+            verdict = f"**{data['verdict']}{by_hand}**" if data.get("verdict") else "no verdict"
+            return f"{verdict} ({inline(data.get('kind'))}){reason}"
+        case "phase.carried":
+            return f"runs under {inline(why)}"
+        case "experiment.stop":
+            return f"**{inline(data.get('kind') or 'stop')}** is requested{reason}"
+        case kind:
+            return inline(kind.replace(".", " ").replace("_", " ")) + reason
+
+
+def _run_text(data: dict[str, Any], run: RunReport | None) -> str:
+    attempt = f"attempt {data.get('attempt')}"
+    outcome = run.view.outcome if run is not None else None
+    match data.get("state"):
+        case RunState.QUEUED:
+            step = (data.get("resume_from") or {}).get("step")
+            after = f" after step {step}" if step else ""
+            return f"{attempt} is queued ({inline(data.get('reason', 'first'))}{after})"
+        case RunState.RUNNING:
+            return f"{attempt} trains"
+        case RunState.ENDED:
+            return f"{attempt} ended" + (f": {outcome.code}, by {outcome.actor}" if outcome else "")
+    return ""
+
+
+def repeat_parts(view: ReportView) -> list[str]:
+    """Return the commands that submit the same again and check the decisions."""
+    bundled = is_bundled(view.experiment.plan, view.plan)
+    plan = view.experiment.plan if bundled else PLAN_FILE
+    first = "." if bundled else f"; save the plan below as {code(PLAN_FILE)} first."
+    parts = [
+        f"**The same experiment again**{first}",
+        block("\n".join(submit_lines(view, plan)), "sh"),
+    ]
+    checks = "\n".join(check_lines(view))
+    if checks:
+        parts += ["**Check it yourself.** This needs no service.", block(checks, "sh")]
+    if not bundled:
+        text = yaml.safe_dump(dict(view.plan), sort_keys=False, allow_unicode=True, width=100)
+        parts += [f"The plan ({code(view.plan_digest[:12])}):", block(text, "yaml")]
+    return parts
+
+
+def submit_lines(view: ReportView, plan: str) -> Iterator[str]:
+    """Yield the commit to check out and the command that submits the same again."""
+    sha = next((ran.git_sha for run in view.runs for ran in run.ran.values()), None)
+    found = _COMMIT.fullmatch(sha or "")
+    if found is not None:
+        yield f"git checkout {found[1]}"
+        if found[2]:
+            yield f"# with changes that were not committed, of the digest {found[2][1:]}"
+    words = ["gonogo", "submit", plan, "--name", view.experiment.name]
+    words += ["--set", f"fault={view.fault}"] if view.fault else []
+    for name, value in sorted(view.experiment.labels.items()):
+        words += ["--label", f"{name}={value}"]
+    origin = view.experiment.origin
+    if origin is not None:
+        words += ["--from", f"{origin.experiment}:{origin.phase}@{origin.step}"]
+    yield shlex.join(words)
+
+
+def check_lines(view: ReportView) -> Iterator[str]:
+    """Yield the commands that judge every run and replay every decision."""
+    for run in view.runs:
+        if run.artifacts.dir is not None:
+            host = " ".join((run.artifacts.host or "its host").split())
+            where = "" if run.artifacts.reachable else f"  # on {host}"
+            yield f"gonogo judge {shlex.quote(run.artifacts.dir)}{where}"
+    yield from (f"gonogo replay {decision.id}" for decision in view.decisions)
+    if view.decisions:
+        yield f"gonogo verify --anchor {view.decisions[-1].hash[:16]}"

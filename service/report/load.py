@@ -1,10 +1,12 @@
 """Reads what a report prints from the database, run by run."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gonogo.contract.api import ArtifactsView
 from gonogo.contract.decision import Decision
+from gonogo.contract.device import DeviceSample
+from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
@@ -13,6 +15,7 @@ from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import list_artifacts
 from service.evidence.expected_files import load_digests, load_records
+from service.evidence.files import load_bytes
 from service.evidence.heartbeats import load_run_steps
 from service.evidence.logs import load_log
 from service.evidence.stacks import Excerpt, load_stack
@@ -23,15 +26,15 @@ from service.queries.decisions import load_decisions
 from service.queries.events import load_events
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.findings import load_findings
-from service.report.devices import load_samples
-from service.report.numbers import build_numbers
-from service.report.view import ReportView, RunFile, RunReport
+from service.report.view import ReportView, RunFile, RunReport, build_numbers
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.news import view_event
 from service.views.runs import load_run_view
 
 LOG_LINES = 25
+MAX_BYTES = 64 * 2**20
+"""Bytes of `devices.jsonl` that are read."""
 
 
 def load_report_view(session: Session, experiment_id: str, context: Context) -> ReportView:
@@ -65,13 +68,14 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
     steps = load_run_steps(session, run.id)
     ran = {rank: row.identity() for rank, row in steps.items()}
     artifacts = list_artifacts(session, run)
+    samples = list(read_samples(_load_devices(session, run.id)))
     report = RunReport(
         view=load_run_view(session, run),
         order=order,
         preflight=Preflight.model_validate(run.preflight) if run.preflight else None,
         ran={rank: identity for rank, identity in ran.items() if identity is not None},
         counted=ModelRecord.model_validate(run.model) if run.model else None,
-        ranks=build_numbers(order, steps, load_samples(session, run.id)),
+        ranks=build_numbers(order, steps, samples),
         findings=tuple(findings),
         decision=last_judged(decisions, run.id),
         artifacts=artifacts,
@@ -80,6 +84,22 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
         files=_load_files(session, run, artifacts),
     )
     return replace(report, log=_load_tail(session, run, report))
+
+
+def _load_devices(session: Session, run: str) -> bytes:
+    try:
+        return b"".join(load_bytes(session, run, "devices.jsonl", MAX_BYTES))
+    except Corrupt:
+        return b""
+
+
+def read_samples(content: bytes) -> Iterator[DeviceSample]:
+    """Yield the samples of `devices.jsonl`; lines that cannot be read are left out."""
+    for line in content.splitlines():
+        try:
+            yield DeviceSample.model_validate_json(line)
+        except ValueError:
+            continue
 
 
 def _load_files(session: Session, run: RunRow, listed: ArtifactsView) -> tuple[RunFile, ...]:

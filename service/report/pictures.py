@@ -5,8 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from service.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
-from service.report.numbers import SECTIONS, RankNumbers
-from service.report.view import ReportView, RunReport
+from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
 
 MAX_RANKS = len(KINDS)
 """Lines of ranks in one chart; of more ranks these stand for all."""

@@ -3,12 +3,12 @@
 from datetime import datetime
 
 from gonogo.contract.api import ExperimentView, RunView
-from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
+from gonogo.contract.decision import PASSING, Decision, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.failures import explain_decision
 from gonogo.judge.follow_up.explanation import cause_of
-from service.report.judgement import condition_table, diagnosis_text, finding_lines, gate_table
-from service.report.pictures import overview
+from service.report.pictures import Picture, overview
+from service.report.tables import condition_table, diagnosis_text, finding_list, gate_table
 from service.report.view import ReportView, RunReport
 from service.text import NONE, block, code, duration, inline, loss, number, percent, table
 
@@ -35,16 +35,17 @@ def summary_parts(view: ReportView) -> list[str]:
     parts.append(_phase_table(view))
     shown = overview(view)
     if shown is not None:
-        parts.append(picture_text(shown.name, shown.chart.words))
+        parts.append(picture_text(shown))
     parts += _override_parts(view)
     if experiment.conditions:
         parts += ["### Conditions", condition_table(experiment.conditions)]
     return parts + (_first_look(view.culprit) if view.culprit is not None else [])
 
 
-def picture_text(name: str, words: str) -> str:
+def picture_text(shown: Picture) -> str:
     """Return a picture as Markdown names it."""
-    return f"![{inline(words.replace('[', '(').replace(']', ')'))}]({name}.svg)"
+    words = inline(shown.chart.words.replace("[", "(").replace("]", ")"))
+    return f"![{words}]({shown.name}.svg)"
 
 
 def _facts(view: ReportView) -> list[tuple[str, str]]:
@@ -70,7 +71,7 @@ def _facts(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _cause(view: ReportView) -> str:
-    """Return what the evidence says, in one sentence, whatever a person decided."""
+    """Return in one sentence what the evidence shows, whatever a person decided."""
     run = view.culprit
     if run is None:
         phases = view.experiment.phases
@@ -80,10 +81,10 @@ def _cause(view: ReportView) -> str:
         return f"{passed} of {len(phases)} phases passed with GO"
     criteria = run.decision.criteria if run.decision else []
     text = f"{run.title}: {inline(cause_of(run.findings, run.view.outcome, criteria))}"
-    said = run.decision.cause if run.decision else None
-    if said is None or not said.line:
+    cause = run.decision.cause if run.decision else None
+    if cause is None or not cause.line:
         return text
-    return f"{text}; last line of {code(said.log)}: {inline(said.line)}"
+    return f"{text}; last line of {code(cause.log)}: {inline(cause.line)}"
 
 
 def _last_verdict(view: ReportView) -> Decision | None:
@@ -100,49 +101,37 @@ def _decided_by(view: ReportView) -> str:
 
 def recommendation(view: ReportView) -> str:
     """Return what to do now; it claims no evidence that is not there."""
-    experiment = view.experiment
-    if experiment.state is ExperimentState.AWAITING_DECISION:
-        return f"It waits for a person ({inline(experiment.waiting_for or 'a decision')})."
+    experiment, last = view.experiment, _last_verdict(view)
     if experiment.state is not ExperimentState.FINISHED:
-        if experiment.waiting_for:
-            return f"Nothing is decided yet, and it waits for {inline(experiment.waiting_for)}."
-        return "Nothing yet: it continues by itself."
+        awaited = inline(experiment.waiting_for or "")
+        if experiment.state is ExperimentState.AWAITING_DECISION:
+            return f"A person must decide: {awaited or 'the evidence does not'}."
+        then = f"The experiment waits for {awaited}" if awaited else "The experiment continues"
+        return f"Nothing is decided yet. {then}."
     summary = inline(experiment.summary or "")
-    if experiment.overrides and not _by_evidence(view):
-        if experiment.verdict in PASSING:
-            advice = "continue at that person's word alone"
-        else:
-            refused = experiment.verdict is Verdict.NO_GO
-            advice = "do not go on" if refused else "nothing follows from it"
-        return f"A person decided, not the evidence; {advice}. {summary}"
-    if experiment.verdict is None:
-        return f"{summary} Submit it again when it is wanted."
-    return {
-        Verdict.GO: f"Go. {summary}",
-        Verdict.CONDITIONAL_GO: f"Go only under the conditions below. {summary}",
-        Verdict.INCONCLUSIVE: f"Not enough evidence. {summary}",
-        Verdict.NO_GO: f"{_after_no_go(view)} {summary}",
-    }[experiment.verdict]
+    by_hand = experiment.verdict in PASSING or last is None or last.by_hand
+    if experiment.overrides and by_hand:
+        return f"A person decided, not the evidence. {summary}"
+    match experiment.verdict:
+        case Verdict.GO:
+            return f"Continue. {summary}"
+        case Verdict.CONDITIONAL_GO:
+            return f"Continue only under the conditions below. {summary}"
+        case Verdict.INCONCLUSIVE:
+            return f"The evidence is not enough. {summary}"
+        case Verdict.NO_GO:
+            return f"Stop. {_advice(view.culprit)} {summary}"
+    return f"{summary} Submit it again if you need it."
 
 
-def _by_evidence(view: ReportView) -> bool:
-    """Say whether evidence refused in the end what a person had let continue."""
-    verdict, last = view.experiment.verdict, _last_verdict(view)
-    refused = verdict in (Verdict.NO_GO, Verdict.INCONCLUSIVE)
-    return refused and last is not None and not last.by_hand and last.verdict == verdict
-
-
-def _after_no_go(view: ReportView) -> str:
-    run = view.culprit
+def _advice(run: RunReport | None) -> str:
     decision = run.decision if run else None
     row = None if decision is None else explain_decision(decision)
     if row is not None:
-        remedy = inline(f"{row.remedy[0].upper()}{row.remedy[1:]}")
-        return f"Do not go on. {remedy} ({row.name})."
-    if decision is not None and decision.cause is not None and decision.cause.look:
-        unknown = "The failure is unknown; look" if decision.cause.unknown else "Look"
-        return f"Do not go on. {unknown} at the evidence in the order below."
-    return "Do not go on. Look at the evidence below."
+        return f"{inline(row.remedy[0].upper() + row.remedy[1:])} ({row.name})."
+    if decision is not None and decision.cause is not None and decision.cause.unknown:
+        return "The failure is unknown. Look at the evidence below."
+    return "Look at the evidence below."
 
 
 def _phase_table(view: ReportView) -> str:
@@ -192,7 +181,7 @@ def slowest_section(run: RunReport) -> str | None:
 
 
 def took_s(view: RunView | ExperimentView) -> float | None:
-    """Return the seconds from the beginning of a run or an experiment to its end."""
+    """Return the seconds from the start of a run or an experiment to its end."""
     if view.started_at is None or view.ended_at is None:
         return None
     start, end = map(datetime.fromisoformat, (view.started_at, view.ended_at))
@@ -200,7 +189,7 @@ def took_s(view: RunView | ExperimentView) -> float | None:
 
 
 def _override_parts(view: ReportView) -> list[str]:
-    """Return what a person decided and still stands, beside what the evidence says."""
+    """Return what a person decided, beside what the evidence shows."""
     experiment = view.experiment
     if not experiment.overrides:
         return []
@@ -226,23 +215,15 @@ def _override_parts(view: ReportView) -> list[str]:
 def _first_look(run: RunReport) -> list[str]:
     """Return what to look at first: finding, diagnosis, failed criteria, stack, log."""
     parts = [f"## Look here first: {run.title} {code(run.view.id)}"]
-    parts.append("\n".join(finding_lines(run.findings, evidence=False)))
-    parts.append(diagnosis_text(run) or "")
+    parts += [finding_list(run.findings), diagnosis_text(run)]
     if run.decision is not None:
-        parts += _look_parts(run.decision.cause)
+        look = run.decision.cause.look if run.decision.cause is not None else []
+        places = [f"{n}. {inline(place)}" for n, place in enumerate(look, 1)]
+        parts += ["Look, in this order:", "\n".join(places)] if places else []
         bad = [row for row in run.decision.criteria if row.outcome != "pass"]
         parts.append(gate_table(bad) if bad else "")
     if run.stack is not None:
-        parts += [f"Where it stood ({code(run.stack.name)}):", block(run.stack.text)]
+        parts += [f"Where the rank was ({code(run.stack.name)}):", block(run.stack.text)]
     if run.log is not None:
         parts += [f"The end of {code(run.log.name)}:", block(run.log.text)]
     return parts
-
-
-def _look_parts(said: Cause | None) -> list[str]:
-    """Return where to look at a failure that no diagnosis fits, in order."""
-    if said is None or not said.look:
-        return []
-    unknown = "**Unknown failure**: no known one fits its facts. " if said.unknown else ""
-    places = "\n".join(f"{number}. {inline(place)}" for number, place in enumerate(said.look, 1))
-    return [f"{unknown}Look, in this order:", places]

@@ -1,30 +1,90 @@
-"""Everything that a report prints."""
+"""Everything that a report prints: the runs of an experiment and the numbers of their ranks."""
 
-from collections.abc import Mapping
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, RunView
+from gonogo.contract.canonical import rounded
+from gonogo.contract.criterion import Metric
 from gonogo.contract.decision import Decision, Verdict
+from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.heartbeat import Identity
+from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
+from gonogo.contract.rules import Rules
 from gonogo.contract.workload import OURS
+from gonogo.judge.facts.devices import lay_over
+from gonogo.judge.facts.measure import quantile
+from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.gate.conditions import all_met
+from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.rank_steps import RankSteps
+from service.evidence.series import Point, downsample
 from service.evidence.stacks import Excerpt
-from service.report.numbers import RankNumbers
+
+POINTS = 400
+"""Points of a curve, at most."""
+SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One number of a rank over the steps; the statistics are of all its finite values."""
+
+    points: tuple[Point, ...]
+    """Finite values, thinned; every peak is kept."""
+    count: int
+    first: float
+    """The first value, finite or not."""
+    last: float
+    median: float | None = None
+    p95: float | None = None
+    highest: float | None = None
+    non_finite: int | None = None
+    """The first step whose value is NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankNumbers:
+    """What one rank did."""
+
+    rank: int
+    last_step: int
+    loader_ready_s: float | None = None
+    series: Mapping[str, Series] = field(default_factory=dict)
+    """By name: loss, val_loss, tok_s, step_s, …; what was not reported is missing."""
+
+    def points(self, name: str) -> tuple[Point, ...]:
+        """Return the points of a series; none where it is missing."""
+        return self.series[name].points if name in self.series else ()
+
+    def median(self, name: str) -> float:
+        """Return the median of a series; 0 where it is missing."""
+        return (self.series[name].median or 0.0) if name in self.series else 0.0
+
+    @property
+    def section_s(self) -> dict[str, float]:
+        """Section → its median seconds in a step."""
+        return {name: self.median(name) for name in SECTIONS if name in self.series}
+
+    @property
+    def whole_step_s(self) -> float:
+        """The median step with its sections; data may be fetched between two steps."""
+        return max(self.median("step_s"), sum(self.section_s.values()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFile:
-    """One file of a run."""
+    """One file of a run, with the digest of a record that the worker sent."""
 
     path: str
     bytes: int
     sha256: str | None = None
-    """Bytes of a small record that the worker sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +128,7 @@ class RunReport:
         return [row for row in self.findings if row.severity is Severity.HALT]
 
     def values(self, name: str, statistic: str) -> list[float]:
-        """Return one statistic of a series, of every rank that has it."""
+        """Return one statistic of a series, of every rank that has it, the lowest rank first."""
         found = (getattr(rank.series.get(name), statistic, None) for rank in self.ranks)
         return [value for value in found if value is not None]
 
@@ -101,7 +161,7 @@ class ReportView:
     url: str
     events: tuple[EventView, ...] = ()
     """In the order in which they happened."""
-    goodput: ExperimentGoodput | None = field(default=None)
+    goodput: ExperimentGoodput | None = None
 
     def runs_of(self, phase: str) -> list[RunReport]:
         """Return the runs of a phase by attempt."""
@@ -115,22 +175,20 @@ class ReportView:
 
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last that is not GO and that no later attempt made good.
+        """The run to look at first: the last failure that no later attempt of its phase repaired.
 
-        In the place of a confirmation stands the run that it confirmed: that one is judged.
+        A confirmation is replaced by the run that it confirms.
         """
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
             bad = bad or (run.view.verdict is not None and not self._counts_as_go(run))
-            if bad and not self._made_good(run):
-                return self._confirmed_by(run)
+            tries = [row for row in self.runs_of(run.view.phase) if not _confirms(row)]
+            later = [row for row in tries if row.view.attempt > run.view.attempt]
+            if bad and not any(map(self._counts_as_go, later)):
+                until = (row for row in reversed(tries) if row.view.attempt <= run.view.attempt)
+                return next(until, run)
         return None
-
-    def _confirmed_by(self, run: RunReport) -> RunReport:
-        rows = [row for row in self.runs_of(run.view.phase) if row.view.attempt <= run.view.attempt]
-        judged = (row for row in reversed(rows) if row.view.reason != RunReason.CONFIRM)
-        return next(judged, run)
 
     def is_met(self, phase: str) -> bool:
         """Say whether all conditions of a phase were met: its verdict then counts as GO."""
@@ -142,11 +200,70 @@ class ReportView:
         met = verdict is Verdict.CONDITIONAL_GO and self.is_met(run.view.phase)
         return verdict is Verdict.GO or met
 
-    def _made_good(self, run: RunReport) -> bool:
-        """Say whether a later attempt of its phase counts as GO; a confirmation makes none good."""
-        return any(
-            later.view.attempt > run.view.attempt
-            and self._counts_as_go(later)
-            and later.view.reason != RunReason.CONFIRM
-            for later in self.runs_of(run.view.phase)
+
+def _confirms(run: RunReport) -> bool:
+    return run.view.reason == RunReason.CONFIRM
+
+
+def build_numbers(
+    order: Order | None, ranks: Mapping[int, RankSteps], samples: Sequence[DeviceSample] = ()
+) -> tuple[RankNumbers, ...]:
+    """Return the numbers of every rank of a run, as the judge computes them.
+
+    Args:
+        order: what was ordered; None leaves out what depends on it.
+        ranks: rank → its steps.
+        samples: of the devices.
+    """
+    rules = build_rules(order)
+    lay_over(ranks, samples, order)
+    return tuple(
+        RankNumbers(
+            rank=rank,
+            last_step=steps.last_step,
+            loader_ready_s=next((b.loader_s for b in steps.boots if b.loader_s is not None), None),
+            series={name: build_series(rows) for name, rows in _samples(steps, rules) if rows},
         )
+        for rank, steps in sorted(ranks.items())
+    )
+
+
+def _samples(steps: RankSteps, rules: Rules) -> Iterator[tuple[str, Mapping[int, float]]]:
+    for name, key in (
+        ("loss", "loss"),
+        ("fetch_s", "dt_fetch_s"),
+        ("alloc_mb", "gpu_mem_alloc"),
+        ("host_mb", "host_rss_mb"),
+        ("gate_entropy", "gate_entropy"),
+        ("gate_max", "gate_max"),
+    ):
+        yield name, steps.samples(key)
+    yield "val_loss", steps.evals
+    yield "step_s", steps.steps.step_times()
+    if rules.known:
+        yield "tok_s", METRICS[Metric.TOKS_PER_S].samples(steps, rules)
+    yield "device_mb", METRICS[Metric.GPU_MEM_RESERVED_MB].samples(steps, rules)
+    yield "util", METRICS[Metric.GPU_UTIL].samples(steps, rules)
+    columns = steps.steps.sections()
+    ended = [
+        row for row in steps.steps.steps_of(Msg.STEP_END) if not math.isnan(columns[0][row[1]])
+    ]
+    for name, column in zip(SECTIONS, columns, strict=True):
+        yield name, {step: column[row] for step, row in ended}
+
+
+def build_series(by_step: Mapping[int, float]) -> Series:
+    """Return the statistics and the points of step → value; at least one value is needed."""
+    rows = sorted(by_step.items())
+    finite = [row for row in rows if math.isfinite(row[1])]
+    values = sorted(value for _, value in finite)
+    return Series(
+        points=tuple(downsample(finite, POINTS)),
+        count=len(rows),
+        first=rows[0][1],
+        last=rows[-1][1],
+        median=rounded(statistics.median(values)) if values else None,
+        p95=rounded(quantile(values, 0.95)) if values else None,
+        highest=values[-1] if values else None,
+        non_finite=next((step for step, value in rows if not math.isfinite(value)), None),
+    )

@@ -29,9 +29,8 @@ from service.charts import (
     non_finite_mark,
     svg_file,
 )
-from service.report.numbers import RankNumbers, build_series
 from service.report.pictures import MAX_RANKS, overview, phase_pictures, spread_out
-from service.report.view import RunReport
+from service.report.view import RankNumbers, RunReport, build_series
 from tests.service.fake_worker import beats
 from tests.service.report.views import (
     attempt,

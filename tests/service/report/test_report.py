@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from gonogo.contract.api import ArtifactsView, EventView, Forecast, OriginView, OverrideView
-from gonogo.contract.decision import Condition, ConditionState, Verdict
+from gonogo.contract.decision import Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.goodput import ExperimentGoodput, Part, goodput_of
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import LeftOut, ResumePoint
@@ -21,13 +21,27 @@ from gonogo.contract.workload import OURS
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.evidence.stacks import Excerpt
-from service.report.details import build_report, memory_table, step_table
-from service.report.devices import read_samples
-from service.report.numbers import RankNumbers, build_numbers, build_series
-from service.report.repeat import check_lines, repeat_parts, submit_lines
+from service.report.details import (
+    MAX_MOMENTS,
+    build_report,
+    check_lines,
+    memory_table,
+    moments_of,
+    repeat_parts,
+    step_table,
+    submit_lines,
+    timeline_table,
+)
+from service.report.load import read_samples
 from service.report.summary import slowest_section, title_of
-from service.report.timeline import MAX_ROWS, moments_of, timeline_table
-from service.report.view import ReportView, RunFile, RunReport
+from service.report.view import (
+    RankNumbers,
+    ReportView,
+    RunFile,
+    RunReport,
+    build_numbers,
+    build_series,
+)
 from tests.service.fake_worker import beats
 from tests.service.report.views import (
     AT,
@@ -79,7 +93,7 @@ def test_the_first_page_has_verdict_cause_numbers_one_chart_and_advice() -> None
         "| cause | smoke: stall (rank 1, backward): rank 1 stands in backward |",
         "gonogo (auto), `dec_01J00000000000000000000000`",
         "`hang:rank=1`",
-        "**Recommendation.** Do not go on. Read the stack dump",
+        "**Recommendation.** Stop. Read the stack dump",
         "| smoke | stalled | **NO_GO** | 40 / 40 | 5.5000 | 3.0625 |",
     ):
         assert part in top
@@ -129,32 +143,25 @@ def test_a_conditional_phase_whose_conditions_were_met_is_no_cause(state: Condit
     assert f"| `smoke:pace` | **{state}** | slow |" in text.split("\n## ")[0]
 
 
-@pytest.mark.parametrize(
-    ("said", "advice"),
-    [
-        ("GO", "continue at that person's word alone"),
-        ("CONDITIONAL_GO", "continue at that person's word alone"),
-        ("NO_GO", "do not go on"),
-        ("INCONCLUSIVE", "nothing follows from it"),
-    ],
-)
-def test_a_verdict_by_hand_is_no_evidence(said: str, advice: str) -> None:
-    word = OverrideView(
-        decision="dec_1", phase="smoke", verdict=Verdict(said), evidence=Verdict.GO,
+@pytest.mark.parametrize("verdict", Verdict)
+def test_a_verdict_by_hand_is_no_evidence(verdict: Verdict) -> None:
+    override = OverrideView(
+        decision="dec_1", phase="smoke", verdict=verdict, evidence=Verdict.GO,
         actor="ann", reason="seen", at=AT,
     )  # fmt: skip
-    view = report_view(run_report(), verdict=Verdict(said), overrides=[word])
-    assert title_of(view).startswith(f"{said} by hand: ")
+    by_hand = decision(verdict).model_copy(update={"kind": DecisionKind.HUMAN, "by_hand": True})
+    view = report_view(run_report(), verdict=verdict, overrides=[override], decisions=(by_hand,))
+    assert title_of(view).startswith(f"{verdict} by hand: ")
     text = build_report(view)
-    assert f"**Recommendation.** A person decided, not the evidence; {advice}." in text
-    assert f"| smoke | **{said} by hand** | **GO** | ann | seen |" in text
+    assert "**Recommendation.** A person decided, not the evidence." in text
+    assert f"| smoke | **{verdict} by hand** | **GO** | ann | seen |" in text
 
 
 @pytest.mark.parametrize(
     ("waiting_for", "said"),
     [
-        (None, "Nothing yet: it continues by itself."),
-        ("a sign of life", "waits for a sign of life."),
+        (None, "Nothing is decided yet. The experiment continues."),
+        ("a sign of life", "The experiment waits for a sign of life."),
     ],
 )
 def test_a_running_experiment_says_what_it_waits_for(waiting_for: str | None, said: str) -> None:
@@ -298,34 +305,33 @@ def test_the_account_of_time_is_a_table() -> None:
     assert "No account was taken." in report_of(run_report())
 
 
-def test_device_samples_are_read_over_the_edges_of_pieces() -> None:
+def test_device_lines_that_cannot_be_read_are_left_out() -> None:
     good = json.dumps({"ts": 1.0, "mono": 1.0, "uuid": "GPU-a", "util": 5.0}).encode()
     whole = b"\n".join([good, b"", b"{", b"[]", b"[" * 9_000, b'{"uuid": 1}', good, b""])
-    pieces = [whole[n : n + 100] for n in range(0, len(whole), 100)]
-    assert [row.util for row in read_samples(pieces)] == [5.0, 5.0]
+    assert [row.util for row in read_samples(whole)] == [5.0, 5.0]
 
 
 def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
     order = order_of()
     said = {rank: rank_beats(beats(order, rank)) for rank in range(2)}
     begins = json.loads(beats(order, 0)[2])["mono"]
-    samples = read_samples(
+    lines = (
         json.dumps(
             {
                 "ts": 1.0, "mono": begins + step, "uuid": f"GPU-{rank}", "rank": rank,
                 "util": 50.0 + rank, "mem_used_mb": 1000.0 + step,
             }
-        ).encode() + b"\n"
+        ).encode()
         for rank in range(2)
         for step in range(9)
     )  # fmt: skip
-    ranks = build_numbers(order, said, list(samples))
+    ranks = build_numbers(order, said, list(read_samples(b"\n".join(lines))))
     assert [rank.median("util") for rank in ranks] == [50.0, 51.0]
     assert memory_table(run_report(ranks=ranks)) == (
         "| rank | device memory, peak | device utilisation, median |\n|---|---|---|\n"
         "| 0 | 1.008 GB | 50 % |\n| 1 | 1.008 GB | 51 % |"
     )
-    assert memory_table(run_report()) is None, "what devices do not report is not zero"
+    assert memory_table(run_report()) == "", "what devices do not report is not zero"
 
 
 def event(kind: str, at_s: float, /, *, actor: str = "conductor", **data: Any) -> EventView:
@@ -371,11 +377,11 @@ def test_the_timeline_has_each_thing_once_and_in_order() -> None:
 
 
 def test_of_a_long_timeline_the_first_and_the_last_rows_are_kept() -> None:
-    events = tuple(event("note", n, text=f"t{n}") for n in range(MAX_ROWS + 50))
+    events = tuple(event("note", n, text=f"t{n}") for n in range(MAX_MOMENTS + 50))
     found = timeline_table(report_view(events=events)).splitlines()
-    assert len(found) == 2 + MAX_ROWS + 1
-    assert "50 more are left out here" in found[2 + MAX_ROWS // 2]
-    assert f"t{MAX_ROWS + 49}" in found[-1]
+    assert len(found) == 2 + MAX_MOMENTS + 1
+    assert "50 more are left out here" in found[2 + MAX_MOMENTS // 2]
+    assert f"t{MAX_MOMENTS + 49}" in found[-1]
 
 
 def planned(sets: dict[str, object] | None = None, **more: Any) -> ReportView:

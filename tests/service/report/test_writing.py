@@ -12,7 +12,7 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
-from service.report.writing import SETTLE_S, Reports
+from service.report.files import SETTLE_S, Reports
 from tests.judge.records import build_run_record
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats

@@ -16,8 +16,7 @@ from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.registry import made_by
-from service.report.numbers import RankNumbers, build_numbers
-from service.report.view import ReportView, RunReport
+from service.report.view import RankNumbers, ReportView, RunReport, build_numbers
 from tests.service.fake_worker import beats
 
 EXPERIMENT = "exp_01J00000000000000000000000"

@@ -1,4 +1,4 @@
-"""Judgement as tables: gates, findings, diagnosis, conditions and decisions."""
+"""Judgement as tables and lists: gates, findings, diagnosis, conditions and decisions."""
 
 import json
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from gonogo.judge.failures import explain_decision, library
 from service.report.view import RunReport
 from service.text import NONE, code, inline, number, observed_text, table, threshold_text
 
-SIGNS = {
+_SIGNS = {
     CriterionOutcome.PASS: "pass",
     CriterionOutcome.FAIL: "**FAIL**",
     CriterionOutcome.INCONCLUSIVE: "**inconclusive**",
@@ -23,41 +23,40 @@ SIGNS = {
 }
 
 
-def finding_lines(findings: Iterable[Finding], *, evidence: bool = True) -> list[str]:
-    """Return the findings, the first halt first, with or without their files."""
+def finding_list(findings: Iterable[Finding]) -> str:
+    """Return the findings as a list, the first halt first."""
     rows = sorted(findings, key=lambda row: (row.severity is not Severity.HALT, row.at))
-    return [_finding_line(row, evidence=evidence) for row in rows]
+    return "\n".join(map(_finding_line, rows))
 
 
-def _finding_line(row: Finding, *, evidence: bool) -> str:
+def _finding_line(row: Finding) -> str:
     place = [f"rank {row.rank}" if row.rank is not None else "", row.section or ""]
     place += [f"step {row.step}" if row.step is not None else ""]
     where = ", ".join(part for part in place if part)
-    parts = [f"- **{row.severity.value}** {code(row.detector)}"]
-    parts.append(f" ({where}): {inline(row.text)}" if where else f": {inline(row.text)}")
+    text = f"- **{row.severity.value}** {code(row.detector)}"
+    text += f" ({where}): {inline(row.text)}" if where else f": {inline(row.text)}"
     if row.value is not None and row.threshold is not None:
-        bound = f"{number(row.value)} against {number(row.threshold)}, {row.source.value}"
-        parts.append(f" ({bound})")
-    if evidence and row.evidence:
-        parts.append(f". Evidence: {', '.join(code(path) for path in row.evidence)}")
-    return "".join(parts)
+        text += f" ({number(row.value)} against {number(row.threshold)}, {row.source.value})"
+    if row.evidence:
+        text += f". Evidence: {', '.join(code(path) for path in row.evidence)}"
+    return text
 
 
-def diagnosis_text(run: RunReport) -> str | None:
-    """Return the named failure with its cause and remedy; the patches are settings of nsa.train."""
+def diagnosis_text(run: RunReport) -> str:
+    """Return the named failure with its cause and remedy; patches are settings of nsa.train."""
     decision = run.decision
     if decision is None or decision.diagnosis is None:
-        return None
+        return ""
     row, known = explain_decision(decision), library().get(decision.diagnosis)
     if row is None:
         return f"Diagnosis: {code(decision.diagnosis)}."
-    patched = known is not None and known.patch and run.ours
-    patch = f" Patch: {code(json.dumps(known.patch))}." if known and patched else ""
-    return f"Diagnosis: **{row.name}**: {inline(row.cause)}. Remedy: {inline(row.remedy)}.{patch}"
+    patch = known.patch if known is not None and run.ours else None
+    then = f" Patch: {code(json.dumps(patch))}." if patch else ""
+    return f"Diagnosis: **{row.name}**: {inline(row.cause)}. Remedy: {inline(row.remedy)}.{then}"
 
 
 def gate_table(criteria: Iterable[CriterionResult]) -> str:
-    """Return every criterion with what it saw and its threshold."""
+    """Return every criterion with its observation and its threshold."""
     heads = (
         "criterion", "severity", "outcome", "observed", "threshold", "steps", "samples", "evidence",
     )  # fmt: skip
@@ -65,7 +64,7 @@ def gate_table(criteria: Iterable[CriterionResult]) -> str:
         (
             code(row.id),
             row.severity.value,
-            SIGNS[row.outcome],
+            _SIGNS[row.outcome],
             inline(observed_text(row.observed)),
             inline(threshold_text(row.threshold)),
             row.window or NONE,
@@ -108,7 +107,8 @@ def decision_table(decisions: Iterable[Decision]) -> str:
             f"**{row.verdict}{' by hand' if row.by_hand else ''}**" if row.verdict else NONE,
             inline(row.actor),
             row.at,
-            _reason(row),
+            inline(row.reason or "")
+            + (f" (waived: {', '.join(map(code, row.waives))})" if row.waives else ""),
             code(row.facts_digest[:12]),
             code(row.rule_digest[:12]),
             code(row.hash[:16]),
@@ -117,9 +117,3 @@ def decision_table(decisions: Iterable[Decision]) -> str:
         for row in decisions
     )
     return table(heads, rows)
-
-
-def _reason(row: Decision) -> str:
-    """Return why, and of a waiver which conditions it waives."""
-    told = inline(row.reason or "")
-    return f"{told} (waived: {', '.join(map(code, row.waives))})" if row.waives else told

@@ -1,4 +1,4 @@
-"""Writes reports: on request, and once after an experiment has ended.
+"""Writes and serves reports: on request, and once after an experiment has ended.
 
 A report lies in `GONOGO_HOME/reports/{experiment}/`: `report.md` with its charts beside it, and
 `report.html`, one file that holds them.
@@ -8,16 +8,20 @@ import asyncio
 import logging
 import threading
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from anyio import to_thread
+from fastapi import APIRouter, Response
+from fastapi.responses import FileResponse
 
 from gonogo.contract.errors import GonogoError, NotFound, Unavailable
 from service.charts import draw, svg_file
 from service.context import Context
+from service.http.auth import Service, Viewer
 from service.queries.experiments import load_changed, load_experiment
 from service.report.details import build_report
-from service.report.html import render_report
+from service.report.html import POLICY, render_report
 from service.report.load import load_report_view
 from service.report.pictures import pictures_of
 from service.report.summary import title_of
@@ -30,6 +34,7 @@ SETTLE_S = 5.0
 """Seconds after the last change until a report is written without a request."""
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
+router = APIRouter(tags=["experiments"])
 
 
 def reports_dir(home: Path, experiment: str) -> Path:
@@ -129,3 +134,40 @@ class Reports:
             except GonogoError as error:
                 _log.warning("no report: %s", error, extra={"action": "report_not_written"})
             return
+
+
+class Format(StrEnum):
+    """Format of the report."""
+
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+@router.get(
+    "/experiments/{experiment}/report",
+    operation_id="show_report",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/markdown": {}, "text/html": {}}, "description": "The report."}
+    },
+)
+async def report(
+    context: Service, _: Viewer, experiment: str, format: Format = Format.MARKDOWN
+) -> Response:
+    """Write the report of an experiment into `GONOGO_HOME/reports/` and return it."""
+    written = await report_for(context, experiment)
+    if format is Format.HTML:
+        headers = {"Content-Security-Policy": POLICY}
+        return Response(written.page, media_type="text/html", headers=headers)
+    return Response(written.text, media_type="text/markdown")
+
+
+@router.get(
+    "/experiments/{experiment}/report/{picture}.svg",
+    operation_id="show_report_picture",
+    response_class=FileResponse,
+    responses={200: {"content": {"image/svg+xml": {}}, "description": "The chart."}},
+)
+def report_picture(context: Service, _: Viewer, experiment: str, picture: str) -> Response:
+    """Return a chart of the report that was requested last."""
+    return FileResponse(find_picture(context, experiment, picture), media_type="image/svg+xml")
