@@ -3,8 +3,7 @@
 `peak_flops` is measured: the best of repeated square matrix products per device, summed at the top
 level. A GPU computes in bf16. A CPU computes in fp32 or bf16, whichever is faster, on one core,
 times the usable cores. It takes about half a second a device; `--no-collect-env` omits PyTorch's
-environment report, which takes longer. `--node` measures all devices together instead, under load
-(`nsa.node`).
+environment report, which takes longer.
 """
 
 import argparse
@@ -17,7 +16,6 @@ from typing import Any
 import torch
 
 from nsa.errors import BadConfig
-from nsa.node import check_node
 from nsa.settings import load_settings
 
 _MEASURE_S = 0.4
@@ -106,18 +104,13 @@ def main() -> int:
     """Print the probe; exit code 4 for an unknown `NSA_*` variable."""
     parser = argparse.ArgumentParser(prog="python -m nsa.probe", allow_abbrev=False)
     parser.add_argument("--no-collect-env", action="store_true")
-    parser.add_argument("--node", action="store_true")
     arguments = parser.parse_args()
     try:
         load_settings()
     except BadConfig as error:
         print(json.dumps({"error": str(error)}))
         return error.code
-    if arguments.node:
-        said = {"v": 1, "torch": torch.__version__, "node": check_node(list_devices())}
-    else:
-        said = probe(collect_env=not arguments.no_collect_env)
-    print(json.dumps(said, indent=1))
+    print(json.dumps(probe(collect_env=not arguments.no_collect_env), indent=1))
     return 0
 
 

@@ -16,8 +16,6 @@ class HardwareProfile(Submitted):
     floor_tok_s: float | None = None
     gpus: int = 0
     peak_flops: float | None = None
-    all_reduce_gb_s: float | None = None
-    """Bus bandwidth of an all-reduce over the GPUs of one host below which preflight warns."""
     text: str = ""
 
     @property

@@ -107,8 +107,6 @@ PREFLIGHT_CHECKS = (
 """Ids of the preflight checks, in the order in which they are made; an order owes some of them."""
 SANITY = "sanity"
 """The check that a workload brings itself; an order of one that does owes it too."""
-NODE = "node"
-"""The longer check of a run's GPUs under load, where a worker has some; no order owes it."""
 
 
 class CheckOutcome(StrEnum):

@@ -1,19 +1,14 @@
-"""Records about GPUs in a home: which are quarantined, and which passed the node check. Stdlib
-only.
+"""Records of quarantined GPUs in a home. Standard library only.
 
 `quarantine/{uuid}.json`: `{v, device, reason, since, until, times, boot_id}`. `until` is in Unix
 seconds; null means until a reboot. Removing the file ends the quarantine. An unreadable record
 counts as a quarantine. Each further quarantine within a day lasts twice as long, up to a day.
-
-`proven/{uuid}.json`: `{v, device, together, boot_id, at, outcome, text}`, written by the node check
-of the devices `together`. It is valid for a day, until a reboot, or until a run on the device
-fails.
 """
 
 import json
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +19,6 @@ FIRST_S = 600.0
 LONGEST_S = 86_400.0
 FORGOTTEN_S = 86_400.0
 """How long after its end a quarantine still makes the next one longer."""
-HOLDS_S = 86_400.0
-"""How long a passed node check is valid."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,65 +106,6 @@ def without_quarantined(home: Path, slots: Iterable[str], now: float) -> tuple[s
     return tuple(slot for slot, row in records if row is None or not row.holds(now))
 
 
-def prove(home: Path, devices: Sequence[str], outcome: str, text: str, *, now: float) -> None:
-    """Record that devices passed the node check together.
-
-    Args:
-        home: GONOGO_HOME.
-        devices: their UUIDs.
-        outcome: `pass` or `warn`.
-        text: what was measured, for people.
-        now: Unix seconds.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
-    result = {"together": list(devices), "boot_id": boot_id(), "at": now}
-    result |= {"outcome": outcome, "text": text}
-    for device in devices:
-        path = _proof_path(home, device)
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        save_json(path, {"v": 1, "device": device, **result})
-
-
-def disprove(home: Path, device: str, reason: str) -> None:
-    """Require a new check of a device before its next run; `reason` is logged.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
-    _proof_path(home, device).unlink(missing_ok=True)
-    _log.info("%s: to be checked again: %s", device, reason, extra={"action": "unproven"})
-
-
-def load_proof(home: Path, devices: Sequence[str], now: float) -> tuple[str, str] | None:
-    """Return outcome and text of the devices' common check, if it is still valid.
-
-    Args:
-        home: GONOGO_HOME.
-        devices: their UUIDs.
-        now: Unix seconds.
-    """
-    found = [_load_proof(home, device, frozenset(devices), now) for device in devices]
-    valid = [row for row in found if row is not None]
-    if not valid or len(valid) < len(found):
-        return None
-    return next((row for row in valid if row[0] != "pass"), valid[0])
-
-
-def _load_proof(
-    home: Path, device: str, together: frozenset[str], now: float
-) -> tuple[str, str] | None:
-    try:
-        found = json.loads(_proof_path(home, device).read_bytes())
-        outcome, text = str(found["outcome"]), str(found["text"])
-        fresh = found["boot_id"] == boot_id() and 0 <= now - float(found["at"]) < HOLDS_S
-        holds = outcome in ("pass", "warn") and fresh and together <= set(found["together"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return (outcome, text) if holds else None
-
-
 def _load_quarantine(path: Path) -> Quarantine | None:
     """Return one record; None if there is none. An unreadable one holds."""
     try:
@@ -189,10 +123,6 @@ def _load_quarantine(path: Path) -> Quarantine | None:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Quarantine(device=path.stem, path=path, reason="its record cannot be read")
-
-
-def _proof_path(home: Path, device: str) -> Path:
-    return home / "proven" / f"{device}.json"
 
 
 def _quarantine_path(home: Path, device: str) -> Path:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
-from gonogo.contract.records import NODE, PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
+from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of, is_slice
 from gonogo.rundir import RunDir, save_json
@@ -21,7 +21,6 @@ from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.preflight.code import load_branch
 from gonogo.supervise.preflight.device_checks import judge_peaks
 from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
-from worker.host.gpu_check import GpuCheck
 from worker.host.model_check import ModelCheck
 from worker.host.probe import Probe, ProbeStore
 
@@ -75,11 +74,7 @@ def run_preflight(
         "store": lambda: check_store(order, run_dir),
     }
     own = {} if sanity is None else {SANITY: sanity.result}
-    node_check = GpuCheck(store, order.profile, () if unfit else free, order.env)
-    if node_check.devices:
-        own[NODE] = node_check.result
     made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)
-    unfit |= node_check.unfit
     record = Preflight(
         passed=all(check.outcome is not CheckOutcome.FAIL for check in made),
         checks=made,

@@ -8,7 +8,6 @@ started by the keeper when `exit.json` is written. The descriptors hold the lock
 | nothing computes on it, less than 512 MB in use | its lock is released |
 | still in use after 50 s | quarantined, then released |
 | of a rank that ended the run as `hardware` | quarantined until a reboot or a person's release |
-| of a run that failed, or with an Xid | checked again before its next run (`proven`) |
 | only held by a run on the CPU, or scripted | released at once |
 
 A driver that hangs is given up. Not covered: a disk that takes no record of a quarantine for two
@@ -30,14 +29,13 @@ from pydantic import ValidationError
 from gonogo.contract.errors import Corrupt, GonogoError
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import CLASS_OF, Detector, OutcomeClass, OutcomeCode
+from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.device_records import disprove, quarantine
+from gonogo.supervise.device_records import quarantine
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
 from gonogo.supervise.devices.device import DeviceCalls, DeviceUnreadable
-from gonogo.supervise.devices.samples import parse_sample
 from gonogo.supervise.settings import load_devices_script
 from gonogo.supervise.transient_errors import TransientErrors
 
@@ -46,9 +44,6 @@ RECORD_LIMIT_S = 120.0
 """How long a disk may refuse the record of a device."""
 BUSY_MB = 512.0
 """A driver keeps less for itself."""
-_HARMLESS_CODES = frozenset({OutcomeCode.PREEMPTED})
-_HARMLESS_CLASSES = frozenset({OutcomeClass.SUCCESS, OutcomeClass.OPERATOR})
-"""Ends that say nothing against a device."""
 _POLL_S = 0.5
 _HANGS_S = 5.0
 
@@ -134,28 +129,6 @@ def faulty_ranks(run_dir: RunDir) -> set[int | None]:
     }
 
 
-def suspects(run_dir: RunDir, devices: Sequence[str]) -> dict[str, str]:
-    """Return device → why it is to be checked under load before its next run.
-
-    Args:
-        run_dir: of the run that ended.
-        devices: those that it had.
-    """
-    try:
-        record = load_record(run_dir.exit, ExitRecord)
-        lines = load_all_lines(run_dir.devices)
-    except (OSError, GonogoError) as error:
-        return dict.fromkeys(devices, f"{run_dir.path.name}: {error}")
-    if record is None:
-        return dict.fromkeys(devices, f"{run_dir.path.name} left no exit.json")
-    if record.reason not in _HARMLESS_CODES and CLASS_OF[record.reason] not in _HARMLESS_CLASSES:
-        return dict.fromkeys(devices, f"{run_dir.path.name} ended as {record.reason}")
-    samples = filter(None, (parse_sample(line) for line in lines if b"xids" in line))
-    return {
-        row.uuid: f"it told Xid {row.xids}" for row in samples if row.xids and row.uuid in devices
-    }
-
-
 def _finding(line: bytes) -> Finding | None:
     try:
         return Finding.model_validate_json(line)
@@ -192,8 +165,6 @@ def main(argv: Sequence[str]) -> int:
                 home, device, f"it is not known if it is free after {run_dir.path.name}: {error}"
             )
         return 0
-    for device, why in suspects(run_dir, tuple(held)).items():
-        _record(device, partial(disprove, home, device, why))
     devices = None if order is None else _devices_of(order, tuple(held))
     if devices is None or devices.scripted:
         return 0

@@ -25,7 +25,6 @@ from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
-from worker.host.gpu_check import GpuCheck
 from worker.host.preflight import run_preflight
 from worker.host.probe import Probe, ProbeStore
 
@@ -357,29 +356,3 @@ def test_the_peak_of_a_run_is_of_what_it_computes_on(
     assert (record.peak_flops, record.peak_of) == told[:2]
     assert peak.outcome is PASS
     assert peak.text.startswith(told[2])
-
-
-@pytest.mark.parametrize(("load", "failed"), [(PASS, []), (FAIL, ["node"])])
-def test_a_device_that_fails_under_load_fails_the_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, load: CheckOutcome, failed: list[str]
-) -> None:
-
-    def result(check: GpuCheck) -> tuple[CheckOutcome, str]:
-        check.unfit = {"GPU-0": "other bits than before"} if load is FAIL else {}
-        return load, "said"
-
-    row = {"device": "cuda:0", "uuid": "GPU-0", "peak_flops": 7e14}
-    probe = Probe(peak_flops=7e14, devices=[row], torch="2", collect_env="env")
-    store = store_with(tmp_path, monkeypatch, probe)
-    monkeypatch.setattr("worker.host.preflight.query_devices", lambda *_: seen())
-    monkeypatch.setattr(checks, "load_nvidia_smi", lambda: b"<xml/>")
-    monkeypatch.setattr(GpuCheck, "result", result)
-    order = make_order(profile="h200", command=["python", "train.py"], world_size=1)
-    run_dir = RunDir(tmp_path / "runs" / order.run)
-    run_dir.path.mkdir(parents=True)
-    record = run_preflight(order, run_dir, devices=("GPU-0",), store=store)
-    told = {check.id: check.outcome for check in record.checks if check.id in ("devices", "node")}
-    assert [name for name, outcome in told.items() if outcome is FAIL] == failed
-    assert list(record.unfit) == (["GPU-0"] if failed else [])
-    assert (run_dir.path / "preflight" / "nvidia_smi.xml").read_bytes() == b"<xml/>"
-    assert not (failed and record.passed)
