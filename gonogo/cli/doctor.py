@@ -37,7 +37,6 @@ from gonogo.planning.source import (
     bundled_plan_names,
     parse_plan,
 )
-from gonogo.supervise.abandoned_runs import load_refusals
 from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.devices.query import has_nodes
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
@@ -163,7 +162,6 @@ def _checks(settings: Settings) -> Iterator[Check]:
         yield settings.engine.value, "pass" if missing is None else "fail", text
     yield from _check_quarantine(settings.home)
     yield _check_locks(settings)
-    yield from _check_runs(settings.home)
     yield _check_service(settings)
 
 
@@ -214,20 +212,6 @@ def _check_quarantine(home: Path) -> Iterator[Check]:
     for row in held.values():
         until = "" if row.until is None else f", until {local_time(row.until)}"
         yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
-
-
-def _check_runs(home: Path) -> Iterator[Check]:
-    """Yield the runs that the control plane refuses, and what to do."""
-    try:
-        refused = list(load_refusals(home / "runs"))
-    except OSError as error:
-        yield "runs", "warn", f"{home / 'runs'}: {error.strerror}"
-        return
-    if not refused:
-        yield "runs", "pass", "none is refused"
-    for row in refused:
-        text = f"{row.run}: refused since {local_time(row.since)}: {row.text}"
-        yield "runs", "warn", f"{text}; to give it up: {row.way_out}"
 
 
 def _check_locks(settings: Settings) -> Check:

@@ -38,7 +38,7 @@ TOPICS: tuple[tuple[str, tuple[str, ...]], ...] = (
         "Prepare and look after",
         (
             "plans", "flags", "doctor", "serve", "worker", "keys", "db", "backup", "restore",
-            "prune", "abandon",
+            "prune",
         ),
     ),
 )  # fmt: skip

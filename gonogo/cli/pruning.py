@@ -1,12 +1,10 @@
-"""`gonogo prune` and `gonogo abandon`, on the host of the home.
+"""`gonogo prune` removes old run directories, on the host of the home.
 
-`prune` removes old run directories. `abandon` gives up an ended run that the service refuses.
 The service says which experiments are over. Without it only runs of `gonogo run` are removed.
 """
 
 import math
 import time
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -18,9 +16,7 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.output import GivenUpRun, KeptRun, Pruned, PrunedRun
-from gonogo.rundir import is_text
-from gonogo.supervise.abandoned_runs import give_up
+from gonogo.contract.output import KeptRun, Pruned, PrunedRun
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
@@ -164,33 +160,6 @@ def _print(told: Pruned) -> None:
     print_lines([f"{size_text(told.bytes)} {verb} of {told.home}/runs"])
 
 
-def abandon(
-    run: Annotated[str, typer.Argument(help="The run, as `gonogo doctor` names it.")],
-    reason: Annotated[str, typer.Option("--reason", help="Why; required.")],
-    as_json: Json = False,
-) -> None:
-    """Give up an ended run of this host that the service refuses; its directory stays."""
-    if not reason.strip() or not is_text(reason):
-        raise Rejected("--reason: expected a text, in UTF-8")
-    runs = load_settings().home / "runs"
-    try:
-        found = give_up(runs, run, reason=reason, now=time.time())
-    except OSError as error:
-        raise Unavailable(f"{error.filename or runs / run}: {error.strerror or error}") from error
-    done = GivenUpRun(
-        run=run,
-        at=datetime.fromtimestamp(found.at, UTC).isoformat(),
-        reason=found.reason,
-        refused=found.refused,
-        dir=str(runs / run),
-    )
-    if as_json:
-        print_json(done.wire())
-    else:
-        print_lines([f"{run} is given up: {found.reason}", f"all of it stays in {done.dir}"])
-
-
 def register(app: typer.Typer) -> None:
     """Add the commands of this module."""
     app.command()(prune)
-    app.command()(abandon)

@@ -114,8 +114,6 @@ class ClaimRequest(Submitted):
     """Whether it knows what `untold` in the answer means."""
     lets_go: bool = False
     """Whether it knows what `over` in the answer means."""
-    given_up: Waits = {}
-    """Run → why somebody on its host gave it up: it was refused, and no more of it will be told."""
 
 
 class ClaimAnswer(Submitted):

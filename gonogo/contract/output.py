@@ -249,18 +249,6 @@ class Pruned(Recorded):
     kept: list[KeptRun]
 
 
-class GivenUpRun(Recorded):
-    """`gonogo abandon`."""
-
-    run: str
-    at: str
-    reason: str
-    refused: str
-    """What the control plane said last."""
-    dir: str
-    """Where all of it stays."""
-
-
 class Key(Recorded):
     """An API key, but not the key itself."""
 
@@ -433,7 +421,6 @@ class PatienceTables(Recorded):
 
 
 OUTPUTS: dict[str, type[BaseModel]] = {
-    "abandon": GivenUpRun,
     "alerts": Alerts,
     "artifacts": ArtifactsView,
     "backup": BackedUp,

@@ -95,14 +95,10 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
             if run.boot_id != request.boot_id and run.id not in request.active:
                 _end_lost(deed, run.id, f"host {request.host} booted anew")
         mine = []
-    for run in mine:
-        if run.id in request.given_up and run.id not in request.active:
-            why = request.given_up[run.id]
-            _end_lost(deed, run.id, f"given up on {request.host}: {why}")
     _renew(deed, mine, request)
     asked = _ask(deed, mine, request, before)
-    known = {*request.active, *request.given_up}
-    untold = tuple(run.id for run in mine if run.state not in NOT_BEGUN and run.id not in known)
+    active = set(request.active)
+    untold = tuple(run.id for run in mine if run.state not in NOT_BEGUN and run.id not in active)
     return Claim(
         claimed=_give_again(deed, mine, request, asked) or _give_new(deed, request, asked),
         untold=(*(untold if request.tells_again else ()), *asked),
@@ -130,7 +126,7 @@ def _ask(
     row = deed.session.get_one(WorkerRow, request.worker)
     row.claim = row.claim.model_copy(update={"asked": unknown, "asked_by": started})
     asked = before.asked if before.asked_by == started else []
-    return [run for run in unknown if run not in asked and run not in request.given_up]
+    return [run for run in unknown if run not in asked]
 
 
 def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:

@@ -18,7 +18,6 @@ def gonogo(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 
 COMMANDS = [
-    "abandon",
     "up",
     "serve",
     "worker",

@@ -87,8 +87,6 @@ TYPED = {
 """What a reader types for a line that shows somebody else's names, or leaves something out."""
 
 CODES = {
-    "gonogo abandon RUN": 2,
-    'gonogo abandon run_… --reason "its claim went with the old disk"': 3,
     "gonogo demo --fault SPEC": 10,
     "gonogo demo --fault xid:code=79,rank=1,step=12": 10,
     "gonogo override EXP CONDITIONAL_GO --condition ID --reason WHY": 3,

@@ -94,36 +94,6 @@ def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane
     assert untold([waiting.run], tells_again=True) is None
 
 
-@pytest.mark.parametrize("begun", [True, False])
-def test_what_is_given_up_on_its_host_has_ended_and_is_asked_for_no_more(
-    plane: Plane, begun: bool
-) -> None:
-    plane.submit()
-    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
-    order = plane.next_order(worker)
-    if begun:
-        worker.start(order)
-
-    def claim(by: FakeWorker, active: list[str], given_up: dict[str, str]) -> object:
-        body = {
-            "worker": by.name, "host": by.host, "boot_id": by.boot_id, "pid": 1, "version": "0",
-            "devices": [], "free": [], "active": active, "tells_again": True,
-            "given_up": given_up,
-        }  # fmt: skip
-        return by.post("/claims", body).json().get("untold")
-
-    word = {order.run: "its home was lost"}
-    assert claim(other, [], word) is None
-    assert claim(worker, [order.run], word) is None
-    assert plane.get(f"/runs/{order.run}")["state"] != "ended", "it is another's, or it lives"
-    assert claim(worker, [], {}) == [order.run]
-    assert claim(worker, [], word) is None
-    run = plane.get(f"/runs/{order.run}")
-    assert (run["state"], run["outcome"]["code"]) == ("ended", "worker_lost")
-    assert "its home was lost" in run["outcome"]["text"]
-    assert claim(worker, [], word) is None, "it may be said again"
-
-
 def test_a_worker_that_drains_or_has_no_free_device_gets_nothing(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()

@@ -176,7 +176,7 @@ def test_takeover_fences_the_old_attempt_and_starts_the_next(plane: Plane) -> No
 
 
 @pytest.mark.parametrize("detector", ["non_finite", "stall"])
-@pytest.mark.parametrize("lost", ["takeover", "reboot", "given up"])
+@pytest.mark.parametrize("lost", ["takeover", "reboot"])
 def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_lost(
     plane: Plane, lost: str, detector: str
 ) -> None:
@@ -198,11 +198,9 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
     )
     if lost == "takeover":
         assert verb(plane, experiment, "takeover").status_code == 202
-    elif lost == "reboot":
+    else:
         worker.boot_id = "boot-2"
         worker.claim()
-    else:
-        worker.claim(given_up={order.run: "its disk is gone"})
     if detector == "stall":  # which a host that goes down may make
         assert plane.next_order(worker).attempt == 2
         return

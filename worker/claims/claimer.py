@@ -19,7 +19,6 @@ from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, Claim
 from gonogo.contract.errors import NotAllowed, Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.abandoned_runs import GivenUp, Refusal, load_refusal
 from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
@@ -80,10 +79,6 @@ class Claimer:
     _rest: Backoff = REST
     _tidied: bool = False
     _sent_again: dict[str, float] = field(default_factory=dict)
-    _given_up: dict[str, str] = field(default_factory=dict)
-    """Run that the control plane asked for last → why a person gave it up."""
-    _refused: dict[str, str] = field(default_factory=dict)
-    """Run → why the control plane refuses it, as it was last logged."""
 
     def __post_init__(self) -> None:
         self._secrets = ClaimSecrets(self.settings.home)
@@ -121,10 +116,6 @@ class Claimer:
         Raises:
             OSError: its directory could not be made or written; nothing was started.
         """
-        given_up = self._inventory.given_up(order.run)
-        if given_up is not None:
-            self._given_up[order.run] = given_up.reason
-            return False
         self._inventory.expect(order.run)
         if self.engine_runs is not None:
             return self.engine_runs.accept(order, secret, self._shipper)
@@ -170,18 +161,6 @@ class Claimer:
                 self._retries.pop(run.run, None)
             elif settled is not None:
                 self._retries[run.run] = retry.later(time.monotonic())
-                self._log_refusal(run)
-
-    def _log_refusal(self, run: OpenRun) -> None:
-        """Log, once for each answer, that the control plane refuses a run, and what to type."""
-        unread: Refusal | None = None
-        load = partial(load_refusal, run.path)
-        found = self.transient.tried(f"what is refused of {run.run}", load, unread)
-        if found is not None and self._refused.get(run.run) != found.text:
-            self._refused[run.run] = found.text
-            text = "%s: the control plane refuses it, and may for ever: %s; it is kept, and given"
-            text += " up by nobody but you: %s"
-            _log.error(text, run.run, found.text, found.way_out, extra={"action": "run_refused"})
 
     def _settle_safely(self, run: OpenRun) -> bool | None:
         """Settle a run; whatever lies in its directory holds no other run back.
@@ -287,7 +266,6 @@ class Claimer:
             draining=self.draining,
             tells_again=True,
             lets_go=True,
-            given_up=shorten(self._given_up),
         )
         try:
             claim = client.post_claim(request)
@@ -306,17 +284,8 @@ class Claimer:
         return claim
 
     def _send_again(self, runs: list[str]) -> None:
-        """Ship again what was shipped: an older database was restored.
-
-        The next claim names the runs that a person gave up.
-        """
+        """Ship again what was shipped: an older database was restored."""
         now = time.monotonic()
-        unread: GivenUp | None = None
-        asked_for = {
-            run: self.transient.tried(run, partial(self._inventory.given_up, run), unread)
-            for run in runs
-        }
-        self._given_up = {run: found.reason for run, found in asked_for.items() if found}
         for run in runs:
             asked = self._sent_again.get(run, float("-inf"))
             if now - asked >= SEND_AGAIN_S and self.transient.tried(

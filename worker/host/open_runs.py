@@ -10,7 +10,6 @@ from pathlib import Path
 from gonogo.contract.ids import Kind, is_id
 from gonogo.files import is_there
 from gonogo.rundir import SHIPPED_NAME
-from gonogo.supervise.abandoned_runs import GivenUp, load_given_up
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.processes import ProcessRef
@@ -67,7 +66,7 @@ class RunInventory:
         shipped = load_json(path / SHIPPED_NAME)
         if shipped is None or shipped.get("fenced") or self._is_foreign(path):
             return False
-        if load_given_up(path) is not None or not is_there(path / "exit.json"):
+        if not is_there(path / "exit.json"):
             return False
         (path / SHIPPED_NAME).unlink()
         self._shipped.discard(run)
@@ -76,15 +75,6 @@ class RunInventory:
     def expect(self, run: str) -> None:
         """Look again at a run that is claimed: after a restore it may have been shipped before."""
         self._shipped.discard(run)
-
-    def given_up(self, run: str) -> GivenUp | None:
-        """Return why a run of this machine was given up; None where it was not.
-
-        Raises:
-            OSError: the file system refuses now.
-        """
-        path = self.runs / run
-        return load_given_up(path) if is_id(run, Kind.RUN) and not self._is_foreign(path) else None
 
     def _load(self, path: Path) -> OpenRun | None:
         if is_there(path / SHIPPED_NAME):

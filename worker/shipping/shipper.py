@@ -10,7 +10,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from gonogo.contract.agent import (
     FindingsReport,
@@ -20,7 +19,6 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.errors import (
     Conflict,
-    GonogoError,
     NotAllowed,
     NotFound,
     Rejected,
@@ -30,12 +28,10 @@ from gonogo.contract.errors import (
 from gonogo.contract.finding import Finding
 from gonogo.contract.nearness import Near
 from gonogo.contract.records import ExitRecord
-from gonogo.files import is_for_good
 from gonogo.rundir import RunDir, complete_bytes, save_json
-from gonogo.supervise.abandoned_runs import forget_refusal, note_refusal
 from gonogo.supervise.durable import load_json
 from worker.backoff import Backoff
-from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
+from worker.client import ControlPlane, Intercepted, TooLarge
 from worker.shipping.reports import (
     build_end,
     build_report,
@@ -167,41 +163,19 @@ class Shipper:
             if not self.fenced:
                 return False
         except (Unavailable, Rejected) as error:
-            if self._is_news(error):
-                _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
+            _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
             return False
-        except OSError as error:
-            if is_for_good(error):
-                name = Path(str(error.filename)).name
-                self._note_refused(f"{name}: {error.strerror}")
-            raise
         if self.fenced and self._is_set_aside():
             return True  # the mark would lie in the newer attempt's directory
         self._reported.forget()  # who opens the run again sends all of it
         self._save()
         save_json(self._dir.path / ".shipped", {"v": 1, "fenced": self.fenced})
-        forget_refusal(self._dir.path)
         return True
 
     def _is_set_aside(self) -> bool:
         """Say whether the directory of a newer claim has replaced this one."""
         token = (load_json(self._dir.order) or {}).get("token")
         return isinstance(token, int) and token > self._token
-
-    def _is_news(self, error: GonogoError) -> bool:
-        """Note that the control plane refuses the run; False if the same refusal was noted
-        before."""
-        if not isinstance(error, Rejected) or isinstance(error, KeyRefused):
-            return True
-        return self._note_refused(error.detail)
-
-    def _note_refused(self, text: str) -> bool:
-        """Write why nothing more of the run is accepted; False if that was written before."""
-        try:
-            return note_refusal(self._dir.path, text, time.time())
-        except OSError as unsaid:
-            _log.warning("no note of it: %s", unsaid, extra={"action": "refusal_unsaved"})
-            return True
 
     def _ship(
         self, now_mono: float, suspect: bool, near: Mapping[str, Near] | None

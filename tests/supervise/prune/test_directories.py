@@ -12,7 +12,6 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import Unended
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import PRUNED_NAME, RunDir, pruned_text, save_json
-from gonogo.supervise.abandoned_runs import give_up, note_refusal
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.prune import RunFacts, What, load_facts, prune
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
@@ -72,16 +71,6 @@ def test_a_run_that_no_service_knows_is_its_own_experiment(tmp_path: Path) -> No
     assert only(tmp_path).decided
     (run_dir.path / ".shipped").write_text("")
     assert only(tmp_path).known, "what says nothing is a service's"
-
-
-def test_a_run_that_was_given_up_is_a_services_whatever_its_reason_says(tmp_path: Path) -> None:
-    order = make_order()
-    run_dir = ended_run(tmp_path, order)
-    (run_dir.path / ".shipped").unlink()
-    note_refusal(run_dir.path, "404: no such run", 5.0)
-    give_up(run_dir.path.parent, order.run, reason="no service knows it any more", now=9.0)
-    found = only(tmp_path)
-    assert (found.known, found.shipped, found.experiment) == (True, True, order.experiment)
 
 
 def test_the_run_whose_checkpoint_an_order_begins_with_is_known(tmp_path: Path) -> None:

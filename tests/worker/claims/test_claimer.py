@@ -13,12 +13,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import SHIPPED_NAME, save_json
-from gonogo.supervise.abandoned_runs import give_up, load_refusals
 from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
@@ -223,11 +221,8 @@ def lost_claim(claimer: Claimer, plane: FakeControlPlane) -> Order:
     return order
 
 
-def test_a_refused_run_waits_for_a_person_and_is_logged(
-    claimer: Claimer,
-    plane: FakeControlPlane,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_refused_run_stays_open_until_it_is_taken(
+    claimer: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [1000.0]
     monkeypatch.setattr(time, "monotonic", lambda: clock[0])
@@ -235,67 +230,10 @@ def test_a_refused_run_waits_for_a_person_and_is_logged(
     for _ in range(5):
         claimer.run_round()
         clock[0] += 60.0
-    assert plane.claims[-1].active == [order.run], "nothing is given up by itself"
-    said = [row.getMessage() for row in caplog.records if order.run in row.getMessage()]
-    (line,) = (text for text in said if "gonogo abandon" in text)
-    assert f"gonogo abandon {order.run} --reason" in line
-    assert "not the claim's secret" in line
-
-    kept = sorted(path.name for path in (claimer.settings.runs / order.run).iterdir())
-    give_up(claimer.settings.runs, order.run, reason="its home was lost", now=7.0)
-    calls = plane.calls
-    for _ in range(3):
-        clock[0] += 60.0
-        claimer.run_round()
-    assert plane.calls == calls + 3, "the claims alone"
-    assert plane.claims[-1].active == []
-    now = sorted(path.name for path in (claimer.settings.runs / order.run).iterdir())
-    assert now == sorted([*kept, SHIPPED_NAME])
-
-    plane.untold = [order.run, "../../etc"]
-    for _ in range(2):
-        claimer.run_round()
-    assert plane.claims[-1].given_up == {order.run: "its home was lost"}
-    assert plane.claims[-1].active == []
-
-
-def test_an_abandoned_run_does_not_start_again(
-    claimer: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A control plane that was refused every word of it takes it for one that never began."""
-    order = lost_claim(claimer, plane)
-    claimer.run_round()
-    give_up(claimer.settings.runs, order.run, reason="its home was lost", now=7.0)
-    kept = sorted(claimer.settings.runs.rglob("*"))
-    plane.orders.append(make_order(run=order.run, token=order.token + 1))
-    assert claimer.run_round() == []
-    assert sorted(claimer.settings.runs.rglob("*")) == kept
-    assert plane.claims[-1].given_up == {order.run: "its home was lost"}
-
-
-def test_an_outage_or_a_refused_key_refuses_no_run(
-    claimer: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    order = lost_claim(claimer, plane)
-    plane.key, shop = "another", plane.key
-    claimer.run_round()
-    plane.key, plane.down = shop, True
-    clock[0] += 60.0
-    claimer.run_round()
-    assert list(load_refusals(claimer.settings.runs)) == []
-    with pytest.raises(Rejected, match="nobody has refused"):
-        give_up(claimer.settings.runs, order.run, reason="r", now=7.0)
-    plane.down = False
-    clock[0] += 60.0
-    claimer.run_round()
-    assert [row.run for row in load_refusals(claimer.settings.runs)] == [order.run]
+    assert plane.claims[-1].active == [order.run]
     ClaimSecrets(claimer.settings.home).save(order.run, "secret")
-    clock[0] += 60.0
     claimer.run_round()
-    assert plane.runs[order.run].events()[-1] == "end", "who finds the secret again has all of it"
-    assert list(load_refusals(claimer.settings.runs)) == []
+    assert plane.runs[order.run].events()[-1] == "end"
 
 
 def test_an_unfit_host_rests_ever_longer(

@@ -16,7 +16,6 @@ from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.abandoned_runs import load_refusal, load_refusals
 from tests.supervise.orders import (
     beat,
     completed,
@@ -403,12 +402,8 @@ def test_an_unreadable_file_does_not_delay_the_others(
     if not name.endswith(".log"):  # a log is a tail: the end promises nothing of it
         with pytest.raises(IsADirectoryError):
             new_shipper().finish(completed())
-        refusal = load_refusal(run_dir.path)
-        assert refusal is not None, "a person is notified, and may give it up"
-        assert name in refusal.text
         (run_dir.path / name).rmdir()
     assert new_shipper().finish(completed())
-    assert load_refusal(run_dir.path) is None
 
 
 def test_unreadable_evidence_is_sent_later(
@@ -455,7 +450,6 @@ def test_messages_shrink_for_a_proxy_with_a_lower_limit(
     assert store.lines == {str(rank): rows for rank, rows in lines.items()}
     assert store.files["watch.jsonl"] == run_dir.watch.read_bytes()
     assert store.files["devices.jsonl"] == run_dir.devices.read_bytes()
-    assert list(load_refusals(run_dir.path.parent)) == []
 
 
 def test_a_long_log_is_sent_as_its_tail(
