@@ -2,7 +2,8 @@
 
 from alembic import context
 
-from service.db.schema import Table
+import service.db.schema  # noqa: F401 - makes the tables known
+from service.db.columns import Table
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -22,7 +22,7 @@ from service.db.migrate import current_revision, migrate
 from service.db.store import NO_ANSWER_TEXT
 from service.http.auth import Role, adopt_key, create_key, revoke_key
 from service.instants import instant
-from service.queries.keys import load_keys
+from service.queries.callers import load_keys
 from service.settings import Settings, load_settings
 
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
@@ -72,8 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         elif arguments.command == "keys":
             _keys(settings, arguments)
         else:
-            from service.backup import make_backup
-            from service.restore import restore_backup
+            from service.backup import make_backup, restore_backup
 
             if arguments.command == "backup":
                 done = make_backup(settings, arguments.file, time.time(), runs=arguments.runs)

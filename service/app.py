@@ -15,8 +15,7 @@ from sqlalchemy.exc import ProgrammingError
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import Unavailable
-from service.conductor.conductor import JOIN_S, Conductor
-from service.conductor.loop import Loop
+from service.conductor.conductor import JOIN_S, Conductor, Loop
 from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
 from service.http.limits import Limits

@@ -1,32 +1,31 @@
-"""Backup of a home into one tar file: `gonogo backup FILE`.
+"""Backup of a home into one tar file, and back: `gonogo backup FILE`, `gonogo restore FILE`.
 
-The file is whole or not there. It holds one moment of the SQLite database, the decisions of that
-moment, the home's keys, and with `runs` the run directories. Its last member lists every other
-member with size and SHA-256. A PostgreSQL database is backed up with `pg_dump`. `secrets/` and run
-directories of other hosts are not included.
+The file holds one moment of the SQLite database, the decisions, the keys, and with `runs` the run
+directories. Its last member lists every other member with size and SHA-256. A restore checks all
+of them first, and moves the database in last. PostgreSQL is backed up with `pg_dump`.
 """
 
 import hashlib
 import io
 import json
 import os
+import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from sqlalchemy import make_url
 
 from gonogo import __version__
-from gonogo.contract.errors import Conflict, NotFound, Rejected
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.files import read_plain, sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.engine import is_sqlite
-from service.db.migrate import current_revision
+from service.db.migrate import HEAD, current_revision
 from service.http.auth import LOCAL_KEYS
 from service.instants import stamp
 from service.settings import Settings
@@ -35,22 +34,7 @@ V = 1
 LIST = "backup.json"
 DATABASE = "gonogo.db"
 KEYS = (*(name for name, _ in LOCAL_KEYS), KEY_FILE, PUBLIC_FILE)
-RUNS = "runs"
-FOLDERS = ("decisions", RUNS)
-
-
-@dataclass(slots=True)
-class Hashed:
-    """A stream that passes bytes on and knows their SHA-256."""
-
-    source: IO[bytes]
-    digest: Any = field(default_factory=hashlib.sha256)
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        piece = self.source.read(size)
-        self.digest.update(piece)
-        return piece
+DECISIONS, RUNS = "decisions", "runs"
 
 
 def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> dict[str, Any]:
@@ -59,28 +43,93 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
     Raises:
         Conflict: the file exists.
         NotFound: this home has no database yet.
-        Rejected: a file cannot be written, or read.
+        Rejected: a file cannot be written or read.
     """
     if target.exists():
         raise Conflict(f"{target} is there already; a backup is never written over")
     revision, _ = current_revision(settings.database_url)
     if revision is None:
         raise NotFound(f"{settings.home} has no database yet")
+    listed = {
+        "v": V,
+        "made_at": stamp(now),
+        "version": __version__,
+        "revision": revision,
+        "database": "sqlite" if is_sqlite(settings.database_url) else "postgresql",
+        "files": {},
+    }
     try:
-        with tempfile.TemporaryDirectory(
-            dir=target.parent, prefix=f".{target.name}."
-        ) as folder:  # for its owner alone
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
             part = Path(folder) / "part"
-            listed = _write(settings, part, Path(folder) / DATABASE, revision, now, runs=runs)
+            with part.open("xb") as stream:
+                os.fchmod(stream.fileno(), 0o600)
+                with tarfile.open(fileobj=stream, mode="w") as archive:
+                    _write_members(settings, archive, listed, Path(folder) / DATABASE, runs=runs)
+                stream.flush()
+                os.fsync(stream.fileno())
             part.rename(target)
         sync_folder(target.parent)
     except (OSError, sqlite3.Error, tarfile.TarError) as error:
         raise Rejected(f"no backup: {error}") from error
-    return {**summary(listed), "file": str(target), "bytes": target.stat().st_size}
+    return {**_summary(listed), "file": str(target), "bytes": target.stat().st_size}
 
 
-def summary(listed: dict[str, Any]) -> dict[str, Any]:
-    """Return what a backup holds, for people, from its list."""
+def _write_members(
+    settings: Settings, archive: tarfile.TarFile, listed: dict[str, Any], copy: Path, *, runs: bool
+) -> None:
+    # Listed before the copy is made: each decision's file is written after its commit.
+    paths = list(_files(settings.home, runs=runs))
+    if listed["database"] == "sqlite":
+        _copy_database(Path(make_url(settings.database_url).database or ""), copy)
+        paths.insert(0, copy)
+    for path in paths:
+        name = DATABASE if path == copy else str(path.relative_to(settings.home))
+        try:
+            source = read_plain(path)
+        except FileNotFoundError:
+            continue
+        with source:
+            info, stat = tarfile.TarInfo(name), os.fstat(source.fileno())
+            info.size, info.mode = stat.st_size, stat.st_mode & 0o777
+            hashed = _Hashed(source)
+            archive.addfile(info, hashed)  # type: ignore[arg-type]  # only read() is used
+        listed["files"][name] = {"bytes": info.size, "sha256": hashed.digest.hexdigest()}
+    content = json.dumps(listed).encode()
+    info = tarfile.TarInfo(LIST)
+    info.size, info.mode = len(content), 0o600
+    archive.addfile(info, io.BytesIO(content))
+
+
+class _Hashed:
+    """A stream that passes bytes on and knows their SHA-256."""
+
+    def __init__(self, source: IO[bytes]) -> None:
+        self._source = source
+        self.digest = hashlib.sha256()
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes."""
+        piece = self._source.read(size)
+        self.digest.update(piece)
+        return piece
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    """Copy a SQLite database as it is at one moment, while others write to it."""
+    with closing(sqlite3.connect(source)) as living, closing(sqlite3.connect(target)) as copy:
+        living.backup(copy)
+        copy.execute("PRAGMA journal_mode=DELETE")
+
+
+def _files(home: Path, *, runs: bool) -> Iterator[Path]:
+    yield from (home / name for name in KEYS if (home / name).is_file())
+    for folder in (DECISIONS, RUNS) if runs else (DECISIONS,):
+        for path in sorted((home / folder).rglob("*")):
+            if path.is_file() and not path.is_symlink():
+                yield path
+
+
+def _summary(listed: dict[str, Any]) -> dict[str, Any]:
     names = list(listed["files"])
     return {
         "made_at": listed["made_at"],
@@ -91,67 +140,86 @@ def summary(listed: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write(
-    settings: Settings, part: Path, copy: Path, revision: str, now: float, *, runs: bool
-) -> dict[str, Any]:
-    """Write the archive and return its list."""
-    held = is_sqlite(settings.database_url)
-    # Listed before the copy is made: each decision's file is written after its commit.
-    paths = list(_files(settings, runs=runs))
-    files: dict[str, dict[str, Any]] = {}
-    with part.open("xb") as stream:
-        os.fchmod(stream.fileno(), 0o600)
-        with tarfile.open(fileobj=stream, mode="w") as archive:
-            if held:
-                _copy_database(Path(make_url(settings.database_url).database or ""), copy)
-                _add(archive, files, DATABASE, copy)
-            for name, path in paths:
-                _add(archive, files, name, path)
-            listed = {
-                "v": V,
-                "made_at": stamp(now),
-                "version": __version__,
-                "revision": revision,
-                "database": "sqlite" if held else "postgresql",
-                "runs": runs,
-                "files": files,
-            }
-            content = json.dumps(listed).encode()
-            info = tarfile.TarInfo(LIST)
-            info.size, info.mode = len(content), 0o600
-            archive.addfile(info, io.BytesIO(content))
-        stream.flush()
-        os.fsync(stream.fileno())
+def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
+    """Put a backup into a home that has no database yet, and return what was in it.
+
+    Raises:
+        NotFound: there is no such file.
+        Corrupt: the backup is not whole.
+        Conflict: the home has a file that the backup would bring, or another restore is at work.
+        Rejected: not a backup of this version and kind of database, or a file cannot be written.
+    """
+    home, waiting = settings.home, settings.home / ".restore"
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _check_room(home, (DATABASE, f"{DATABASE}-wal", f"{DATABASE}-journal", *KEYS, DECISIONS))
+        try:
+            waiting.mkdir(mode=0o700)
+        except FileExistsError as error:
+            text = f"{waiting} exists: another restore is at work; remove the folder if none is"
+            raise Conflict(text) from error
+        try:
+            listed = _unpack(source, waiting)
+            _check_fits(settings, listed)
+            names = {Path(name).parts[0] for name in listed["files"]}
+            _check_room(home, names)
+            for name in sorted(names, key=lambda name: name == DATABASE):
+                if (home / name).is_dir():
+                    (home / name).rmdir()
+                (waiting / name).rename(home / name)
+            sync_folder(home)
+        finally:
+            shutil.rmtree(waiting, ignore_errors=True)
+    except OSError as error:
+        raise Rejected(f"the restore failed: {error}") from error
+    return {**_summary(listed), "home": str(home)}
+
+
+def _check_room(home: Path, names: Iterable[str]) -> None:
+    places = [home / name for name in sorted(names)]
+    taken = [
+        path.name
+        for path in places
+        if path.exists() and not (path.is_dir() and not any(path.iterdir()))
+    ]
+    if taken:
+        raise Conflict(f"{home} has {', '.join(taken)}; restore into a GONOGO_HOME without them")
+
+
+def _unpack(source: Path, folder: Path) -> dict[str, Any]:
+    """Write every member into `folder`, and return the list that they all agree with."""
+    try:
+        with read_plain(source) as file, tarfile.open(fileobj=file, mode="r:") as archive:
+            archive.extractall(folder, filter="data")
+        listed: Any = json.loads((folder / LIST).read_bytes())
+        (folder / LIST).unlink()
+    except FileNotFoundError as error:
+        if not source.exists():
+            raise NotFound(f"no such backup: {source}") from error
+        raise Corrupt(f"{source}: not a whole backup: {LIST} is missing") from error
+    except (tarfile.TarError, ValueError, EOFError) as error:
+        raise Corrupt(f"{source}: not a whole backup: {error}") from error
+    if not isinstance(listed, dict) or listed.get("v") != V:
+        raise Corrupt(f"{source}: not a backup of this version")
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with path.open("rb") as stream:
+                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
+                os.fsync(stream.fileno())
+            found[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": sha256}
+    if listed["files"] != found:
+        names = sorted({*found, *listed["files"]})
+        wrong = [name for name in names if listed["files"].get(name) != found.get(name)]
+        raise Corrupt(f"{source}: not as it was made: {', '.join(wrong[:5])}")
     return listed
 
 
-def _copy_database(source: Path, target: Path) -> None:
-    """Copy a SQLite database as it is at one moment, while others write to it."""
-    with closing(sqlite3.connect(source)) as living, closing(sqlite3.connect(target)) as copy:
-        living.backup(copy)
-        copy.execute("PRAGMA journal_mode=DELETE")
-
-
-def _files(settings: Settings, *, runs: bool) -> Iterator[tuple[str, Path]]:
-    """Yield name and path of every file of the home that is kept, but the database."""
-    for name in KEYS:
-        if (settings.home / name).is_file():
-            yield name, settings.home / name
-    for folder in FOLDERS if runs else FOLDERS[:1]:
-        for path in sorted((settings.home / folder).rglob("*")):
-            if path.is_file() and not path.is_symlink():
-                yield str(path.relative_to(settings.home)), path
-
-
-def _add(archive: tarfile.TarFile, files: dict[str, Any], name: str, path: Path) -> None:
-    """Add a file at its present size; a file that is gone meanwhile is left out."""
-    try:
-        stream = read_plain(path)
-    except FileNotFoundError:
-        return
-    with stream:
-        info, stat = tarfile.TarInfo(name), os.fstat(stream.fileno())
-        info.size, info.mode, info.mtime = stat.st_size, stat.st_mode & 0o777, int(stat.st_mtime)
-        hashed = Hashed(stream)
-        archive.addfile(info, hashed)  # type: ignore[arg-type]  # only read() is used
-    files[name] = {"bytes": info.size, "sha256": hashed.digest.hexdigest()}
+def _check_fits(settings: Settings, listed: dict[str, Any]) -> None:
+    held = listed["database"] == "sqlite"
+    if held and Path(make_url(settings.database_url).database or "") != settings.home / DATABASE:
+        raise Rejected("the backup holds a SQLite database; unset GONOGO_DATABASE_URL")
+    if not held and is_sqlite(settings.database_url):
+        raise Rejected("the backup's database was PostgreSQL; set GONOGO_DATABASE_URL")
+    if listed["revision"] > HEAD:
+        raise Rejected(f"the backup was made by gonogo {listed['version']}, newer than this one")

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
+from service.agent.fence import EPOCH, STARTED, begin_epoch
 from service.db.store import Store, Topic
 from service.experiments.decisions import SIGNING_KEY
-from service.experiments.fencing_tokens import EPOCH, STARTED, begin_epoch
 from service.experiments.lifecycle import Deed
 from service.experiments.signing_key import home_key
 from service.settings import Settings

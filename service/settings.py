@@ -1,6 +1,12 @@
-"""Settings of the control plane, read from its environment."""
+"""Settings of the control plane, read from its environment.
 
+Secrets that sign alerts, after the Standard Webhooks specification.
+"""
+
+import base64
+import binascii
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +17,6 @@ from sqlalchemy import URL
 from gonogo.contract.errors import Rejected
 from gonogo.settings import home_of, read
 from gonogo.systemd import Notifier, load_notifier
-from service.webhook_secret import check_secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +105,23 @@ def _address(url: str | None) -> str | None:
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise Rejected(f"GONOGO_PUBLIC_URL={url}; expected http://HOST… or https://HOST…")
     return url.rstrip("/")
+
+
+def new_secret() -> str:
+    """Return a fresh secret of 32 random bytes."""
+    return f"whsec_{base64.b64encode(secrets.token_bytes(32)).decode()}"
+
+
+def check_secret(secret: str) -> str:
+    """Return a secret that can sign.
+
+    Raises:
+        Rejected: it is not `whsec_` and base64 of at least 24 bytes.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
+    except binascii.Error as error:
+        raise Rejected("webhook secret: expected whsec_ and base64") from error
+    if len(key) < 24:
+        raise Rejected(f"webhook secret: {len(key)} bytes; expected at least 24")
+    return secret

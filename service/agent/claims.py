@@ -26,13 +26,21 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.patch import RecordedPatch
 from gonogo.planning.resolve import build_order
-from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker
+from service.agent.fence import (
+    EPOCH,
+    STARTED,
+    Bearer,
+    bind_key,
+    hash_claim,
+    home_of_worker,
+    is_of_now,
+    next_token,
+)
 from service.agent.placement import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
-from service.db.insert import insert_if_new
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
+from service.db.store import insert_if_new
 from service.experiments.advance import end_without_worker, resolved_of
-from service.experiments.fencing_tokens import EPOCH, STARTED, is_of_now, next_token
 from service.experiments.lifecycle import (
     Deed,
     lock_run,

@@ -37,13 +37,13 @@ from service.agent.fence import Bearer, check_bearer
 from service.db.documents import Promised, is_by_service
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RecordRow, RunRow
 from service.db.store import Topic, ring
-from service.evidence.expected_files import promised_records
+from service.evidence.files import promised_records
 from service.experiments.advance import recall_failure
 from service.experiments.alert_text import finding_text
-from service.experiments.cause_inputs import load_last_line
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.experiments.overview import load_last_line
 from service.queries.experiments import phases_of
-from service.queries.findings import load_findings, load_known
+from service.queries.runs import load_findings, load_known
 
 _PROGRESS = list(RunState)
 _KEY_CHARS = 200

@@ -1,4 +1,9 @@
-"""One signed POST of an alert, after the Standard Webhooks specification.
+"""Addresses that a webhook may have: not a link-local, multicast or unspecified address.
+
+Link-local addresses hold the metadata services of clouds, with their credentials. A name is looked
+up when it is subscribed and before each try. Loopback and private networks are allowed.
+
+One signed POST of an alert, after the Standard Webhooks specification.
 
 `webhook-id` is the alert's id, equal on every redelivery, so a receiver can drop duplicates. The
 body is signed with the subscription's secret together with id and time. No redirect is followed,
@@ -6,12 +11,15 @@ and only the status of the answer is read.
 """
 
 import asyncio
+import ipaddress
 import json
 import logging
+import socket
 import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 import httpx
 from standardwebhooks import Webhook
@@ -20,7 +28,34 @@ from gonogo import __version__
 from gonogo.contract.api import AlertBody
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Rejected
-from service.alerts.allowed_targets import check_reach
+
+
+def check_reach(url: str) -> None:
+    """Refuse a URL whose host is, or leads to, an address where no webhook may lead.
+
+    A name that cannot be looked up now is accepted: the try will fail.
+
+    Raises:
+        Rejected: such an address, or an invalid port.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise Rejected(f"{host}: {error}") from error
+    if port == 0:
+        raise Rejected(f"{host}: nobody listens at port 0")
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for row in found:
+        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            raise Rejected(f"{host} leads to {address}, where no webhook may lead")
+
 
 TIMEOUT_S = 5.0
 _GONE = 410

@@ -1,15 +1,36 @@
-"""The table of loops that the conductor runs; a new loop is one row."""
+"""A thread that repeats a pass: when the bell rings, and at least every few seconds.
 
+A pass that fails is logged, counted and tried again; the truth is in the database.
+
+Leader election: a file lock beside SQLite, an advisory lock on PostgreSQL.
+
+The advisory lock lives on a connection of its own. When that connection dies, or its server takes
+writes no more, another service takes over within a second or two.
+
+The table of loops that the conductor runs; a new loop is one row.
+"""
+
+import fcntl
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
+from pathlib import Path
+from typing import IO
 
-from service.alerts.delivery import Deliveries
-from service.conductor.accounts import Accounts
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from gonogo.contract.errors import Unavailable
+from gonogo.files import open_private
+from service.alerts.outbox import Deliveries
 from service.conductor.judge import Judging
-from service.conductor.leader import Leader
 from service.conductor.leases import Leases
-from service.conductor.loop import Loop
 from service.conductor.run_archive import Packing
 from service.conductor.upkeep import (
+    Accounts,
     advance_campaigns,
     alert_late,
     assign_all_cursors,
@@ -18,8 +39,152 @@ from service.conductor.upkeep import (
 )
 from service.conductor.wake import Waker
 from service.context import Context
-from service.db.store import Topic
+from service.db.store import Store, Topic
 from service.report.files import Reports
+
+MIN_PAUSE_S = 0.02
+"""Between two passes, so that a busy bell does not make a loop spin."""
+AWAY_S = 5.0
+"""A pass that comes so much too late means that the process was away."""
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Loop:
+    """One repeated pass."""
+
+    name: str
+    run_once: Callable[[], None]
+    every_s: float
+    _: KW_ONLY
+    hears: Topic | None = None
+    """What brings the next pass forward."""
+    pause_s: float = MIN_PAUSE_S
+    """From what it hears to the pass, so that many commits cost one pass."""
+    forget: Callable[[], None] | None = None
+    """Called before a pass that comes late: this process was away (a host that stood still), or led
+    no more in between."""
+    passes: int = 0
+    failures: int = 0
+    last_pass_at: float | None = None
+    """Unix seconds, for the metrics."""
+    _thread: threading.Thread | None = field(default=None, repr=False)
+
+    def start(self, context: Context, may_run: Callable[[], bool]) -> None:
+        """Start the thread; it ends when the context closes."""
+        bell = context.bell.listen(*([self.hears] if self.hears else []))
+        self._thread = threading.Thread(
+            target=self._repeat, args=(context, bell, may_run), name=self.name, daemon=True
+        )
+        self._thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the thread to end."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _repeat(self, context: Context, bell: threading.Event, may_run: Callable[[], bool]) -> None:
+        due = float("-inf")
+        while not context.closing.is_set():
+            if may_run():
+                if self.forget is not None and time.monotonic() - due >= AWAY_S:
+                    self.forget()
+                self._pass(context)
+                due = time.monotonic() + self.every_s
+            if bell.wait(self.every_s):
+                context.closing.wait(self.pause_s)
+            bell.clear()
+
+    def _pass(self, context: Context) -> None:
+        try:
+            self.run_once()
+        except Unavailable as error:
+            self.failures += 1
+            _log.warning("%s: %s", self.name, error, extra={"action": "pass_unavailable"})
+        except Exception:  # noqa: BLE001 - the edge of a thread: logged, counted, tried again
+            self.failures += 1
+            _log.exception("%s: pass failed", self.name, extra={"action": "pass_failed"})
+        self.passes += 1
+        self.last_pass_at = context.now()
+
+
+_LOCK = 0x636F6E6475
+_CHECK_S = 1.0
+_WRITES = "CASE WHEN current_setting('transaction_read_only') = 'off' THEN"
+_STILL = text(f"SELECT {_WRITES} true END")
+_TRY = text(f"SELECT {_WRITES} pg_try_advisory_lock({_LOCK}) END")
+"""Null of a server that takes no writes."""
+
+
+class Leader:
+    """Holds the right to conduct, or tries to get it."""
+
+    def __init__(self, store: Store, lock_file: Path) -> None:
+        self._store = store
+        self._path = lock_file
+        self._file: IO[bytes] | None = None
+        self._connection: Connection | None = None
+        self._checked_at = float("-inf")
+        self._leads = False
+        self._lock = threading.Lock()
+
+    def leads(self, now_mono: float) -> bool:
+        """Say whether this service conducts; asks the lock at most once a second."""
+        with self._lock:
+            if now_mono - self._checked_at >= _CHECK_S:
+                self._checked_at = now_mono
+                led = self._leads
+                self._leads = self._lock_file() if self._store.sqlite else self._lock_row()
+                if self._leads and not led:
+                    _log.info("this service conducts", extra={"action": "leader"})
+            return self._leads
+
+    def _lock_file(self) -> bool:
+        if self._file is not None:
+            return True
+        try:
+            stream = open_private(self._path)
+        except OSError as error:  # asked again in a second
+            _log.error("the lock cannot be had: %s", error, extra={"action": "leader_unasked"})
+            return False
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another service holds it
+            stream.close()
+            return False
+        self._file = stream
+        return True
+
+    def _lock_row(self) -> bool:
+        try:
+            if self._connection is None:
+                self._connection = self._store.connect().execution_options(
+                    isolation_level="AUTOCOMMIT"
+                )
+            found = self._connection.execute(_STILL if self._leads else _TRY).scalar()
+        except SQLAlchemyError as error:
+            _log.warning("the lock is gone: %s", error, extra={"action": "leader_lost"})
+            found = None
+        if found is None:
+            self._drop()
+        return bool(found)
+
+    def _drop(self) -> None:
+        """Close the connection, and with it give the advisory lock back."""
+        if self._connection is not None:
+            self._connection.invalidate()
+            self._connection.close()
+            self._connection = None
+
+    def close(self) -> None:
+        """Give the right back."""
+        with self._lock:
+            self._leads = False
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self._drop()
+
 
 JOIN_S = 5.0
 CURSORS_S = 0.1

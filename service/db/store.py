@@ -4,6 +4,8 @@ A function given to `write` is committed whole or not at all; its result is retu
 commit, which is on the disk. SQLite has one writer thread, which commits all waiting functions as
 one group with a savepoint for each. On PostgreSQL writers run side by side and take row locks. A
 function may run again after a serialization failure, so it touches nothing but its session.
+
+Inserting a row that may be there already.
 """
 
 import logging
@@ -13,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import StrEnum
+from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, text
@@ -22,6 +25,7 @@ from sqlalchemy.orm import Session as Session
 from sqlalchemy.orm.session import JoinTransactionMode
 
 from gonogo.contract.errors import Unavailable
+from service.db.columns import Table
 from service.db.engine import build_engine, dispose, is_sqlite
 
 _T = TypeVar("_T")
@@ -267,3 +271,16 @@ def _first(error: BaseException | None) -> BaseException | None:
             first = error.orig
         error = error.__context__
     return first
+
+
+def insert_if_new(session: Session, table: type[Table], row: dict[str, Any]) -> bool:
+    """Insert a row unless its primary key is there; say whether it was inserted.
+
+    On PostgreSQL this waits for another transaction that is inserting the same key.
+    """
+    session.flush()
+    name = session.get_bind().dialect.name
+    dialect = import_module(f"sqlalchemy.dialects.{name}")
+    statement = dialect.insert(table.__table__).on_conflict_do_nothing()
+    returned = statement.returning(*table.__table__.primary_key)
+    return session.connection().execute(returned, row).first() is not None

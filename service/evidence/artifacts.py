@@ -2,14 +2,17 @@
 
 A run directory is served only if its name is the run's id and its order names the run. No path
 leads out of it. While its file system hangs, a few requests wait, and others get an error at once.
+
+Places of the ranks when a run was halted, from the evidence of the finding.
 """
 
 import io
 import os
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -19,7 +22,9 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ArtifactsView, ArtifactView
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected, Unavailable
+from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
+from gonogo.evidence_round import by_relevance, describe_round, is_described, stack_rank
 from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_record, pruned_text
 from service.db.schema import EvidenceRow, RunRow
@@ -159,3 +164,42 @@ def _open_inside(run_dir: RunDir, path: str) -> IO[bytes] | None:
         return stream
     stream.close()
     raise Rejected(f"{path!r} leads out of the run directory")
+
+
+MAX_FILES = 130
+"""The stacks of 128 ranks, and the collectives."""
+_MAX_BYTES = 2**16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Excerpt:
+    """A part of a file."""
+
+    name: str
+    text: str
+
+
+def load_stack(session: Session, run: RunRow, findings: Sequence[Finding]) -> Excerpt | None:
+    """Return the collectives and the stacks of the first halt; equal stacks are one group.
+
+    The excerpt bears the name of the clearest stack.
+    """
+    halt = next((row for row in findings if row.severity is Severity.HALT), None)
+    if halt is None:
+        return None
+    wanted = [path for path in by_relevance(halt.evidence, halt.rank) if is_described(path)]
+    texts = {path: _load_text(session, run, path) for path in wanted[:MAX_FILES]}
+    text = describe_round(texts, halt.rank)
+    if not text:
+        return None
+    telling = [path for path, said in texts.items() if said.strip()]
+    stacks = [path for path in telling if stack_rank(path) is not None]
+    return Excerpt(name=(stacks or telling)[0], text=text)
+
+
+def _load_text(session: Session, run: RunRow, path: str) -> str:
+    try:
+        with load_artifact(session, run, path) as stream:
+            return stream.read(_MAX_BYTES).decode(errors="replace")
+    except (Rejected, OSError):
+        return ""

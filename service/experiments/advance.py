@@ -35,8 +35,7 @@ from service.db.store import Topic, ring
 from service.experiments.awaited import is_owed
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
 from service.queries.experiments import phases_of, runs_of
-from service.queries.findings import load_findings
-from service.queries.runs import load_attempts
+from service.queries.runs import load_attempts, load_findings
 
 
 def resolved_of(experiment: ExperimentRow) -> ResolvedPlan:

@@ -27,8 +27,13 @@ from service.experiments.alert_text import decision_text
 from service.experiments.lifecycle import Deed, queue_alert, record_event
 from service.experiments.overview import load_decided
 from service.instants import stamp
-from service.queries.decisions import load_chain, load_decisions, load_documents, load_ids
-from service.queries.experiments import phases_of
+from service.queries.experiments import (
+    load_chain,
+    load_decisions,
+    load_documents,
+    load_ids,
+    phases_of,
+)
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""

@@ -25,7 +25,7 @@ from gonogo.judge.follow_up.forecast import (
     next_checkpoint_s,
 )
 from service.db.schema import AccountRow, ExperimentRow, ProgressRow, RunRow
-from service.evidence.accounts import load_fold
+from service.evidence.heartbeats import load_fold
 from service.queries.experiments import AnyPhase
 from service.queries.runs import load_facts_text
 

@@ -32,11 +32,12 @@ from service.experiments.checkpoints import (
     host_of,
     host_of_origin,
     is_durable,
+    load_resume_points,
+    load_weights,
     wrote,
 )
 from service.experiments.decisions import load_conditions
 from service.experiments.overview import load_decided
-from service.experiments.resume_points import load_resume_points, load_weights
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 

@@ -6,7 +6,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.ledger.sign import SigningKey
 from gonogo.signing import KEY_FILE, load_signing_key, own_signing_key
 from service.db.store import Store
-from service.queries.decisions import load_first_document
+from service.queries.experiments import load_first_document
 from service.settings import Settings
 
 

@@ -22,8 +22,7 @@ from service.experiments.awaited import has_not_passed, went_to_its_end
 from service.experiments.checkpoints import holder_of
 from service.experiments.overview import load_decided
 from service.queries.experiments import runs_of
-from service.queries.findings import load_findings
-from service.queries.runs import load_progress
+from service.queries.runs import load_findings, load_progress
 
 
 def taints_of(session: Session, experiment: ExperimentRow, run: RunRow) -> list[Taint]:

@@ -14,7 +14,7 @@ from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up
 from service.db.documents import ClaimKept
 from service.db.schema import RunRow, WorkerRow
 from service.experiments.advance import gpus_of
-from service.queries.workers import load_workers, load_workers_named
+from service.queries.callers import load_workers, load_workers_named
 
 SILENT_S = 30.0
 """A worker that was silent for longer takes nothing for now."""

@@ -26,7 +26,7 @@ from gonogo.machine_id import load_machine_id
 from service.context import Context
 from service.db.schema import KeyRow
 from service.http.problems import NoKey
-from service.queries.keys import load_living_key
+from service.queries.callers import load_living_key
 
 
 class Role(StrEnum):

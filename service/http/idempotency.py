@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Conflict, Rejected
-from service.db.insert import insert_if_new
 from service.db.schema import IdempotencyRow
+from service.db.store import insert_if_new
 
 KEPT_S = 86_400.0
 

@@ -23,8 +23,8 @@ from gonogo.contract.canonical import wire_value
 from service.context import Context
 from service.http.problems import TooMany
 from service.instants import instant
-from service.queries.events import load_events, load_last_seqs
-from service.queries.keys import load_living_ids
+from service.queries.callers import load_living_ids
+from service.queries.experiments import load_events, load_last_seqs
 from service.queries.runs import Going, load_going
 from service.views.news import view_event
 

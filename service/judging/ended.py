@@ -32,19 +32,18 @@ from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
-from service.evidence.expected_files import has_records, promised_files, stored_bytes
+from service.evidence.files import has_records, promised_files, stored_bytes
 from service.experiments.advance import active_phase, resolved_of
-from service.experiments.cause_inputs import load_cause
+from service.experiments.checkpoints import checkpoints_before, load_resume_points, load_weights
 from service.experiments.consequences import act
 from service.experiments.decisions import load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.resume_points import checkpoints_before, load_resume_points, load_weights
+from service.experiments.overview import load_cause
 from service.experiments.speeds import note_speed
 from service.experiments.taints import is_of_unknown_code
 from service.judging.run_directory import save_run
 from service.queries.experiments import load_experiment, runs_of
-from service.queries.findings import count_findings
-from service.queries.runs import load_attempts, load_run, load_unjudged
+from service.queries.runs import count_findings, load_attempts, load_run, load_unjudged
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,9 +20,8 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
 from service.db.documents import is_by_service
 from service.db.schema import OffsetRow, PieceRow, RunRow
-from service.evidence.expected_files import load_records, promised_files
-from service.evidence.files import load_bytes
-from service.queries.findings import count_findings, load_findings
+from service.evidence.files import load_bytes, load_records, promised_files
+from service.queries.runs import count_findings, load_findings
 
 _STREAM = re.compile(STREAM_NAME)
 _log = logging.getLogger(__name__)

@@ -23,10 +23,8 @@ from service.db.store import Session
 from service.http.shared_answer import Shared
 from service.metrics.goodput import collect_goodput
 from service.metrics.runs import collect_runs
-from service.queries.alerts import count_undelivered
-from service.queries.decisions import count_verdicts
-from service.queries.experiments import count_states
-from service.queries.workers import load_workers
+from service.queries.callers import count_undelivered, load_workers
+from service.queries.experiments import count_states, count_verdicts
 from service.views.news import view_worker
 
 FORGOTTEN_S = 86_400.0

@@ -9,8 +9,7 @@ from gonogo.contract.order import Order
 from service.db.schema import ProgressRow, RunRow
 from service.db.store import Session
 from service.evidence.gate_now import load_gates_lately
-from service.queries.findings import count_halts, load_recent_halts
-from service.queries.runs import load_held
+from service.queries.runs import count_halts, load_held, load_recent_halts
 
 LOOK_S = 0.5
 """How long one scrape looks at gates; of many runs some are as old as a few scrapes."""

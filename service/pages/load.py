@@ -16,16 +16,13 @@ from gonogo.judge.follow_up.explanation import cause_of
 from service.charts import Chart
 from service.db.schema import RunRow
 from service.db.store import Session
-from service.evidence.artifacts import list_artifacts
+from service.evidence.artifacts import Excerpt, list_artifacts, load_stack
+from service.evidence.files import load_log_names
 from service.evidence.gate_now import load_gate_now
-from service.evidence.logs import load_log_names
-from service.evidence.stacks import Excerpt, load_stack
 from service.experiments.overview import last_judged
 from service.pages.curves import load_charts
-from service.queries.decisions import load_decisions
-from service.queries.experiments import load_experiment, runs_of
-from service.queries.findings import load_findings
-from service.queries.runs import load_progress
+from service.queries.experiments import load_decisions, load_experiment, runs_of
+from service.queries.runs import load_findings, load_progress
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
 from service.views.runs import load_run_view

@@ -11,7 +11,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from service.campaigns.view import view_campaign
 from service.charts import draw
 from service.evidence.artifacts import list_artifacts, load_artifact
-from service.evidence.logs import load_log
+from service.evidence.files import load_log
 from service.http.auth import Service
 from service.http.files import file_response
 from service.http.paging import Cursor
@@ -21,11 +21,9 @@ from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ra
 from service.pages.guard import PageRoute, Visitor
 from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
-from service.queries.alerts import load_alerts
-from service.queries.campaigns import load_campaign, load_campaigns
-from service.queries.experiments import load_experiments
+from service.queries.callers import load_alerts, load_workers
+from service.queries.experiments import load_campaign, load_campaigns, load_experiments
 from service.queries.runs import load_run
-from service.queries.workers import load_workers
 from service.report.html import POLICY
 from service.report.files import report_for
 from service.text import observed_text, ratio_words, threshold_text

@@ -1,18 +1,33 @@
-"""Runs, and their last telemetry."""
+"""Runs, and their last telemetry.
 
-from collections.abc import Collection, Iterator, Sequence
+Findings, in the order in which the detectors made them.
+
+Stored accounts of time, alone and summed.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy import func, or_, select
+from sqlalchemy.orm import Session, defer, load_only
 
 from gonogo.contract.errors import NotFound
+from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.goodput import Part
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.follow_up.action import Attempt
-from service.db.schema import AssessmentRow, ExperimentRow, ProgressRow, RunRow
-from service.queries.page import id_matches
+from service.db.schema import (
+    AccountRow,
+    AssessmentRow,
+    ExperimentRow,
+    FindingRow,
+    ProgressRow,
+    RunRow,
+)
+from service.queries.experiments import in_order
+from service.queries.page import id_matches, load_page
 
 HELD = (
     RunState.CLAIMED,
@@ -136,3 +151,108 @@ def load_facts_text(session: Session, run: str) -> str | None:
     """Return the facts that a run was judged by, as they are stored; None before its end."""
     query = select(AssessmentRow.facts).where(AssessmentRow.run == run)
     return session.scalars(query).first()
+
+
+def load_finding_texts(session: Session, run: str) -> Iterator[str]:
+    """Yield the findings of a run as the texts that they are stored as."""
+    query = select(FindingRow.document).where(FindingRow.run == run)
+    yield from session.scalars(query.order_by(FindingRow.n))
+
+
+def load_findings(session: Session, run: str) -> list[Finding]:
+    """Return the findings of a run."""
+    return [Finding.model_validate_json(document) for document in load_finding_texts(session, run)]
+
+
+def load_findings_page(
+    session: Session, run: str, *, limit: int, after: int | None
+) -> tuple[list[Finding], str | None]:
+    """Return a page of the findings of a run, and the cursor of the next."""
+    query = select(FindingRow).where(FindingRow.run == run)
+    rows, cursor = load_page(session, query, FindingRow.n, limit=limit, after=after)
+    return [Finding.model_validate_json(row.document) for row in rows], cursor
+
+
+def load_known(session: Session, run: str) -> dict[str, Severity]:
+    """Return key → severity of what was found in a run."""
+    query = select(FindingRow.key, FindingRow.severity).where(FindingRow.run == run)
+    return {key: severity for key, severity in session.execute(query)}
+
+
+def count_findings(session: Session, run: str) -> int:
+    """Return how many findings of a run are here."""
+    query = select(func.count()).select_from(FindingRow).where(FindingRow.run == run)
+    return session.scalars(query).one()
+
+
+def load_halts(session: Session, runs: Sequence[str]) -> Iterator[tuple[str, Finding]]:
+    """Yield the findings that halt one of these runs, each with its run."""
+    query = select(FindingRow.run, FindingRow.document).where(
+        FindingRow.run.in_(runs), FindingRow.severity == Severity.HALT
+    )
+    for run, document in session.execute(query):
+        yield run, Finding.model_validate_json(document)
+
+
+def load_recent_halts(session: Session, ended_after: float) -> Iterator[tuple[str, Finding]]:
+    """Yield the halts of runs that are active or ended after this time (Unix s), each with its
+    run."""
+    recent = or_(RunRow.ended_at.is_(None), RunRow.ended_at > ended_after)
+    query = select(FindingRow.run, FindingRow.document).join(RunRow, RunRow.id == FindingRow.run)
+    query = query.where(FindingRow.severity == Severity.HALT, recent)
+    for run, document in session.execute(query.order_by(FindingRow.run, FindingRow.n)):
+        yield run, Finding.model_validate_json(document)
+
+
+def count_halts(session: Session) -> int:
+    """Return how many findings that halt were ever recorded."""
+    query = select(func.count()).where(FindingRow.severity == Severity.HALT)
+    return session.scalars(query).one()
+
+
+COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
+_SUMS = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
+_ASKED = (
+    *(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.attempt, RunRow.state, RunRow.judged),
+    *(RunRow.gpus, RunRow.resume_from, RunRow.outcome),
+    *(RunRow.created_at, RunRow.claimed_at, RunRow.ended_at),
+)
+"""What an account is made of; a run's documents are large."""
+
+
+def load_timed_runs(session: Session, experiment: str) -> list[RunRow]:
+    """Return the runs of an experiment, oldest first, with what an account is made of."""
+    query = select(RunRow).where(RunRow.experiment == experiment).options(load_only(*_ASKED))
+    return list(session.scalars(in_order(query)))
+
+
+def load_taken(session: Session, runs: Sequence[str]) -> dict[str, AccountRow]:
+    """Return run → its account, of those of which one was taken."""
+    query = select(AccountRow).where(AccountRow.run.in_(runs))
+    return {row.run: row for row in session.scalars(query)}
+
+
+def load_waited(session: Session, runs: Sequence[str]) -> dict[str, float]:
+    """Return run → until when an engine let it wait, Unix seconds; of those that waited."""
+    query = select(ProgressRow.run, ProgressRow.waited_until).where(
+        ProgressRow.run.in_(runs), ProgressRow.waited_until.is_not(None)
+    )
+    return {run: until for run, until in session.execute(query) if until is not None}
+
+
+def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:
+    """Return the number of accounts of recent runs, and their device seconds by part.
+
+    Recent runs are active, or ended after `ended_after` (Unix seconds).
+    """
+    late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
+    query = select(func.count(), *_SUMS).join(RunRow, RunRow.id == AccountRow.run).where(late)
+    count, *found = session.execute(query).one()
+    return count, {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
+
+
+def load_accounts_in(session: Session, states: Sequence[str]) -> Iterator[AccountRow]:
+    """Yield the accounts of runs in these states by run, without what their lines came to."""
+    query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)
+    query = query.where(RunRow.state.in_(states)).options(defer(AccountRow.told))
+    yield from session.scalars(query.order_by(AccountRow.run))

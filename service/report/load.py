@@ -13,19 +13,14 @@ from gonogo.contract.records import ModelRecord, Preflight
 from service.context import Context
 from service.db.schema import RunRow
 from service.db.store import Session
-from service.evidence.artifacts import list_artifacts
-from service.evidence.expected_files import load_digests, load_records
-from service.evidence.files import load_bytes
+from service.evidence.artifacts import Excerpt, list_artifacts, load_stack
+from service.evidence.files import load_bytes, load_digests, load_log, load_records
 from service.evidence.heartbeats import load_run_steps
-from service.evidence.logs import load_log
-from service.evidence.stacks import Excerpt, load_stack
 from service.experiments.advance import resolved_of
 from service.experiments.overview import last_judged
 from service.instants import stamp
-from service.queries.decisions import load_decisions
-from service.queries.events import load_events
-from service.queries.experiments import load_experiment, runs_of
-from service.queries.findings import load_findings
+from service.queries.experiments import load_decisions, load_events, load_experiment, runs_of
+from service.queries.runs import load_findings
 from service.report.view import ReportView, RunFile, RunReport, build_numbers
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput

@@ -24,8 +24,8 @@ from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.gate.conditions import all_met
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
+from service.evidence.artifacts import Excerpt
 from service.evidence.series import Point, downsample
-from service.evidence.stacks import Excerpt
 
 POINTS = 400
 """Points of a curve, at most."""

@@ -8,8 +8,7 @@ from gonogo.contract.api import CampaignSubmission, CampaignView, VerbBody
 from gonogo.contract.ids import Kind
 from gonogo.contract.output import CampaignDryRun
 from gonogo.planning.campaigns import ResolvedCampaign
-from service.campaigns.create import build_dry_run, create_campaign, resolve, warnings_for
-from service.campaigns.step import cancel
+from service.campaigns.steps import build_dry_run, cancel, create_campaign, resolve, warnings_for
 from service.campaigns.view import view_campaign
 from service.experiments.lifecycle import Deed
 from service.http.auth import Operator, Service, Viewer
@@ -17,7 +16,7 @@ from service.http.idempotency import IdempotencyKey
 from service.http.paging import Cursor, Limit, Page, id_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse
 from service.http.transactions import Creation, Reading, Writing
-from service.queries.campaigns import load_campaign, load_campaigns
+from service.queries.experiments import load_campaign, load_campaigns
 
 router = APIRouter(tags=["campaigns"])
 Submitted = Annotated[

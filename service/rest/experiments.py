@@ -29,8 +29,7 @@ from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
 from service.http.problems import LOCATION_HEADER, WireResponse, model_response
 from service.http.streams import Streams
 from service.http.transactions import Creation, Reading, Writing
-from service.queries.decisions import load_decisions_page
-from service.queries.experiments import load_experiment, load_experiments
+from service.queries.experiments import load_decisions_page, load_experiment, load_experiments
 from service.views.experiments import view_experiment, view_experiments, view_new
 from service.views.runs import view_decision
 

@@ -15,9 +15,7 @@ from service.experiments.overview import load_decided
 from service.http.auth import Viewer
 from service.http.transactions import Reading
 from service.instants import stamp
-from service.queries.campaigns import find_campaigns
-from service.queries.decisions import find_decisions
-from service.queries.experiments import find_experiments
+from service.queries.experiments import find_campaigns, find_decisions, find_experiments
 from service.queries.runs import find_runs
 
 router = APIRouter(tags=["overview"])

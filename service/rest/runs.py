@@ -12,8 +12,8 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.nearness import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
+from service.evidence.files import load_log
 from service.evidence.heartbeats import load_heartbeats
-from service.evidence.logs import load_log
 from service.evidence.series import (
     OwnMetric,
     SeriesMetric,
@@ -26,9 +26,8 @@ from service.http.files import file_response
 from service.http.paging import Cursor, Limit, Page, number_cursor
 from service.http.problems import WireResponse
 from service.http.transactions import Reading
-from service.queries.decisions import load_decision
-from service.queries.findings import load_findings_page
-from service.queries.runs import load_progress, load_run
+from service.queries.experiments import load_decision
+from service.queries.runs import load_findings_page, load_progress, load_run
 from service.views.runs import load_run_view, view_decision
 
 router = APIRouter(tags=["runs"])

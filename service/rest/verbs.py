@@ -20,11 +20,10 @@ from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of
+from service.experiments.checkpoints import load_resume_points, load_weights
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
-from service.experiments.overrides import override
-from service.experiments.resume_points import load_resume_points, load_weights
-from service.experiments.verbs import VERBS, Points
+from service.experiments.verbs import VERBS, Points, override
 from service.http.auth import Operator, Service
 from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
 from service.http.idempotency import IdempotencyKey

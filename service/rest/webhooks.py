@@ -11,9 +11,8 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.suggestion import hint
 from gonogo.contract.wire import Instant, Submitted
-from service.alerts.allowed_targets import check_reach
 from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
-from service.alerts.post import TIMEOUT_S, Target, post_alert
+from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert
 from service.db.schema import WebhookRow
 from service.experiments.lifecycle import Deed
 from service.http.auth import Admin, Service
@@ -22,8 +21,8 @@ from service.http.paging import Cursor, Limit, Page, id_cursor
 from service.http.problems import WireResponse
 from service.http.transactions import Creation, Reading, Writing
 from service.instants import stamp
-from service.queries.alerts import load_webhook, load_webhooks
-from service.webhook_secret import check_secret
+from service.queries.callers import load_webhook, load_webhooks
+from service.settings import check_secret
 
 router = APIRouter(tags=["overview"])
 

@@ -35,8 +35,7 @@ from service.queries.experiments import (
     load_phases,
     load_seen_runs,
 )
-from service.queries.findings import load_findings
-from service.queries.runs import load_mute
+from service.queries.runs import load_findings, load_mute
 from service.views.next_steps import Place, next_steps
 
 

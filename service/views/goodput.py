@@ -14,16 +14,16 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
 from service.db.schema import AccountRow, ExperimentRow, RunRow
 from service.db.store import Session
-from service.evidence.accounts import Fold, load_fold
-from service.queries.accounts import (
+from service.evidence.heartbeats import Fold, load_fold
+from service.queries.runs import (
     COLUMNS,
     load_accounts_in,
+    load_halts,
     load_taken,
     load_timed_runs,
     load_waited,
     sum_accounts,
 )
-from service.queries.findings import load_halts
 
 FLEET_HOURS = 24.0
 """How long ago a run may have ended that counts to the fleet's time, unless asked otherwise."""

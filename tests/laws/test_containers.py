@@ -15,7 +15,7 @@ import yaml
 
 from gonogo.settings import known_names
 from gonogo.supervise.locks import HOST_FOLDER
-from service.webhook_secret import check_secret
+from service.settings import check_secret
 from tests.servers import free_port
 
 ROOT = Path(__file__).parents[2]

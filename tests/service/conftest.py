@@ -18,9 +18,9 @@ from sqlalchemy import text
 
 from service.app import create_app
 from service.context import Context, open_context
+from service.db.columns import Table
 from service.db.engine import build_engine
 from service.db.migrate import migrate
-from service.db.schema import Table
 from service.http.auth import Role, create_key, load_local_keys
 from service.judging.assessors import Assessors
 from service.settings import Settings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gonogo.rundir import TAIL_BYTES
 from service.db.schema import RunRow
-from service.experiments.cause_inputs import load_last_line
+from service.experiments.overview import load_last_line
 from tests.service.conftest import Plane
 
 REPORT = """\

@@ -19,8 +19,8 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 
 from gonogo.contract.errors import Unavailable
+from service.conductor.conductor import Leader, Loop
 from service.conductor.judge import Judging
-from service.conductor.leader import Leader
 from service.conductor.leases import (
     GIVE_UP_S,
     LEASE_S,
@@ -30,7 +30,6 @@ from service.conductor.leases import (
     decide,
     observe,
 )
-from service.conductor.loop import Loop
 from service.conductor.upkeep import assign_cursors
 from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
@@ -169,7 +168,7 @@ def test_a_loop_that_was_away_is_told_before_its_next_pass(
             run()  # the host stands still between two passes
         return True
 
-    monkeypatch.setattr("service.conductor.loop.time", SimpleNamespace(monotonic=tell_time))
+    monkeypatch.setattr("service.conductor.conductor.time", SimpleNamespace(monotonic=tell_time))
     loop = Loop(name="test", run_once=run, every_s=0.01, forget=lambda: said.append("forget"))
     loop.start(still.context, lead)
     assert third.wait(60)

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.goodput import Part
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
-from service.conductor.accounts import EVERY_S, Accounts, find_due
+from service.conductor.upkeep import EVERY_S, Accounts, find_due
 from service.db.schema import AccountRow, ExperimentRow, RunRow
 from service.views.goodput import (
     COLUMNS,

@@ -17,7 +17,7 @@ from sqlalchemy import text
 
 from gonogo.contract.order import Order
 from service.app import create_app
-from service.db.schema import Table
+from service.db.columns import Table
 from service.http.auth import Role, hash_key, revoke_key
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker

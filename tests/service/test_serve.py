@@ -20,9 +20,8 @@ from redis import Redis
 
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
-from service.backup import make_backup
+from service.backup import make_backup, restore_backup
 from service.db.migrate import HEAD, current_revision, migrate
-from service.restore import restore_backup
 from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
 from tests.unit_socket import UnitSocket

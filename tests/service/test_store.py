@@ -21,9 +21,10 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Unavailable
+from service.db.columns import Table
 from service.db.engine import build_engine
 from service.db.migrate import build_config, current_revision, migrate
-from service.db.schema import KeyRow, Table
+from service.db.schema import KeyRow
 from service.db.store import Store, Topic, ring
 from tests.servers import wait_until
 

@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
 from gonogo.contract.ids import Kind, new_id
-from service.agent.fence import bind_key, home_of_worker
+from service.agent.fence import bind_key, home_of_worker, is_of_now, next_epoch, next_token
 from service.context import open_context
 from service.db.schema import KeyRow
 from service.db.store import Store
-from service.experiments.fencing_tokens import is_of_now, next_epoch, next_token
 from service.experiments.workers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings

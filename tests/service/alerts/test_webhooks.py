@@ -11,12 +11,10 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.api import AlertBody, AlertData
 from gonogo.contract.errors import Rejected
-from service.alerts.allowed_targets import check_reach
-from service.alerts.post import Target, post_alert
+from service.alerts.post import Target, check_reach, post_alert
 from service.http.sessions import COOKIE, SECURE_COOKIE
 from service.instants import stamp
-from service.settings import load_settings
-from service.webhook_secret import new_secret
+from service.settings import load_settings, new_secret
 from tests.service.alerts.test_delivery import Receiver, receiving
 from tests.service.conftest import Plane
 

@@ -20,7 +20,7 @@ from gonogo.contract.order import LeftOut, ResumePoint
 from gonogo.contract.workload import OURS
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
-from service.evidence.stacks import Excerpt
+from service.evidence.artifacts import Excerpt
 from service.report.details import (
     MAX_MOMENTS,
     build_report,

@@ -1,4 +1,14 @@
-"""Tables of campaigns, experiments, phases, runs and decisions."""
+"""Tables as typed models; migrations build the same ones.
+
+Append-only: events, decisions, heartbeats, findings. Instants are Unix seconds (REAL, UTC); states
+hold the values of the contract's enums; documents are JSON of the contract's models.
+
+Tables of campaigns, experiments, phases, runs and decisions.
+
+Tables of what has arrived of a run.
+
+Tables of callers and receivers: keys, sessions, workers, events, alerts, webhooks.
+"""
 
 from typing import Any
 
@@ -8,21 +18,23 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     String,
     Text,
     UniqueConstraint,
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
-from gonogo.contract.api import CampaignState, OriginView
+from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
+from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.follow_up.action import Attempt
-from service.db.documents import Asked, Awaited, Promised, Stop
-from service.db.schema.table import Id, Seconds, Table
+from service.db.columns import Id, OneOf, Seconds, Table
+from service.db.documents import Asked, Awaited, ClaimKept, Promised, SessionKind, Stop
 
 
 class CampaignRow(Table):
@@ -270,3 +282,203 @@ class ConditionRow(Table):
     n: Mapped[int] = mapped_column(Integer)
     state: Mapped[ConditionState]
     document: Mapped[dict[str, Any]]
+
+
+class OffsetRow(Table):
+    """Up to which byte a file of a run is in the database: `rank0`, `torchrun.log`, …"""
+
+    __tablename__ = "offsets"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class PieceRow(Table):
+    """A stretch of a growing file of a run, byte by byte, so that the file can be had again."""
+
+    __tablename__ = "pieces"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    end: Mapped[int] = mapped_column(BigInteger)
+    packed: Mapped[bytes] = mapped_column(LargeBinary)
+    """Its bytes, compressed (`service.evidence.files`)."""
+    n: Mapped[int | None] = mapped_column(BigInteger)
+    """For heartbeats: number of its first line within the run, in the order of arrival, from 1."""
+    lines: Mapped[int | None] = mapped_column(Integer)
+    """For heartbeats: how many lines it holds."""
+
+
+class RecordRow(Table):
+    """A small record of a run (order.json, exit.json, …) as the bytes that it is."""
+
+    __tablename__ = "records"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(64), primary_key=True)
+    sha256: Mapped[str] = mapped_column(String(64))
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class LogRow(Table):
+    """A stretch of a log file."""
+
+    __tablename__ = "logs"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    file: Mapped[str] = mapped_column(String(64), primary_key=True)
+    start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    end: Mapped[int] = mapped_column(BigInteger)
+    text: Mapped[str] = mapped_column(Text)
+
+
+class FindingRow(Table):
+    """One finding of a run, in the order of its file."""
+
+    __tablename__ = "findings"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    n: Mapped[int] = mapped_column(Integer)
+    severity: Mapped[Severity] = mapped_column(OneOf(Severity, 10))
+    document: Mapped[str] = mapped_column(Text)
+
+
+class EvidenceRow(Table):
+    """One uploaded file of evidence."""
+
+    __tablename__ = "evidence"
+    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    path: Mapped[str] = mapped_column(String(400), primary_key=True)
+    size: Mapped[int] = mapped_column("bytes", BigInteger)
+    truncated: Mapped[bool] = mapped_column(Boolean)
+    content: Mapped[bytes] = mapped_column(LargeBinary)
+
+
+class KeyRow(Table):
+    """An API key, by its hash."""
+
+    __tablename__ = "keys"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    name: Mapped[str] = mapped_column(Text)
+    role: Mapped[str] = mapped_column(String(20))
+    hash: Mapped[str] = mapped_column(String(64), unique=True)
+    created_at: Mapped[float] = mapped_column(Seconds)
+    revoked_at: Mapped[float | None] = mapped_column(Seconds)
+    home: Mapped[str | None] = mapped_column(String(12))
+    """For a local key: its owner; several services may share one database."""
+    worker: Mapped[str | None] = mapped_column(String(128))
+    """For a worker's key: the worker that claimed first with it; no other may."""
+    in_place_of: Mapped[str | None] = mapped_column(Id)
+    """For a local worker's key: the one that lay in its home before, where that is elsewhere
+    now."""
+
+
+class SessionRow(Table):
+    """A browser's session, or a one-time link to one, by the hash of its token."""
+
+    __tablename__ = "sessions"
+    hash: Mapped[str] = mapped_column(String(64), primary_key=True)
+    key: Mapped[str] = mapped_column(ForeignKey("keys.id", ondelete="CASCADE"))
+    """The API key whose rights it has; when that is revoked, so is this."""
+    kind: Mapped[SessionKind] = mapped_column(OneOf(SessionKind, 10))
+    created_at: Mapped[float] = mapped_column(Seconds)
+    expires_at: Mapped[float] = mapped_column(Seconds, index=True)
+
+
+class WorkerRow(Table):
+    """A worker, as its last claim described it."""
+
+    __tablename__ = "workers"
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    host: Mapped[str] = mapped_column(Text)
+    boot_id: Mapped[str] = mapped_column(Text)
+    machine: Mapped[str | None] = mapped_column(String(32))
+    """Machine id of its host; null: unknown."""
+    seen_at: Mapped[float] = mapped_column(Seconds)
+    draining: Mapped[bool] = mapped_column(Boolean, default=False)
+    claim: Mapped[ClaimKept]
+
+
+class EpochRow(Table):
+    """The one row of fencing epochs: that of the service that started last."""
+
+    __tablename__ = "epochs"
+    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
+    n: Mapped[int] = mapped_column(BigInteger)
+
+
+class IdempotencyRow(Table):
+    """The stored answer of a creating POST."""
+
+    __tablename__ = "idempotency"
+    actor: Mapped[str] = mapped_column(String(40), primary_key=True)
+    route: Mapped[str] = mapped_column(String(120), primary_key=True)
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    body_digest: Mapped[str] = mapped_column(String(64))
+    answer: Mapped[dict[str, Any] | None]
+    created_at: Mapped[float] = mapped_column(Seconds, index=True)
+
+
+class EventRow(Table):
+    """Something that happened. `seq` orders an experiment's, `cursor` all of them."""
+
+    __tablename__ = "events"
+    __table_args__ = (
+        UniqueConstraint("experiment", "seq"),
+        Index("ix_events_cursor", "cursor", unique=True),
+    )
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
+    seq: Mapped[int] = mapped_column(Integer)
+    cursor: Mapped[int | None] = mapped_column(BigInteger)
+    """Given by the one conductor after the commit: sequences are not commit-ordered."""
+    type: Mapped[str] = mapped_column(String(40))
+    run: Mapped[str | None] = mapped_column(Id)
+    phase: Mapped[str | None] = mapped_column(String(64))
+    actor: Mapped[str] = mapped_column(Text)
+    at: Mapped[float] = mapped_column(Seconds)
+    data: Mapped[dict[str, Any]]
+
+
+class AlertRow(Table):
+    """The outbox: an alert that was committed together with what it reports."""
+
+    __tablename__ = "alerts"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    type: Mapped[str] = mapped_column(String(40))
+    experiment: Mapped[str | None] = mapped_column(Id, index=True)
+    run: Mapped[str | None] = mapped_column(Id)
+    data: Mapped[dict[str, Any]]
+    """AlertData, without `url`."""
+    at: Mapped[float] = mapped_column(Seconds)
+    spread: Mapped[bool] = mapped_column(Boolean, default=False)
+    """Whether a delivery stands for every subscription that wants it."""
+
+
+class WebhookRow(Table):
+    """A subscription: where alerts of which types go."""
+
+    __tablename__ = "webhooks"
+    id: Mapped[str] = mapped_column(Id, primary_key=True)
+    url: Mapped[str] = mapped_column(Text)
+    secret: Mapped[str] = mapped_column(Text)
+    types: Mapped[list[str]]
+    """Alert types; empty = every type."""
+    created_at: Mapped[float] = mapped_column(Seconds)
+    disabled_at: Mapped[float | None] = mapped_column(Seconds)
+
+
+class DeliveryRow(Table):
+    """One alert on its way to one subscription."""
+
+    __tablename__ = "deliveries"
+    __table_args__ = (Index("ix_deliveries_state_due_at", "state", "due_at"),)
+    alert: Mapped[str] = mapped_column(
+        ForeignKey("alerts.id", ondelete="CASCADE"), primary_key=True
+    )
+    webhook: Mapped[str] = mapped_column(
+        ForeignKey("webhooks.id", ondelete="CASCADE"), primary_key=True
+    )
+    state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)
+    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    due_at: Mapped[float] = mapped_column(Seconds)
+    delivered_at: Mapped[float | None] = mapped_column(Seconds)
+    error: Mapped[str | None] = mapped_column(Text)
