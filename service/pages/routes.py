@@ -24,8 +24,8 @@ from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, rend
 from service.queries.callers import load_alerts, load_workers
 from service.queries.experiments import load_campaign, load_campaigns, load_experiments
 from service.queries.runs import load_run
-from service.report.html import POLICY
 from service.report.files import report_for
+from service.report.html import POLICY
 from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
