@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir
 from gonogo.watch.offline_fold import BroughtLines
 
-LONG = b"x" * (MAX_LINE_BYTES + 1)
 MORE = b"x" * (2**20 + 9)
 """More bytes without a tick than are read at once."""
 
@@ -41,16 +39,6 @@ def test_a_tick_brings_whole_lines_and_a_part_waits_for_its_rest(
     ends: tuple[int, ...], lines: list[list[bytes]], tmp_path: Path
 ) -> None:
     assert brought(tmp_path, b"a\nb\n", *ends) == lines
-
-
-def test_what_outgrew_a_line_was_one_of_that_look_and_so_was_its_rest(tmp_path: Path) -> None:
-    written = LONG + b"y\nb\n"
-    assert brought(tmp_path, written, len(LONG), len(written)) == [[LONG], [b"y", b"b"]]
-    assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG)) == [[b"a"]]
-    assert brought(tmp_path, b"a\n" + LONG, 2 + len(LONG), 99 * len(LONG)) == [[b"a"], []]
-    longest = LONG[1:]
-    written = longest + b"\nb\n"
-    assert brought(tmp_path, written, len(longest), len(written)) == [[], [longest, b"b"]]
 
 
 def test_what_no_tick_brought_is_read_behind_a_line_that_outgrew_all_bounds(

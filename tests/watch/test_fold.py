@@ -9,13 +9,11 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.contract.patience import Place
-from gonogo.contract.tick import ProcessState, RankProbe, Tick
+from gonogo.contract.tick import Tick
 from gonogo.watch import (
     dump_state,
     fold,
     identity_ok,
-    load_state,
     look,
     near,
     start,
@@ -199,19 +197,6 @@ def test_ticks_that_are_all_late_never_halt_on_a_deadline(kind: str) -> None:
     assert found.named(Severity.HALT) == set()
 
 
-def test_a_watcher_that_was_stopped_for_five_minutes_halts_nothing_on_waking() -> None:
-    world = World(order_of(steps=2000)).boot().steps(800)
-    sleeps = T0 + 30.0
-
-    def ticking(end: float) -> list[tuple[float, float]]:
-        ticks = [tick for tick in every(0.25)(end) if not sleeps < tick[0] < sleeps + 300.0]
-        return [(mono, 299.75 if mono == sleeps + 300.0 else late) for mono, late in ticks]
-
-    found = watch(world, ticking=ticking)
-    assert found.findings == []
-    assert {row.completed for row in found.state.streams.values()} == {800}
-
-
 def test_the_first_halt_latches_and_later_ones_are_still_told() -> None:
     world = World(order_of(), loss=lambda step: "NaN" if step == 12 else 5.0).boot().steps(12)
     world.open_step()
@@ -247,25 +232,6 @@ def test_a_look_finds_what_a_tick_would_and_changes_nothing() -> None:
     assert found
 
 
-@pytest.mark.parametrize(("late_s", "halts"), [(1.0, 1), (20.0, 0)])
-def test_a_watcher_that_never_comes_in_time_still_halts_a_run_that_stands(
-    late_s: float, halts: int
-) -> None:
-    """One that sleeps again and again has not seen what happened meanwhile."""
-    world = World(order_of({})).boot().steps(40, step_s=1.0)
-    world.open_step()
-    world.hang(1, "backward", 1900.0)
-
-    def late(end: float) -> Iterable[tuple[float, float]]:
-        count = int((end - T0) / (0.25 + late_s))
-        return ((T0 + number * (0.25 + late_s), late_s) for number in range(count))
-
-    seen = watch(world, ticking=late)
-    assert [row.detector for row in seen.halts] == ["stall"] * halts
-    whole = dump_state(seen.state)
-    assert dump_state(load_state(world.order, whole)) == whole
-
-
 @pytest.mark.parametrize(
     ("section", "limit_s"), [("backward", 60.0), ("log", 60.0), ("data", 300.0)]
 )
@@ -289,12 +255,6 @@ def test_a_watcher_that_is_away_again_and_again_halts_what_it_saw_standing(
     assert (halt.rank, halt.section) == (1, section)
     waited_s = halt.at - (EPOCH + since - T0)
     assert limit_s < waited_s < 1.5 * limit_s + 90.0
-
-
-def test_a_watcher_that_is_away_again_and_again_halts_no_run_that_goes_on() -> None:
-    world = World(order_of({}, steps=2000)).boot().steps(60, step_s=25.0)
-    sleepy = [(T0 + 50.0 * number, 20.0) for number in range(int((world.mono - T0) / 50.0))]
-    assert watch(world, ticking=lambda end: sleepy).halts == []
 
 
 @pytest.mark.parametrize(
@@ -334,34 +294,3 @@ def test_near_has_a_row_for_each_detector_and_changes_nothing() -> None:
     before = dump_state(state)
     assert near(state, world.mono)[Detector.NON_FINITE].blind is None
     assert dump_state(state) == before
-
-
-def test_near_does_not_count_a_suspension() -> None:
-    world = World(order=order_of(DEMO, steps=100)).boot().steps(40)
-    world.suspend(3600.0)
-    seen = watch(world.steps(2))
-    for name in (Detector.STALL, Detector.ALIVE_LOST):
-        row = near(seen.state, world.mono)[name]
-        assert row.value is None or row.value < 30.0, name
-
-
-def test_near_counts_the_time_until_the_first_line() -> None:
-    order = order_of(DEMO)
-    state, _ = fold(start(order), Tick(n=1, mono=T0, ts=EPOCH, interval_s=0.25, late_s=0.0), {})
-    probe = RankProbe(rank=0, pid=1, state=ProcessState.ALIVE)
-    probed = Tick(n=2, mono=T0, ts=EPOCH, interval_s=0.25, late_s=0.0, ranks=[probe])
-    state, _ = fold(state, probed, {})
-    row = near(state, T0 + 90.0)[Detector.NO_FIRST_HEARTBEAT]
-    limit_s = order.limits_of_places()[Place.START].seconds
-    assert limit_s is not None
-    assert (row.value, row.limit, row.time_left_s) == (90.0, limit_s, limit_s - 90.0)
-
-
-@pytest.mark.parametrize(
-    "every_s", [31.0, *(pytest.param(s, marks=pytest.mark.long) for s in (20.0, 62.0))]
-)
-def test_lines_that_come_rarely_do_not_hide_a_hang(every_s: float) -> None:
-    world = World(order=order_of(DEMO, steps=100), alive_every_s=every_s).boot().steps(40)
-    world.open_step()
-    (halt,) = watch(world.hang(1, "forward", 1_500.0)).halts
-    assert halt.detector == Detector.STALL

@@ -36,25 +36,6 @@ def test_silence_on_a_disk_that_takes_no_lines_is_unknown(ranks: tuple[int, ...]
     assert watch(mute(refused=False, ranks=ranks, seconds=2000.0), interval_s=1.0).halts
 
 
-def test_a_process_that_is_held_is_found_all_the_same() -> None:
-    world = mute(refused=True, ranks=(0, 1), seconds=20.0)
-    world.probe(1, "stopped")
-    for rank in world.ranks:
-        rank.mono += 20.0
-    assert watch(world, interval_s=1.0).halted()[0][:2] == ("alive_lost", 1)
-
-
-def test_steps_that_come_late_blame_nobody_and_silence_after_it_counts_again() -> None:
-    world = mute(refused=True, ranks=(0, 1), seconds=1000.0)
-    tell(world, disk=disk(5000.0))
-    world.close_step()
-    world.steps(20)
-    assert watch(world, interval_s=1.0).halts == []
-    for rank in world.ranks:
-        rank.mono += 2000.0
-    assert watch(world, interval_s=1.0).halts
-
-
 @pytest.mark.parametrize(
     ("section", "found"), [("backward", "stall"), ("data", "section_deadline")]
 )
@@ -65,14 +46,3 @@ def test_a_hang_of_a_rank_that_is_heard_all_the_same_is_found(section: str, foun
     world.steps(60).open_step()
     halts = watch(world.hang(1, section, 2000.0), interval_s=1.0).halted()
     assert halts == [(found, 1, section)]
-
-
-def test_a_rank_that_is_heard_now_and_then_is_where_it_says() -> None:
-    """Some of its lines are refused; the next accepted line reports its place."""
-    world = World(order_of({}, steps=2000), alive_every_s=5.0).boot().steps(30)
-    tell(world, disk={**disk(0.0), "refused": True})
-    world.steps(2000, step_s=0.5)
-    rank = world.ranks[0]
-    rank.lines = [said for said in rank.lines if said.mono < 5030.0 or said.mono % 120.0 < 0.5]
-    assert len(rank.lines) > 100
-    assert watch(world, interval_s=1.0).halts == []

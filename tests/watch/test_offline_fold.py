@@ -155,12 +155,6 @@ def test_without_a_watcher_a_gap_in_one_ranks_lines_is_found_when_it_was_due(
     assert first.value == pytest.approx(5.0, abs=0.5)
 
 
-def test_without_a_watcher_what_was_due_before_all_fell_silent_is_found(tmp_path: Path) -> None:
-    found = replay_watch(unwatched(fallen_silent(4.0, 60.0), tmp_path))
-    (halt,) = [f for f in found if f.severity is Severity.HALT]
-    assert halt.value == pytest.approx(5.0, abs=0.5)
-
-
 @pytest.mark.parametrize(("silent_s", "halted"), [(60.0, []), (800.0, []), (1000.0, ["stall"])])
 def test_without_a_watcher_a_silence_of_all_that_is_over_is_unknown_as_to_a_watcher(
     silent_s: float, halted: list[str], tmp_path: Path
@@ -170,31 +164,6 @@ def test_without_a_watcher_a_silence_of_all_that_is_over_is_unknown_as_to_a_watc
     world.close_step()
     found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
     assert [f.detector for f in found if f.severity is Severity.HALT] == halted
-
-
-def test_without_a_watcher_a_silence_of_all_between_steps_that_is_over_is_unknown(
-    tmp_path: Path,
-) -> None:
-    world = World(order_of()).boot().steps(20)
-    for rank in world.ranks:
-        rank.mono += 100.0
-    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
-    assert [f.detector for f in found if f.severity is Severity.HALT] == []
-
-
-def test_without_a_watcher_ranks_that_are_started_anew_may_be_silent_till_then(
-    tmp_path: Path,
-) -> None:
-    world = World(order_of()).boot().steps(20)
-    world.open_step()
-    world.hang(1, "backward", 1.0)
-    for rank in world.ranks:
-        rank.mono += 120.0
-        rank.boot, rank.section, rank.section_since = f"again{rank.rank}", "boot", rank.mono
-        rank.seq = rank.section_seq = rank.collective_seq = rank.step = 0
-        rank.in_step = False
-    found = replay_watch(unwatched(world.boot().steps(40).finish(), tmp_path))
-    assert [f.detector for f in found if f.severity is Severity.HALT] == []
 
 
 def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
@@ -217,16 +186,6 @@ def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
     assert [f for f in found if f.severity is Severity.HALT] == []
 
 
-def test_without_a_watcher_a_rank_without_a_line_that_ended_well_is_no_finding(
-    tmp_path: Path,
-) -> None:
-    folder = unwatched(World(order_of(steps=5)).boot().steps(5).finish(), tmp_path)
-    (folder / "heartbeat_rank1.jsonl").unlink()
-    for rank in (0, 1):
-        save_json(folder / f"exit_rank{rank}.json", {"code": 0, "at": EPOCH + 9.0})
-    assert replay_watch(folder) == []
-
-
 def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
     world = World(order_of()).boot().steps(3)
     folder = unwatched(world, tmp_path)
@@ -234,12 +193,6 @@ def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="no order"):
         replay_watch(folder)
     assert replay_watch(folder, order=world.order) == []
-
-
-def test_an_empty_directory_has_no_findings_and_says_so(tmp_path: Path) -> None:
-    again = refold(tmp_path, order=order_of())
-    assert again.findings == []
-    assert [row.rank for row in again.not_observed if row.kind == "rank_silent"] == [0, 1]
 
 
 def sections_in(world: World) -> World:
@@ -385,27 +338,3 @@ def test_a_snapshot_with_a_part_missing_is_refused(part: str) -> None:
     del document[part]
     with pytest.raises(Corrupt):
         load_state(order_of(), document)
-
-
-def test_a_snapshot_of_another_run_is_refused() -> None:
-    document = dump_state(watch(healthy(1)).state)
-    with pytest.raises(Corrupt):
-        load_state(order_of(attempt=2), document)
-
-
-def test_how_late_the_ticks_were_that_found_the_last_lines_of_a_process_is_told(
-    tmp_path: Path,
-) -> None:
-    world = World(order_of({}, steps=20)).boot().steps(20).finish()
-    own_s = world.mono - world.ranks[0].lines[0].mono
-
-    def ticking(end: float) -> list[tuple[float, float]]:
-        return [*((T0 + 0.25 * number, 0.0) for number in range(32)), (end + 60.0, 60.0)]
-
-    live = watch(world, ticking=ticking)
-    assert live.halts == []
-    record = refold(live.save(tmp_path)).watch
-    assert record is not None
-    heard = record.heard[0]
-    assert heard.last_mono - heard.first_mono > own_s + 50.0
-    assert abs(heard.least_s - own_s) < 2.0

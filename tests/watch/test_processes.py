@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
+from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.watch.processes import Process, Processes, seen_by
 
 T0 = 100.0
@@ -77,14 +77,6 @@ def test_what_is_told_of_an_end_is_kept_whatever_comes_after() -> None:
     assert seen_by(found, Tick(n=2, mono=T0 + 2.0, ts=T0, ranks=[told])).of(0).lost_peer
 
 
-def test_a_launcher_that_is_dead_stays_that_of_its_node() -> None:
-    found = Processes()
-    for n, (node, state) in enumerate([(1, ALIVE), (2, DEAD), (3, DEAD)]):
-        agent = AgentProbe(node=node, state=state)
-        found = seen_by(found, Tick(n=n, mono=T0 + n, ts=T0, agent=agent))
-    assert (found.agent.node, found.agent.dead_mono) == (2, T0 + 1.0)
-
-
 @pytest.mark.parametrize("state", [STOPPED, SLEEPING, DEAD])
 def test_a_process_is_held_since_the_first_of_the_probes_running_that_say_so(
     state: ProcessState,
@@ -122,12 +114,6 @@ def test_a_rank_does_not_stand_by_one_reading_other_frames_none_or_those_of_befo
     assert not both.stands(0, T0 + 0.1, T0 + 9.0), "it moved since the first reading"
 
 
-def test_the_last_two_readings_count() -> None:
-    found = read((T0, stack("a")), (T0 + 1.0, stack("b")), (T0 + 7.0, stack("b")))
-    assert found.stands(0, T0, T0 + 7.0)
-    assert [row.mono for row in found.stacks[0]] == [T0 + 1.0, T0 + 7.0]
-
-
 @pytest.mark.parametrize(
     ("first_s", "last_s", "apart_s", "idles"),
     [
@@ -146,11 +132,6 @@ def test_a_rank_idles_below_a_twentieth_of_a_core_between_its_last_two_readings(
     assert found.idles(0) is idles
 
 
-def test_of_one_reading_nobody_knows_whether_a_rank_idles() -> None:
-    assert not read((T0, stack(cpu_s=0.0))).idles(0)
-    assert not Processes().idles(0)
-
-
 @pytest.mark.parametrize("waiting", [True, False, None])
 def test_a_rank_waits_as_its_last_reading_says_unless_that_is_of_another_moment(
     waiting: bool | None,
@@ -159,8 +140,3 @@ def test_a_rank_waits_as_its_last_reading_says_unless_that_is_of_another_moment(
     assert found.waits(0, T0 + 1.0) is waiting
     assert found.waits(0, T0 + 1.1) is None
     assert Processes().waits(0, T0) is None
-
-
-def test_a_tick_without_probes_changes_nothing() -> None:
-    known = probed((T0, ALIVE))
-    assert seen_by(known, Tick(n=9, mono=T0 + 9.0, ts=T0)) is known

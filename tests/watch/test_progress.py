@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Place, bounded
-from gonogo.contract.tick import ProcessState
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detectors.culprit import COLLECTIVES, name_culprit
 from gonogo.watch.detectors.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
-from gonogo.watch.processes import Process, Processes
+from gonogo.watch.processes import Processes
 from gonogo.watch.progress import place_of, standstill
 from gonogo.watch.view import Run, View
 from tests.watch.standing import NOW, halts, look, standing, suspects
-from tests.watch.streams import T0, World, order_of, watch
+from tests.watch.streams import World, order_of, watch
 
 RULES: tuple[type[Deadline], ...] = (NoFirstHeartbeat, Stall, SectionDeadline)
-WHOLE = {"steps": 1000}
 
 
 def look_all(
@@ -85,11 +82,6 @@ def test_a_place_halts_at_its_limit_and_not_before(
         assert {row.rank for row in rows} <= {0}
 
 
-def test_a_rank_without_a_step_or_a_section_has_no_limit() -> None:
-    rank = standing(None, for_s=50_000.0, labelled=False, steps=0)
-    assert look_all([rank], order=order_of({}, steps=1000, world_size=1)) == []
-
-
 @pytest.mark.parametrize(
     ("section", "steps", "limit_s"),
     [("boot", 0, 1800.0), ("forward", 0, 1800.0), (None, 40, 300.0), ("backward", 40, 120.0)],
@@ -101,13 +93,6 @@ def test_a_users_program_has_its_own_column(
     rank = standing(section, for_s=limit_s + 0.25, steps=steps, **started)
     rank.started_mono = None if section == "boot" else NOW - limit_s - 0.25
     assert halts(look_all([rank], order=attached())) == [limit_s]
-
-
-def test_what_a_users_program_does_outside_of_sections_lengthens_its_limit() -> None:
-    rank = standing(None, for_s=370.0, longest_apart_s=250.0)
-    assert look_all([rank], order=attached()) == []
-    rank = standing(None, for_s=380.0, longest_apart_s=250.0)
-    assert halts(look_all([rank], order=attached())) == [375.0]
 
 
 def test_suspicion_comes_before_the_halt() -> None:
@@ -128,11 +113,6 @@ def test_a_peer_that_runs_ahead_does_not_hide_a_rank_that_stands() -> None:
     (finding,) = [f for f in look_all([ahead, standing("backward", for_s=61.0, rank=1)], {})
                   if f.severity is Severity.HALT]  # fmt: skip
     assert (finding.detector, finding.rank, finding.section) == ("stall", 1, "backward")
-
-
-def test_a_peer_that_has_just_gone_on_shows_that_lines_come_late() -> None:
-    ahead = standing("forward", for_s=1.0, steps=60)
-    assert halts(look_all([ahead, standing("backward", for_s=61.0, rank=1)], {})) == []
 
 
 def test_going_from_section_to_section_is_no_progress() -> None:
@@ -195,19 +175,6 @@ def test_all_ranks_silent_at_once_is_unknown_until_a_quarter_of_an_hour() -> Non
     assert halts(look_all(ranks, {}, processes=Processes())) == []
 
 
-def test_a_stopped_process_corroborates_a_stall() -> None:
-    world = World(order_of({}), alive_every_s=5.0).boot().steps(40)
-    world.open_step()
-    world.hang(1, "backward", 2.0)
-    world.probe(1, "stopped")
-    world.ranks[1].stopped = True
-    for rank in world.ranks:
-        rank.spend(90.0)
-    (halt,) = watch(world).halts
-    assert (halt.detector, halt.rank) == ("stall", 1)
-    assert halt.threshold == 15.0
-
-
 @pytest.mark.parametrize("idle", [True, False])
 def test_unchanged_stacks_of_an_idle_minority_corroborate_a_stall(idle: bool) -> None:
     world = World(order_of({})).boot().steps(40)
@@ -222,27 +189,6 @@ def test_unchanged_stacks_of_an_idle_minority_corroborate_a_stall(idle: bool) ->
         world.probes.append((began + at_s, {"stacks": rows}))
     found = watch(world).halts
     assert [(halt.rank, halt.threshold) for halt in found] == ([(1, 15.0)] if idle else [])
-
-
-@pytest.mark.parametrize("waits", [None, True])
-def test_flight_recorders_show_who_stands_outside_where_no_native_stack_could_be_read(
-    waits: bool | None,
-) -> None:
-    """A busy host leaves no time for native frames; a stack that waits contradicts the recorder."""
-    world = World(order_of({})).boot().steps(40)
-    world.open_step()
-    began = world.mono
-    world.hang(1, "backward", 40.0)
-    for at_s in (12.0, 18.0):
-        rows = [
-            {"rank": 0, "digest": "a", "cpu_s": 0.0},
-            {"rank": 1, "digest": "b", "waiting": waits, "cpu_s": 0.0},
-        ]
-        world.probes.append((began + at_s, {"stacks": rows}))
-    calls = {"behind": [1], "asked_mono": began + 12.0, "text": "rank 1 did not"}
-    world.probes.append((began + 13.0, {"observations": {COLLECTIVES: calls}}))
-    found = watch(world).halts
-    assert [(halt.rank, halt.threshold) for halt in found] == ([] if waits else [(1, 15.0)])
 
 
 @pytest.mark.parametrize(("works", "halt_s"), [(False, 120.0), (True, None)])
@@ -272,59 +218,6 @@ def test_a_run_that_is_done_and_does_not_exit_is_warned_of_and_halted() -> None:
     assert seen.halts[0].text.endswith("(limit 1800 s), and the ranks did not exit")
 
 
-def test_one_bound_limits_the_first_step_as_well() -> None:
-    order = order_of({}, world_size=1, steps=1000)
-    order = order.model_copy(update={"patience": bounded(order.limits_of_places(), 20.0)})
-    for rank in (
-        standing("forward", for_s=21.0, steps=0),
-        standing(None, for_s=21.0, steps=0, labelled=False),
-        standing("eval", for_s=21.0),
-        standing("backward", for_s=21.0, step_s=100.0),
-    ):
-        assert 20.0 in halts(look_all([rank], order=order))
-
-
-def test_the_culprit_is_one_of_those_who_stand() -> None:
-    view = watch(World(order_of()).boot().steps(5)).state.view
-    assert name_culprit(view, [], T0) is None
-
-
-@pytest.mark.parametrize(("heard_ago_s", "halted"), [(90.0, []), (110.0, ["section_deadline"])])
-def test_ranks_of_a_node_that_nobody_hears_count_until_the_others_have_gone_on(
-    heard_ago_s: float, halted: list[str]
-) -> None:
-    """The silent rank may still save; once the others have ended a step, it has saved."""
-    near = standing(None, for_s=100.0)
-    far = standing("checkpoint", for_s=300.0, rank=1)
-    far.heard_mono = NOW - heard_ago_s
-    order = order_of({}, steps=1000, world_size=2, nodes=2)
-    found = look_all([near, far], order=order)
-    assert [row.detector for row in found if row.severity is Severity.HALT] == halted
-
-
-@pytest.mark.parametrize(
-    ("gone", "agent", "who"),
-    [
-        ([], "alive", "the ranks"),
-        ([0], "alive", "rank 1"),
-        ([0, 1], "alive", "the launcher"),
-        ([0, 1], "dead", None),
-    ],
-)
-def test_who_does_not_exit_is_named(gone: list[int], agent: str, who: str | None) -> None:
-    world = World(order_of({}, steps=10), alive_every_s=5.0).boot().steps(10)
-    for rank in world.ranks:
-        rank.say("done")
-    world.probes.append((world.mono, {"agent": {"pid": 99, "state": agent, "code": 0}}))
-    for number in gone:
-        world.probe(number, "dead", code=0)
-    world.ranks[0].mono += 1900.0
-    found = [row.text for row in watch(world, interval_s=5.0).halts]
-    assert [text.rpartition(", and ")[2] for text in found] == (
-        [] if who is None else [f"{who} did not exit"]
-    )
-
-
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -349,41 +242,3 @@ def test_a_program_that_may_never_have_attached_is_told_how(
         rank.mono += 3600.0
     (halt,) = watch(world, interval_s=5.0).halts
     assert ("gonogo.trainer.attach()" in halt.text) is told
-
-
-@pytest.mark.parametrize(("silent_s", "limits"), [(900.0, []), (900.25, [60.0])])
-def test_a_silence_of_all_ranks_is_their_own_after_fifteen_minutes(
-    silent_s: float, limits: list[float]
-) -> None:
-    row = standing("forward", for_s=1000.0, heard_mono=NOW - silent_s)
-    alive = Processes(ranks={0: Process(state=ProcessState.ALIVE)})
-    assert halts(look(Stall, [row], processes=alive)) == limits
-
-
-def test_after_its_last_step_a_rank_may_go_from_section_to_section() -> None:
-    row = standing("log", for_s=1.0, steps=1000, advanced_mono=NOW - 60_000.0)
-    assert look(SectionDeadline, [row]) == []
-    row = standing("log", for_s=1.0, steps=999, advanced_mono=NOW - 60_000.0)
-    assert len(halts(look(SectionDeadline, [row]))) == 1
-
-
-@pytest.mark.parametrize(
-    ("section", "detector"),
-    [("forward", "stall"), ("backward", "stall"), ("data", "section_deadline")],
-)
-def test_a_hang_is_found_and_named(section: str, detector: str) -> None:
-    world = World(order_of()).boot().steps(20)
-    world.open_step()
-    world.hang(1, section, 60.0)
-    (halt,) = watch(world).halts
-    assert (halt.detector, halt.rank, halt.section, halt.step) == (detector, 1, section, 21)
-
-
-def test_a_hang_is_found_within_its_limit() -> None:
-    world = World(order_of()).boot().steps(20, step_s=0.25)
-    world.open_step()
-    stood = world.mono
-    world.hang(1, "backward", 60.0)
-    seen = watch(world)
-    assert [halt.threshold for halt in seen.halts] == [5.0]
-    assert seen.ticks[-1].mono - stood < 5.0 + 1.0

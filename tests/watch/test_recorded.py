@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import pytest
 from gonogo.contract.tick import FileSeal, Tick
 from gonogo.rundir import save_json
 from gonogo.watch import WatchRecord, refold, tick_digest, tick_line
-from gonogo.watch.watch_record import Heard
-from tests.watch.streams import EPOCH, T0, Said, Watched, World, order_of, watch
+from tests.watch.streams import EPOCH, T0, Watched, World, order_of, watch
 from tests.watch.test_fold import faulty
 
 ONE, OTHER = FileSeal(bytes=1, sha256="1" * 64), FileSeal(bytes=2, sha256="2" * 64)
@@ -57,14 +55,6 @@ def test_what_exit_json_seals_reaches_to_the_last_byte_of_its_last_tick(
     assert [row.found for row in record_of(tmp_path).problems] == told
 
 
-def test_lines_of_a_rank_that_there_is_not_are_not_those_watched(tmp_path: Path) -> None:
-    live = looked(alone(), 5.0)
-    (tick,) = live.ticks
-    lines = {"no_rank_at_all": tick.lines["0"]}
-    live.ticks = [tick.model_copy(update={"lines": tick.lines | lines})]
-    assert [row.kind for row in record_of(live.save(tmp_path)).problems] == ["lines_changed"]
-
-
 def test_a_changed_line_is_told_at_the_first_tick_that_had_read_it(tmp_path: Path) -> None:
     folder = looked(alone(), 1.0, 3.0, 5.0).save(tmp_path)
     file = folder / "heartbeat_rank0.jsonl"
@@ -73,37 +63,6 @@ def test_a_changed_line_is_told_at_the_first_tick_that_had_read_it(tmp_path: Pat
     (doubt,) = record.problems
     assert (doubt.kind, doubt.rank, doubt.found) == ("lines_changed", 0, 1)
     assert not record.agrees
-
-
-@pytest.mark.parametrize("count", [1, 4])
-def test_lines_behind_a_first_one_that_was_never_written_are_those_watched(
-    count: int, tmp_path: Path
-) -> None:
-    world = alone()
-    (rank,) = world.ranks
-    rank.lines = rank.lines[1 : 1 + count]
-    record = record_of(looked(world, 5.0).save(tmp_path))
-    assert record.problems == []
-    assert record.agrees
-    assert record.reaches
-
-
-def with_other(world: World) -> World:
-    """The same world, in which a second process has written another line of the first one's."""
-    (rank,) = world.ranks
-    last = rank.lines[-1]
-    rank.lines.append(Said(last.mono, json.dumps(json.loads(last.raw) | {"pid": 9}).encode()))
-    return world
-
-
-@pytest.mark.parametrize("gone", [True, False])
-def test_one_line_besides_that_is_gone_or_stands_there_is_told(gone: bool, tmp_path: Path) -> None:
-    live, other = looked(alone(), 5.0), looked(with_other(alone()), 5.0)
-    first, then = (other, live) if gone else (live, other)
-    first.files = then.files
-    record = record_of(first.save(tmp_path))
-    assert not record.reaches
-    assert [row.kind for row in record.problems] == ["lines_changed"] * gone
 
 
 @pytest.mark.parametrize(
@@ -123,13 +82,6 @@ def test_lines_that_exit_json_has_not_counted_were_added_after_the_end(
     end(live.save(tmp_path), heartbeats=told(count))
     expected = [] if added is None else [count if added < 0 else added]
     assert [row.found for row in record_of(tmp_path).problems] == expected
-
-
-def test_a_process_was_heard_from_the_first_tick_that_told_its_lines_to_the_last(
-    tmp_path: Path,
-) -> None:
-    record = record_of(looked(alone(seconds=4.0), 0.25, 1.0, 4.5).save(tmp_path))
-    assert record.heard == {0: Heard(T0 + 0.25, T0 + 4.5, 4.25)}
 
 
 @pytest.mark.parametrize("ticks", [3, 0])

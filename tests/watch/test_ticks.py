@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Any
 
 import pytest
@@ -21,7 +20,6 @@ from gonogo.contract.tick import (
 from gonogo.watch.watch_record import (
     AWAY_S,
     HOLE_S,
-    MOST_PROBLEMS,
     WatchRecord,
     tick_digest,
     tick_line,
@@ -109,10 +107,6 @@ def test_a_file_is_sealed_again_until_the_end_and_no_longer(
     assert chain.files[name] == OTHER
 
 
-def test_the_same_seal_twice_is_no_problem() -> None:
-    assert chain_of({"files": {"order.json": ONE}}, {"files": {"order.json": ONE}}).problems == []
-
-
 @pytest.mark.parametrize(
     ("before", "after", "told"),
     [
@@ -149,39 +143,11 @@ def test_how_ranks_and_torchrun_ended_is_kept_and_who_was_looked_at() -> None:
     assert chain_of({"agent": AgentProbe()}).agent is None
 
 
-def test_a_tick_is_known_by_its_line_without_the_newline() -> None:
-    assert tick_digest(b"{}\n") == tick_digest(b"{}") == hashlib.sha256(b"{}").hexdigest()
-
-
 def test_the_ticks_are_known_by_the_digest_of_the_last() -> None:
     chain = chain_of({}, {})
     assert chain.last is not None
     assert chain.digest == tick_digest(tick_line(chain.last))
     assert WatchRecord().digest == hashlib.sha256(b"").hexdigest()
-
-
-@pytest.mark.parametrize(("old_s", "told"), [(HOLE_S, False), (HOLE_S + 1.0, True)])
-def test_what_a_tick_tells_of_devices_is_not_from_long_before_the_last_one(
-    old_s: float, told: bool
-) -> None:
-    def sample(mono: float) -> dict[str, Any]:
-        return {"mono": mono, "ts": 1e9, "uuid": "GPU-0", "rank": 0, "util": 90.0}
-
-    first = {"mono": 100.0, "observations": {"devices": [sample(50.0)]}}
-    later = {"mono": 101.0, "observations": {"devices": [sample(100.5), sample(100.0 - old_s)]}}
-    chain = chain_of(first, later)
-    assert ["device samples" in str(row.name) for row in chain.problems] == [True] * told
-    assert [row.mono for row in chain.device_rows] == [50.0, 100.0 - old_s, 100.5]
-
-
-def test_of_each_device_the_first_count_of_errors_is_kept() -> None:
-    rows = [(0, "a", None), (0, "a", 2), (0, "a", 3), (None, "b", 1), (1, "b", 0)]
-    samples = [
-        {"ts": 0.0, "mono": 50.0 + number, "uuid": uuid, "rank": rank, "ecc_uncorrected": errors}
-        for number, (rank, uuid, errors) in enumerate(rows)
-    ]
-    chain = chain_of({"mono": 100.0, "observations": {"devices": samples}})
-    assert chain.device_errors == {(0, "a"): 2, (1, "b"): 0}
 
 
 def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard() -> None:
@@ -199,25 +165,3 @@ def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard
     )
     chain.close({})
     assert chain.silent_s == {0: 6.5, 1: 4.0, 2: 2.5}
-
-
-def test_of_many_problems_the_first_are_told() -> None:
-    chain = WatchRecord()
-    for number in range(1, MOST_PROBLEMS + 5):
-        chain.miss(number)
-    assert len(chain.problems) == MOST_PROBLEMS
-
-
-def test_a_record_without_a_tick_is_broken_once() -> None:
-    record = WatchRecord()
-    record.close({})
-    assert [(row.kind.value, row.found) for row in record.problems] == [("watch_broken", 1)]
-
-
-def test_a_recorded_tick_names_only_what_it_saw() -> None:
-    assert json.loads(tick_line(Tick(n=1, mono=1.0, ts=2.0))) == {
-        "v": 1,
-        "n": 1,
-        "mono": 1.0,
-        "ts": 2.0,
-    }

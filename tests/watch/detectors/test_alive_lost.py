@@ -74,12 +74,6 @@ def test_all_ranks_silent_at_once_is_unknown_unless_a_process_is_stopped(
     assert suspects(found)
 
 
-@pytest.mark.parametrize("section", ["checkpoint", "eval"])
-def test_a_process_that_waits_for_a_disk_has_the_time_of_its_section(section: str) -> None:
-    known = process(ProcessState.UNINTERRUPTIBLE, 120.0)
-    assert halts(look(AliveLost, [silent(section, 120.0), peer()], {}, processes=known)) == []
-
-
 def test_a_rank_without_sections_is_lost_once_it_has_been_stopped() -> None:
     ranks = [silent(None, 500.0, labelled=False), peer()]
     assert halts(look(AliveLost, ranks, {}, processes=process(ProcessState.STOPPED, 61.0))) == [60]
@@ -105,12 +99,3 @@ def test_it_is_armed_by_a_rank_that_speaks_under_a_watcher() -> None:
     alone = start(order_of(), watched=False)
     assert not armed(alone)["alive_lost"]
     assert not_observed(alone)
-
-
-@pytest.mark.parametrize(("held_s", "limits"), [(60.0, []), (60.25, [60.0])])
-def test_a_stopped_program_without_sections_is_lost_after_as_long(
-    held_s: float, limits: list[float]
-) -> None:
-    row = standing(None, for_s=90.0, labelled=False, heard_mono=NOW - 90.0)
-    stopped = Process(state=ProcessState.STOPPED, held_mono=NOW - held_s)
-    assert halts(look(AliveLost, [row], processes=Processes(ranks={0: stopped}))) == limits

@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.plan import CheckpointCadence
-from gonogo.watch import armed, near, not_observed
+from gonogo.watch import armed, not_observed
 from tests.watch.detectors.host import checkpoint, host_order, tell
 from tests.watch.streams import Watched, World, watch
 
@@ -82,17 +82,6 @@ def test_a_checkpoint_that_does_not_hold_is_reported_at_once() -> None:
     assert "digest differs" in finding.text
 
 
-def test_a_restart_below_the_last_checkpoint_starts_the_cadence_again() -> None:
-    world = world_with(BY_STEPS)
-    train(world, 600.0)
-    tell(world, checkpoints=[checkpoint(60)])
-    train(world, 700.0)
-    for rank in world.ranks:
-        rank.boot, rank.seq, rank.step = f"again{rank.rank}", 0, 0
-        rank.say("boot")
-    assert overdue(watch(train(world, 600.0), interval_s=2.0)) == []
-
-
 def test_without_a_cadence_or_a_watcher_that_looks_nothing_is_found() -> None:
     world = train(world_with({}), 3000.0)
     assert overdue(watch(world, interval_s=5.0)) == []
@@ -100,14 +89,6 @@ def test_without_a_cadence_or_a_watcher_that_looks_nothing_is_found() -> None:
     seen = watch(World(order).boot().steps(20))
     assert not armed(seen.state)["checkpoint_overdue"]
     assert not_observed(seen.state)
-
-
-def test_near_says_for_how_long_one_has_been_due() -> None:
-    world = train(world_with(BY_TIME), 750.0)
-    row = near(watch(world, interval_s=2.0).state, world.mono)["checkpoint_overdue"]
-    assert row.limit == 1200.0
-    assert row.value == pytest.approx(550.0, abs=15.0)
-    assert row.time_left_s == pytest.approx(650.0, abs=15.0)
 
 
 def test_while_one_is_read_nothing_is_found_whatever_holds_meanwhile() -> None:
@@ -119,13 +100,6 @@ def test_while_one_is_read_nothing_is_found_whatever_holds_meanwhile() -> None:
     assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == []
     tell(world, checkpoints=[checkpoint(10)])
     assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]
-
-
-def test_one_that_was_deleted_before_it_was_read_starts_the_cadence_again() -> None:
-    world = train(world_with(BY_TIME), 700.0)
-    tell(world, checkpoints=[{**checkpoint(60), "verified": False, "gone": True}])
-    assert overdue(watch(train(world, 700.0), interval_s=2.0)) == []
-    assert overdue(watch(train(world, 300.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]
 
 
 def test_after_the_last_step_nothing_is_left_to_save() -> None:

@@ -135,26 +135,11 @@ def test_no_rank_is_named_while_a_node_is_silent() -> None:
     assert culprit.who.endswith("(nothing is heard of node 1)")
 
 
-def test_some_ranks_may_be_known_to_be_innocent() -> None:
-    culprit = name(rank(0, step=42), rank(1), rank(2))
-    assert culprit.who == "one of ranks 1, 2"
-
-
 @given(st.permutations([0, 1, 2, 3]), st.integers(0, 3))
 def test_the_order_of_the_ranks_changes_nothing(order: list[int], behind: int) -> None:
     ranks = [rank(number, step=40 if number == behind else 41) for number in order]
     culprit = name(*ranks)
     assert (culprit.named, culprit.stream.rank) == (True, behind)
-
-
-@pytest.mark.parametrize("culprit", [0, 1, 2])
-@pytest.mark.parametrize("section", ["data", "forward"])
-def test_a_hang_names_no_innocent_rank(section: str, culprit: int) -> None:
-    world = World(order_of(world_size=3)).boot().steps(10)
-    world.open_step()
-    world.hang(culprit, section, 30.0)
-    (halt,) = watch(world).halts
-    assert halt.rank == culprit
 
 
 @pytest.mark.parametrize(("steps", "to_blame"), [(40, True), (None, True), (10, False)])
@@ -173,20 +158,6 @@ def test_a_rank_that_was_done_a_step_before_is_to_blame(steps: int | None, to_bl
     assert (text in halt.text) is to_blame
 
 
-@pytest.mark.parametrize(
-    ("waiting", "named"),
-    [({"r0": False, "r1": False}, 1), ({"r0": False, "r1": True}, None), ({"r0": True}, None)],
-)
-def test_a_rank_without_a_record_is_named_if_its_stack_is_in_no_collective(
-    waiting: dict[str, bool], named: int | None
-) -> None:
-    payload = {"asked_mono": NOW, "silent": [1], "text": "no answer from rank 1"}
-    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
-    culprit = name(rank(0), rank(1), processes=stacks(**waiting), observed=observed)
-    assert (culprit.stream.rank if culprit.named else None) == named
-    assert ("no answer" in culprit.why) is (named == 1)
-
-
 @pytest.mark.parametrize(("read_s", "told"), [(0.0, True), (61.0, False)])
 def test_a_named_rank_s_place_is_told_if_it_was_read_since(read_s: float, told: bool) -> None:
     probe = StackProbe(rank=1, waiting=False, place="evaluate (train.py:6), user code")
@@ -196,35 +167,3 @@ def test_a_named_rank_s_place_is_told_if_it_was_read_since(read_s: float, told: 
     said = "; its stack is in evaluate (train.py:6), user code"
     assert culprit.place == (said if told else "")
     assert name(rank(0), rank(1), rank(2)).place == ""
-
-
-def test_a_device_that_is_stuck_is_named_though_its_host_waits() -> None:
-    payload = {"asked_mono": NOW, "unfinished": [1], "text": "rank 1 did not end"}
-    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
-    culprit = name(rank(0, step=40), rank(1), processes=stacks(r1=True), observed=observed)
-    assert (culprit.named, culprit.stream.rank) == (True, 1)
-    assert culprit.why == ": rank 1 did not end"
-
-
-def test_recorders_that_name_every_rank_name_none() -> None:
-    payload = {"asked_mono": NOW, "behind": [0, 1]}
-    observed = {COLLECTIVES: Observed(mono=NOW, ts=0.0, payload=payload)}
-    culprit = name(rank(0), rank(1), processes=stacks(r0=False, r1=True), observed=observed)
-    assert not culprit.named
-
-
-@pytest.mark.parametrize(
-    ("behind", "who"),
-    [(8, "one of ranks 0, 1, 2, 3, 4, 5, 6, 7"), (9, "a rank that nothing distinguishes")],
-)
-def test_of_many_ranks_that_are_behind_eight_are_listed(behind: int, who: str) -> None:
-    culprit = name(*(rank(number, step=40) for number in range(behind)), rank(behind))
-    assert culprit.who == who
-
-
-def test_ranks_that_differed_as_much_before_are_not_told_apart() -> None:
-    culprit = name(
-        rank(0, section_seq=4, step_counts=((40, 2, 0),)),
-        rank(1, section_seq=2, step_counts=((40, 0, 0),)),
-    )
-    assert not culprit.named

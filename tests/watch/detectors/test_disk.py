@@ -100,21 +100,6 @@ def test_a_disk_without_room_is_the_hosts_and_a_quota_the_runs(
     assert cause_of(halt) is code
 
 
-@pytest.mark.parametrize(
-    ("free_files", "code"),
-    [(0, OutcomeCode.DISK_FULL), (15, OutcomeCode.DISK_FULL), (16, OutcomeCode.RESOURCE_LIMIT)],
-)
-def test_a_disk_without_inodes_is_as_full_as_one_without_room(
-    free_files: int, code: OutcomeCode
-) -> None:
-    world = World(host_order()).boot().steps(2)
-    tell(world, disk=disk(50_000.0, free_files=free_files))
-    world.steps(1).ranks[0].say("error", type="OSError", text=NO_SPACE)
-    (halt,) = watch(world.steps(1)).halts
-    assert cause_of(halt) is code
-    assert halt.text.endswith(f"{free_files} inodes were free where the run writes")
-
-
 @pytest.mark.parametrize(("kind", "text"), OTHER_ERRORS)
 def test_other_errors_are_not_the_disks(kind: str, text: str | None) -> None:
     world = World(host_order()).boot().steps(3)
@@ -154,40 +139,6 @@ def with_looks(*looks: dict[str, object]) -> World:
 
 
 @pytest.mark.parametrize(
-    ("text", "told", "cause"),
-    [
-        (READ_ONLY, {"refused": True}, OutcomeCode.DISK_FULL),
-        (READ_ONLY, {"read_only": True, "checkpoints_mb": 90_000}, OutcomeCode.DISK_FULL),
-        (READ_ONLY, {}, OutcomeCode.RESOURCE_LIMIT),
-        (QUOTA, {"refused": True}, OutcomeCode.RESOURCE_LIMIT),
-        (NO_SPACE, {"checkpoints_mb": 0.5}, OutcomeCode.DISK_FULL),
-        (NO_SPACE, {"checkpoints_mb": 90_000}, OutcomeCode.RESOURCE_LIMIT),
-    ],
-    ids=["the run's", "the checkpoints'", "another", "a quota", "full", "full elsewhere"],
-)
-def test_a_disk_that_takes_nothing_from_the_watcher_either_is_its_hosts(
-    text: str, told: dict[str, object], cause: OutcomeCode
-) -> None:
-    world = World(host_order()).boot().steps(3)
-    tell(world, disk={**disk(100_000), **told})
-    world.ranks[0].say("error", type="OSError", text=text)
-    (halt,) = watch(world.steps(1)).halts
-    assert cause_of(halt) is cause
-    if told.keys() & {"refused", "read_only"} and text == READ_ONLY:
-        assert (halt.value, halt.threshold) == (0.0, 64.0)
-
-
-def test_a_checkpoint_that_does_not_hold_has_no_size() -> None:
-    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2, mb=1.0)])
-    for _ in range(4):
-        world.steps(10)
-        torn = {**checkpoint(12, text="torn"), "bytes": 90_000 * 2**20}
-        tell(world, checkpoints=[torn], disk=disk(6_000.0))
-    assert of_disk(watch(world.steps(2))) == []
-
-
-@pytest.mark.parametrize(
     ("free", "checkpoints", "expected"),
     [
         (6_000.0, 500.0, [("warn", 5_000.0), ("halt", 1_000.0)]),
@@ -221,11 +172,6 @@ def test_a_write_that_the_watcher_was_refused_pages_whatever_room_there_is() -> 
     assert seen.halts == []
 
 
-def test_room_that_comes_back_was_only_a_draft() -> None:
-    seen = watch(steps_with_room(1_500, 500, 1_500, 500, 1_500))
-    assert of_disk(seen) == [("warn", 5_000.0)]
-
-
 def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> None:
     world = steps_with_room(1_500)
     for rank in world.ranks:
@@ -252,12 +198,6 @@ def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
     assert watch(world.finish()).findings == []
 
 
-def test_without_a_checkpoint_only_the_plans_megabytes_count() -> None:
-    world = World(host_order({"disk": {"warn_mb": 0.25}})).boot().steps(2)
-    tell(world, disk=disk(0.3))
-    assert of_disk(watch(world.steps(2))) == []
-
-
 def test_the_plan_sets_the_limits() -> None:
     limits = {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}
     world = World(host_order({"disk": limits}, checkpoint=SOON)).boot().steps(2)
@@ -271,12 +211,6 @@ def test_the_plan_sets_the_limits() -> None:
         (Severity.HALT, 2_000.0),
     ]
     assert {f.source for f in found} == {Source.PLAN}
-
-
-@given(st.lists(st.floats(5_000, 90_000), max_size=30))
-@settings(max_examples=8, deadline=None)
-def test_room_enough_is_silent_however_it_moves(rooms: list[float]) -> None:
-    assert watch(steps_with_room(*rooms), interval_s=1.0).findings == []
 
 
 @given(st.lists(st.floats(0, 990), min_size=2, max_size=10))
@@ -306,35 +240,3 @@ def test_room_that_is_back_before_the_next_checkpoint_is_due_was_never_needed(
     world = steps_with_room(*[999] * looks, 9_000, 9_000, steps=10_000, cadence=cadence)
     seen = watch(world, interval_s=1.0)
     assert of_disk(seen) == [("warn", 5_000.0), *halts]
-
-
-def test_where_no_step_has_been_timed_room_is_waited_for_a_minute() -> None:
-    """After a restart in place nobody knows how long a step takes: the next one may be far off."""
-    for looks, halts in ((11, []), (15, [("halt", 1_000.0)])):
-        world = World(host_order(steps=10_000, checkpoint={"every_steps": 4000})).boot()
-        tell(world, checkpoints=[checkpoint(0)])
-        for _ in range(looks):
-            world.pause(None, 5.0)
-            tell(world, disk=disk(999.0))
-        assert of_disk(watch(world, interval_s=1.0)) == [("warn", 5_000.0), *halts]
-
-
-def test_the_last_step_is_saved_whatever_the_cadence() -> None:
-    """Its checkpoint is due in half a minute."""
-    world = steps_with_room(*[999] * 3, steps=100, cadence={"every_steps": 4000})
-    assert of_disk(watch(world)) == [("warn", 5_000.0), ("halt", 1_000.0)]
-
-
-@pytest.mark.parametrize(("ended", "halts"), [(17, []), (18, [("halt", 1_000.0)])])
-def test_of_long_steps_the_next_write_is_at_most_two_away(
-    ended: int, halts: list[tuple[str, float]]
-) -> None:
-    world = World(host_order(steps=10_000, checkpoint={"every_steps": 20}), alive_every_s=5.0)
-    world.boot().steps(2, step_s=39.99)
-    tell(world, checkpoints=[checkpoint(2)], disk=disk(9_000.0))
-    world.steps(ended - 2, step_s=39.99)
-    for _ in range(2):
-        tell(world, disk=disk(999.0))
-        world.pause(None, 6.0)
-    tell(world, disk=disk(9_000.0))
-    assert of_disk(watch(world.steps(1), interval_s=1.0)) == [("warn", 5_000.0), *halts]

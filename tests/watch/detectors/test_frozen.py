@@ -59,18 +59,3 @@ def test_skipped_steps_neither_count_nor_end_a_run() -> None:
         skipped = number % 2 == 0
         made.step(loss=moving(number) if skipped else 4.2, skipped=skipped)
     assert feed(Frozen, made).severities == [(HALT, 79)]
-
-
-def test_a_restart_counts_anew() -> None:
-    made = Ran(order=order_of({}), ranks=1).many(30, loss=4.2).back_to(5).many(30, loss=4.2)
-    assert feed(Frozen, made).halts == []
-
-
-def test_it_is_armed_by_a_number_and_near_counts_steps() -> None:
-    silent = run(lambda n: None, lambda n: None, 3)
-    assert not silent.armed
-    assert silent.missing
-    assert silent.detector.near(silent.own, silent.view, 0.0).blind
-    fed = run(lambda n: 4.2, moving, 12)
-    near = fed.detector.near(fed.own, fed.view, 0.0)
-    assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 12.0, 40.0)

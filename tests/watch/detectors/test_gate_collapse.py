@@ -58,23 +58,6 @@ def test_the_share_of_layers_decides(told: dict[str, float], severities: list[Se
     assert [row.severity for row in looks((510, 560, 610), **told).findings] == severities
 
 
-def test_without_a_number_of_layers_one_gate_is_a_hundredth() -> None:
-    order = order_of({}, identity=Identity())
-    ran = Ran(order=order, ranks=1).many(500).many(120, gate_max=0.95)
-    (warning,) = feed(GateCollapse, ran).findings
-    assert (warning.severity, warning.value) == (WARN, 0.01)
-    assert "since step 501" in warning.text
-
-
-def test_the_soundest_rank_counts_and_a_restart_counts_anew() -> None:
-    ran = Ran(ranks=2).many(509)
-    for _ in range(200):
-        ran.step(each=[ALL, {"gate_collapse_frac": 0.0}])
-    assert feed(GateCollapse, ran).findings == []
-    ran = Ran(ranks=1).many(509).many(60, **ALL).back_to(505).many(60, **ALL)
-    assert feed(GateCollapse, ran).findings == []
-
-
 def test_without_statistics_it_is_blind_and_says_so() -> None:
     ran = Ran(order=order_of({}, env={"NSA_DISABLE_AUX_STATS": "1"})).many(3)
     for fed in (feed(GateCollapse, ran), feed(GateCollapse, Ran().many(3))):

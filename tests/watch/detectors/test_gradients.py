@@ -44,20 +44,3 @@ def test_it_halts_exactly_where_three_zeros_follow_a_norm(norms: list[float | No
     first = next((at for at, norm in enumerate(told) if norm), len(told))
     text = "".join("0" if norm == 0.0 else "x" for norm in told[first:])
     assert bool(run(norms).halts) is ("000" in text)
-
-
-def test_skipped_steps_have_no_norm_and_a_restart_counts_anew() -> None:
-    made = Ran(order=order_of({}), ranks=1).step(grad_norm=1.0)
-    made.many(5, grad_norm=0.0, skipped=True).many(2, grad_norm=0.0).back_to(2)
-    assert feed(Gradients, made.many(2, grad_norm=0.0)).findings == []
-    assert feed(Gradients, made.many(1, grad_norm=0.0)).halts
-
-
-def test_it_is_armed_by_a_norm_and_near_counts_zeros() -> None:
-    silent = run([None, 0.0])
-    assert not silent.armed
-    assert silent.missing
-    assert silent.detector.near(silent.own, silent.view, 0.0).blind
-    fed = run([1.0, 0.0, 0.0])
-    near = fed.detector.near(fed.own, fed.view, 0.0)
-    assert (fed.armed, fed.missing, near.value, near.limit) == (True, None, 2.0, 3.0)

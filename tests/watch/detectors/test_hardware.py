@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Act, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.watch import armed, dump_state
-from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS, DeviceRows
-from tests.watch.detectors.devices import Fold, burst, device_order, sample
+from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
+from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.streams import T0
 
 HARMLESS = ["gpu_idle", "sw_power_cap", "applications_clocks_setting", "sync_boost"]
@@ -26,13 +25,6 @@ def test_an_xid_of_the_hardware_halts_and_names_rank_and_device(xid: int) -> Non
     assert (halt.rank, halt.step, halt.section, halt.value) == (1, 12, None, xid)
     assert "GPU-1" in halt.text
     assert f"Xid {xid}" in halt.text
-
-
-@pytest.mark.parametrize(("xid", "severity"), [(13, "warn"), (31, "warn"), (43, "warn")])
-def test_an_xid_of_the_program_is_told_and_ends_nothing(xid: int, severity: str) -> None:
-    fold = Fold()
-    fold.devices([sample(T0, 1, xids=[xid])])
-    assert fold.said() == [("hardware", severity, 1)]
 
 
 @given(xid=st.integers(0, 300))
@@ -121,11 +113,6 @@ def test_a_device_that_is_not_held_down_for_a_minute_is_silent(
     assert throttled(reasons).findings == []
 
 
-def test_a_reading_that_is_missed_once_does_not_end_the_time() -> None:
-    fold = throttled([["hw_slowdown"], None] * 10)
-    assert [row.severity for row in fold.findings] == [Severity.WARN]
-
-
 def test_the_same_samples_twice_change_nothing() -> None:
     fold = Fold()
     rows = [sample(T0 + n, 1, ecc_uncorrected=n % 2, throttle=[]) for n in (0, 2, 4)]
@@ -156,50 +143,3 @@ def test_unreadable_devices_never_halt_and_never_arm_what_needs_a_reading(
     assert fold.findings == []
     on = armed(fold.state)
     assert (on[Detector.IMBALANCE], on[Detector.MEMORY_LIMIT]) == (False, False)
-
-
-@pytest.mark.parametrize(("every_s", "found"), [(15.0, 1), (15.25, 0)])
-def test_samples_too_far_apart_begin_the_time_anew(every_s: float, found: int) -> None:
-    fold = throttled([["hw_slowdown"]] * 6, every_s)
-    assert len(fold.findings) == found
-
-
-@pytest.mark.parametrize("reason", ["hw_slowdown", "sw_power_cap"])
-def test_throttling_adds_up_where_samples_come_in_bursts(reason: str) -> None:
-    """Another node's, over a file system that shows what was written every half minute."""
-    fold = Fold()
-    for number in range(3):
-        fold.devices(burst(1, T0 + 30.0 * number, [{"throttle": [reason]}] * 6))
-    assert fold.said() == [("hardware", "warn", 1)] * (reason in SLOWDOWNS)
-
-
-def test_a_sample_of_the_same_moment_is_the_same_sample() -> None:
-    fold = Fold()
-    for errors in (0, 1):
-        fold.devices([sample(T0, 1, ecc_uncorrected=errors)])
-    assert fold.findings == []
-
-
-def test_who_is_not_throttled_has_been_so_for_no_time() -> None:
-    fold = Fold(device_order({"hardware": {"throttled_s": 0.25}}))
-    assert fold.devices([sample(T0, 0, throttle=[])]) == []
-
-
-@pytest.mark.parametrize(
-    ("util", "memory_mb", "kept"),
-    [
-        (0.0, 0.0, [(0.0, 0.0)]),
-        (100.0, None, [(100.0, None)]),
-        (None, 0.5, [(None, 0.5)]),
-        (100.5, -1.0, []),
-        (150.0, 1.0, [(None, 1.0)]),
-        (-0.5, None, []),
-    ],
-)
-def test_a_reading_that_cannot_be_is_unknown(
-    util: float | None, memory_mb: float | None, kept: list[tuple[float | None, float | None]]
-) -> None:
-    rows = DeviceRows()
-    told = {"uuid": "a", "ts": 1.0, "mono": 2.0, "rank": 0}
-    rows.take([DeviceSample(**told, util=util, mem_used_mb=memory_mb)])
-    assert [(row.util, row.mem_used_mb) for row in rows] == kept

@@ -12,7 +12,6 @@ import pytest
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
-from gonogo.planning.source import bundled_plan
 from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
     Growth,
@@ -33,7 +32,6 @@ from tests.watch.streams import (
     watch,
 )
 
-DEMO = bundled_plan("demo")["watch"]
 DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 3_000.0}
 
 
@@ -94,35 +92,6 @@ def test_reserved_device_memory_has_its_own_limit(plan: bool) -> None:
     assert (warning.rank, seen.halts) == (0, [])
     assert warning.text.startswith("reserved device memory of rank 0")
     assert warning.source is (Source.PLAN if plan else Source.DEFAULT)
-
-
-def test_a_restarted_rank_begins_anew() -> None:
-    world = World(order({"memory_leak": {"limit_mb": 2_000}})).boot()
-    grow(world, 70, of_rank(1, 8.0))
-    for rank in world.ranks:
-        rank.boot, rank.seq, rank.step, rank.section_seq = f"again{rank.rank}", 0, 0, 0
-        rank.enter("boot")
-    world.boot()
-    seen = watch(grow(world, 60, of_rank(1, 8.0)), stop_at_halt=False)
-    assert leaks(seen, Severity.HALT) == []
-
-
-@pytest.mark.parametrize("how", [{"signal": 9}, {"code": 0}], ids=["killed", "leaves early"])
-def test_a_rank_that_dies_while_a_leak_waits_for_its_checkpoint_is_a_finding(
-    how: dict[str, int],
-) -> None:
-    """Its peers stand in a collective: else they would be called a stall."""
-    world = World(order()).boot()
-    tell(world, host_memory=memory(4_000, 4_900))
-    grow(world, 120, of_rank(0, 10.0))
-    world.probe(1, "dead", **how)
-    world.ranks[0].spend(5.0)
-    leak, death = watch(world, stop_at_halt=False).halts
-    assert (leak.detector, leak.act) == ("memory_leak", Act.AT_CHECKPOINT)
-    assert (death.detector, death.rank, death.act) == ("process_death", 1, Act.NOW)
-    world.probe(0, "dead", signal=9)
-    world.ranks[0].spend(5.0)
-    assert len(watch(world, stop_at_halt=False).halts) == 2
 
 
 @pytest.mark.parametrize(
@@ -220,23 +189,6 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
     )
 
 
-def test_no_last_step_is_named_if_nobody_says_it() -> None:
-    (warning, *_) = Grown({"limit_mb": 1_100}, last=None).rise(12, 8.0).of(Severity.WARN)
-    assert warning.text.endswith("to 1064 MB at step 8: it hits 1100 MB in about 4 s")
-
-
-@pytest.mark.parametrize("every", [1, 3, 10])
-def test_memory_that_is_reported_at_few_steps_is_sampled_then(every: int) -> None:
-    grown = Grown({"limit_mb": 4_000, "min_samples": 64, "window_samples": 64}, last=10**6)
-    for number in range(1, 64 * every + 1):
-        grown.step(1_000.0 + number if number % every == every - 1 or every == 1 else None)
-    assert {row.severity for _, row in grown.found} >= {Severity.WARN}
-
-
-def test_memory_above_its_limit_has_no_time_left() -> None:
-    assert [row.value for _, row in Grown({"limit_mb": 1_000}).rise(9, 8.0).found] == [0.0, 0.0]
-
-
 def test_where_nobody_knows_how_long_a_step_takes_it_only_warns() -> None:
     grown = Grown({"limit_mb": 2_000}, step_s=None).rise(12, 8.0)
     assert grown.said == [(8, "warn")]
@@ -260,23 +212,6 @@ def test_ranks_that_rise_nearly_as_fast_leak_alike(rise: float, rank: int | None
     grown = Grown({"limit_mb": 2_000, "rise_ratio": 1e-3}, ranks=2).rise(8, rise, 8.0)
     assert [row.rank for row in grown.of(Severity.WARN)] == [rank]
     assert grown.found[0][1].key.endswith("/all" if rank is None else "/1")
-
-
-@pytest.mark.parametrize(("planned_mb", "left_steps"), [(1_431, 367 / 8), (1_432, 46.0)])
-def test_what_the_host_has_left_is_shared_by_its_ranks(
-    planned_mb: float, left_steps: float
-) -> None:
-    """Two ranks of 1064 MB at step 8, and 736 MB left: the limit that is hit first counts."""
-    grown = Grown({"limit_mb": planned_mb}, ranks=2).tell(host_memory=memory(4_000, 4_736))
-    (warning,) = grown.rise(8, 8.0, 8.0).of(Severity.WARN)
-    assert warning.value == left_steps
-
-
-def test_a_host_that_does_not_say_how_much_it_has_limits_nothing() -> None:
-    grown = Grown().tell(host_memory=memory(4_000, None)).rise(9, 8.0)
-    assert grown.found == []
-    assert not grown.detector.armed(grown.own, grown.view)
-    assert grown.detector.missing(grown.own, grown.view) is not None
 
 
 @pytest.mark.parametrize(
@@ -310,50 +245,3 @@ def test_the_bound_is_above_zero_by_chance_as_seldom_as_it_says() -> None:
     dice = random.Random(7)
     runs = ([(x, dice.gauss(0, 5)) for x in range(24)] for _ in range(300))
     assert 0.02 <= sum(slope_above_zero(points) > 0.0 for points in runs) / 300 <= 0.12
-
-
-def test_a_quarter_of_the_points_may_lie_anywhere() -> None:
-    points = [(x, 100.0 + 3.0 * x if x % 4 else 1e9) for x in range(40)]
-    assert slope_above_zero(points) == pytest.approx(3.0, abs=0.5)
-
-
-def test_it_is_armed_by_sixteen_samples_of_every_fourth_step() -> None:
-    def armed_after(steps: int) -> bool:
-        world = World(order({"memory_leak": {"limit_mb": 9_000}, "slow": {"warmup_steps": 4}}))
-        return armed(watch(grow(world.boot(), steps, lambda rank, step: 1_000.0)).state)[
-            "memory_leak"
-        ]
-
-    assert [armed_after(67), armed_after(68)] == [False, True]
-
-
-def test_a_device_without_memory_is_no_limit() -> None:
-    world = World(order({"memory_leak": {"min_samples": 8}, "slow": {"warmup_steps": 4}})).boot()
-    tell(world, devices=[{**DEVICE, "mem_total_mb": 0.0}])
-    grow(world, 40, lambda rank, step: 1_000.0, name="gpu_mem_reserved")
-    assert not armed(watch(world).state)["memory_leak"]
-
-
-def test_a_rise_of_exactly_the_ratio_is_none() -> None:
-    values = [100.0, 100.0, *(102.0 + number / 4 for number in range(12))]
-    assert slope_of([*enumerate([*values, 106.25, 106.25])], 0.0625) == 0.0
-    assert slope_of([*enumerate([*values, 106.5, 106.5])], 0.0625) > 0.0
-
-
-@pytest.mark.parametrize(("falls", "rises"), [(21, True), (22, False)])
-def test_of_twelve_samples_a_third_of_the_pairs_may_fall(falls: int, rises: bool) -> None:
-    """Sen's lower bound at 95 %: (66 - 1.645 * sqrt(12 * 11 * 29 / 18)) / 2 = 21.0 pairs."""
-    order = list[int]()
-    for number in range(12):  # each is put before as many smaller ones as still have to fall
-        place = min(falls, number)
-        order.insert(len(order) - place, number)
-        falls -= place
-    assert (slope_above_zero([(at, float(mb)) for at, mb in enumerate(order)]) > 0.0) is rises
-
-
-def test_a_device_of_no_rank_and_one_of_unknown_memory_are_no_limit() -> None:
-    detector = MemoryLeak(Run(order=order()))
-    rows = [{**DEVICE, "rank": None}, {**DEVICE, "mem_total_mb": None}]
-    tick = Tick(n=1, mono=T0, ts=EPOCH, observations={"devices": rows})
-    own, _ = detector.observe_tick(Growth(), tick, View(run=Run(order=order())))
-    assert own.device_mb == {}

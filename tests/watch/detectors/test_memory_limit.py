@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Act, Severity, Source
+from gonogo.contract.finding import Act, Source
 from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.watch import armed
 from tests.watch.detectors.devices import Fold, device_order, sample
@@ -135,34 +135,6 @@ def test_a_rank_is_named_only_where_it_holds_far_more(
     assert (halt.rank, halt.threshold, halt.value) == (named, 0.9, 0.95)
 
 
-@pytest.mark.parametrize(
-    ("ranks", "expected"),
-    [({"r0": 47.5}, ["halt"]), ({"r0": 47.25}, ["warn"])],
-)
-def test_half_of_what_is_in_use_has_to_be_the_ranks(
-    ranks: dict[str, float], expected: list[str]
-) -> None:
-    assert [found.severity.value for found in seen([host(95.0, **ranks)] * 3).findings] == expected
-
-
-@pytest.mark.parametrize(("most", "named"), [(40.0 * 1.33, None), (54.0, 0)])
-def test_a_named_rank_holds_a_third_more_than_the_next(most: float, named: int | None) -> None:
-    (halt,) = seen([host(95.0, r0=most, r1=40.0)] * 3).findings
-    assert halt.rank == named
-
-
-def test_nobody_is_named_where_no_rank_says() -> None:
-    (warning,) = seen([host(95.0)] * 3).findings
-    assert (warning.rank, warning.severity) == (None, Severity.WARN)
-    (halt,) = seen([host(95.0, other=90.0)] * 3).findings
-    assert (halt.rank, halt.severity) == (None, Severity.HALT)
-
-
-def test_one_line_of_nothing_reserved_is_no_device_and_one_more_is() -> None:
-    assert armed(reserved([0]).state)["memory_limit"] is False
-    assert armed(reserved([1, 0]).state)["memory_limit"] is True
-
-
 def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
     def is_armed(fold: Fold) -> bool:
         return armed(fold.state)["memory_limit"]
@@ -174,31 +146,4 @@ def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
     assert not is_armed(in_use([1.0], Fold()))
 
 
-def test_a_limit_below_a_megabyte_is_one() -> None:
-    assert [row.severity.value for row in seen([host(0.95, 1.0, r0=0.9)] * 3).findings] == ["halt"]
-
-
-def test_the_step_is_the_lines_own_or_the_furthest_of_any_rank() -> None:
-    assert [found.step for found in reserved([61_000] * 3).findings] == [3]
-    fold = Fold(device_order(LIMIT))
-    fold.step(7)
-    (halt,) = in_use([61_000.0] * 3, fold).findings
-    assert halt.step == 7
-
-
 A, B = host(91.0, r0=80.0), host(92.0, r1=80.0)
-
-
-@pytest.mark.parametrize(
-    ("rows", "halts"),
-    [([A, B, A, B], 0), ([A, B, A, B, A], 1), ([A, B, host(80.0, r0=80.0), B, A, B], 1)],
-    ids=["two each", "three of one", "three of the other"],
-)
-def test_the_looks_at_one_host_say_nothing_of_another(
-    rows: list[dict[str, Any]], halts: int
-) -> None:
-    fold = Fold(device_order(world_size=2, nodes=2))
-    for row in rows:
-        fold.now += 5.0
-        fold.tick(row)
-    assert [found.severity.value for found in fold.findings] == ["halt"] * halts

@@ -91,10 +91,6 @@ def test_steps_that_a_scaler_skips(pattern: str, scale: float | None, halts: lis
     assert skipping(pattern, scale=scale)[:1] == halts[:1]
 
 
-def test_some_scalers_wait_for_a_second_overflow() -> None:
-    assert skipping("x" * 20 + "." * 5, scale=2.0**16, hysteresis=2) == []
-
-
 @pytest.mark.parametrize("dtype", [None, "fp32"])
 def test_mixed_precision_is_judged_as_fp16(dtype: str | None) -> None:
     assert skipping(".xx.xx.", dtype) == []
@@ -106,24 +102,9 @@ def test_bf16_updates_may_be_skipped_but_not_all_of_the_last_hundred() -> None:
     assert skipping("." + "x" * 101, "bf16") == [101]
 
 
-def test_a_restart_seeks_its_scale_anew() -> None:
-    made = Ran(order=order_of({}, identity=Identity(dtype="fp16")), ranks=1)
-    made.many(5, loss=3.0, skipped=False).back_to(2).many(10, loss=3.0, skipped=True)
-    assert feed(NonFinite, made).halts == []
-
-
 def test_a_bad_validation_loss_warns() -> None:
     world = world_of("fp32").steps(3)
     for rank in world.ranks:
         rank.say("eval", val_loss="NaN", dt=1.0)
     seen = watch(world.steps(3))
     assert ("non_finite" in seen.named(Severity.WARN), seen.halts) == (True, [])
-
-
-def test_near_counts_skipped_steps() -> None:
-    made = Ran(order=order_of({}, identity=Identity(dtype="fp16")), ranks=1)
-    fed = feed(NonFinite, made.many(5, loss=3.0).many(2, loss=3.0, skipped=True))
-    assert fed.detector.near(fed.own, fed.view, 0.0).blind
-    fed.view.streams[0].loss = 3.0
-    near = fed.detector.near(fed.own, fed.view, 0.0)
-    assert (near.value, near.limit, near.unit) == (2.0, 3.0, "steps")

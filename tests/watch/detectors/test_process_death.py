@@ -60,57 +60,6 @@ def test_a_rank_that_ended_too_early_is_named_not_the_one_that_failed_without_it
     assert [finding.rank for finding in watch(world).halts] == [1]
 
 
-@pytest.mark.parametrize("stamp", [{}, {"exit_at": EPOCH + 10.4}], ids=["no stamp", "stamped"])
-def test_a_rank_that_was_seen_to_be_gone_before_is_named_without_a_record(
-    stamp: dict[str, float],
-) -> None:
-    world = running()
-    world.probe(1, "dead")
-    world.ranks[0].spend(0.3)
-    world.probe(0, "dead", code=1, **stamp)
-    for rank in world.ranks:
-        rank.spend(2.0)
-    assert [finding.rank for finding in watch(world).halts] == [1]
-
-
-def test_who_failed_is_named_where_the_one_that_ended_before_turns_out_to_be_done() -> None:
-    world = World(order_of(steps=5)).boot().steps(4)
-    world.probe(1, "dead", code=0, exit_at=EPOCH + 10.0)
-    world.probe(0, "dead", code=3, exit_at=EPOCH + 10.1)
-    world.ranks[1].mono += 0.3
-    world.ranks[1].step = 5
-    world.ranks[1].say("done")
-    world.ranks[0].mono += 2.0
-    assert [finding.rank for finding in watch(world).halts] == [0]
-
-
-def test_without_stamps_a_signal_is_the_cause_of_an_exception() -> None:
-    world = running()
-    world.probe(0, "dead", code=1)
-    world.probe(1, "dead", signal=9)
-    assert watch(world).halted() == [("process_death", 1, "data")]
-
-
-@pytest.mark.parametrize(("patterns", "halts"), [([], 1), (["x"], 0)])
-def test_what_a_program_that_is_only_read_did_not_print_ends_nothing(
-    patterns: list[str], halts: int
-) -> None:
-    order = order_of().model_copy(update={"patterns": patterns, "command": ["x"]})
-    world = World(order)
-    world.probe(0, "dead", code=0)
-    world.probe(1, "dead", code=0)
-    found = watch(world, ticking=lambda end: every(0.25)(end + 5.0))
-    assert len(found.halts) == halts
-
-
-def test_a_rank_that_torchrun_ended_is_a_victim() -> None:
-    world = running()
-    world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
-    world.ranks[0].spend(0.3)
-    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
-    assert watch(world).halted() == [("process_death", 1, "data")]
-
-
 def test_a_rank_that_someone_terminated_is_named_when_no_other_cause_comes() -> None:
     world = running()
     world.probe(0, "dead", signal=15, exit_at=EPOCH + 1)
@@ -170,14 +119,6 @@ def test_a_rank_that_failed_after_done_is_no_finding() -> None:
     assert watch(world).findings == []
 
 
-def test_a_rank_that_obeyed_a_halt_may_end_with_another_code() -> None:
-    world = running()
-    world.ranks[1].say("halt_seen")
-    world.probe(1, "dead", code=3)
-    world.ranks[0].spend(2.0)
-    assert watch(world).findings == []
-
-
 def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
     world = running()
     world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
@@ -186,13 +127,6 @@ def test_a_killed_agent_is_the_cause_of_its_ranks_deaths() -> None:
     (finding,) = watch(world).halts
     assert finding.rank is None
     assert "agent" in finding.text
-
-
-def test_an_agent_that_fails_with_its_rank_is_not_the_cause() -> None:
-    world = running()
-    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
-    world.probe(1, "dead", code=3, exit_at=EPOCH)
-    assert watch(world).halted() == [("process_death", 1, "data")]
 
 
 def agent_ends(world: World, **probe: int) -> World:
@@ -258,37 +192,6 @@ def test_where_nobody_says_how_many_steps_who_says_done_is_done() -> None:
     assert watch(agent_ends(world, code=1)).findings == []
 
 
-@pytest.mark.parametrize("code", [143, -15])
-def test_a_rank_that_ended_as_after_sigterm_is_a_victim(code: int) -> None:
-    world = running()
-    world.probe(0, "dead", code=code, exit_at=EPOCH + 1)
-    world.ranks[0].spend(0.3)
-    world.probe(1, "dead", code=3, exit_at=EPOCH + 2)
-    assert watch(world).halted() == [("process_death", 1, "data")]
-
-
-@pytest.mark.parametrize(("signal", "settles"), [(15, True), (9, False)])
-def test_an_agent_that_was_asked_to_end_has_to_settle(signal: int, settles: bool) -> None:
-    world = running()
-    died = EPOCH + world.mono - T0
-    found = watch(agent_ends(world, signal=signal))
-    (finding,) = found.halts
-    seen = next(tick.ts for tick in found.ticks if tick.ts >= died)
-    assert finding.at - seen == pytest.approx(0.5 if settles else 0.0)
-    assert finding.key.endswith("/agent")
-
-
-def test_an_agent_that_fails_alone_is_found_when_it_has_settled() -> None:
-    world = running()
-    died = world.mono
-    world.probes.append((died, {"agent": {"pid": 99, "state": "dead", "code": 1}}))
-    for rank in world.ranks:
-        rank.spend(1.0)
-    (finding,) = watch(world).halts
-    assert finding.rank is None
-    assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
-
-
 def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
     world = running()
     world.probe(1, "dead")
@@ -297,22 +200,6 @@ def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() 
     (finding,) = watch(world).halts
     assert finding.rank == 1
     assert finding.value is None
-
-
-def test_a_stamp_that_comes_late_still_explains() -> None:
-    world = running()
-    world.probe(1, "dead")
-    world.ranks[0].mono += 0.3
-    world.probe(1, "dead", code=5, exit_at=EPOCH)
-    (finding,) = watch(world).halts
-    assert finding.value == 5
-
-
-def test_a_death_with_a_stamp_is_a_fact_on_a_late_tick_too() -> None:
-    world = running()
-    world.probe(1, "dead", signal=9)
-    found = watch(world, ticking=lambda end: [(mono, 2.0) for mono, _ in every(0.25)(end)])
-    assert found.halted() == [("process_death", 1, "data")]
 
 
 def test_it_is_armed_by_the_first_probe() -> None:
@@ -342,42 +229,6 @@ def test_a_command_that_is_its_only_rank_is_no_agent_of_itself() -> None:
     assert finding.text.startswith("the command ended with exit code 7")
 
 
-def test_a_launcher_that_a_signal_ended_took_its_ranks_along() -> None:
-    world = commanded(2)
-    world.probe(0, "dead", signal=9)
-    world.probe(1, "dead", signal=9)
-    world.probes.append((world.mono, {"agent": {"pid": 99, "state": "dead", "signal": 9}}))
-    (finding,) = watch(world).halts
-    assert (finding.rank, "the command was ended" in finding.text) == (None, True)
-
-
-@pytest.mark.parametrize(
-    ("ends", "blamed"),
-    [
-        ({0: {"signal": 15}, 1: {"code": 1}}, 1),
-        ({0: {}, 1: {"signal": 11}}, 1),
-        ({0: {}, 1: {}}, None),
-    ],
-    ids=["both were seen", "one was seen", "none was seen"],
-)
-def test_of_a_launchers_ranks_the_one_is_blamed_whose_end_was_seen(
-    ends: dict[int, dict[str, int]], blamed: int | None
-) -> None:
-    world = commanded(2)
-    world.probes.clear()
-    for rank, probe in ends.items():
-        world.probe(rank, "dead", exit_at=EPOCH + rank, **probe)
-    found = watch(agent_ends(world, code=1), ticking=lambda end: every(0.25)(end + 5.0))
-    assert [row.rank for row in found.halts] == [blamed]
-
-
-def test_where_nobody_says_how_many_steps_none_is_named() -> None:
-    world = World(without_steps(order_of())).boot().steps(3)
-    world.probe(1, "dead", signal=11)
-    (finding,) = watch(world).halts
-    assert finding.text == "rank 1 was ended by SIGSEGV at step 3"
-
-
 def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
     world = running()
     world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
@@ -396,19 +247,6 @@ def test_who_was_asked_to_end_before_its_peers_missed_it_is_the_cause(
     world.probe(1, "dead", exit_at=EPOCH + at, **end)
     world.ranks[0].mono += 2.0
     assert watch(world).halted() == [("process_death", named, "data")]
-
-
-def test_who_was_asked_to_end_is_no_cause_where_a_rank_vanished_or_no_time_is_told() -> None:
-    world = World(order_of(world_size=3)).boot().steps(7)
-    world.probe(0, "dead", signal=15, exit_at=EPOCH + 10.0)
-    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.1, lost_peer=True)
-    world.probe(2, "dead", signal=9, exit_at=EPOCH + 10.2)
-    assert [finding.rank for finding in watch(world).halts] == [2]
-    world = running()
-    world.probe(0, "dead", code=1, lost_peer=True)
-    world.probe(1, "dead", signal=15, exit_at=EPOCH + 10.0)
-    world.ranks[0].mono += 2.0
-    assert [finding.rank for finding in watch(world).halts] == [0]
 
 
 @pytest.mark.parametrize("end", [{}, {"code": 0}, {"code": 1}], ids=["untold", "0", "1"])

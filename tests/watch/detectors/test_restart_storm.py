@@ -7,10 +7,8 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.tick import Tick
 from gonogo.contract.watch import RestartStorm as Settings
-from gonogo.timeline.rank import RankStream
 from gonogo.watch import dump_state, fold, load_state, start
-from gonogo.watch.detectors.death import RestartStorm, Start, is_storm
-from gonogo.watch.view import Run, View
+from gonogo.watch.detectors.death import Start, is_storm
 from tests.watch.streams import T0, Rank, order_of
 
 NOW = 100_000.0
@@ -53,13 +51,6 @@ def test_five_starts_within_half_an_hour(every_s: float, storm: bool) -> None:
     assert is_storm(rows, before_step=0, now=NOW, settings=Settings()) is storm
 
 
-def test_starts_of_unknown_time_count_for_their_steps_only() -> None:
-    rows = [Start(at=None, durable_step=step) for step in range(1, 9)]
-    assert not is_storm(rows, before_step=0, now=NOW, settings=Settings())
-    still = [Start(at=None, durable_step=0) for _ in range(3)]
-    assert is_storm(still, before_step=0, now=NOW, settings=Settings())
-
-
 @given(st.lists(st.integers(0, 50), max_size=12), st.integers(0, 50), st.integers(1, 4))
 def test_attempts_that_always_get_further_and_take_their_time_are_no_storm(
     gains: list[int], before: int, attempts: int
@@ -75,20 +66,6 @@ def test_attempts_that_always_get_further_and_take_their_time_are_no_storm(
 @given(st.lists(st.integers(0, 50), min_size=3, max_size=12))
 def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[int]) -> None:
     assert is_storm(starts(*steps), before_step=50, now=NOW, settings=Settings())
-
-
-def test_while_a_run_goes_on_it_finds_nothing() -> None:
-    run = Run(order=order_of())
-    assert not RestartStorm(run).armed(None, View(run=run))
-
-
-@pytest.mark.parametrize(
-    ("told", "armed"), [({}, False), ({"top_step": 9}, True), ({"idle_boots": 1}, True)]
-)
-def test_it_is_armed_once_a_rank_has_started_anew(told: dict[str, int], armed: bool) -> None:
-    run = Run(order=order_of())
-    view = View(run=run, streams={0: RankStream(rank=0), 1: RankStream(rank=1, **told)})
-    assert RestartStorm(run).armed(None, view) is armed
 
 
 def boots(ended: list[int], *, done: bool = False, resumed: int = 0) -> list[Finding]:
@@ -132,15 +109,3 @@ def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: 
 
 def test_trainings_that_follow_each_other_are_no_storm() -> None:
     assert boots([9] * 10, done=True) == []
-
-
-@pytest.mark.parametrize("trained", [[], [9]])
-def test_processes_that_are_done_without_a_step_are_no_storm(trained: list[int]) -> None:
-    """A script that evaluates on one set after the other."""
-    assert boots([*trained, *[0] * 10], done=True) == []
-
-
-def test_a_crash_after_done_again_and_again_is_one() -> None:
-    """A restarted rank resumes from a checkpoint: it is the same training."""
-    found = boots([9] * 7, done=True, resumed=4)
-    assert [row.severity for row in found] == [Severity.HALT]

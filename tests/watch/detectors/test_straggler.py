@@ -47,37 +47,3 @@ def test_without_waiting_times_nothing_is_known_and_that_is_said() -> None:
         assert fed.missing is not None
         assert "waited" in fed.missing
     assert feed(Straggler, Ran(ranks=2)).missing is None
-
-
-def test_one_rank_has_nobody_to_be_behind() -> None:
-    fed = feed(Straggler, steps(Ran(ranks=1), 300, 1.0))
-    assert fed.findings == []
-    assert fed.missing is None
-    assert not fed.armed
-
-
-def test_two_ranks_that_wait_arm_it() -> None:
-    fed = feed(Straggler, steps(Ran(ranks=2), 5, 1.0, 1.1))
-    assert fed.armed
-    assert fed.missing is None
-
-
-@pytest.mark.parametrize("wait_s", [1.0, 7.0])
-def test_more_waiting_than_step_is_no_time(wait_s: float) -> None:
-    ran = Ran(ranks=2)
-    for _ in range(400):
-        ran.step(dt_s=1.0, sections=[{"wait": wait_s}, {"wait": 0.1}])
-    assert feed(Straggler, ran).findings == []
-
-
-def test_a_restart_begins_anew() -> None:
-    ran = steps(Ran(ranks=2), 129, 1.0, 1.5).back_to(60)
-    assert feed(Straggler, steps(ran, 129, 1.0, 1.5)).findings == []
-
-
-def test_it_says_how_much_slower_the_slowest_rank_is() -> None:
-    fed = feed(Straggler, steps(Ran(ranks=2), 30, 1.0, 1.2))
-    near = fed.detector.near(fed.own, fed.view, 0.0)
-    assert (near.value, near.limit) == (pytest.approx(1.2), 1.33)
-    fed = feed(Straggler, Ran(ranks=2))
-    assert fed.detector.near(fed.own, fed.view, 0.0).blind is not None

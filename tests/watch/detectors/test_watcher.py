@@ -36,18 +36,6 @@ def test_an_absence_is_told_once_and_halts_nothing(late_s: float, told: bool) ->
     assert [(f.act, f.value, f.threshold) for f in found] == [(Act.PAGE, late_s, 15.0)] * told
 
 
-def test_each_absence_is_told() -> None:
-    def ticks(end: float) -> Iterable[tuple[float, float]]:
-        mono = T0
-        while mono < end:
-            yield mono, 20.0
-            mono += 20.0
-
-    world = World(host_order()).boot().steps(100)
-    found = watch(world, ticking=ticks).of(Severity.WARN)
-    assert len({f.key for f in found}) == len(found) == 3
-
-
 def test_the_plan_says_how_long_it_may_be_away() -> None:
     world = World(host_order({"watcher": {"away_s": 60}})).boot().steps(200)
     assert watch(world, ticking=away_once(50.0)).findings == []
@@ -92,15 +80,3 @@ def test_each_silence_of_each_node_is_told() -> None:
     found = [f for f in watch(world).of(Severity.WARN) if f.detector == "watcher"]
     assert [(f.text or "")[11:17] for f in found] == ["node 1", "node 2", "node 1"]
     assert len({f.key for f in found}) == 3
-
-
-@pytest.mark.parametrize(("silent_s", "told"), [(119.75, []), (120.0, [120.0])])
-def test_a_person_is_told_at_the_limit_of_a_nodes_silence(
-    silent_s: float, told: list[float]
-) -> None:
-    world = World(host_order(nodes=2)).boot().steps(400)
-    for after_s, state in ((0.0, "silent"), (silent_s + 0.25, "heard")):
-        probe = {"node": 1, "state": state, "host": "node2"}
-        world.probes.append((T0 + 20.0 + after_s, {"nodes": [probe]}))
-    found = [row for row in watch(world).of(Severity.WARN) if row.detector == "watcher"]
-    assert [row.value for row in found] == told
