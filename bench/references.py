@@ -19,7 +19,6 @@ from gonogo.cli.app import app as command_line
 from gonogo.cli.help import EXIT_WORDS, TOPICS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, DoubtKind, Effect
-from gonogo.contract.output import OUTPUTS
 from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml
@@ -159,13 +158,11 @@ def command_line_page() -> str:
     named = [name for _, names in TOPICS for name in names if name in commands]
     named += sorted(commands.keys() - set(named))
     rows = (row for name in named for row in _commands(name, commands[name]))
-    printed = ((f"`{name}`", model.__name__) for name, model in OUTPUTS.items())
     exits = ((str(code), words) for code, words in EXIT_WORDS.items())
     return _framed(
         "cli",
         commands=_table(("command", "options", "what it does"), rows),
         exits=_table(("code", "means"), exits),
-        outputs=_table(("command", "what it prints"), printed),
     )
 
 

@@ -38,12 +38,11 @@ from gonogo.cli.plan_arguments import (
     submit_plan,
 )
 from gonogo.cli.watching import following
-from gonogo.contract.api import CampaignState, CampaignView
+from gonogo.contract.api import CampaignDryRun, CampaignState, CampaignView
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Result
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind
-from gonogo.contract.output import CampaignDryRun
 
 POLL_S = 1.0
 MOST_SHOWN = 3

@@ -16,7 +16,7 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.output import KeptRun, Pruned, PrunedRun
+from gonogo.contract.wire import Recorded
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
@@ -28,6 +28,40 @@ from gonogo.supervise.prune import (
     old_enough,
 )
 from gonogo.supervise.prune import prune as prune_directory
+
+
+class PrunedRun(Recorded):
+    """A run directory that goes, as a whole or its checkpoints."""
+
+    run: str
+    experiment: str
+    what: str
+    """`all` or `checkpoints`."""
+    bytes: int
+    problem: str | None = None
+    """Why it is still there, or some of it."""
+
+
+class KeptRun(Recorded):
+    """A run directory that stays."""
+
+    run: str
+    experiment: str
+    why: str
+
+
+class Pruned(Recorded):
+    """`gonogo prune`."""
+
+    home: str
+    dry_run: bool
+    keep_days: float
+    keep: int
+    checkpoints_only: bool
+    bytes: int
+    """What was freed, or with `--dry-run` would be."""
+    pruned: list[PrunedRun]
+    kept: list[KeptRun]
 
 
 def prune(

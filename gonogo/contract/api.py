@@ -11,7 +11,7 @@ from gonogo.contract.decision import PASSING, Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
-from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.wire import Document, Instant, Labels, Number, Recorded, Submitted, Text
 
@@ -513,3 +513,33 @@ class CampaignView(Recorded):
             return "–" if self.state is CampaignState.RUNNING else str(self.state)
         winner = self.comparison.winner
         return f"{winner} wins" if winner else str(self.comparison.result)
+
+
+class DryRun(Recorded):
+    """`gonogo submit --dry-run`."""
+
+    dry_run: bool
+    plan: dict[str, Any]
+    plan_digest: str
+    train: dict[str, Any]
+    fault: str | None
+    orders: list[Order]
+    warnings: list[str] = []
+    """What no worker that lives would take as it is."""
+    origin: OriginView | None = None
+    """What it would go on from; the phases before it have no order."""
+
+
+class CampaignDryRun(Recorded):
+    """`gonogo campaign submit --dry-run`."""
+
+    dry_run: bool
+    plan: str
+    spec: CampaignSpec
+    runs: int
+    """Runs before the first look."""
+    most_runs: int
+    """Runs that it takes at most, those that fail and are made again left out."""
+    warnings: list[str]
+    orders: dict[str, Order]
+    """Variant → the order of its first run."""

@@ -18,7 +18,6 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.node import NodeExit, NodeLine
 from gonogo.contract.order import Order
-from gonogo.contract.output import Outputs
 from gonogo.contract.plan import Plan
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.rules import Rules
@@ -37,7 +36,6 @@ SCHEMAS: dict[str, type[BaseModel]] = {
     "device": DeviceSample,
     "node_line": NodeLine,
     "node_exit": NodeExit,
-    "cli": Outputs,
 }
 
 

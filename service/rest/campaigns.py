@@ -4,9 +4,8 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Response
 
-from gonogo.contract.api import CampaignSubmission, CampaignView, VerbBody
+from gonogo.contract.api import CampaignDryRun, CampaignSubmission, CampaignView, VerbBody
 from gonogo.contract.ids import Kind
-from gonogo.contract.output import CampaignDryRun
 from gonogo.planning.campaigns import ResolvedCampaign
 from service.campaigns.steps import build_dry_run, cancel, create_campaign, resolve, warnings_for
 from service.campaigns.view import view_campaign

@@ -5,11 +5,10 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
-from gonogo.contract.api import ExperimentView, Forecast, Submission
+from gonogo.contract.api import DryRun, ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.output import DryRun
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import ResolvedPlan
 from service.context import Context

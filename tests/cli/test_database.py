@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.output import BackedUp
 from tests.cli.conftest import Gonogo
 
 
@@ -51,7 +50,7 @@ def test_a_home_is_kept_and_brought_back(tmp_path: Path, migrated: Path, gonogo:
     shutil.copy(migrated, tmp_path / "gonogo.db")
     file = tmp_path / "kept.tar"
     made = gonogo("backup", str(file), "--json").json()
-    assert BackedUp.model_validate(made).files == 1
+    assert made["files"] == 1
     (tmp_path / "gonogo.db").unlink()
     said = gonogo("restore", str(file))
     assert (said.code, said.err) == (0, "")

@@ -16,7 +16,6 @@ from gonogo.cli.help import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS
-from gonogo.contract.output import OUTPUTS
 from gonogo.contract.patterns import GUESSED, PATTERNS
 from gonogo.settings import TABLE, Setting
 from gonogo.watch.registry import REGISTRY
@@ -264,12 +263,6 @@ def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
     for kind, values in KINDS.items():
         pairs = ",".join(f"{key}={value}" for key, value in values.items())
         assert f"`{kind}:{pairs}`" in page or (not pairs and f"`{kind}`" in page), kind
-
-
-def test_the_page_of_the_command_line_lists_every_json() -> None:
-    documented = rows_of("docs/reference/cli.md")
-    for name, model in OUTPUTS.items():
-        assert [model.__name__] == documented[name][-1:]
 
 
 def test_every_exit_code_is_listed_and_no_other() -> None:
