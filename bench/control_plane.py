@@ -38,7 +38,7 @@ from bench.sqlite_rows import insert_row
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.ids import Kind, new_id
 from gonogo.planning.source import bundled_plan
-from service.metrics.control_plane import KEPT_S
+from service.metrics import KEPT_S
 
 Figures = dict[str, float]
 ROWS = (

@@ -15,14 +15,13 @@ from sqlalchemy.exc import ProgrammingError
 from gonogo import __version__
 from gonogo.contract.api import ProblemBody
 from gonogo.contract.errors import Unavailable
+from service import metrics
 from service.conductor.conductor import JOIN_S, Conductor, Loop
 from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
+from service.http.answers import Shared, WireResponse
 from service.http.limits import Limits
-from service.http.problems import DOCUMENTED, WireResponse, add_handlers
-from service.http.shared_answer import Shared
-from service.http.streams import Streams
-from service.metrics import control_plane
+from service.http.problems import DOCUMENTED, add_handlers
 from service.pages import sign_in
 from service.pages.guard import add_missing_page
 from service.pages.routes import PAGES
@@ -87,7 +86,7 @@ def openapi(request: Request) -> Response:
 _REVISION = text("SELECT version_num FROM alembic_version")
 _WRITE_S = 3.0
 _ROOM_BYTES = 64 * 2**20
-OPEN = (open_routes, control_plane.router, *PAGES)
+OPEN = (open_routes, metrics.router, *PAGES)
 """Routers outside /api; pages ask for a session of their own."""
 
 
@@ -136,10 +135,10 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         telemetry=_UNTRACED,
     )
     app.state.context = context
-    app.state.streams = Streams(context)
-    app.state.open = control_plane.Open(app, context)
+    app.state.streams = 0
+    app.state.open = metrics.Open(app, context)
     app.state.ready = Shared(lambda: _check_ready(context), 0.0)
-    app.add_middleware(Limits, context=context)
+    app.add_middleware(Limits)
     add_handlers(app)
     add_missing_page(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom

@@ -100,7 +100,6 @@ def upgrade() -> None:
         sa.Column("revoked_at", _SECONDS, nullable=True),
         sa.Column("home", sa.String(length=12), nullable=True),
         sa.Column("worker", sa.String(length=128), nullable=True),
-        sa.Column("in_place_of", _ID, nullable=True),
         sa.PrimaryKeyConstraint("id", name="pk_keys"),
         sa.UniqueConstraint("hash", name="uq_keys_hash"),
     )

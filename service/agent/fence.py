@@ -48,7 +48,7 @@ def home_of_worker(worker: str) -> str:
 def bind_key(session: Session, key_id: str, worker: str) -> None:
     """Bind a worker's key to the worker that claims with it first, and the worker to the key.
 
-    Two local keys belong to one worker if they are of one home, or one replaced the other.
+    Two local keys belong to one worker if they are of one home.
 
     Raises:
         NotAllowed: another worker has the key, or the worker has another key.
@@ -59,7 +59,7 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
         lock_living_keys(session)  # two claims at once under one name: one of them wins
     if row.worker is None:
         held = load_living_keys_of(session, home)
-        if held and not any(_is_of_one_home(row, other) for other in held):
+        if held and not any(row.home and row.home == other.home for other in held):
             raise NotAllowed(
                 f"worker {home} has a key already, {held[-1].name!r}; if this one is to replace "
                 f"it: `gonogo keys revoke {shlex.quote(held[-1].name)}`"
@@ -70,10 +70,6 @@ def bind_key(session: Session, key_id: str, worker: str) -> None:
             f"this key belongs to worker {row.worker}; each has its own: "
             f"`gonogo keys create {worker} --role worker`"
         )
-
-
-def _is_of_one_home(key: KeyRow, other: KeyRow) -> bool:
-    return key.home is not None and (key.home == other.home or key.in_place_of == other.id)
 
 
 def hash_claim(secret: str) -> str:

@@ -32,7 +32,7 @@ from service.experiments.lifecycle import Deed
 from service.instants import stamp
 from service.queries.callers import load_webhook
 from service.settings import check_secret, new_secret
-from service.views.news import alert_url
+from service.views.rows import alert_url
 
 SETTINGS_WEBHOOK = f"{Kind.WEBHOOK.value}_{'0' * 26}"
 """Id of the subscription that GONOGO_WEBHOOK_URL makes."""

@@ -26,7 +26,7 @@ from service.experiments.consequences import expire_approval
 from service.experiments.decisions import save_missing, save_soon
 from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
-from service.http.idempotency import KEPT_S
+from service.http.dependencies import KEPT_S
 from service.queries.experiments import load_awaiting, phases_of, runs_of, was_told
 from service.views.goodput import RunAccount, columns_of, load_accounts
 

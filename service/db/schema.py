@@ -366,9 +366,6 @@ class KeyRow(Table):
     """For a local key: its owner; several services may share one database."""
     worker: Mapped[str | None] = mapped_column(String(128))
     """For a worker's key: the worker that claimed first with it; no other may."""
-    in_place_of: Mapped[str | None] = mapped_column(Id)
-    """For a local worker's key: the one that lay in its home before, where that is elsewhere
-    now."""
 
 
 class SessionRow(Table):

@@ -94,7 +94,6 @@ def create_key(
     key: str | None = None,
     *,
     home: str | None = None,
-    in_place_of: str | None = None,
 ) -> str:
     """Store a key (a fresh one when none is given) and return it; it is never shown again.
 
@@ -113,7 +112,6 @@ def create_key(
             created_at=now,
             revoked_at=None,
             home=home,
-            in_place_of=in_place_of,
         )
     )
     return key
@@ -150,10 +148,10 @@ def revoke_key(session: Session, name: str, now: float) -> None:
 
 
 def load_local_keys(context: Context) -> None:
-    """Make sure that the local keys exist, in their files and in the database.
+    """Make sure that the key files of the home hold living keys that the database knows.
 
-    A revoked key is replaced. So is the key of a worker whose home was elsewhere, as after a
-    restore: its worker has another name here. The key of before stays valid for the runs there.
+    A revoked key is replaced, and so is the key of a worker whose home was elsewhere, as after a
+    restore. That worker has another name here.
     """
     home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:
@@ -163,35 +161,22 @@ def load_local_keys(context: Context) -> None:
         moved = known is not None and known.worker is not None and known.home not in (None, home)
         if known is not None and (moved or known.revoked_at is not None):
             key = _create(path)
-        before = None if known is None else known.id if moved else known.in_place_of
-        context.store.write(
-            partial(_register, key, role, home, context.now(), before=before, moved=moved)
-        )
+        context.store.write(partial(_register, key, role, home, context.now()))
 
 
 def _find_row(session: Session, key: str) -> KeyRow | None:
     return session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
 
 
-def _register(
-    key: str,
-    role: Role,
-    home: str,
-    now: float,
-    session: Session,
-    *,
-    before: str | None,
-    moved: bool,
-) -> None:
-    """Store a local key unless it is known; one that did not move revokes the older ones."""
+def _register(key: str, role: Role, home: str, now: float, session: Session) -> None:
+    """Store a local key unless it is known, and revoke the older ones of its home."""
     if find_principal(session, key) is not None:
         return
     ours = select(KeyRow).where(KeyRow.home == home, KeyRow.role == role.value)
-    for row in () if moved else session.scalars(ours):
+    for row in session.scalars(ours):
         row.revoked_at = row.revoked_at or now
     session.flush()
-    name = _free_name(session, f"local {role}", home)
-    create_key(session, name, role, now, key, home=home, in_place_of=before)
+    create_key(session, _free_name(session, f"local {role}", home), role, now, key, home=home)
 
 
 def _free_name(session: Session, name: str, home: str) -> str:

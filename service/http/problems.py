@@ -1,20 +1,18 @@
 """Errors as RFC 9457 problem details: one table for the whole service."""
 
-import json
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from sqlalchemy.exc import DataError
 from starlette.exceptions import HTTPException
 
 from gonogo.contract.api import PROBLEM_URN, ProblemBody
-from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import (
     MOST_PROBLEMS,
     Conflict,
@@ -30,8 +28,13 @@ from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
 from service.evidence.artifacts import ArtifactNotHere
 
 MEDIA_TYPE = "application/problem+json"
-TOO_LARGE = "too_large"
-"""Code of a body over its limit."""
+_CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+}
+"""HTTP status → code of a problem that the framework found."""
 _log = logging.getLogger(__name__)
 
 
@@ -92,40 +95,13 @@ DOCUMENTED: dict[int | str, dict[str, Any]] = {
         },
         "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/ProblemBody"}}},
     }
-    for status, title in (
-        (400, "The request cannot be read"),
-        (401, "No valid key"),
-        (403, "The key's role does not allow this"),
-        (404, "Not found"),
-        (409, "The request does not fit the present state"),
-        (412, "The experiment has changed since you looked at it"),
-        (413, "The request is too large"),
-        (422, "The request is not valid"),
-        (429, "Too many requests"),
-        (503, "Temporarily unavailable"),
-    )
+    for status, title in [
+        *((status, kind.title) for kind, status in STATUS if status < 500),
+        (413, HTTPStatus(413).phrase),
+        (503, Unavailable.title),
+    ]
 }
-
-
-LOCATION_HEADER: dict[str, Any] = {
-    "Location": {"description": "Path of what was made.", "schema": {"type": "string"}}
-}
-"""For the `headers` of a documented answer."""
-
-
-class WireResponse(JSONResponse):
-    """JSON by the one encoder of the wire: non-finite numbers are strings."""
-
-    def render(self, content: Any) -> bytes:
-        """Return the bytes of a JSON value."""
-        return json.dumps(
-            wire_value(content), ensure_ascii=False, allow_nan=False, separators=(",", ":")
-        ).encode("utf-8", "replace")
-
-
-def model_response(model: BaseModel) -> Response:
-    """Return a model of the contract as an answer, written once and not validated again."""
-    return Response(model.model_dump_json(by_alias=True), media_type="application/json")
+"""For the `responses` of every call that needs a key."""
 
 
 def status_of(error: GonogoError) -> int:
@@ -175,14 +151,12 @@ def _on_error(request: Request, error: Exception) -> JSONResponse:
     return problem_of_error(request, error)
 
 
-def _on_no_answer(request: Request, error: Exception) -> JSONResponse:
-    del error
+def _on_no_answer(request: Request, _: Exception) -> JSONResponse:
     return problem_of_error(request, Unavailable(NO_ANSWER_TEXT))
 
 
-def _on_text(request: Request, error: Exception) -> JSONResponse:
+def _on_text(request: Request, _: Exception) -> JSONResponse:
     """Refuse text that a database cannot hold (NUL characters, lone surrogates)."""
-    del error
     return problem_of_error(request, Rejected("a text holds characters that cannot be stored"))
 
 
@@ -190,9 +164,11 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     whole = error.errors()
     found = whole[:MOST_PROBLEMS]
+    unreadable = any(row["type"] == "json_invalid" for row in found)
+    is_cursor = any(row["loc"][:2] == ("query", "cursor") for row in found)
     rows = [
         {
-            "path": ".".join(str(part) for part in row["loc"][1:]),
+            "path": "" if unreadable else ".".join(str(part) for part in row["loc"][1:]),
             "message": str(row["msg"]).removeprefix("Value error, "),
         }
         for row in found
@@ -200,23 +176,19 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     sent_as = request.headers.get("content-type", "").partition(";")[0]
     is_whole = any(row["loc"] == ("body",) for row in found)
     if is_whole and not sent_as.endswith("json"):  # curl's default is a form
-        sent = f"found {sent_as}" if sent_as else "there is none"
-        text = f"the body is not sent as JSON: say Content-Type: application/json ({sent})"
+        text = "send the body as JSON, with the header Content-Type: application/json"
         rows = [{"path": "", "message": text}]
-    unreadable = any(row["type"] == "json_invalid" for row in found)
-    cursor = any(row["loc"][:2] == ("query", "cursor") for row in found)
-    rows = [{**row, "path": ""} for row in rows] if unreadable else rows
     first = rows[0]
     detail = f"{first['path']}: {first['message']}" if first["path"] else first["message"]
     if len(whole) > len(found):
         detail += f" (and {len(whole) - 1} more)"
-    bad = unreadable or cursor
+    kind = BadRequest if unreadable or is_cursor else Rejected
     body = ProblemBody(
-        title="Bad request" if bad else "The request is not valid",
-        status=400 if bad else 422,
+        title=kind.title,
+        status=status_of(kind()),
         detail=detail,
         instance=request.url.path,
-        code="bad_request" if bad else "rejected",
+        code=kind.code,
         errors=rows,
     )
     return problem_response(body)
@@ -224,13 +196,12 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
 
 def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    codes = {400: "bad_request", 404: "not_found", 405: "method_not_allowed"}
     body = ProblemBody(
-        title=str(error.detail),
+        title=HTTPStatus(error.status_code).phrase,
         status=error.status_code,
         detail=str(error.detail),
         instance=request.url.path,
-        code=codes.get(error.status_code, "error"),
+        code=_CODES.get(error.status_code, "error"),
     )
     return problem_response(body, error.headers)
 

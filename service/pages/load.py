@@ -25,7 +25,7 @@ from service.queries.experiments import load_decisions, load_experiment, runs_of
 from service.queries.runs import load_findings, load_progress
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
-from service.views.runs import load_run_view
+from service.views.rows import load_run_view
 
 _T = TypeVar("_T")
 

@@ -12,10 +12,9 @@ from service.campaigns.view import view_campaign
 from service.charts import draw
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.files import load_log
+from service.http.answers import file_response
 from service.http.auth import Service
-from service.http.files import file_response
-from service.http.paging import Cursor
-from service.http.transactions import Reading
+from service.http.dependencies import Cursor, Reading
 from service.pages import sign_in
 from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ratio_text
 from service.pages.guard import PageRoute, Visitor
@@ -29,7 +28,7 @@ from service.report.html import POLICY
 from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiments
 from service.views.goodput import load_fleet_goodput
-from service.views.news import view_alert, view_worker
+from service.views.rows import view_alert, view_worker
 
 REFRESH_S = 2
 FLEET_REFRESH_S = 30

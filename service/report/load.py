@@ -24,8 +24,7 @@ from service.queries.runs import load_findings
 from service.report.view import ReportView, RunFile, RunReport, build_numbers
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
-from service.views.news import view_event
-from service.views.runs import load_run_view
+from service.views.rows import load_run_view, view_event
 
 LOG_LINES = 25
 MAX_BYTES = 64 * 2**20

@@ -20,9 +20,9 @@ from service.agent.claims import claim
 from service.agent.fence import Bearer
 from service.agent.reports import take_evidence, take_findings, take_record, take_state
 from service.agent.telemetry import parse_telemetry, take_telemetry, update_flags
+from service.http.answers import WireResponse, model_response
 from service.http.auth import Agent, Principal, Role
-from service.http.problems import WireResponse, model_response
-from service.http.transactions import Writing
+from service.http.dependencies import Writing
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
 

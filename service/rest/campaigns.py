@@ -10,11 +10,18 @@ from gonogo.planning.campaigns import ResolvedCampaign
 from service.campaigns.steps import build_dry_run, cancel, create_campaign, resolve, warnings_for
 from service.campaigns.view import view_campaign
 from service.experiments.lifecycle import Deed
+from service.http.answers import LOCATION_HEADER, WireResponse
 from service.http.auth import Operator, Service, Viewer
-from service.http.idempotency import IdempotencyKey
-from service.http.paging import Cursor, Limit, Page, id_cursor
-from service.http.problems import LOCATION_HEADER, WireResponse
-from service.http.transactions import Creation, Reading, Writing
+from service.http.dependencies import (
+    Creation,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    Page,
+    Reading,
+    Writing,
+    id_cursor,
+)
 from service.queries.experiments import load_campaign, load_campaigns
 
 router = APIRouter(tags=["campaigns"])

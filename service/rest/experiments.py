@@ -1,9 +1,10 @@
 """Experiments: submit, list, show, follow their events."""
 
+from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from gonogo.contract.api import DryRun, ExperimentView, Forecast, Submission
 from gonogo.contract.decision import Decision
@@ -21,16 +22,27 @@ from service.experiments.submission import (
     with_plan,
 )
 from service.experiments.workers import load_warnings
+from service.http.answers import LOCATION_HEADER, WireResponse, model_response
 from service.http.auth import Operator, Service, Viewer
-from service.http.etag import ETAG_HEADER, IfNoneMatch, etag_of, is_same
-from service.http.idempotency import IdempotencyKey
-from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
-from service.http.problems import LOCATION_HEADER, WireResponse, model_response
-from service.http.streams import Streams
-from service.http.transactions import Creation, Reading, Writing
+from service.http.dependencies import (
+    ETAG_HEADER,
+    Creation,
+    Cursor,
+    IdempotencyKey,
+    IfNoneMatch,
+    Limit,
+    Page,
+    Reading,
+    Writing,
+    etag_of,
+    id_cursor,
+    is_same,
+    number_cursor,
+)
+from service.http.streams import Place, stream_events
 from service.queries.experiments import load_decisions_page, load_experiment, load_experiments
 from service.views.experiments import view_experiment, view_experiments, view_new
-from service.views.runs import view_decision
+from service.views.rows import view_decision
 
 router = APIRouter(tags=["experiments"])
 Submitted = Annotated[
@@ -174,26 +186,36 @@ def forecast(session: Reading, _: Viewer, experiment: str) -> Forecast:
     return view_experiment(session, load_experiment(session, experiment)).forecast
 
 
-@router.get(
-    "/experiments/{experiment}/events",
-    operation_id="stream_events",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {}}, "description": "Server-sent events."}},
-)
-def experiment_events(
-    request: Request,
+def _seen(
     context: Service,
-    caller: Viewer,
+    _: Viewer,
     experiment: str,
-    follow: Annotated[
-        bool, Query(description="Stay connected; false: only what has happened so far.")
-    ] = True,
     last_event_id: Annotated[
         str | None, Header(max_length=20, description="`id` of the last event received.")
     ] = None,
-) -> StreamingResponse:
-    """Stream what happens to an experiment; `id` is the event's `seq`, without gaps."""
+) -> int:
+    """Return the number of the last event that a reader of an experiment has."""
     context.store.read(lambda session: load_experiment(session, experiment))
-    after = number_cursor(last_event_id) or 0
-    streams: Streams = request.app.state.streams
-    return streams.follow(experiment, after=after, follow=follow, key_id=caller.key_id)
+    return number_cursor(last_event_id) or 0
+
+
+@router.get(
+    "/experiments/{experiment}/events",
+    operation_id="stream_events",
+    response_class=EventSourceResponse,
+    responses={200: {"description": "Server-sent events."}},
+)
+async def experiment_events(
+    context: Service,
+    caller: Viewer,
+    experiment: str,
+    after: Annotated[int, Depends(_seen)],
+    _: Place,
+    follow: Annotated[
+        bool, Query(description="Stay connected; false: only what has happened so far.")
+    ] = True,
+) -> AsyncIterator[ServerSentEvent]:
+    """Stream what happens to an experiment; `id` is the event's `seq`, without gaps."""
+    events = stream_events(context, experiment, after=after, follow=follow, key_id=caller.key_id)
+    async for event in events:
+        yield event

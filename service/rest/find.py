@@ -13,7 +13,7 @@ from service.db.schema import DecisionRow
 from service.db.store import Session
 from service.experiments.overview import load_decided
 from service.http.auth import Viewer
-from service.http.transactions import Reading
+from service.http.dependencies import Reading
 from service.instants import stamp
 from service.queries.experiments import find_campaigns, find_decisions, find_experiments
 from service.queries.runs import find_runs

@@ -8,12 +8,11 @@ from gonogo.contract.api import AlertView, EventView, WorkerView
 from gonogo.contract.goodput import ExperimentGoodput, FleetGoodput
 from gonogo.contract.ids import Kind
 from service.http.auth import Service, Viewer
-from service.http.paging import Cursor, Limit, Page, id_cursor, number_cursor
-from service.http.transactions import Reading
+from service.http.dependencies import Cursor, Limit, Page, Reading, id_cursor, number_cursor
 from service.queries.callers import load_alerts, load_workers_page
 from service.queries.experiments import load_events_page, load_experiment
 from service.views.goodput import FLEET_HOURS, load_experiment_goodput, load_fleet_goodput
-from service.views.news import view_alert, view_event, view_worker
+from service.views.rows import view_alert, view_event, view_worker
 
 router = APIRouter(tags=["overview"])
 

@@ -19,7 +19,7 @@ from gonogo.planning.workloads.known import schema_documents
 from service.experiments.submission import resolve_submission
 from service.experiments.workers import load_warnings
 from service.http.auth import Service, Viewer
-from service.http.transactions import Reading
+from service.http.dependencies import Reading
 
 router = APIRouter(tags=["plans"])
 

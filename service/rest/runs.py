@@ -21,14 +21,12 @@ from service.evidence.series import (
     load_own_metrics,
     load_series,
 )
+from service.http.answers import WireResponse, file_response
 from service.http.auth import Viewer
-from service.http.files import file_response
-from service.http.paging import Cursor, Limit, Page, number_cursor
-from service.http.problems import WireResponse
-from service.http.transactions import Reading
+from service.http.dependencies import Cursor, Limit, Page, Reading, number_cursor
 from service.queries.experiments import load_decision
 from service.queries.runs import load_findings_page, load_progress, load_run
-from service.views.runs import load_run_view, view_decision
+from service.views.rows import load_run_view, view_decision
 
 router = APIRouter(tags=["runs"])
 _SAFE_TYPES = ("text/plain", "application/json", "text/csv", "image/png")

@@ -24,11 +24,17 @@ from service.experiments.checkpoints import load_resume_points, load_weights
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.verbs import VERBS, Points, override
+from service.http.answers import LOCATION_HEADER, WireResponse
 from service.http.auth import Operator, Service
-from service.http.etag import ETAG_HEADER, IfMatch, check_if_match, etag_of
-from service.http.idempotency import IdempotencyKey
-from service.http.problems import LOCATION_HEADER, WireResponse
-from service.http.transactions import Creation, Writing
+from service.http.dependencies import (
+    ETAG_HEADER,
+    Creation,
+    IdempotencyKey,
+    IfMatch,
+    Writing,
+    check_if_match,
+    etag_of,
+)
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.views.experiments import view_experiment
 

@@ -15,11 +15,18 @@ from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
 from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert
 from service.db.schema import WebhookRow
 from service.experiments.lifecycle import Deed
+from service.http.answers import WireResponse
 from service.http.auth import Admin, Service
-from service.http.idempotency import IdempotencyKey
-from service.http.paging import Cursor, Limit, Page, id_cursor
-from service.http.problems import WireResponse
-from service.http.transactions import Creation, Reading, Writing
+from service.http.dependencies import (
+    Creation,
+    Cursor,
+    IdempotencyKey,
+    Limit,
+    Page,
+    Reading,
+    Writing,
+    id_cursor,
+)
 from service.instants import stamp
 from service.queries.callers import load_webhook, load_webhooks
 from service.settings import check_secret

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from service import metrics
 from service.evidence.gate_now import load_gates_lately
-from service.metrics import control_plane
-from service.metrics.control_plane import last_tick
-from service.metrics.runs import HALTED_S
+from service.metrics import HALTED_S, last_tick
 from tests.conftest import demand
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats
@@ -23,7 +22,7 @@ ABBREVIATED = {"gonogo_run_toks_per_s", "gonogo_run_floor_toks_per_s"}
 
 @pytest.fixture(autouse=True)
 def _each_scrape_is_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_plane, "KEPT_S", 0.0)
+    monkeypatch.setattr(metrics, "KEPT_S", 0.0)
 
 
 def scrape(plane: Plane) -> Series:

@@ -265,12 +265,12 @@ def test_what_evidence_refuses_after_a_go_by_hand_is_refused_by_evidence(plane: 
     assert plane.wait_state(experiment, "finished")["verdict"] == "NO_GO"
     report = f"/experiments/{experiment}/report"
     told = plane.call("GET", report).text.split("**Recommendation.**")[1].split("\n")[0]
-    assert told.startswith(" Do not go on.")
+    assert told.startswith(" Stop.")
     assert "local admin called sanity GO" in told
     assert "not the evidence" not in told
     override(plane, experiment, "NO_GO")
     told = plane.call("GET", report).text.split("**Recommendation.**")[1].split("\n")[0]
-    assert "A person decided, not the evidence; do not go on" in told
+    assert "A person decided, not the evidence." in told
 
 
 @pytest.mark.long

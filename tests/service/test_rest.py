@@ -19,7 +19,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.rundir import RunDir
 from service.db.schema import ExperimentRow
 from service.http.auth import Role, create_key
-from service.http.etag import check_if_match, etag_of
+from service.http.dependencies import check_if_match, etag_of
 from service.http.problems import STATUS, Outdated
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -109,8 +109,7 @@ def test_a_body_that_is_not_sent_as_json_is_told_how_to_be_sent(
     headers = {} if sent_as is None else {"Content-Type": sent_as}
     answer = plane.call("POST", "/experiments", content=b'{"plan": "demo"}', headers=headers)
     assert answer.status_code == 422
-    assert "say Content-Type: application/json" in answer.json()["detail"]
-    assert (sent_as or "there is none") in answer.json()["detail"]
+    assert "Content-Type: application/json" in answer.json()["detail"]
 
 
 def test_a_body_that_is_no_json_is_a_bad_request(plane: Plane) -> None:

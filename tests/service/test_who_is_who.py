@@ -376,10 +376,10 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
 def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
     database_url: str, tmp_path: Path
 ) -> None:
-    """Restored to a new place, copied beside itself, moved to a larger disk and back again."""
+    """A home is restored to a new place; workers may still run in the old one."""
     old, new = tmp_path / "old", tmp_path / "new"
     keys: dict[str, str] = {}
-    for worker, place in [("gpu-00000a", old), ("gpu-00000b", new)] * 3:
+    for worker, place in [("gpu-00000a", old), ("gpu-00000b", new)]:
         context = open_context(Settings(home=place, database_url=database_url))
         load_local_keys(context)
         key = (place / "worker_key").read_text().strip()

@@ -1,0 +1,219 @@
+"""What routes ask FastAPI for: sessions, pages of lists, ETags and idempotency keys.
+
+`Reading` is a session of the request, closed before the answer leaves. `Writing` runs a function in
+one transaction and returns its result after the commit.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from fastapi import Depends, Header, Query
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import select
+
+from gonogo.contract.canonical import digest
+from gonogo.contract.errors import Conflict, Rejected
+from gonogo.contract.ids import Kind, is_id
+from service.context import Context
+from service.db.schema import ExperimentRow, IdempotencyRow
+from service.db.store import Session, insert_if_new
+from service.experiments.lifecycle import Deed
+from service.http.auth import Principal, Service
+from service.http.problems import BadRequest, Outdated
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+KEPT_S = 86_400.0
+"""Seconds for which the answer to an idempotency key is kept."""
+
+Limit = Annotated[int, Query(ge=1, le=1000, description="Items in this page.")]
+Cursor = Annotated[
+    str | None,
+    Query(
+        max_length=200,
+        pattern=r"^[A-Za-z0-9_.-]+$",
+        description="`next_cursor` of the page before.",
+    ),
+]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        alias="Idempotency-Key",
+        min_length=1,
+        max_length=200,
+        description="Repeat safely: the same key and body create once.",
+    ),
+]
+IfMatch = Annotated[
+    str | None,
+    Header(max_length=200, description="`ETag` of the experiment as you saw it, or `*`."),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(max_length=2000, description="`ETag` of the answer that you have, or `*`."),
+]
+ETAG_HEADER: dict[str, Any] = {
+    "ETag": {
+        "description": "Version of the experiment and digest of this answer.",
+        "schema": {"type": "string"},
+    }
+}
+"""For the `headers` of a documented answer."""
+
+
+class Page(BaseModel, Generic[_T]):
+    """One page of a list; `next_cursor` is null on the last."""
+
+    model_config = ConfigDict(ser_json_inf_nan="strings")
+
+    items: list[_T]
+    next_cursor: str | None = None
+
+
+def number_cursor(cursor: str | None) -> int | None:
+    """Return a cursor that counts.
+
+    Raises:
+        BadRequest: it does not.
+    """
+    if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
+        raise _bad_cursor(cursor)
+    return None if cursor is None else int(cursor)
+
+
+def id_cursor(cursor: str | None, kind: Kind) -> str | None:
+    """Return a cursor that is an id.
+
+    Raises:
+        BadRequest: it is not.
+    """
+    if cursor is not None and not is_id(cursor, kind):
+        raise _bad_cursor(cursor)
+    return cursor
+
+
+def _bad_cursor(cursor: str) -> BadRequest:
+    return BadRequest(f"cursor: {cursor!r} is not the `next_cursor` of a page of this list")
+
+
+def etag_of(row: ExperimentRow, view: BaseModel) -> str:
+    """Return `"VERSION-DIGEST"`: the number of the last event, and a digest of the answer."""
+    content = hashlib.sha256(view.model_dump_json().encode("utf-8", "replace")).hexdigest()
+    return f'"{row.event_seq}-{content[:16]}"'
+
+
+def is_same(etag: str, if_none_match: str | None) -> bool:
+    """Whether the caller has this answer already (a weak comparison)."""
+    if if_none_match is None:
+        return False
+    named = {part.strip().removeprefix("W/") for part in if_none_match.split(",")}
+    return "*" in named or etag in named
+
+
+def check_if_match(row: ExperimentRow, if_match: str | None) -> None:
+    """Refuse an action that was meant for an older version; the progress of runs is none.
+
+    Raises:
+        Outdated: `If-Match` names another version.
+    """
+    if if_match is None:
+        return
+    named = {part.strip().strip('"').partition("-")[0] for part in if_match.split(",")}
+    if "*" not in named and str(row.event_seq) not in named:
+        raise Outdated
+
+
+async def open_session(context: Service) -> AsyncIterator[Session]:
+    """Yield a session that reads; fewer are open than there are connections, so none deadlocks."""
+    async with context.readers:
+        session = context.store.open_session()
+        try:
+            yield session
+        finally:
+            if context.store.sqlite:
+                session.close()  # gives a snapshot back, which waits for nothing
+            elif session.in_transaction():
+                # Not in a thread of the routes: all of those may wait for this very connection.
+                await asyncio.to_thread(session.close)
+
+
+Reading = Annotated[Session, Depends(open_session, scope="function")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Creation:
+    """A creating POST, as far as it is known again when it is repeated."""
+
+    caller: Principal
+    route: str
+    key: str | None
+    """Its Idempotency-Key; the scope is caller and route."""
+    body: BaseModel
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """The writer's queue, for the routes of one service."""
+
+    context: Context
+
+    def __call__(
+        self,
+        actor: str,
+        change: Callable[Concatenate[Deed, _P], _T],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> _T:
+        """Do something in somebody's name, and return what came of it after the commit.
+
+        Raises:
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+        return self.context.write(actor, change, *args, **kwargs)
+
+    def once(
+        self,
+        creation: Creation,
+        create: Callable[Concatenate[Deed, _P], dict[str, Any]],
+        *args: _P.args,
+        **kwargs: _P.kwargs,
+    ) -> dict[str, Any]:
+        """Create something, or return the answer that was stored for the same key and body.
+
+        Raises:
+            Rejected: the key was used for another body.
+            Conflict: the first request with this key is not finished yet.
+            Unavailable: the database does not answer, or too many wait for it.
+        """
+
+        def change(deed: Deed) -> dict[str, Any]:
+            if creation.key is None:
+                return create(deed, *args, **kwargs)
+            place = {
+                "actor": creation.caller.key_id,
+                "route": creation.route,
+                "key": creation.key,
+            }
+            body = digest(creation.body.model_dump(mode="json"))
+            values = {**place, "body_digest": body, "created_at": deed.now}
+            is_new = insert_if_new(deed.session, IdempotencyRow, values)
+            row = deed.session.scalars(select(IdempotencyRow).filter_by(**place)).one()
+            if is_new:
+                row.answer = create(deed, *args, **kwargs)
+            elif row.body_digest != body:
+                raise Rejected("this Idempotency-Key was used for another body")
+            elif row.answer is None:
+                raise Conflict("the first request with this Idempotency-Key is not finished yet")
+            return row.answer
+
+        return self(creation.caller.actor, change)
+
+
+async def _get_writer(context: Service) -> Writer:
+    return Writer(context)
+
+
+Writing = Annotated[Writer, Depends(_get_writer)]

@@ -1,0 +1,318 @@
+"""Metrics of the control plane and of the active runs, read from the database at each scrape.
+
+`/sd/prometheus` lists the exporters of the workers. An answer is kept for a second.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gonogo.contract.api import WorkerState
+from gonogo.contract.decision import Verdict
+from gonogo.contract.goodput import seconds_of
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.order import Order
+from service.conductor.conductor import Conductor
+from service.context import Context
+from service.db.schema import ProgressRow, RunRow, WorkerRow
+from service.db.store import Session
+from service.evidence.gate_now import load_gates_lately
+from service.http.answers import Shared
+from service.queries.callers import count_undelivered, load_workers
+from service.queries.experiments import count_states, count_verdicts
+from service.queries.runs import HELD, count_halts, load_held, load_recent_halts
+from service.views.goodput import FLEET_HOURS, load_fleet_goodput, load_stored
+from service.views.rows import view_worker
+
+FORGOTTEN_S = 86_400.0
+"""Seconds after which a silent worker is no target any more."""
+
+_SCHEMES = ("http", "https")
+KEPT_S = 1.0
+"""How old an answer may be: with ten thousand experiments one takes several ms to make."""
+QUICK_S = 5.0
+"""Loops of the conductor that turn at least this often report its last tick."""
+
+LOOK_S = 0.5
+"""How long one scrape looks at gates; of many runs some are as old as a few scrapes."""
+HALTED_S = 3600.0
+"""How long a halt is shown after the run has ended, so that no scrape misses it."""
+router = APIRouter(tags=["open"])
+Targets = list[dict[str, Any]]
+
+
+class Open:
+    """Answers that need no key, each made once for all requests at a time."""
+
+    def __init__(self, app: FastAPI, context: Context) -> None:
+        self.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
+        self.targets = Shared(lambda: _targets(context), KEPT_S)
+
+
+async def _get_open(request: Request) -> Open:
+    found: Open = request.app.state.open
+    return found
+
+
+Asked = Annotated[Open, Depends(_get_open)]
+
+
+@router.get("/metrics", operation_id="show_metrics", response_class=Response)
+async def metrics(asked: Asked) -> Response:
+    """Return every series of the control plane in Prometheus' text format."""
+    return Response(await asked.metrics.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@router.get("/sd/prometheus", operation_id="list_prometheus_targets")
+async def prometheus_targets(asked: Asked) -> Targets:
+    """Return the workers' exporters for Prometheus' http_sd."""
+    return await asked.targets.get()
+
+
+def _exposed(context: Context, conductor: Conductor | None) -> bytes:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(context, conductor))
+    return generate_latest(registry)
+
+
+def _targets(context: Context) -> Targets:
+    targets = (_target(row, context.now()) for row in context.store.read(load_workers))
+    return [target for target in targets if target is not None]
+
+
+def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
+    """Return one worker's exporter; a silent one stays a target, so that `up` can say 0.
+
+    None for one that announces none, or what is no address.
+    """
+    try:
+        url = urlsplit(row.claim.metrics_url or "")
+    except ValueError:
+        return None
+    if not url.netloc or url.scheme not in _SCHEMES or now - row.seen_at > FORGOTTEN_S:
+        return None
+    return {
+        "targets": [url.netloc],
+        "labels": {
+            "worker": row.name,
+            "__scheme__": url.scheme,
+            "__metrics_path__": url.path or "/metrics",
+        },
+    }
+
+
+class ServiceCollector(Collector):
+    """Collects what the database says now."""
+
+    def __init__(self, context: Context, conductor: Conductor | None) -> None:
+        self._context = context
+        self._conductor = conductor
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the series are known at the scrape only."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family."""
+        now = self._context.now()
+        yield from self._context.store.read(lambda session: collect(session, now))
+        tick = GaugeMetricFamily(
+            "gonogo_conductor_last_tick_timestamp_seconds",
+            "Unix time of the conductor's last round; absent where another service conducts.",
+        )
+        last = last_tick(self._conductor)
+        if last is not None:
+            tick.add_metric([], last)
+        yield tick
+
+
+def last_tick(conductor: Conductor | None) -> float | None:
+    """Return when the slowest of the conductor's quick loops last made a round, Unix seconds."""
+    loops = [loop for loop in conductor.loops if loop.every_s <= QUICK_S] if conductor else []
+    passes = [loop.last_pass_at for loop in loops]
+    return min((at for at in passes if at is not None), default=None)
+
+
+def collect(session: Session, now: float) -> list[Metric]:
+    """Return every family that the database holds; `now` in Unix seconds."""
+    return [*collect_runs(session, now), *_totals(session, now)]
+
+
+def _totals(session: Session, now: float) -> Iterator[Metric]:
+    decisions = CounterMetricFamily("gonogo_decisions", "Decisions recorded.", labels=["verdict"])
+    by_hand = CounterMetricFamily(
+        "gonogo_decisions_by_hand", "Decisions by a person's word.", labels=["verdict"]
+    )
+    counted = count_verdicts(session)
+    for verdict in (*(row.value for row in Verdict), None):
+        number, hands = counted.get(verdict, (0, 0))
+        decisions.add_metric([verdict or "none"], number)
+        if verdict is not None:
+            by_hand.add_metric([verdict], hands)
+    yield decisions
+    yield by_hand
+    yield GaugeMetricFamily(
+        "gonogo_alerts_pending",
+        "Alerts in the outbox, not yet delivered.",
+        value=count_undelivered(session),
+    )
+    experiments = GaugeMetricFamily(
+        "gonogo_experiments", "Experiments in each state.", labels=["state"]
+    )
+    by_state = count_states(session)
+    for name in ExperimentState:
+        experiments.add_metric([name.value], by_state.get(name.value, 0))
+    yield experiments
+    workers = GaugeMetricFamily("gonogo_workers", "Workers in each state.", labels=["state"])
+    states = [view_worker(row, now).state for row in load_workers(session)]
+    for state in WorkerState:
+        workers.add_metric([state.value], states.count(state))
+    yield workers
+    yield from collect_goodput(session, now)
+
+
+def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
+    """Yield every family about where the time went; `now` in Unix seconds."""
+    fleet = GaugeMetricFamily(
+        "gonogo_fleet_device_seconds",
+        "Device time of the runs that are active or ended within a day, by what it was spent on.",
+        labels=["part"],
+    )
+    for part, seconds in seconds_of(load_fleet_goodput(session, now, FLEET_HOURS)).items():
+        fleet.add_metric([part.value], seconds)
+    yield fleet
+    spent = GaugeMetricFamily(
+        "gonogo_run_seconds", "Time of the run, by what it was spent on.", labels=["run", "part"]
+    )
+    ratio = GaugeMetricFamily(
+        "gonogo_run_effective_ratio",
+        "Steps that count in the time with devices, 0 to 1; unknown time counts as lost.",
+        labels=["run"],
+    )
+    for run, goodput in load_stored(session, [state.value for state in HELD]):
+        for part, seconds in seconds_of(goodput).items():
+            if seconds > 0.0:
+                spent.add_metric([run, part.value], seconds)
+        if goodput.ratio is not None:
+            ratio.add_metric([run], goodput.ratio)
+    yield from (spent, ratio)
+
+
+def collect_runs(session: Session, now: float) -> list[Metric]:
+    """Return every family about active runs; `now` in Unix seconds."""
+    runs = load_held(session)
+    orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
+    families = [*_run_families(runs, orders), *_criterion_families(session, orders)]
+    return [*families, *_halt_families(session, now)]
+
+
+_Read = Callable[[RunRow, ProgressRow, Order | None], float | None]
+
+_PER_RUN: tuple[tuple[str, str, _Read], ...] = (
+    ("gonogo_run_step", "Last step of the run.", lambda run, said, order: said.step),
+    ("gonogo_run_steps", "Steps ordered.", lambda run, said, order: order.steps if order else None),
+    ("gonogo_run_loss", "Loss of the last step.", lambda run, said, order: _float(said.loss)),
+    (
+        "gonogo_run_toks_per_s",
+        "Tokens per second over all ranks.",
+        lambda run, said, order: said.toks_per_s,
+    ),
+    (
+        "gonogo_run_last_heartbeat_timestamp_seconds",
+        "Unix time of the last heartbeat, by its host's clock.",
+        lambda run, said, order: said.heartbeat_at,
+    ),
+    (
+        "gonogo_run_heartbeat_age_limit_seconds",
+        "Age from which a heartbeat is late.",
+        lambda run, said, order: order.watch.alive_lost.halt_s if order else None,
+    ),
+    (
+        "gonogo_run_floor_toks_per_s",
+        "Throughput floor of the profile or plan; 0: none.",
+        lambda run, said, order: (order.watch.slow.floor_tok_s or 0.0) if order else 0.0,
+    ),
+    (
+        "gonogo_run_deadline_timestamp_seconds",
+        "Unix time by which the run must end; absent: none.",
+        lambda run, said, order: _deadline(run, order),
+    ),
+    ("gonogo_run_lost", "1: no telemetry, no proof of death.", lambda run, said, order: run.lost),
+)
+"""Metric, its help, and where it comes from; what is not known is left out."""
+
+
+def _run_families(
+    runs: list[tuple[RunRow, ProgressRow]], orders: Mapping[str, Order]
+) -> Iterator[Metric]:
+    active = GaugeMetricFamily(
+        "gonogo_run_active", "1 from claim to end.", labels=["run", "experiment", "phase"]
+    )
+    for run, _ in runs:
+        active.add_metric([run.id, run.experiment, run.phase], 1)
+    yield active
+    for name, text, read in _PER_RUN:
+        family = GaugeMetricFamily(name, text, labels=["run"])
+        for run, said in runs:
+            value = read(run, said, orders.get(run.id))
+            if value is not None:
+                family.add_metric([run.id], float(value))
+        yield family
+
+
+def _deadline(run: RunRow, order: Order | None) -> float | None:
+    start = run.started_at or run.claimed_at
+    if order is None or order.limits.deadline_s is None or start is None:
+        return None
+    return start + order.limits.deadline_s
+
+
+def _float(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _criterion_families(session: Session, orders: Mapping[str, Order]) -> Iterator[Metric]:
+    values = GaugeMetricFamily(
+        "gonogo_criterion_value",
+        "What a criterion of the gate observes, over the newest steps.",
+        labels=["run", "criterion"],
+    )
+    bounds = GaugeMetricFamily(
+        "gonogo_criterion_threshold",
+        "Threshold of a criterion.",
+        labels=["run", "criterion", "bound"],
+    )
+    gates = load_gates_lately(session, orders, LOOK_S)
+    for run, order in orders.items():
+        for result in gates.get(run, ()):
+            if isinstance(result.observed, int | float) and math.isfinite(result.observed):
+                values.add_metric([run, result.id], float(result.observed))
+        for criterion in order.gate:
+            for name, value in (
+                ("pass", criterion.pass_above),
+                ("pass", criterion.pass_below),
+                ("fail", criterion.fail_above),
+                ("fail", criterion.fail_below),
+            ):
+                if isinstance(value, int | float):
+                    bounds.add_metric([run, criterion.id, name], float(value))
+    yield from (values, bounds)
+
+
+def _halt_families(session: Session, now: float) -> Iterator[Metric]:
+    halted = GaugeMetricFamily(
+        "gonogo_run_halted",
+        "1: a finding halted the run; shown until an hour after its end.",
+        labels=["run", "detector"],
+    )
+    halts = load_recent_halts(session, now - HALTED_S)
+    for run, detector in sorted({(run, finding.detector) for run, finding in halts}):
+        halted.add_metric([run, detector], 1)
+    yield halted
+    yield CounterMetricFamily("gonogo_halts", "Findings that halt.", value=count_halts(session))
