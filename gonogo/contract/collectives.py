@@ -59,19 +59,7 @@ class Dump(Recorded):
     error: str | None = None
     groups: dict[str, list[int]] = Field(default_factory=dict)
     """Name of a process group → its ranks; may be empty."""
-    kept: Count = 0
-    """A group with at least so many entries may have older ones that the dump lacks."""
     entries: list[Entry] = Field(default_factory=list)
-
-    @property
-    def stands(self) -> bool:
-        """Whether the rank is in a collective that has not ended."""
-        return any(entry.stands and not entry.is_p2p for entry in self.entries)
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is in a collective or a message that has not ended."""
-        return any(entry.stands for entry in self.entries)
 
 
 class Standing(Recorded):
@@ -85,12 +73,10 @@ class Standing(Recorded):
     missing: list[int] = Field(default_factory=list)
     """Ranks of the group that have not entered it, among those that answered."""
     only: int | None = None
-    """The rank that alone entered its collective while all others stand elsewhere. With NCCL also
-    the rank whose calls alone disagree with those of all others."""
+    """The rank that alone entered its collective while all others stand elsewhere, or whose call
+    alone disagrees with those of all others."""
     behind: list[int] = Field(default_factory=list)
-    """Ranks that stand in no collective and for which, in the end, all others wait: one, or fewer
-    than half. Empty where a dump is missing or cut, or where the dumps do not say so with one
-    voice."""
+    """Ranks that wait for nobody and for which, in the end, others wait."""
     unfinished: list[int] = Field(default_factory=list)
     """Ranks whose device has not ended a collective that their peers have ended."""
     silent: list[int] = Field(default_factory=list)

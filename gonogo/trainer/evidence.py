@@ -116,7 +116,6 @@ class Collectives:
             said["error"] = f"{type(error).__name__}: {error}"
         kept = _NEWEST_PER_GROUP
         while True:
-            said["kept"] = kept
             said["entries"] = _newest(entries, kept)
             data = json.dumps(said, separators=(",", ":")).encode()
             if len(data) <= _LIMIT_BYTES or kept == 1:

@@ -13,7 +13,7 @@ import pytest
 
 from gonogo.contract.stack_trace import describe_places, parse_frames
 from gonogo.evidence_round import summarise_round
-from gonogo.supervise.evidence.stacks import Readers, find_py_spy, read_stacks
+from gonogo.supervise.evidence.stacks import StackReader, find_py_spy
 from tests.supervise.runs import wait_until
 
 SCRIPT = """
@@ -66,18 +66,9 @@ def pids(tmp_path: Path) -> Iterator[dict[int, int]]:
 
 
 def _listings(pids: dict[int, int], *, native: bool) -> dict[int, str]:
-    readers = Readers()
+    reader = StackReader(find_py_spy())
     return {
-        rank: read_stacks(
-            pid,
-            rank=rank,
-            round_number=1,
-            stopped=False,
-            native=native,
-            program=find_py_spy(),
-            readers=readers,
-            limit_s=60.0,
-        ).text
+        rank: reader.read(pid, rank=rank, round_number=1, native=native, limit_s=60.0)[0]
         for rank, pid in pids.items()
     }
 

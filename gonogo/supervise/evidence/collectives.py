@@ -1,39 +1,97 @@
-"""Find the collective in which a run stands, from the dumps of torch's flight recorder. Pure.
+"""Say in which collective a run stands and for whom the others wait, by flight records. Pure.
 
-The result names the first collective that some ranks of its group have entered and others have not,
-and whether the calls agree. A rank is alone in its collective (`only`) if every other rank stands
-in another one: a collective too many, or one that the others skipped. A rank that stands in none is
-`behind` if every other rank would continue once it came.
+The front of a rank in a process group is its first collective that has not ended. A rank waits for
+each member of the group whose front is lower, or that has not entered the front. With NCCL the host
+enqueues collectives long before the device reaches them, so a pending entry alone names nobody.
+
+The rules, in this order:
+
+1. `disagree`: callers of one collective differ in operation, shape or dtype. A single rank against
+   at least two others is named (`only`).
+2. `unfinished` (NCCL): a rank has not ended a collective that its peers have ended. Its device is
+   stuck.
+3. `only` (not NCCL): a rank alone entered its collective, and every other rank stands elsewhere.
+4. `behind`: others wait for the rank, and the rank waits for nobody. Chains of waiting ranks across
+   groups are followed to this root.
+5. `silent` (NCCL): there is no dump of the rank, and every chain ends at a rank without a dump.
+
+With NCCL nobody is named while a rank still works, by the times in the dumps. With other backends
+nobody is named by rules 3 and 4 unless every rank has answered.
+
+Not covered: a kernel that never ends between two collectives, without start times in the recorder
+(TORCH_NCCL_ENABLE_TIMING=1). A link that breaks in the middle of a collective. Coalesced messages.
+A rank that waits on the host for another one. Two faults at once. Dumps of active calls alone. With
+NCCL, one collective too many in a group of its own.
+
+The method follows nvidia-resiliency-ext (attribution/trace_analyzer) and
+torch.distributed.flight_recorder.
 """
 
+import json
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gonogo.contract.collectives import Dump, Entry, Standing
 from gonogo.contract.stack_trace import ranks_text
-from gonogo.supervise.evidence.nccl_collectives import (
-    analyse_enqueued,
-    call_text,
-    differs,
-    runs_ahead,
+
+BACKENDS = frozenset({"nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl"})
+"""Backends whose host runs ahead of the device."""
+QUIET_S = 5.0
+"""A run in which some rank enqueued or ended a collective more recently still works."""
+_ALL_RANKS = re.compile(
+    r"all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|barrier", re.IGNORECASE
 )
+"""Collectives that end nowhere before every rank has entered them."""
+_UNEVEN = re.compile(r"all_?to_?all|(?<!all_)(?<!all)gather|(?<!reduce_)scatter|_v")
+"""Operations whose ranks may bring different shapes."""
+_MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
+
+_Front = tuple[int, int]
+"""Number of a collective, and its stage: 0 not entered, 1 entered, 2 started by the device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
-    """One collective of one group."""
+class _Group:
+    """One process group."""
 
-    group: str
-    seq: int
-    entered: Mapping[int, Entry]
-    missing: tuple[int, ...]
-    last: Mapping[int, int]
-    """Rank → its last collective of the group; 0: none in its dump."""
+    name: str
+    title: str
+    members: tuple[int, ...]
+    calls: Mapping[int, Mapping[int, Entry]]
+    """Rank → number of a collective → entry."""
+    fronts: Mapping[int, _Front]
+    """Rank → front; without the ranks in `cut`."""
+    cut: frozenset[int]
+    """Ranks whose first pending collective may be missing in their dump."""
+    absent: tuple[int, ...]
+    """Members that answered and have entered nothing here."""
 
-    @property
-    def began_ns(self) -> int:
-        """When the first rank entered it."""
-        return min(entry.time_created_ns for entry in self.entered.values())
+    def waiting(self, stage: int = 1) -> list[int]:
+        """Return the ranks that have entered their front; with stage 2, that have started it."""
+        return [rank for rank, front in self.fronts.items() if front[1] >= stage]
+
+    def at(self, rank: int) -> Entry:
+        """Return the pending entry of a rank that waits."""
+        return self.calls[rank][self.fronts[rank][0]]
+
+
+@dataclass(slots=True)
+class _Waits:
+    """Which ranks wait for which."""
+
+    targets: dict[int, set[int]] = field(default_factory=dict)
+    """Rank → ranks that it may wait for; a rank without a dump is a target, never a key."""
+    sure: set[int] = field(default_factory=set)
+    """Ranks for which others surely wait."""
+    opaque: set[int] = field(default_factory=set)
+    """Ranks with a pending message whose peer is not recorded."""
+
+    def add(self, rank: int, target: int, *, surely: bool = False) -> None:
+        """Record that a rank may wait for another, or surely does."""
+        self.targets.setdefault(rank, set()).add(target)
+        if surely:
+            self.sure.add(target)
 
 
 def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
@@ -43,160 +101,334 @@ def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
         dumps: rank → its dump.
         world_size: ranks of the run.
     """
-    if runs_ahead(dumps):
-        return analyse_enqueued(dumps, world_size)
-    heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.entries}
+    heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.error is None}
+    ahead = any(entry.backend in BACKENDS for dump in heard.values() for entry in dump.entries)
+    if ahead:
+        heard = {rank: _of_device(dump) for rank, dump in heard.items()}
+    heard = {rank: dump for rank, dump in heard.items() if dump.entries}
     if not heard:
         return None
     unanswered = [rank for rank in range(world_size) if rank not in heard]
-    disagreement = _disagreement(heard)
-    standing = list(_standing(heard))
-    alone = None if unanswered else _alone(heard, standing)
-    if disagreement is not None:
-        return disagreement.model_copy(update={"unanswered": unanswered})
-    if not standing:
-        text = f"every collective that was entered has ended; {_heard_text(heard, unanswered)}"
-        return Standing(unanswered=unanswered, text=text)
-    call = alone or _decisive(standing)
-    only = next(iter(call.entered)) if alone else None
-    return Standing(
-        seq=call.seq,
-        group=call.group,
-        op=_op(call),
-        entered=sorted(call.entered),
-        missing=list(call.missing),
-        only=only,
-        behind=[] if unanswered else _behind(heard, standing),
-        unanswered=unanswered,
-        text=_sentence(call, only, unanswered),
-    )
+    found = _analyse(heard, unanswered, world_size, ahead=ahead)
+    text = found.text
+    if unanswered:
+        text += f"; no answer from {ranks_text(unanswered)}"
+    if found.silent:
+        text += ", and all others wait"
+    return found.model_copy(update={"unanswered": unanswered, "text": text})
 
 
-def _by_group(heard: Mapping[int, Dump]) -> dict[str, dict[int, dict[int, Entry]]]:
-    """Return group → rank → seq → entry, without point-to-point messages."""
-    found: dict[str, dict[int, dict[int, Entry]]] = {}
+def _analyse(
+    heard: Mapping[int, Dump], unanswered: Collection[int], world: int, *, ahead: bool
+) -> Standing:
+    quiet_s = _quiet_s(heard) if ahead else None
+    if quiet_s is not None and quiet_s < QUIET_S:
+        text = f"a collective was enqueued or ended {max(0.0, quiet_s):.1f} s before the dump"
+        return Standing(text=f"{text}: the run still works")
+    groups = list(_groups(heard))
+    found = _disagreement(groups) or (_unfinished(groups) if ahead else None)
+    if found is not None:
+        return found
+    alone = None if ahead or unanswered else _alone(groups, heard)
+    if alone is not None:
+        only = alone.waiting()[0]
+        found = _describe(alone, [])
+        text = f"rank {only} alone{found.text.removeprefix(f'rank {only}')}"
+        text += ": one too many there, or skipped by the others"
+        return found.model_copy(update={"only": only, "text": text})
+    waits = _waits(groups, heard, ahead=ahead)
+    roots = sorted((waits.sure & heard.keys()) - waits.targets.keys() - waits.opaque)
+    behind = roots if ahead or not unanswered else []
+    silent = _silent(waits, heard, unanswered, world) if ahead and not behind else []
+    group = _most_telling(groups, behind or silent)
+    if group is None:
+        return Standing(text="every collective that was entered has ended")
+    found = _describe(group, behind)
+    return found.model_copy(update={"behind": behind, "silent": silent})
+
+
+def _of_device(dump: Dump) -> Dump:
+    """Return a dump without the entries of other backends."""
+    kept = [entry for entry in dump.entries if entry.backend in BACKENDS]
+    return dump.model_copy(update={"entries": kept})
+
+
+def _quiet_s(heard: Mapping[int, Dump]) -> float | None:
+    """Return for how long no rank has enqueued or ended anything; None: no times are recorded."""
+    quiet = []
+    for dump in heard.values():
+        latest = max(
+            max(row.time_created_ns, row.time_discovered_completed_ns or 0) for row in dump.entries
+        )
+        if dump.ts > 0 and latest > 0:
+            quiet.append(dump.ts - latest / 1e9)
+    return min(quiet, default=None)
+
+
+def _groups(heard: Mapping[int, Dump]) -> Iterator[_Group]:
+    """Yield the process groups. Groups of one name with other ranks are separate groups."""
+    found: dict[tuple[str, tuple[int, ...]], dict[int, dict[int, Entry]]] = {}
+    titles: dict[str, str] = {}
     for rank, dump in heard.items():
         for entry in dump.entries:
             if not entry.is_p2p:
-                ranks = found.setdefault(entry.group, {})
-                ranks.setdefault(rank, {})[entry.collective_seq_id] = entry
-    return found
+                key = entry.group, tuple(sorted(set(dump.groups.get(entry.group, ()))))
+                found.setdefault(key, {}).setdefault(rank, {})[entry.collective_seq_id] = entry
+                titles.setdefault(entry.group, (entry.process_group[1:] or [""])[0])
+    for (name, members), calls in sorted(found.items()):
+        cut = frozenset(
+            rank
+            for rank, of in calls.items()
+            if min(of) > 1 and all(entry.stands for entry in of.values())
+        )
+        yield _Group(
+            name=name,
+            title=titles[name],
+            members=members or tuple(heard),
+            calls=calls,
+            fronts={rank: _front(of) for rank, of in calls.items() if rank not in cut},
+            cut=cut,
+            absent=tuple(rank for rank in members or heard if rank in heard and rank not in calls),
+        )
 
 
-def _members(heard: Mapping[int, Dump], group: str) -> list[int]:
-    """Return the ranks of a group that answered; all of them if the group is unknown."""
-    said = {rank for dump in heard.values() for rank in dump.groups.get(group, ())}
-    return [rank for rank in heard if not said or rank in said]
+def _front(calls: Mapping[int, Entry]) -> _Front:
+    seq = min((seq for seq, entry in calls.items() if entry.stands), default=None)
+    if seq is None:
+        return max(calls) + 1, 0
+    return seq, 2 if calls[seq].state == "started" else 1
 
 
-def _standing(heard: Mapping[int, Dump]) -> Iterator[_Call]:
-    """Yield the first pending collective of every group."""
-    for group, ranks in sorted(_by_group(heard).items()):
-        members = _members(heard, group)
-        last = {rank: max(ranks.get(rank, {}), default=0) for rank in members}
-        pending = [seq for of in ranks.values() for seq, entry in of.items() if entry.stands]
-        if not pending or not last:
-            continue
-        seq = min(min(last.values()) + 1, min(pending))
-        if not any(seq in ranks.get(rank, {}) for rank in members):
-            seq = min(pending)  # the recorder has dropped older calls
-        entered = {r: ranks[r][seq] for r in members if seq in ranks.get(r, {})}
-        if entered:
-            missing = tuple(rank for rank in members if last[rank] < seq)
-            yield _Call(group=group, seq=seq, entered=entered, missing=missing, last=last)
-
-
-def _alone(heard: Mapping[int, Dump], standing: list[_Call]) -> _Call | None:
-    """Return the collective of the rank that stands alone while every other stands elsewhere.
-
-    If there are several, return the one in the least used group, then the oldest.
-    """
-    if len(heard) < 2 or not all(dump.stands for dump in heard.values()):
-        return None
-    lonely = [call for call in standing if len(call.entered) == 1 and call.missing]
-    return min(lonely, key=lambda call: (call.seq, call.began_ns), default=None)
-
-
-def _behind(heard: Mapping[int, Dump], standing: Sequence[_Call]) -> list[int]:
-    """Return the ranks that stand in none and for which all others wait; empty if that is open.
-
-    Each of them has ended the collective before the one that waits for it. If they came, every rank
-    would continue. They are fewer than half of the ranks, or a single one.
-    """
-    waited = {rank for call in standing for rank in call.missing}
-    behind = sorted(rank for rank in waited if not heard[rank].waits)
-    if not behind or (len(behind) > 1 and 2 * len(behind) >= len(heard)):
-        return []
-    if not all(_is_clear(call, heard, behind) for call in standing):
-        return []
-    return behind if _all_would_go_on(behind, standing) >= heard.keys() else []
-
-
-def _is_clear(call: _Call, heard: Mapping[int, Dump], behind: Collection[int]) -> bool:
-    """Whether a collective stands, and waits for ranks whose dumps are not cut."""
-    late = [rank for rank in call.missing if rank in behind]
-    stands = all(entry.stands for entry in call.entered.values())
-    whole = all(call.last[rank] == call.seq - 1 for rank in late)
-    belong = all(call.last[rank] or rank in heard[rank].groups.get(call.group, ()) for rank in late)
-    return bool(call.missing) and stands and whole and belong
-
-
-def _all_would_go_on(came: Collection[int], standing: Sequence[_Call]) -> set[int]:
-    """Return the ranks that stand nowhere once `came` have entered what waits for them."""
-    free, waiting = set(came), list(standing)
-    while ends := [call for call in waiting if free.issuperset(call.missing)]:
-        waiting = [call for call in waiting if call not in ends]
-        held = {rank for call in waiting for rank in call.entered}
-        free |= {rank for call in ends for rank in call.entered} - held
-    return free
-
-
-def _decisive(standing: list[_Call]) -> _Call:
-    """Return the oldest collective from which ranks are missing, else the oldest."""
-    return min(standing, key=lambda call: (not call.missing, call.began_ns, call.group))
-
-
-def _disagreement(heard: Mapping[int, Dump]) -> Standing | None:
+def _disagreement(groups: Sequence[_Group]) -> Standing | None:
     """Return the first pending collective whose callers disagree."""
-    for group, ranks in sorted(_by_group(heard).items()):
-        for seq in sorted({seq for of in ranks.values() for seq in of}):
-            calls = {rank: of[seq] for rank, of in sorted(ranks.items()) if seq in of}
-            ended = not any(entry.stands for entry in calls.values())
-            what = None if ended else differs(calls, ranks, seq)
-            if what is None:
-                continue
-            told = ", ".join(f"rank {rank}: {call_text(entry)}" for rank, entry in calls.items())
-            missing = [rank for rank in _members(heard, group) if rank not in calls]
-            text = f"collective {seq} of group {group} is not the same on every rank ({what}): "
-            return Standing(
-                seq=seq,
-                group=group,
-                op=next(iter(calls.values())).op,
-                entered=list(calls),
-                missing=missing,
-                disagree=what,
-                text=text + told,
-            )
+    odd: set[int | None] = set()
+    first: Standing | None = None
+    for group in groups:
+        pending = (
+            [seq for seq, entry in calls.items() if entry.stands] for calls in group.calls.values()
+        )
+        for seq in sorted({min(seqs) for seqs in pending if seqs}):
+            calls = {rank: of[seq] for rank, of in group.calls.items() if seq in of}
+            what = _differs(calls, group, seq)
+            if what is not None:
+                odd.add(_odd_one(calls, what))
+                first = first or _describe_disagreement(group, seq, calls, what)
+                break
+    only = next(iter(odd)) if len(odd) == 1 else None
+    return first and first.model_copy(update={"only": only})
+
+
+def _differs(calls: Mapping[int, Entry], group: _Group, seq: int) -> str | None:
+    """Return in what the calls of one collective disagree: op, order, dtype or shape; else None."""
+    entries = list(calls.values())
+    ops = {entry.op for entry in entries}
+    if len(ops) > 1:
+        following = {of[seq + 1].op for of in group.calls.values() if seq + 1 in of}
+        return "order" if following == ops else "op"
+    if len({json.dumps(entry.input_dtypes) for entry in entries}) > 1:
+        return "dtype"
+    uneven = _UNEVEN.search(entries[0].op.lower())
+    if not uneven and len({json.dumps(entry.input_sizes) for entry in entries}) > 1:
+        return "shape"
     return None
 
 
-def _op(call: _Call) -> str:
-    return next(iter(call.entered.values())).op
+def _odd_one(calls: Mapping[int, Entry], what: str) -> int | None:
+    """Return the rank that calls otherwise than all others, of which there are two or more."""
+    kinds: dict[str, list[int]] = {}
+    for rank, entry in calls.items():
+        said = {"dtype": entry.input_dtypes, "shape": entry.input_sizes}.get(what, entry.op)
+        kinds.setdefault(str(said), []).append(rank)
+    few, many = min(kinds.values(), key=len), max(kinds.values(), key=len)
+    return few[0] if len(kinds) == 2 and len(few) == 1 and len(many) > 1 else None
 
 
-def _sentence(call: _Call, only: int | None, unanswered: list[int]) -> str:
-    shape = call_text(next(iter(call.entered.values())))
-    name = f"collective {call.seq} of group {call.group} ({shape})"
-    if only is not None:
-        text = f"rank {only} alone entered {name}; {ranks_text(call.missing)} did not"
-        text += ": one too many there, or skipped by the others"
-    elif call.missing:
-        text = f"{ranks_text(call.entered)} entered {name}; {ranks_text(call.missing)} did not"
+def _describe_disagreement(
+    group: _Group, seq: int, calls: Mapping[int, Entry], what: str
+) -> Standing:
+    by_text: dict[str, list[int]] = {}
+    for rank, entry in sorted(calls.items()):
+        by_text.setdefault(_call_text(entry), []).append(rank)
+    said = "; ".join(f"{ranks_text(ranks)}: {text}" for text, ranks in by_text.items())
+    return Standing(
+        seq=seq,
+        group=group.name,
+        op=calls[min(calls)].op,
+        entered=sorted(calls),
+        disagree=what,
+        text=f"{_name(group, seq)}: the calls disagree in {what}: {said}",
+    )
+
+
+def _unfinished(groups: Sequence[_Group]) -> Standing | None:
+    """Return the ranks whose device has not ended what that of a peer has ended."""
+    found: dict[int, _Group] = {}
+    for group in groups:
+        for rank in filter(lambda rank: _is_stuck(group, rank), group.waiting()):
+            found.setdefault(rank, group)
+    if not found:
+        return None
+    first = min(found)
+    group = found[first]
+    entry = group.at(first)
+    seq = entry.collective_seq_id
+    late = sorted(rank for rank in found if rank in group.fronts and group.fronts[rank][0] <= seq)
+    ended = [rank for rank, front in group.fronts.items() if front[0] > seq]
+    text = f"{ranks_text(late)} did not end {_name(group, seq, entry)}, which"
+    return Standing(
+        seq=seq,
+        group=group.name,
+        op=entry.op,
+        entered=sorted({*ended, *late}),
+        unfinished=sorted(found),
+        text=f"{text} {ranks_text(ended)} ended",
+    )
+
+
+def _is_stuck(group: _Group, rank: int) -> bool:
+    """Whether the device of a rank is proven to be stuck in a collective that others have ended.
+
+    A device that dies in a collective may keep peers in it, too. So a single collective is proof
+    only if one rank alone is still in it. Two collectives always are: no peer can end the second
+    one before all have taken part in the first one.
+    """
+    seq, own = group.fronts[rank][0], group.calls[rank]
+    others = [front[0] for of, front in group.fronts.items() if of != rank]
+    span = [own.get(number) for number in range(seq, min(max(others, default=0), seq + 2))]
+    if not span or not all(row is not None and _ALL_RANKS.search(row.op) for row in span):
+        return False
+    alone = len(others) > 1 and len(set(group.members)) > 2 and min(others) > seq
+    return len(span) > 1 or alone
+
+
+def _alone(groups: Sequence[_Group], heard: Mapping[int, Dump]) -> _Group | None:
+    """Return the group of the rank that stands alone while every other stands elsewhere.
+
+    If there are several, return the least used group, then that of the oldest collective.
+    """
+    stands = {rank for group in groups for rank in group.waiting()}
+    lonely = [
+        group for group in groups if len(group.waiting()) == 1 and _describe(group, []).missing
+    ]
+    if not lonely or stands != heard.keys():
+        return None
+
+    def age(group: _Group) -> _Front:
+        entry = group.at(group.waiting()[0])
+        return entry.collective_seq_id, entry.time_created_ns
+
+    return min(lonely, key=age)
+
+
+def _waits(groups: Sequence[_Group], heard: Mapping[int, Dump], *, ahead: bool) -> _Waits:
+    """Return which ranks wait for which.
+
+    If the recorder notes starts, a rank waits only in collectives that its device has started.
+    """
+    waits = _Waits()
+    entries = [entry for dump in heard.values() for entry in dump.entries]
+    stage = 2 if any(entry.state == "started" for entry in entries) else 1
+    for group in groups:
+        for rank in group.cut:
+            waits.targets.setdefault(rank, set()).update({*group.members} - {rank})
+        for rank in group.waiting(stage):
+            for member in {*group.members} - {rank}:
+                _add_member(waits, group, rank, member, heard, ahead=ahead)
+    for rank, dump in heard.items():
+        for entry in dump.entries:
+            if entry.is_p2p and entry.stands and (stage == 1 or entry.state == "started"):
+                _add_message(waits, rank, dump, entry)
+    return waits
+
+
+def _add_member(
+    waits: _Waits,
+    group: _Group,
+    rank: int,
+    member: int,
+    heard: Collection[int],
+    *,
+    ahead: bool,
+) -> None:
+    """Add whether a rank that waits in a group waits for a member of the group."""
+    own, front = group.fronts[rank], group.fronts.get(member)
+    binds = not ahead or _ALL_RANKS.search(group.at(rank).op) is not None
+    if member not in heard or member in group.cut:
+        waits.add(rank, member)
+    elif front is None:  # it has entered nothing here, or it is not recorded any more
+        waits.add(rank, member, surely=binds and own[0] == 1)
+    elif front < own:
+        waits.add(rank, member, surely=binds)
+    elif front == own == min(group.fronts.values()):
+        waits.add(rank, member)  # all have come: any of them may hold the others
+
+
+def _add_message(waits: _Waits, rank: int, dump: Dump, entry: Entry) -> None:
+    """Add for whom a rank waits with a pending message."""
+    match, ranks = _MESSAGE.search(entry.op), sorted(dump.groups.get(entry.group, ()))
+    if match is None or int(match[3]) >= len(ranks):
+        waits.opaque.add(rank)
     else:
-        text = f"{ranks_text(call.entered)} entered {name}, and it has not ended"
-    return text + (f"; no answer from {ranks_text(unanswered)}" if unanswered else "")
+        waits.add(rank, ranks[int(match[3])])
 
 
-def _heard_text(heard: Mapping[int, Dump], unanswered: list[int]) -> str:
-    text = f"{ranks_text(heard)} answered"
-    return text + (f", {ranks_text(unanswered)} did not" if unanswered else "")
+def _silent(
+    waits: _Waits, heard: Mapping[int, Dump], unanswered: Collection[int], world: int
+) -> list[int]:
+    """Return the ranks without a dump at which all chains end; empty where that is open."""
+    if not unanswered or 2 * len(unanswered) >= world or waits.opaque:
+        return []
+    ends: set[int] = set()
+    for rank in heard:
+        seen, open_ = {rank}, [rank]
+        while open_:
+            new = waits.targets.get(open_.pop(), set()) - seen
+            seen |= new
+            open_ += new
+        reached = seen.difference(heard)
+        if not reached:
+            return []
+        ends |= reached
+    return sorted(ends)
+
+
+def _most_telling(groups: Sequence[_Group], late: Collection[int]) -> _Group | None:
+    """Return the group in which most of the late ranks are missing, then the most wait."""
+    waiting = [group for group in groups if group.waiting()]
+
+    def weight(group: _Group) -> tuple[int, int, int, str]:
+        missing = {*late} & {*group.members} - {*group.waiting()}
+        created = min(group.at(rank).time_created_ns for rank in group.waiting())
+        return -len(missing), -len(group.waiting()), created, group.name
+
+    return min(waiting, key=weight, default=None)
+
+
+def _describe(group: _Group, behind: Sequence[int]) -> Standing:
+    """Return the collective in which a group stands, and its sentence."""
+    seq = max(group.fronts[rank][0] for rank in group.waiting())
+    entry = next(group.at(rank) for rank in group.waiting() if group.fronts[rank][0] == seq)
+    entered = sorted(rank for rank, calls in group.calls.items() if seq in calls)
+    late = [rank for rank, front in group.fronts.items() if front[0] <= seq]
+    missing = sorted({*late, *(group.absent if seq == 1 else ())} - {*entered})
+    text = f"{ranks_text(entered)} entered {_name(group, seq, entry)}"
+    text += f"; {ranks_text(missing)} did not" if missing else ", and it has not ended"
+    if more := [rank for rank in behind if rank not in missing]:
+        text += f"; others wait for {ranks_text(more)}"
+    return Standing(
+        seq=seq, group=group.name, op=entry.op, entered=entered, missing=missing, text=text
+    )
+
+
+def _name(group: _Group, seq: int, entry: Entry | None = None) -> str:
+    title = "" if group.title in ("", "undefined") else group.title
+    what = "" if entry is None else _call_text(entry)
+    inside = ", ".join(filter(None, (title, what)))
+    return f"collective {seq} of group {group.name}" + (f" ({inside})" if inside else "")
+
+
+def _call_text(entry: Entry) -> str:
+    """Return a call in words: `all_reduce 4×1024 BFloat16`."""
+    shapes = " ".join("×".join(map(str, size)) for size in entry.input_sizes if size)
+    dtypes = " ".join(sorted({str(dtype) for dtype in entry.input_dtypes}))
+    return " ".join(filter(None, (entry.op, shapes, dtypes)))

@@ -16,15 +16,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from gonogo.contract.collectives import Standing
 from gonogo.contract.tick import StackProbe
 from gonogo.files import create_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.evidence.flight_records import Answers, ask_ranks, find_pipes
-from gonogo.supervise.evidence.stacks import LIMIT_S, Readers, find_py_spy, read_stacks
+from gonogo.supervise.evidence.collectives import analyse
+from gonogo.supervise.evidence.flight_records import gather_dumps
+from gonogo.supervise.evidence.stacks import LIMIT_S, StackReader, find_py_spy
 from gonogo.supervise.exit_record import load_tail
 from gonogo.supervise.rank_record import load_beyond
 from gonogo.supervise.transient_errors import start_thread
@@ -44,7 +45,6 @@ _PROC_FILES = ("status", "wchan", "io", "stack", "syscall")
 _log = logging.getLogger(__name__)
 
 Collector = Callable[[], str]
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,45 +72,56 @@ class Round:
         return any(thread.is_alive() for thread in self.threads)
 
 
-class _Stacks:
-    """Reads stacks, and keeps what detectors use of them."""
+class _Collectors:
+    """Collectors of one run directory."""
 
-    def __init__(self) -> None:
-        self._readers, self._py_spy = Readers(), find_py_spy()
+    def __init__(self, run_dir: RunDir) -> None:
+        self._dir, self._stacks = run_dir, StackReader(find_py_spy())
         self._probes: queue.SimpleQueue[StackProbe] = queue.SimpleQueue()
 
     def stop(self) -> None:
         """End all readings: a process that is being read takes no signal."""
-        self._readers.stop()
+        self._stacks.stop()
 
     def take_probes(self) -> list[StackProbe]:
         """Return the stack readings since the last call."""
-        return _drain(self._probes)
+        return [self._probes.get_nowait() for _ in range(self._probes.qsize())]
 
-    def _read(self, number: int, target: Target, *, native: bool, keeps: bool = True) -> str:
-        """Return the stacks of a rank as text."""
-        assert target.pid is not None
-        found = read_stacks(
-            target.pid,
-            rank=target.rank,
-            round_number=number,
-            stopped=target.stopped,
-            native=native,
-            program=self._py_spy,
-            readers=self._readers,
-        )
-        if keeps and found.probe is not None:
-            self._probes.put(found.probe)
-        return found.text
+    def _jobs_of_node(
+        self, number: int, target: Target, pid: int, *, native: bool, counts: bool = True
+    ) -> dict[str, Collector]:
+        """Return file → collector of what only a rank's own host can see.
+
+        Args:
+            number: of the round.
+            target: the rank.
+            pid: its process.
+            native: whether native frames are wanted.
+            counts: whether detectors are to see its stack.
+        """
+
+        def read() -> str:
+            text, probe = self._stacks.read(
+                pid,
+                rank=target.rank,
+                round_number=number,
+                stopped=target.stopped,
+                native=native,
+            )
+            if probe is not None and counts:
+                self._probes.put(probe)
+            return text
+
+        stacks, process = _names_of_node(target.rank)
+        return {stacks: read, process: partial(_read_proc, pid)}
 
 
-class Evidence(_Stacks):
+class Evidence(_Collectors):
     """The rounds of one run; used from the watcher's one loop."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        super().__init__()
-        self._dir = run_dir
-        self._standing: queue.SimpleQueue[Standing] = queue.SimpleQueue()
+        super().__init__(run_dir)
+        self._standings: list[Standing] = []
         names = (_ROUND.match(path.name) for path in run_dir.evidence.glob("[0-9]*_*"))
         numbers = [int(name[1]) for name in names if name is not None]
         self._taken = max((row for row in numbers if row <= MAX_ROUNDS), default=0)
@@ -143,36 +154,36 @@ class Evidence(_Stacks):
             _log.warning("no evidence: %s", error, extra={"action": "evidence_unwritten"})
             return None
         self._taken += 1
-        jobs = self._jobs(self._taken, targets, native, now)
-        elsewhere = [row.rank for row in targets.values() if row.elsewhere and row.pid is not None]
-        others = [name for rank in elsewhere for name in _names_of_node(rank)]
-        paths = [str((folder / name).relative_to(self._dir.path)) for name in [*jobs, *others]]
-        found = Round(number=self._taken, started_at=now, paths=paths)
-        for name, collect in jobs.items():
-            if (thread := _start_collector(folder / name, collect)) is not None:
-                found.threads.append(thread)
+        found = self.last = Round(number=self._taken, started_at=now, paths=[])
+        jobs = self._jobs(targets, native=native)
+        living = [row for _, row in sorted(targets.items()) if row.pid is not None]
+        asked = [row.rank for row in living if not row.stopped]
+        names = list(jobs)
+        if asked and len(targets) > 1:
+            gather = partial(self._gather, folder, asked, len(targets), now)
+            jobs = {"collectives.txt": gather, **jobs}
+            names = ["collectives.txt", *map(_name_of_dump, asked), *names]
+        elsewhere = [name for row in living if row.elsewhere for name in _names_of_node(row.rank)]
+        found.paths += [str((folder / name).relative_to(self._dir.path)) for name in names]
+        found.paths += [str((folder / name).relative_to(self._dir.path)) for name in elsewhere]
+        started = [_start_collector(folder / name, collect) for name, collect in jobs.items()]
         if elsewhere:
-            found.threads += self._ask_followers(folder, others, native=native)
-        self.last = found
+            started.append(self._ask_followers(folder, elsewhere, native=native))
+        found.threads += filter(None, started)
         return found
 
     def take_observations(self) -> dict[str, Any]:
         """Return kind → what rounds saw since the last call, for a tick."""
-        found = _drain(self._standing)
-        return {"collectives": found[-1].model_dump(mode="json")} if found else {}
+        if not self._standings:
+            return {}
+        return {"collectives": self._standings.pop(0).model_dump(mode="json")}
 
     def _ask_followers(
         self, folder: Path, names: Sequence[str], *, native: bool
-    ) -> list[threading.Thread]:
+    ) -> threading.Thread | None:
         """Ask the nodes' followers to look at their ranks, and wait for their files."""
 
         def wait() -> None:
-            asked = {"v": 1, "number": self._taken, "native": native}
-            try:
-                save_json(folder / ASKED_NAME, asked)
-            except OSError as error:
-                _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
-                return
             give_up = time.monotonic() + LIMIT_S
             while time.monotonic() < give_up:
                 if all((folder / name).exists() for name in names):
@@ -180,79 +191,57 @@ class Evidence(_Stacks):
                 time.sleep(0.05)
 
         try:
-            return [start_thread(wait, "followers")]
+            asked = {"v": 1, "number": self._taken, "native": native}
+            save_json(folder / ASKED_NAME, asked)
+            return start_thread(wait, "followers")
         except OSError as error:
             _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
-            return []
+            return None
 
-    def _jobs(
-        self, number: int, targets: Mapping[int, Target], native: bool, now: float
-    ) -> dict[str, Collector]:
-        living = {rank: row for rank, row in sorted(targets.items()) if row.pid is not None}
-        here = [row for row in living.values() if not row.elsewhere]
-        beyond = [
-            Target(rank=rank, pid=ref.pid)
-            for rank, ref in load_beyond(self._dir.path).items()
-            if rank not in targets
-        ]
-        jobs = self._collectives_jobs(number, living, beyond, len(targets), now)
-        for target in [*here, *beyond]:
-            read = partial(self._read, number, target, native=native, keeps=target in here)
-            jobs[f"stacks_rank{target.rank}.txt"] = read
+    def _jobs(self, targets: Mapping[int, Target], *, native: bool) -> dict[str, Collector]:
+        """Return file → collector, without those of the collectives."""
+        jobs: dict[str, Collector] = {}
+        for _, target in sorted(targets.items()):
+            if target.pid is not None and not target.elsewhere:
+                jobs |= self._jobs_of_node(self._taken, target, target.pid, native=native)
+        for rank, ref in load_beyond(self._dir.path).items():
+            if rank not in targets:
+                more = Target(rank=rank, pid=ref.pid)
+                jobs |= self._jobs_of_node(self._taken, more, ref.pid, native=native, counts=False)
         for rank in sorted(targets):
-            jobs[f"log_rank{rank}.txt"] = _tail_job(self._dir.rank_log(rank), LOG_LINES)
-            beats = _tail_job(self._dir.heartbeat(rank), HEARTBEATS)
+            jobs[f"log_rank{rank}.txt"] = partial(_tail, self._dir.rank_log(rank), LOG_LINES)
+            beats = partial(_tail, self._dir.heartbeat(rank), HEARTBEATS)
             jobs[f"heartbeats_rank{rank}.jsonl"] = beats
-        for target in [*here, *beyond]:
-            jobs[f"proc_rank{target.rank}.txt"] = partial(_read_proc, target.pid)
-        jobs["torchrun_log.txt"] = _tail_job(self._dir.torchrun_log, LOG_LINES)
-        for path in sorted(self._dir.path.glob("torchrun_node*.log")):
-            node = path.stem.removeprefix("torchrun_")
-            jobs[f"torchrun_log_{node}.txt"] = _tail_job(path, LOG_LINES)
+        for path in [self._dir.torchrun_log, *sorted(self._dir.path.glob("torchrun_node*.log"))]:
+            node = path.stem.removeprefix("torchrun")
+            jobs[f"torchrun_log{node}.txt"] = partial(_tail, path, LOG_LINES)
         if shutil.which("nvidia-smi"):
             jobs["nvidia_smi.xml"] = self._nvidia_smi
         return jobs
 
-    def _collectives_jobs(
-        self,
-        number: int,
-        living: Mapping[int, Target],
-        beyond: Sequence[Target],
-        world_size: int,
-        now: float,
-    ) -> dict[str, Collector]:
-        more = beyond if find_pipes(self._dir.path) else ()
-        asked = [row.rank for row in (*living.values(), *more) if not row.stopped]
-        world_size += len(more)
-        if not asked or world_size < 2:
-            return {}
-        answers = Answers(self._dir.evidence, str(number), asked, world_size, now)
-
-        def analyse() -> str:
-            ask_ranks(self._dir.evidence, str(number))
-            found = answers.analyse()
-            if found is None:
-                return "no rank has reported its collectives\n"
-            if not more:
-                self._standing.put(found)
-            return f"{found.text}\n"
-
-        jobs: dict[str, Collector] = {"collectives.txt": analyse}
+    def _gather(self, folder: Path, asked: Sequence[int], world_size: int, now: float) -> str:
+        """Write the ranks' dumps, and return what all of them say."""
+        dumps = gather_dumps(self._dir.evidence, str(self._taken), asked)
         for rank in asked:
-            jobs[f"collectives_rank{rank}.json"] = partial(answers.collect, rank)
-        return jobs
+            dump = dumps.get(rank)
+            text = "failed: no answer" if dump is None else dump.model_dump_json()
+            _write(folder / _name_of_dump(rank), f"{text}\n")
+        found = analyse(dumps, world_size)
+        if found is None:
+            return "no rank has reported its collectives\n"
+        self._standings.append(found.model_copy(update={"asked_mono": now}))
+        return f"{found.text}\n"
 
     def _nvidia_smi(self) -> str:
-        done = self._readers.run(["nvidia-smi", "-q", "-x"], LIMIT_S)
+        done = self._stacks.run(["nvidia-smi", "-q", "-x"], LIMIT_S)
         return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
-class NodeEvidence(_Stacks):
+class NodeEvidence(_Collectors):
     """The part of another node in the rounds; used from its follower's one loop."""
 
     def __init__(self, run_dir: RunDir) -> None:
-        super().__init__()
-        self._dir = run_dir
+        super().__init__(run_dir)
         self._seen: set[Path] = set()
         self._look_at = float("-inf")
 
@@ -280,11 +269,12 @@ class NodeEvidence(_Stacks):
         number, native = asked.get("number"), asked.get("native") is True
         if not isinstance(number, int):
             return
-        for rank, target in targets.items():
-            stacks, proc = (folder / name for name in _names_of_node(rank))
-            if target.pid is not None and not stacks.exists():
-                _start_collector(stacks, partial(self._read, number, target, native=native))
-                _start_collector(proc, partial(_read_proc, target.pid))
+        for target in targets.values():
+            if target.pid is not None:
+                jobs = self._jobs_of_node(number, target, target.pid, native=native)
+                for name, collect in jobs.items():
+                    if not (folder / name).exists():
+                        _start_collector(folder / name, collect)
 
 
 def _names_of_node(rank: int) -> tuple[str, str]:
@@ -292,11 +282,11 @@ def _names_of_node(rank: int) -> tuple[str, str]:
     return f"stacks_rank{rank}.txt", f"proc_rank{rank}.txt"
 
 
-def _drain(found: "queue.SimpleQueue[_T]") -> list[_T]:
-    return [found.get_nowait() for _ in range(found.qsize())]
+def _name_of_dump(rank: int) -> str:
+    return f"collectives_rank{rank}.json"
 
 
-def _read_proc(pid: int | None) -> str:
+def _read_proc(pid: int) -> str:
     """Return what the kernel reports of a process."""
     parts = []
     for name in _PROC_FILES:
@@ -308,24 +298,21 @@ def _read_proc(pid: int | None) -> str:
     return "".join(parts)
 
 
-def _tail_job(path: Path, lines: int) -> Collector:
-    def collect() -> str:
-        tail = load_tail(path, limit=MAX_FILE_BYTES).decode("utf-8", "replace")
-        return "".join(tail.splitlines(keepends=True)[-lines:])
-
-    return collect
+def _tail(path: Path, lines: int) -> str:
+    tail = load_tail(path, limit=MAX_FILE_BYTES).decode("utf-8", "replace")
+    return "".join(tail.splitlines(keepends=True)[-lines:])
 
 
 def _start_collector(path: Path, collect: Collector) -> threading.Thread | None:
     """Start a collector; None if the host has no thread for it."""
     try:
-        return start_thread(partial(run_collector, path, collect), path.name)
+        return start_thread(partial(_run_collector, path, collect), path.name)
     except OSError as error:
         _write(path, f"failed: {error}\n")
         return None
 
 
-def run_collector(path: Path, collect: Collector) -> None:
+def _run_collector(path: Path, collect: Collector) -> None:
     """Write what a collector found, or why it found nothing."""
     try:
         text = collect()

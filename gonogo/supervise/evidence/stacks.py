@@ -3,7 +3,7 @@
 Python frames take 10–50 ms. Native ones take 0.1–7 s, and the process stands still for half of it,
 so they are for runs that stand already. If py-spy is missing, hangs or is refused, the text says
 so. A process that is being read takes no signal: who ends a run stops its readings first
-(`Readers.stop`).
+(`StackReader.stop`).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,21 +37,56 @@ _COMPILING = re.compile(
 """Code that runs only while a model is compiled."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stacks:
-    """One reading: text for people, a probe for detectors (None without frames)."""
+class StackReader:
+    """Reads stacks; safe to use from several threads.
 
-    text: str
-    probe: StackProbe | None
+    Args:
+        program: path of py-spy; None when it is missing.
+    """
 
-
-class Readers:
-    """The readings that run now; safe to use from several threads."""
-
-    def __init__(self) -> None:
+    def __init__(self, program: str | None) -> None:
+        self._program = program
         self._lock = threading.Lock()
         self._running: set[int] = set()
         self._stopped = False
+
+    def read(
+        self,
+        pid: int,
+        *,
+        rank: int,
+        round_number: int,
+        stopped: bool = False,
+        native: bool = False,
+        limit_s: float = LIMIT_S,
+    ) -> tuple[str, StackProbe | None]:
+        """Return the stacks of one process as text, and what detectors use of them.
+
+        Args:
+            pid: the rank's process.
+            rank: its rank.
+            round_number: number of the evidence round.
+            stopped: whether the process was stopped at the last look.
+            native: whether native frames are wanted.
+            limit_s: seconds for all attempts.
+        """
+        if self._program is None:
+            return "py-spy is not installed\n", None
+        ways: list[tuple[list[str], float]] = [([], limit_s)]
+        stat = load_stat(pid)
+        if stopped or (stat is not None and stat.state == "T"):
+            ways = [(["--nonblocking"], limit_s)]
+        elif native:
+            ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]
+        said = []
+        for options, seconds in ways:
+            command = [self._program, "dump", "--pid", str(pid), "--json", *options]
+            threads, problem = self._run_json(command, seconds)
+            if threads is not None:
+                is_native = "--native" in options
+                return render(threads), build_probe(threads, pid, rank, round_number, is_native)
+            said.append(f"{' '.join(command)}: {problem}\n")
+        return "".join(said), None
 
     def run(self, command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
         """Run a command in a process group of its own, bounded by coreutils' `timeout`.
@@ -81,10 +116,22 @@ class Readers:
         with self._lock:
             self._stopped = True
             for group in self._running:
-                try:
+                with suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
+
+    def _run_json(
+        self, command: Sequence[str], limit_s: float
+    ) -> tuple[list[dict[str, Any]] | None, str]:
+        """Return a command's JSON, or None and why not."""
+        try:
+            done = self.run(command, limit_s)
+            if done.returncode != 0:
+                said = done.stderr.decode("utf-8", "replace")[:300]
+                return None, f"code {done.returncode}: {said}"
+            found = json.loads(done.stdout)
+        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+            return None, str(error)
+        return (found, "") if isinstance(found, list) else (None, "no list of threads")
 
 
 def find_py_spy() -> str | None:
@@ -93,56 +140,8 @@ def find_py_spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def read_stacks(
-    pid: int,
-    *,
-    rank: int,
-    round_number: int,
-    stopped: bool,
-    native: bool,
-    program: str | None,
-    readers: Readers,
-    limit_s: float = LIMIT_S,
-) -> Stacks:
-    """Return the stacks of one process.
-
-    Args:
-        pid: the rank's process.
-        rank: its rank.
-        round_number: number of the evidence round.
-        stopped: whether the process was stopped at the last look.
-        native: whether native frames are wanted.
-        program: path of py-spy; None when it is missing.
-        readers: those that run.
-        limit_s: seconds for all attempts.
-    """
-    if program is None:
-        return Stacks(text="py-spy is not installed\n", probe=None)
-    ways: list[tuple[list[str], float]] = [([], limit_s)]
-    stat = load_stat(pid)
-    if stopped or (stat is not None and stat.state == "T"):
-        ways = [(["--nonblocking"], limit_s)]
-    elif native:
-        ways = [(["--native"], 0.6 * limit_s), ([], 0.4 * limit_s)]
-    said = []
-    for options, seconds in ways:
-        command = [program, "dump", "--pid", str(pid), "--json", *options]
-        threads, problem = _run_json(readers, command, seconds)
-        if threads is not None:
-            probe = build_probe(
-                threads,
-                pid=pid,
-                rank=rank,
-                round_number=round_number,
-                native="--native" in options,
-            )
-            return Stacks(text=render(threads), probe=probe)
-        said.append(f"{' '.join(command)}: {problem}\n")
-    return Stacks(text="".join(said), probe=None)
-
-
 def build_probe(
-    threads: Sequence[dict[str, Any]], *, pid: int, rank: int, round_number: int, native: bool
+    threads: Sequence[dict[str, Any]], pid: int, rank: int, round_number: int, native: bool
 ) -> StackProbe | None:
     """Return what detectors use of a reading: where the main thread stands.
 
@@ -218,20 +217,3 @@ def _place(frame: dict[str, Any]) -> str:
     line = frame.get("line")
     where = frame.get("short_filename") or frame.get("filename")
     return f"{frame.get('name')} ({where}:{line})" if line else f"{frame.get('name')} ({where})"
-
-
-def _run_json(
-    readers: Readers, command: Sequence[str], limit_s: float
-) -> tuple[list[dict[str, Any]] | None, str]:
-    """Return a command's JSON, or None and why not."""
-    try:
-        done = readers.run(command, limit_s)
-    except (subprocess.TimeoutExpired, OSError) as error:
-        return None, str(error)
-    if done.returncode != 0:
-        return None, f"code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[:300]}"
-    try:
-        found = json.loads(done.stdout)
-    except ValueError as error:
-        return None, str(error)
-    return (found, "") if isinstance(found, list) else (None, "no list of threads")

@@ -47,8 +47,6 @@ class Plan:
     """2: gradients are reduced on a lane of their own."""
     timing: bool = False
     """Whether the recorder notes that a collective has started."""
-    only_active: bool = False
-    """Whether the dumps lack collectives that have ended."""
     kept: int = 64
     """Entries of each group in a dump."""
     mute: tuple[int, ...] = ()
@@ -335,7 +333,7 @@ def _dump(run: Run, number: int, now_ns: int) -> Dump:
     kept: dict[str, int] = {}
     for queued in reversed(rank.queued):
         call = queued.call
-        if call.kind == "compute" or (run.plan.only_active and queued.noted is not None):
+        if call.kind == "compute":
             continue
         kept[call.group] = kept.get(call.group, 0) + 1
         if kept[call.group] <= run.plan.kept:
@@ -344,7 +342,6 @@ def _dump(run: Run, number: int, now_ns: int) -> Dump:
         rank=number,
         ts=(_BEGAN_NS + now_ns) / 1e9,
         groups=own,
-        kept=run.plan.kept,
         entries=entries[::-1],
     )
 

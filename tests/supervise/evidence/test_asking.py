@@ -11,7 +11,7 @@ import pytest
 
 import gonogo.supervise.evidence.flight_records
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.flight_records import REQUEST_NAME, Answers
+from gonogo.supervise.evidence.flight_records import REQUEST_NAME, gather_dumps
 from gonogo.supervise.evidence.rounds import Evidence, Target
 
 DATA = Path(__file__).parents[2] / "data" / "collectives"
@@ -78,7 +78,7 @@ def test_a_rank_that_does_not_answer_is_said_and_names_nobody(
     rank.over.set()
     folder = run_dir.evidence / "01_stall"
     assert "no answer from rank 0" in (folder / "collectives.txt").read_text()
-    assert "did not answer within" in (folder / "collectives_rank0.json").read_text()
+    assert "no answer" in (folder / "collectives_rank0.json").read_text()
     seen = evidence.take_observations()["collectives"]
     assert (seen["only"], seen["unanswered"]) == (None, [0])
 
@@ -105,10 +105,7 @@ def test_an_answer_to_something_else_is_none(
     dump = json.loads((DATA / "desync2" / "collectives_rank1.json").read_text())
     told = {**dump, "request": "7", **change}
     (tmp_path / "collectives_rank1.json").write_text(json.dumps(told))
-    answers = Answers(tmp_path, "7", [1], 2, 0.0)
-    with pytest.raises(TimeoutError, match="rank 1"):
-        answers.collect(1)
-    assert answers.analyse() is None
+    assert gather_dumps(tmp_path, "7", [1]) == {}
 
 
 def test_a_rank_with_nccl_alone_answers_through_torch_s_pipe(tmp_path: Path) -> None:

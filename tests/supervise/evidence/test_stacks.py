@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.evidence.stacks import Readers, build_probe, find_py_spy, read_stacks
+from gonogo.contract.tick import StackProbe
+from gonogo.supervise.evidence.stacks import StackReader, build_probe, find_py_spy
 from gonogo.supervise.processes import load_cpu_s, load_stat
 from tests.supervise.runs import wait_until
 
@@ -44,18 +45,17 @@ def program(tmp_path: Path, text: str) -> str:
     return str(path)
 
 
-def read(pid: int, py_spy: str | None, **more: Any) -> Any:
-    settings = {"rank": 1, "round_number": 1, "stopped": False, "native": True, **more}
-    settings.setdefault("readers", Readers())
-    return read_stacks(pid, program=py_spy, **settings)
+def read(pid: int, py_spy: str | None, **more: Any) -> tuple[str, StackProbe | None]:
+    return StackReader(py_spy).read(pid, **{"rank": 1, "round_number": 1, "native": True, **more})
 
 
 def test_running_process_shows_where_it_stands(sleeper: subprocess.Popen[bytes]) -> None:
-    found = read(sleeper.pid, find_py_spy())
-    assert "stand_here" in found.text
-    assert found.probe.waiting is False
-    assert found.probe.rank == 1
-    assert 0.0 < found.probe.cpu_s == load_cpu_s(sleeper.pid)
+    text, probe = read(sleeper.pid, find_py_spy())
+    assert "stand_here" in text
+    assert probe is not None
+    assert (probe.waiting, probe.rank) == (False, 1)
+    assert probe.cpu_s == load_cpu_s(sleeper.pid)
+    assert probe.cpu_s
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -64,34 +64,44 @@ def test_stopped_process_is_read_as_it_stands(
 ) -> None:
     sleeper.send_signal(signal.SIGSTOP)
     wait_until(lambda: (stat := load_stat(sleeper.pid)) and stat.state == "T", "the stop")
-    found = read(sleeper.pid, find_py_spy(), stopped=known)
-    assert "stand_here" in found.text
+    text, _ = read(sleeper.pid, find_py_spy(), stopped=known)
+    assert "stand_here" in text
     stat = load_stat(sleeper.pid)
     assert stat is not None
     assert stat.state == "T"
 
 
 def test_hanging_py_spy_is_cut_off(tmp_path: Path) -> None:
-    found = read(1, program(tmp_path, "sleep 60"), limit_s=0.5)
-    assert found.probe is None
-    assert found.text.count("py-spy dump") == 2
+    text, probe = read(1, program(tmp_path, "sleep 60"), limit_s=0.5)
+    assert probe is None
+    assert text.count("py-spy dump") == 2
 
 
 def test_reading_is_cut_off_when_the_run_is_to_end(tmp_path: Path) -> None:
-    readers = Readers()
-    asked = threading.Timer(0.3, readers.stop)
+    reader = StackReader(program(tmp_path, "sleep 60"))
+    asked = threading.Timer(0.3, reader.stop)
     asked.start()
     began = time.monotonic()
-    found = read(1, program(tmp_path, "sleep 60"), readers=readers, limit_s=50.0)
+    assert reader.read(1, rank=1, round_number=1, limit_s=50.0)[1] is None
     assert time.monotonic() - began < 20.0
-    assert found.probe is None
-    assert read(1, program(tmp_path, "echo '[]'"), readers=readers).text.count("ended") == 2
+    assert "ended" in reader.read(1, rank=1, round_number=1)[0]
     asked.join()
 
 
 @pytest.mark.parametrize("text", ["exit 1", "echo nonsense", "echo '{}'", "echo '[]'"])
 def test_py_spy_that_answers_nonsense_leaves_nothing_known(tmp_path: Path, text: str) -> None:
-    assert read(1, program(tmp_path, text)).probe is None
+    assert read(1, program(tmp_path, text))[1] is None
+
+
+def probe_of(*frames: dict[str, Any], native: bool = True) -> StackProbe:
+    """Return what detectors see of a main thread with these frames, innermost first."""
+    threads = [
+        {"os_thread_id": 8, "thread_name": "other", "frames": [frame("gloo")]},
+        {"os_thread_id": 7, "thread_name": "MainThread", "frames": frames},
+    ]
+    found = build_probe(threads, 7, 0, 1, native)
+    assert found is not None
+    return found
 
 
 def frame(name: str, file: str = "libtorch_cpu.so") -> dict[str, Any]:
@@ -113,44 +123,21 @@ def frame(name: str, file: str = "libtorch_cpu.so") -> dict[str, Any]:
 def test_main_thread_waits_when_its_innermost_frames_are_a_collectives(
     frames: list[dict[str, Any]], waiting: bool
 ) -> None:
-    threads = [
-        {"os_thread_id": 8, "thread_name": "other", "frames": [frame("gloo")]},
-        {"os_thread_id": 7, "thread_name": "MainThread", "frames": frames},
-    ]
-    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=True)
-    assert probe is not None
-    assert probe.waiting is waiting
+    assert probe_of(*frames).waiting is waiting
 
 
 def test_python_frames_alone_cannot_tell_that_a_thread_does_not_wait() -> None:
-    threads = [{"os_thread_id": 7, "frames": [frame("backward", "graph.py")]}]
-    probe = build_probe(threads, pid=7, rank=0, round_number=1, native=False)
-    assert probe is not None
-    assert probe.waiting is None
+    assert probe_of(frame("backward", "graph.py"), native=False).waiting is None
 
 
 def test_readings_with_and_without_native_frames_compare() -> None:
     python = [frame("load", "loader.py"), frame("main", "train.py")]
-    readings = [
-        build_probe(
-            [{"os_thread_id": 7, "frames": frames}], pid=7, rank=0, round_number=1, native=n
-        )
-        for frames, n in (([frame("nanosleep"), *python], True), (python, False))
-    ]
-    first, second = readings
-    assert first is not None
-    assert second is not None
-    assert first.digest == second.digest
+    with_native = probe_of(frame("nanosleep"), *python)
+    assert with_native.digest == probe_of(*python, native=False).digest is not None
 
 
 def test_who_has_a_model_compiled_does_not_stand() -> None:
     torch = "/opt/venv/lib/python3.12/site-packages/torch"
     running = [frame("forward", "model.py"), frame("run", f"{torch}/_dynamo/eval_frame.py")]
-    compiling = [frame("wait", f"{torch}/_inductor/async_compile.py"), *running]
-    probes = [
-        build_probe(
-            [{"os_thread_id": 7, "frames": frames}], pid=7, rank=0, round_number=1, native=True
-        )
-        for frames in (running, compiling)
-    ]
-    assert [probe is not None and probe.digest is not None for probe in probes] == [True, False]
+    assert probe_of(*running).digest is not None
+    assert probe_of(frame("wait", f"{torch}/_inductor/async_compile.py"), *running).digest is None
