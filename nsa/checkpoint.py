@@ -2,32 +2,23 @@
 
 `checkpoints/step_000020/` holds `model.pt`, `optimizer.pt`, `state.json`, `rng.pt` and, written
 last, `manifest.json` with the size and SHA-256 of each. It is written beside its place, synced and
-renamed, and never overwritten. Sharded ranks write a part each (`nsa.checkpoint_files`).
+renamed, and never overwritten.
 """
 
+import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import torch
 from torch import Tensor, nn
 
-from nsa.checkpoint_files import (
-    PEERS_LIMIT_S,
-    await_seals,
-    leave_seal,
-    merged,
-    seal_of,
-    shard_name,
-    sync,
-    write_sealed,
-)
 from nsa.errors import BadConfig
 
 VERSION = 1
@@ -43,8 +34,7 @@ class Snapshot:
     holds one generator state per rank, `device_rng` that of its GPU (empty on CPUs). `corpus` is
     the digest of the training text. `marks` are the places where each lane of a stream resumes,
     empty for other sources. `loss_scale` is that of fp16. `config` is the whole configuration, so
-    that the weights can be used without the run. `shapes` is empty unless `model` and `optimizer`
-    are one rank's part; then it has the shapes of the whole, by kind and name.
+    that the weights can be used without the run.
     """
 
     step: int
@@ -59,7 +49,13 @@ class Snapshot:
     marks: list[list[int]] = field(default_factory=list)
     loss_scale: dict[str, Any] = field(default_factory=dict)
     config: dict[str, Any] = field(default_factory=dict)
-    shapes: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+
+
+_IN_STATE = (
+    *("step", "next_sequence", "config_digest", "world_size", "corpus", "marks", "loss_scale"),
+    "config",
+)
+"""The fields of `state.json`."""
 
 
 def checkpoint_path(run_dir: Path, step: int) -> Path:
@@ -67,60 +63,17 @@ def checkpoint_path(run_dir: Path, step: int) -> Path:
     return run_dir / "checkpoints" / f"step_{step:06d}"
 
 
-def begin_draft(run_dir: Path, step: int) -> Path:
-    """Make room for a checkpoint, beside its place.
-
-    One is written at a time: any other draft is one that was given up.
-
-    Raises:
-        OSError: the file system refused.
-    """
-    sweep(run_dir)
-    draft = _draft(run_dir, step)
-    draft.mkdir(parents=True)
-    return draft
-
-
-def save_part(
-    run_dir: Path,
-    snapshot: Snapshot,
-    rank: int,
-    after_file: Callable[[Path], None] = lambda file: None,
-) -> None:
-    """Write what one of several sharded ranks holds, into the draft that rank 0 has begun.
-
-    Raises:
-        OSError: the file system refused.
-    """
-    draft, writers = _draft(run_dir, snapshot.step), _part_writers(snapshot, rank)
-    try:
-        files = write_sealed(draft, writers, after_file)
-    except Exception as refused:
-        for name in writers:  # where the disk is full, the seal needs room
-            with suppress(OSError):
-                (draft / name).unlink()
-        with suppress(OSError):  # then rank 0 waits in vain, and says so
-            leave_seal(draft, rank, {}, refused)
-        raise
-    leave_seal(draft, rank, files)
-
-
 def save_checkpoint(
     run_dir: Path,
     snapshot: Snapshot,
     after_file: Callable[[Path], None] = lambda file: None,
-    *,
-    begun: bool = False,
-    peers_limit_s: float = PEERS_LIMIT_S,
 ) -> Path:
     """Write a checkpoint; returns its directory, which is whole and durable.
 
     Args:
         run_dir: whose `checkpoints/` it goes to.
-        snapshot: what to write; with `shapes` it is rank 0's part, and the others write theirs.
+        snapshot: what to write.
         after_file: called with each file; what it raises ends the write as a full disk would.
-        begun: the draft is there, and others may be writing into it.
-        peers_limit_s: how long the others may take when this rank is done.
 
     Raises:
         OSError: the file system refused; what was there before is untouched.
@@ -128,28 +81,87 @@ def save_checkpoint(
     place = checkpoint_path(run_dir, snapshot.step)
     if (place / MANIFEST).exists():
         return place
-    draft = _draft(run_dir, snapshot.step)
+    draft = place.with_name(f".{place.name}.draft")
     try:
-        if not begun:
-            begin_draft(run_dir, snapshot.step)
+        sweep(run_dir)  # one is written at a time: any other draft was given up
+        draft.mkdir(parents=True)
         files = write_sealed(draft, _writers(snapshot), after_file)
-        if snapshot.shapes:
-            files |= await_seals(draft, range(1, snapshot.world_size), limit_s=peers_limit_s)
         manifest = {"v": VERSION, "step": snapshot.step, "files": files}
         (draft / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-        sync(draft / MANIFEST)
-        sync(draft)
+        _sync(draft / MANIFEST)
+        _sync(draft)
         draft.rename(place)
-        sync(place.parent)
+        _sync(place.parent)
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
     return place
 
 
-def _draft(run_dir: Path, step: int) -> Path:
-    place = checkpoint_path(run_dir, step)
-    return place.with_name(f".{place.name}.draft")
+def write_sealed(
+    folder: Path,
+    writers: Mapping[str, Callable[[BinaryIO], Any]],
+    after_file: Callable[[Path], None],
+) -> dict[str, Any]:
+    """Write files durably by their writers; returns size and digest of each by name.
+
+    Raises:
+        OSError: the file system refused.
+    """
+    files = {}
+    for name, write in writers.items():
+        with (folder / name).open("wb") as opened:
+            digested = _Digested(opened)
+            try:
+                write(cast(BinaryIO, digested))
+            except RuntimeError:  # torch's word for a full disk, since it still closes its archive
+                if digested.refused is not None:
+                    raise digested.refused from None
+                raise
+            opened.flush()
+            os.fsync(opened.fileno())
+        files[name] = {"bytes": digested.bytes_written, "sha256": digested.digest.hexdigest()}
+        after_file(folder / name)
+    return files
+
+
+class _Digested:
+    """A file that is digested while it is written from its beginning to its end."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.digest = hashlib.sha256()
+        self.bytes_written = 0
+        self.refused: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        self.digest.update(data)
+        try:
+            written = self._file.write(data)
+        except OSError as refused:
+            self.refused = refused
+            raise
+        self.bytes_written += written
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def seal_of(file: Path) -> dict[str, Any]:
+    """Size and digest of a file as it is now."""
+    with file.open("rb") as opened:
+        digest = hashlib.file_digest(opened, "sha256").hexdigest()
+    return {"bytes": file.stat().st_size, "sha256": digest}
+
+
+def _sync(path: Path) -> None:
+    """Make a file, or the names in a folder, durable."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def keep_newest(run_dir: Path, count: int) -> None:
@@ -215,18 +227,11 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
             raise BadConfig(f"checkpoint {place} is of step {state['step']}, not {expected_step}")
         rng = _load(place / "rng.pt")
         return Snapshot(
-            step=state["step"],
-            next_sequence=state["next_sequence"],
-            config_digest=state["config_digest"],
-            world_size=state["world_size"],
-            model=_load_whole(place, "model", state),
-            optimizer=_load_whole(place, "optimizer", state),
+            **{name: state[name] for name in _IN_STATE},
+            model=_load(place / "model.pt"),
+            optimizer=_load(place / "optimizer.pt"),
             rng=rng["cpu"],
             device_rng=rng["device"],
-            corpus=state["corpus"],
-            marks=state["marks"],
-            loss_scale=state["loss_scale"],
-            config=state["config"],
         )
     except (BadConfig, MemoryError, torch.OutOfMemoryError):
         raise
@@ -238,44 +243,14 @@ def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
 
 
 def _writers(snapshot: Snapshot) -> dict[str, Callable[[BinaryIO], Any]]:
-    state = {
-        "step": snapshot.step,
-        "next_sequence": snapshot.next_sequence,
-        "config_digest": snapshot.config_digest,
-        "world_size": snapshot.world_size,
-        "corpus": snapshot.corpus,
-        "marks": snapshot.marks,
-        "loss_scale": snapshot.loss_scale,
-        "config": snapshot.config,
-        "shapes": snapshot.shapes,
-    }
+    state = {name: getattr(snapshot, name) for name in _IN_STATE}
     rng = {"cpu": snapshot.rng, "device": snapshot.device_rng}
     return {
-        **_part_writers(snapshot, 0),
-        "rng.pt": lambda file: torch.save(rng, file),
+        "model.pt": partial(torch.save, snapshot.model),
+        "optimizer.pt": partial(torch.save, snapshot.optimizer),
+        "rng.pt": partial(torch.save, rng),
         "state.json": lambda file: file.write(json.dumps(state).encode()),
     }
-
-
-def _part_writers(snapshot: Snapshot, rank: int) -> dict[str, Callable[[BinaryIO], Any]]:
-    states = {"model": snapshot.model, "optimizer": snapshot.optimizer}
-    return {
-        shard_name(kind, rank) if snapshot.shapes else f"{kind}.pt": partial(torch.save, state)
-        for kind, state in states.items()
-    }
-
-
-def _parts(kind: str, state: dict[str, Any]) -> list[str]:
-    """The files that hold the model or the optimizer, by rank."""
-    if not state["shapes"]:
-        return [f"{kind}.pt"]
-    return [shard_name(kind, rank) for rank in range(state["world_size"])]
-
-
-def _load_whole(place: Path, kind: str, state: dict[str, Any]) -> dict[str, Any]:
-    parts = [_load(place / name) for name in _parts(kind, state)]
-    whole: dict[str, Any] = merged(parts, state["shapes"][kind]) if state["shapes"] else parts[0]
-    return whole
 
 
 def _load(file: Path) -> Any:

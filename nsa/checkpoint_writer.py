@@ -1,8 +1,8 @@
 """Decide when a checkpoint is due, copy the state, and write it from a thread.
 
 All ranks decide alike: by the step, or by rank 0's clock. Training waits for the copy (`Stage`),
-not for the disk. One is written at a time. Rank 0 writes; of a sharded model each rank writes its
-part, if all are on one host. A failed write gives an `error` line; the last checkpoint stays.
+not for the disk. Rank 0 writes, one at a time. A failed write gives an `error` line; the last
+checkpoint stays.
 """
 
 import sys
@@ -19,15 +19,12 @@ from torch import Tensor
 
 from nsa.checkpoint import (
     Snapshot,
-    begin_draft,
     checkpoint_path,
     keep_newest,
     later_checkpoints,
     save_checkpoint,
-    save_part,
     sweep,
 )
-from nsa.checkpoint_files import whole_shapes
 from nsa.config import config_digest, config_mapping
 from nsa.errors import BadConfig
 from nsa.faults import Fault
@@ -80,9 +77,7 @@ class CheckpointWriter:
     def lacks_room(self) -> bool:
         """Whether the host's memory does not hold the copy yet, and could."""
         ranks, moments = self._rig.ranks, bool(self._rig.optimizer.state)
-        if ranks.backend == "FSDP" and not ranks.one_host:
-            return False  # the whole state is made by a collective
-        copies = ranks.backend == "FSDP" or ranks.rank == 0
+        copies = ranks.rank == 0 and ranks.backend != "FSDP"  # whose state is made by a collective
         return copies and moments and not self._has_room and self._write is None
 
     def make_room(self) -> None:
@@ -104,21 +99,12 @@ class CheckpointWriter:
         if step == self._saved_step:
             return
         self.finish()
-        began, ranks = time.monotonic(), self._rig.ranks
-        sharded = ranks.backend == "FSDP" and ranks.one_host
-        error = _refused(partial(begin_draft, self._run_dir, step)) if ranks.rank == 0 else None
+        began = time.monotonic()
         write = _Write(step, self._saved_step, began)
         self._saved_at, self._saved_step, self._write = began, step, write
-        if ranks.choose(int(error is not None)):
-            write.error = error
-            self.tell(_FAILED)
-            return
-        snapshot = self._snapshot(step, marks, corpus, sharded=sharded)
-        if ranks.rank == 0:
+        snapshot = self._snapshot(step, marks, corpus)
+        if self._rig.ranks.rank == 0:
             write.start(partial(self._write_whole, snapshot))
-        elif sharded:
-            after_file = partial(self._fault.strike_write, step)
-            write.start(partial(save_part, self._run_dir, snapshot, ranks.rank, after_file))
         write.held_s = time.monotonic() - began
 
     @property
@@ -158,30 +144,22 @@ class CheckpointWriter:
         self.tell(self._rig.ranks.choose(self.written()))
 
     def close(self) -> None:
-        """When this rank ends unforeseen: wait for its own part, which may be all that is missing.
-
-        No collective: its peers may be gone, or stand in another one.
-        """
+        """When this rank ends unforeseen: wait for what it writes; no collective."""
         if self._write is None or not self._write.ended.wait(_LAST_WAIT_S):
             return
         if outcome := self.written():
             self.tell(outcome)
 
-    def _snapshot(self, step: int, marks: torch.Tensor, corpus: str, *, sharded: bool) -> Snapshot:
-        """What this rank writes; a collective."""
+    def _snapshot(self, step: int, marks: torch.Tensor, corpus: str) -> Snapshot:
+        """What rank 0 writes; a collective."""
         rig, ranks = self._rig, self._rig.ranks
         rng = ranks.gather(torch.get_rng_state())
         device_rng = []
         if rig.device.type == "cuda":
             device_rng = ranks.gather(torch.cuda.get_rng_state(rig.device))
         all_marks = ranks.gather(marks) if marks.numel() else []
-        states = self._states()
-        shapes = {kind: whole_shapes(state) for kind, state in states.items()} if sharded else {}
-        if not sharded:
-            states = ranks.whole(states)
-        if not (sharded or ranks.rank == 0):
-            states = {kind: {} for kind in states}
-        staged = self._stage.copy(states)
+        states = ranks.whole(self._states())
+        staged = self._stage.copy(states if ranks.rank == 0 else {key: {} for key in states})
         return Snapshot(
             step=step,
             next_sequence=step * rig.config.batch.global_seqs,
@@ -195,7 +173,6 @@ class CheckpointWriter:
             marks=[row for rows in all_marks for row in rows.tolist()],
             loss_scale=rig.loss_scale.state(),
             config=config_mapping(rig.config),
-            shapes=shapes,
         )
 
     def _states(self) -> dict[str, Any]:
@@ -206,10 +183,10 @@ class CheckpointWriter:
         }
 
     def _write_whole(self, snapshot: Snapshot) -> None:
-        """Rank 0's part, in the thread."""
+        """Rank 0's work in the thread."""
         engine = self._rig.config.engine
         after_file = partial(self._fault.strike_write, snapshot.step)
-        save_checkpoint(self._run_dir, snapshot, after_file, begun=True)
+        save_checkpoint(self._run_dir, snapshot, after_file)
         if engine is not None and engine.keep_checkpoints:
             try:
                 keep_newest(self._run_dir, engine.keep_checkpoints)
@@ -237,20 +214,14 @@ class _Write:
         threading.Thread(target=self._run, args=(write,), name="checkpoint", daemon=True).start()
 
     def _run(self, write: Callable[[], None]) -> None:
-        self.error = _refused(write)
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001 - the thread's edge: others wait for its end
+            if not isinstance(error, OSError):
+                traceback.print_exception(error)
+            self.error = error
         self.ended_at = time.monotonic()
         self.ended.set()
-
-
-def _refused(write: Callable[[], object]) -> Exception | None:
-    """Why something could not be written; None when it was."""
-    try:
-        write()
-    except Exception as error:  # noqa: BLE001 - the thread's edge: others wait for its end
-        if not isinstance(error, OSError):
-            traceback.print_exception(error)
-        return error
-    return None
 
 
 class Stage:
@@ -260,7 +231,7 @@ class Stage:
         self._buffers: dict[tuple[str, ...], Tensor] = {}
 
     def copy(self, state: Any) -> Any:
-        """Copy every tensor of dicts and lists; of a sharded tensor this rank's part."""
+        """Copy every tensor of dicts and lists."""
         copied = self._copy(state, ())
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # the copies were only queued
@@ -274,7 +245,6 @@ class Stage:
         if not isinstance(value, Tensor):
             return value
         here = value.detach()
-        here = here.to_local() if hasattr(here, "to_local") else here
         kept = self._buffers.get(path)
         if kept is None or kept.shape != here.shape or kept.dtype != here.dtype:
             pinned = here.device.type == "cuda"

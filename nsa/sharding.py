@@ -1,7 +1,7 @@
 """FSDP2, one unit per block: each rank keeps 1/n of every parameter.
 
-Any way of training loads what another saved: parts are merged when they are read, or gathered
-(`whole`) where the ranks do not see one folder. Import it only where needed: FSDP loads slowly.
+Any way of training loads what another saved: states are gathered (`whole`) and cut again
+(`as_parameters`). Import it only where needed: FSDP loads slowly.
 """
 
 from collections.abc import Callable, Sequence

@@ -22,9 +22,10 @@ from nsa.checkpoint import (
     load_weights,
     newest_checkpoint,
     save_checkpoint,
+    seal_of,
     sweep,
+    write_sealed,
 )
-from nsa.checkpoint_files import seal_of, write_sealed
 from nsa.errors import BadConfig
 
 ROOT = Path(__file__).parents[2]

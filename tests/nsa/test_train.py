@@ -159,7 +159,7 @@ def test_by_hand_nothing_is_done_whose_last_checkpoint_was_not_written(
     def refuse(*_: Any) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("nsa.checkpoint_writer.begin_draft", refuse)
+    monkeypatch.setattr("nsa.checkpoint_writer.save_checkpoint", refuse)
     assert main([*arguments, "--out", str(out)]) == 1
     told = capsys.readouterr().err.splitlines()
     assert told[-1] == "NotSaved: trained to step 2, whose checkpoint was not written"
