@@ -80,11 +80,8 @@ class RunArtifacts:
 
     def close(self) -> None:
         """Write what is known only at the end: which attention path served how often, and why."""
-        self._board.close()
         if self._csv_on and (served := counters.snapshot()):
             self._append("fallback_counters.csv", served[0]._fields, served)
-        for table in self._tables.values():
-            table.close()
 
     def _append_layers(
         self, name: str, header: Sequence[str], step: int, rows: Sequence[Sequence[float]]

@@ -1,4 +1,4 @@
-"""AdamW, clipping, and a learning rate that depends on the step alone."""
+"""AdamW, clipping, the loss scale, and a learning rate that depends on the step alone."""
 
 import math
 from collections.abc import Callable
@@ -9,7 +9,57 @@ import torch
 from torch import Tensor, nn
 
 from nsa.config import OptimConfig
-from nsa.scaling import LossScale
+from nsa.errors import BadConfig
+from nsa.settings import Settings
+
+
+class LossScale:
+    """The loss scale of fp16; fp32 and bf16 pass through.
+
+    It starts at 65536, halves on overflow and doubles after 2000 good steps (R28).
+
+    Raises:
+        BadConfig: NSA_SCALER_* factors that would not grow or not back off.
+    """
+
+    def __init__(self, dtype: str, device: torch.device, settings: Settings) -> None:
+        self.on, self._device = dtype == "fp16", device
+        try:
+            self._scaler = torch.amp.GradScaler(
+                device.type,
+                init_scale=float(settings.value("NSA_SCALER_INIT_SCALE")),
+                growth_factor=float(settings.value("NSA_SCALER_GROWTH_FACTOR")),
+                backoff_factor=float(settings.value("NSA_SCALER_BACKOFF_FACTOR")),
+                growth_interval=int(settings.value("NSA_SCALER_GROWTH_INTERVAL")),
+                enabled=self.on,
+            )
+        except AssertionError as error:
+            raise BadConfig(f"NSA_SCALER_*: {error}") from error
+
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss whose gradients fit into fp16."""
+        return self._scaler.scale(loss)
+
+    def unscale(self, optimizer: torch.optim.Optimizer) -> None:
+        """Divide the gradients by the scale, so that they can be measured and clipped."""
+        self._scaler.unscale_(optimizer)
+
+    def update(self) -> None:
+        """Move the scale by what `unscale` saw; nobody waits for it."""
+        self._scaler.update()
+
+    def told(self) -> list[Tensor]:
+        """The scale that the next step uses, maybe still on the device; nothing outside fp16."""
+        return [self._scaler.scale(torch.ones((), device=self._device))] if self.on else []
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; empty without scaling."""
+        return self._scaler.state_dict()
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Resume a checkpoint's scale; another dtype's checkpoint has none."""
+        if self.on and state:
+            self._scaler.load_state_dict(state)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +77,7 @@ class Update:
 def build_optimizer(
     model: nn.Module, optim: OptimConfig, device: torch.device, *, fused: bool | None = None
 ) -> torch.optim.AdamW:
-    """AdamW over fp32 parameters; weight decay on matrices only, not on norms and biases.
-
-    Args:
-        model: whose parameters move.
-        optim: rates and decay.
-        device: where they live.
-        fused: one kernel for all of it; None = on GPUs.
-    """
+    """AdamW over fp32 parameters; weight decay on matrices only. `fused` None: on GPUs."""
     matrices = [parameter for parameter in model.parameters() if parameter.dim() >= 2]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]
     return torch.optim.AdamW(

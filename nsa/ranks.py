@@ -16,8 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from nsa.errors import BadConfig
 from nsa.model.transformer import LanguageModel
+from nsa.sections import Moment, Stopwatch
 from nsa.settings import Settings
-from nsa.stopwatch import Moment, Stopwatch
 
 # Above every deadline of a watcher: a collective that waits is the watcher's business.
 _COLLECTIVE_TIMEOUT = timedelta(hours=3)
@@ -44,7 +44,6 @@ class Ranks:
         on_collective: Callable[[], None],
     ) -> None:
         self.rank, self.world_size = settings.rank, settings.world_size
-        self.one_host = settings.local_world_size == settings.world_size
         self.backend = {"ddp": "DDP", "fsdp": "FSDP"}.get(parallel, "single")
         self.wait_s = 0.0
         self._settings, self._device = settings, device

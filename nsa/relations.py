@@ -39,45 +39,28 @@ class Relation:
         }
 
 
-_SPARSE = {"train.attention.kind": "nsa"}
-
-
-def _of_attention(left: str, relation: Any, right: str, text: str) -> Relation:
-    return Relation(left=left, relation=relation, terms=((right,),), text=text, when=_SPARSE)
+def _row(
+    left: str, relation: Any, terms: str | tuple[Term, ...], text: str, **when: Any
+) -> Relation:
+    """A relation; a text is a lone path, and `when` names parts of `train` by `__` for dots."""
+    given = {f"train.{name.replace('__', '.')}": value for name, value in when.items()}
+    whole = ((terms,),) if isinstance(terms, str) else terms
+    return Relation(left=left, relation=relation, terms=whole, text=text, when=given)
 
 
 OF_A_CONFIGURATION = (
-    Relation(
-        left="train.model.heads",
-        relation="multiple_of",
-        terms=(("train.model.groups",),),
-        text="model.heads must be a multiple of model.groups",
-    ),
-    _of_attention(
-        "train.attention.l",
-        "multiple_of",
-        "train.attention.d",
-        "attention.d must divide attention.l",
-    ),
-    _of_attention(
-        "train.attention.l_sel",
-        "multiple_of",
-        "train.attention.d",
-        "attention.d must divide attention.l_sel",
-    ),
-    _of_attention(
-        "train.model.seq_len",
-        "at_least",
-        "train.attention.l",
-        "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
-    ),
-    Relation(
-        left="train.optim.decay_steps",
-        relation="at_least",
-        terms=(("train.optim.warmup_steps",),),
-        text="optim.decay_steps must be at least optim.warmup_steps: both count from step 1",
-    ),
-)
+    _row("train.model.heads", "multiple_of", "train.model.groups",
+         "model.heads must be a multiple of model.groups"),
+    _row("train.attention.l", "multiple_of", "train.attention.d",
+         "attention.d must divide attention.l", attention__kind="nsa"),
+    _row("train.attention.l_sel", "multiple_of", "train.attention.d",
+         "attention.d must divide attention.l_sel", attention__kind="nsa"),
+    _row("train.model.seq_len", "at_least", "train.attention.l",
+         "model.seq_len must be at least attention.l: a branch without blocks learns nothing",
+         attention__kind="nsa"),
+    _row("train.optim.decay_steps", "at_least", "train.optim.warmup_steps",
+         "optim.decay_steps must be at least optim.warmup_steps: both count from step 1"),
+)  # fmt: skip
 """What `nsa.config` refuses."""
 
 _EVERY_MODEL: tuple[Term, ...] = (
@@ -110,59 +93,23 @@ _DENSE_MODEL: tuple[Term, ...] = (*_EVERY_MODEL, (2, *_KEYS_OF_ONE_BRANCH))
 _STATED = "params must be what the model counts, within 2 %"
 
 OF_A_RUN = (
-    Relation(
-        left="train.batch.global_seqs",
-        relation="multiple_of",
-        terms=(("world_size", "train.batch.accumulate"),),
-        text="batch.global_seqs must be shared evenly by ranks × batch.accumulate",
-    ),
-    Relation(
-        left="world_size",
-        relation="equal_to",
-        terms=((1,),),
-        text="parallel single means one rank",
-        when={"train.parallel": "single"},
-    ),
-    Relation(
-        left="env.NSA_LR",
-        relation="equal_to",
-        terms=(("train.optim.lr",),),
-        text="NSA_LR disagrees with optim.lr; change that instead",
-    ),
-    Relation(
-        left="env.NSA_ACCUM",
-        relation="equal_to",
-        terms=(("train.batch.accumulate",),),
-        text="NSA_ACCUM disagrees with batch.accumulate; change that instead",
-    ),
-    Relation(
-        left="env.CONFIG",
-        relation="equal_to",
-        terms=(("train.config",),),
-        text="CONFIG disagrees with train.config",
-    ),
+    _row("train.batch.global_seqs", "multiple_of", (("world_size", "train.batch.accumulate"),),
+         "batch.global_seqs must be shared evenly by ranks × batch.accumulate"),
+    _row("world_size", "equal_to", ((1,),), "parallel single means one rank", parallel="single"),
+    _row("env.NSA_LR", "equal_to", "train.optim.lr",
+         "NSA_LR disagrees with optim.lr; change that instead"),
+    _row("env.NSA_ACCUM", "equal_to", "train.batch.accumulate",
+         "NSA_ACCUM disagrees with batch.accumulate; change that instead"),
+    _row("env.CONFIG", "equal_to", "train.config", "CONFIG disagrees with train.config"),
     *(
-        Relation(
-            left="train.params",
-            relation="about",
-            terms=terms,
-            text=_STATED,
-            when={**_SPARSE, "train.attention.compression": compression},
-        )
+        _row("train.params", "about", terms, _STATED, attention__kind="nsa",
+             attention__compression=compression)
         for compression, terms in (
-            (None, _SPARSE_MODEL),
-            ("mean", _SPARSE_MODEL),
-            ("mlp", _LEARNED_MODEL),
+            (None, _SPARSE_MODEL), ("mean", _SPARSE_MODEL), ("mlp", _LEARNED_MODEL)
         )
     ),
-    Relation(
-        left="train.params",
-        relation="about",
-        terms=_DENSE_MODEL,
-        text=_STATED,
-        when={"train.attention.kind": "dense"},
-    ),
-)
+    _row("train.params", "about", _DENSE_MODEL, _STATED, attention__kind="dense"),
+)  # fmt: skip
 """What ends a run elsewhere: the batch plan, the ranks, the launch, the check of its identity."""
 
 

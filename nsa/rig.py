@@ -20,10 +20,9 @@ from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
 from nsa.launch import Launch
 from nsa.model import LanguageModel, build_model
-from nsa.optimizer import build_optimizer
+from nsa.optimizer import LossScale, build_optimizer
 from nsa.ranks import Ranks
 from nsa.resume import check_same_run, differences
-from nsa.scaling import LossScale
 from nsa.settings import Settings
 
 _QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -134,7 +133,7 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        backend = choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype])
+        backend = choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype]).path
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
     if backend == "torch" and device.type == "cpu":

@@ -9,9 +9,37 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
+
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
-from nsa.stopwatch import Moment, Stopwatch, between_s
+
+Moment = float | torch.cuda.Event
+
+
+class Stopwatch:
+    """Moments of a device: the monotonic clock's, or events in a GPU's queue."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_gpu = device.type == "cuda"
+
+    def now(self) -> Moment:
+        """The moment when the work that is queued by now is done."""
+        if not self._on_gpu:
+            return time.monotonic()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def between_s(begin: Moment, end: Moment) -> float:
+    """Seconds from one moment to another, both of which have passed."""
+    if isinstance(begin, torch.cuda.Event):
+        assert isinstance(end, torch.cuda.Event)
+        return begin.elapsed_time(end) / 1e3
+    assert not isinstance(end, torch.cuda.Event)
+    return end - begin
+
 
 ACCOUNTED = ("data", "forward", "backward", "optimizer", "wait")
 

@@ -1,7 +1,7 @@
 """TensorBoard event files, `tb/events.out.tfevents.…`, one a process start.
 
 A file is a list of records (length, CRC-32C, protobuf `Event`, CRC). Scalars need five fields, so
-they are written by hand: no import, and a full disk blocks nothing (`nsa.patient_file`).
+they are written by hand: no import, and a full disk ends nothing else (`nsa.patient_file`).
 """
 
 import os
@@ -66,12 +66,6 @@ class TensorBoard:
             if name in fields
         )
         self._write(_double(1, time.time()) + _varint(2, step) + _bytes(5, values))
-
-    def close(self) -> None:
-        """End the file."""
-        if self._file is not None:
-            self._file.close()
-            self._file = None
 
     def _write(self, event: bytes) -> None:
         length = struct.pack("<Q", len(event))

@@ -34,10 +34,9 @@ from nsa.profiling import StepProfiler
 from nsa.resume import check_same_corpus
 from nsa.rig import Rig, build_rig
 from nsa.run_signals import forget, told, wait_for_go
-from nsa.sections import Sections
+from nsa.sections import Sections, Stopwatch
 from nsa.settings import Settings
 from nsa.stacks import StackDumps
-from nsa.stopwatch import Stopwatch
 
 _ERROR_TEXT_LIMIT = 2000
 _SELECTION_EVERY = 10

@@ -11,12 +11,13 @@
 """
 
 from nsa.attention.backends import BackendUnavailableError, available_backends
-from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.cache import NsaCache
 from nsa.attention.compression import Compression, MeanCompression, MlpCompression
 from nsa.attention.decode import decode, prefill
 from nsa.attention.kernels import Kernels, dense_attention, use_kernels
 from nsa.attention.module import NativeSparseAttention
 from nsa.attention.operation import nsa_attention, nsa_attention_varlen
+from nsa.attention.tensors import Sizes
 
 __all__ = [
     "BackendUnavailableError",

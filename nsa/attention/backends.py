@@ -49,19 +49,15 @@ def _triton_reason(device: torch.device) -> str | None:
     return None
 
 
-def _reason(backend: str, device: torch.device) -> str | None:
-    """Why a backend cannot serve tensors on a device, None where it can."""
-    if backend == "triton":
-        return _triton_reason(device)
-    if backend == "torch" and device.type not in ("cpu", "cuda"):
-        return f"tested on cpu and cuda, not {device.type}"
-    return None
-
-
 def available_backends(device: torch.device | str = "cpu") -> dict[str, str | None]:
     """Return each backend with None if it can serve tensors on a device, else with the reason."""
-    names = ("reference", "torch", "triton")
-    return {name: _reason(name, torch.device(device)) for name in names}
+    device = torch.device(device)
+    tested = device.type in ("cpu", "cuda")
+    return {
+        "reference": None,
+        "torch": None if tested else f"tested on cpu and cuda, not {device.type}",
+        "triton": _triton_reason(device),
+    }
 
 
 @functools.cache
@@ -74,13 +70,7 @@ def _shared_bytes(device: torch.device) -> int:
 
 
 def triton_call_reason(q: Tensor, groups: int, l_sel: int) -> str | None:
-    """Why the Triton kernels cannot serve a call on a device that they serve, None if they can.
-
-    Args:
-        q: Queries [B, S, H, D].
-        groups: Key/value heads.
-        l_sel: Tokens in a selection block.
-    """
+    """Why the Triton kernels cannot serve queries [B, S, H, D] on a device that they serve."""
     H, D = q.shape[2:]
     if q.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return f"its kernels compute in fp32, fp16 and bf16, not {q.dtype}"
@@ -115,29 +105,24 @@ def _proven(device: torch.device, dtype: torch.dtype) -> Choice:
     return choose_by_proof(device_proof(device, dtype))
 
 
-def _asked_by(kernels: Kernels) -> str:
-    return f"{kernels.asked_by or 'the caller'} chooses its kernels"
-
-
-def _auto(
-    device: torch.device, dtype: torch.dtype, kernels: Kernels, call_reason: str | None = None
-) -> Choice:
-    if (reason := _reason("torch", device)) is not None:
-        choice = Choice("reference", f"torch is {reason}")
-    elif kernels.chosen:
-        choice = Choice("torch", _asked_by(kernels))
-    elif device.type == "cuda" and call_reason is None:
-        index = torch.cuda.current_device() if device.index is None else device.index
-        choice = _proven(torch.device("cuda", index), dtype)
-    else:
-        choice = Choice("torch", call_reason or "" if device.type == "cuda" else "")
-    _announce(device.type, choice)
-    return choice
+def _auto(device: torch.device, dtype: torch.dtype, by: str, call_reason: str | None) -> Choice:
+    if device.type not in ("cpu", "cuda"):
+        return Choice("reference", f"torch is tested on cpu and cuda, not {device.type}")
+    if by or device.type == "cpu":
+        return Choice("torch", by)
+    if call_reason is not None:
+        return Choice("torch", call_reason)
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return _proven(torch.device("cuda", index), dtype)
 
 
 def choose_backend(
-    requested: str, device: torch.device, dtype: torch.dtype, kernels: Kernels | None = None
-) -> str:
+    requested: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    kernels: Kernels | None = None,
+    call_reason: str | None = None,
+) -> Choice:
     """Resolve `auto`, or check that the requested backend can serve.
 
     On a GPU the first `auto` of a machine makes its proof, which takes a minute.
@@ -147,43 +132,36 @@ def choose_backend(
         device: Where the tensors will live.
         dtype: Of the queries.
         kernels: Foreign kernels that are asked for; default those of `use_kernels`.
+        call_reason: Why Triton cannot serve this very call.
 
     Raises:
-        BackendUnavailableError: Unknown name, a backend that cannot serve this device, or one that
-            calls no foreign kernels where some are asked for.
+        BackendUnavailableError: Unknown name, a backend that cannot serve, or one that calls no
+            foreign kernels where some are asked for.
     """
     kernels = asked_kernels() if kernels is None else kernels
+    by = f"{kernels.asked_by or 'the caller'} chooses its kernels" if kernels.chosen else ""
     if requested == "auto":
-        return _auto(device, dtype, kernels).path
+        choice = _auto(device, dtype, by, call_reason)
+        _announce(device.type, choice)
+        return choice
     known = available_backends(device)
-    if requested in known and known[requested] is None:
-        if kernels.chosen and requested != "torch":
-            raise BackendUnavailableError(
-                f"attention backend {requested!r} calls no foreign kernels, "
-                f"but {_asked_by(kernels)}: take auto or torch"
-            )
-        return requested
+    reason = known.get(requested) or (call_reason if requested == "triton" else None)
+    if requested not in known:
+        why = f"unknown attention backend {requested!r}"
+    elif reason is not None:
+        why = f"attention backend {requested!r} cannot serve this call: {reason}"
+    elif by and requested != "torch":
+        why = (
+            f"attention backend {requested!r} calls no foreign kernels, but {by}: take auto or"
+            " torch"
+        )
+    else:
+        return Choice(requested, f"asked for; {by}" if by else "asked for")
     serving = ", ".join(name for name, reason in known.items() if reason is None)
-    why = (
-        f"attention backend {requested!r} cannot serve this call: {known[requested]}"
-        if requested in known
-        else f"unknown attention backend {requested!r}"
-    )
     raise BackendUnavailableError(f"{why}; available here: auto, {serving}")
 
 
 def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels) -> Choice:
-    """Choose for one call; arguments as `triton_call_reason` and `choose_backend`.
-
-    Raises:
-        BackendUnavailableError: The requested backend cannot serve it.
-    """
+    """As `choose_backend`, of a call."""
     call_reason = triton_call_reason(q, groups, l_sel)
-    if requested == "auto":
-        return _auto(q.device, q.dtype, kernels, call_reason)
-    backend = choose_backend(requested, q.device, q.dtype, kernels)
-    if backend == "triton" and call_reason:
-        raise BackendUnavailableError(
-            f"attention backend 'triton' cannot serve this call: {call_reason}"
-        )
-    return Choice(backend, f"asked for; {_asked_by(kernels)}" if kernels.chosen else "asked for")
+    return choose_backend(requested, q.device, q.dtype, kernels, call_reason)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from nsa.attention.cpu import planned
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view
 from nsa.attention.selection import stretches
+from nsa.attention.tensors import Sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,8 @@ class Chosen:
         k_NCD: Tensor,
         v_NCD: Tensor,
         out_BGSRD: Tensor,
+        sizes: Sizes,
         *,
-        l: int,  # noqa: E741
-        d: int,
-        l_sel: int,
         start: int,
         factor: float,
         choose: Callable[[Tensor, int], Tensor],
@@ -103,7 +101,7 @@ class Chosen:
         """Attention over the visible compressed blocks, and what is chosen by the block scores.
 
         Args:
-            q_BGSRD, k_NCD, v_NCD, out_BGSRD, l, d, l_sel, start, factor: As of
+            q_BGSRD, k_NCD, v_NCD, out_BGSRD, sizes, start, factor: As of
                 `compressed.compressed_attend`, of all queries.
             choose: Takes block scores [N, T, J] and the first of their T neighbouring queries; of
                 a long sequence they are never all in memory.
@@ -114,16 +112,17 @@ class Chosen:
         """
         N, (S, R), chosen = len(k_NCD), q_BGSRD.shape[2:4], []
         lse = q_BGSRD.new_zeros(N, S * R)
-        sizes: dict[str, Any] = {"l": l, "d": d, "l_sel": l_sel, "start": start, "factor": factor}
+        attend: Callable[..., Tensor]
         if isinstance(self.kernel, str):
-            read = (_packed(q_BGSRD), k_NCD, v_NCD, S, _to_pack(out_BGSRD), lse)
-            attend = functools.partial(compressed.compressed_attend, *read, **sizes)
+            read = (_packed(q_BGSRD), k_NCD, v_NCD, S, _to_pack(out_BGSRD), lse, sizes)
+            attend = functools.partial(compressed.compressed_attend, *read)
         else:
-            read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD, lse)
-            attend = functools.partial(planned.compressed_attend, *read_c, **sizes)
+            read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, out_BGSRD, lse, sizes)
+            attend = functools.partial(planned.compressed_attend, *read_c)
         length = piece_size(q_BGSRD.device).span_queries
-        for stretch in stretches(S, start, N * -(-S // l_sel), length):
-            chosen.append(choose(attend(stretch=stretch), max(start, stretch[0])))
+        for stretch in stretches(S, start, N * -(-S // sizes.l_sel), length):
+            scores = attend(start=start, stretch=stretch, factor=factor)
+            chosen.append(choose(scores, max(start, stretch[0])))
         return lse, chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
     def compressed_backward(
@@ -133,19 +132,16 @@ class Chosen:
         v_NCD: Tensor,
         output: OutputGradient,
         dq_BGSRD: Tensor,
-        *,
-        l: int,  # noqa: E741
-        d: int,
+        sizes: Sizes,
         start: int,
     ) -> tuple[Tensor, Tensor]:
         """Gradients as `compressed.compressed_backward`."""
         if isinstance(self.kernel, str):
             output = replace(output, grad=_packed(output.grad))
             read = (_packed(q_BGSRD), k_NCD, v_NCD, q_BGSRD.shape[2], output, _to_pack(dq_BGSRD))
-            return compressed.compressed_backward(*read, l=l, d=d, start=start)
-        return planned.compressed_backward(
-            self.kernel, q_BGSRD, k_NCD, v_NCD, output, dq_BGSRD, l=l, d=d
-        )
+            return compressed.compressed_backward(*read, sizes, start)
+        read_c = (self.kernel, q_BGSRD, k_NCD, v_NCD, output, dq_BGSRD)
+        return planned.compressed_backward(*read_c, sizes)
 
 
 def _by_pair(x_NPX: Tensor, like_BSHX: Tensor, G: int) -> Tensor:

@@ -7,30 +7,18 @@ Memory is allocated once for `capacity` tokens. Shapes: B batch, G groups, D hea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nsa.attention.compression import Compression, MeanCompression, compressed_length
+from nsa.attention.tensors import Sizes
 
 # Compressed keys [B, n, G, D] and the number of the first one, to the keys as attended: a model
 # with rotary embedding turns each block to its first position here.
 TurnBlocks = Callable[[Tensor, int], Tensor]
 
-
 _NAMES = ("k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Block sizes, as the arguments of `nsa_attention`."""
-
-    l: int = 32  # noqa: E741
-    d: int = 16
-    l_sel: int = 64
-    n_sel: int = 16
-    w: int = 512
 
 
 class NsaCache:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from nsa.attention.pieces import OutputGradient, span_backward
 from nsa.attention.plan import pairs_at_once, piece_size
+from nsa.attention.tensors import Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +34,9 @@ class _Tile:
 
 
 def _tiles(
-    q_NPD: Tensor,
-    S: int,
-    l: int,  # noqa: E741
-    d: int,
-    start: int,
-    stretch: tuple[int, int],
+    q_NPD: Tensor, S: int, sizes: Sizes, start: int, stretch: tuple[int, int]
 ) -> Iterator[_Tile]:
-    R = q_NPD.shape[1] // S
+    R, l, d = q_NPD.shape[1] // S, sizes.l, sizes.d  # noqa: E741
     length = piece_size(q_NPD.device).span_queries
     begin, end = max(l - 1, stretch[0]), stretch[1]
     # Tiles break at `start`, the first query whose block scores are wanted.
@@ -100,22 +96,22 @@ def exp2_alike_(x: Tensor) -> Tensor:
     return x
 
 
-def _hide(scores: Tensor, tile: _Tile, l: int, d: int) -> None:  # noqa: E741
+def _hide(scores: Tensor, tile: _Tile, sizes: Sizes) -> None:
     if tile.sure == tile.seen:
         return
     t = torch.arange(tile.t0, tile.t1, device=scores.device)[:, None, None]
-    ends = torch.arange(tile.sure, tile.seen, device=scores.device) * d + l - 1
+    ends = torch.arange(tile.sure, tile.seen, device=scores.device) * sizes.d + sizes.l - 1
     view = scores.view(scores.shape[0], tile.t1 - tile.t0, -1, tile.seen)
     view[..., tile.sure :].masked_fill_(ends > t, -torch.inf)
 
 
-def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Tensor:  # noqa: E741
+def block_scores(p_NTRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
     """Eq. 9 and 10, with the (m, n) pairs of one offset m - n counted together: [N, T, J].
 
     Every block is summed in the same order, so equal probabilities give exactly equal scores.
     """
-    a, r = l_sel // d, l // d
-    counts = counts_of_offsets(l, d, l_sel)
+    a, r = sizes.l_sel // sizes.d, sizes.l // sizes.d
+    counts = counts_of_offsets(sizes)
     N, T, _, seen = p_NTRC.shape
     padded = p_NTRC.new_zeros(N, T, r - 1 + a * blocks)
     of_all_heads = padded[..., r - 1 : r - 1 + seen]
@@ -129,10 +125,10 @@ def block_scores(p_NTRC: Tensor, blocks: int, l: int, d: int, l_sel: int) -> Ten
     return scores
 
 
-def counts_of_offsets(l: int, d: int, l_sel: int) -> list[int]:  # noqa: E741
+def counts_of_offsets(sizes: Sizes) -> list[int]:
     """How often a compressed block counts that stands 1 - l / d, and so on up to l_sel / d - 1,
     blocks after the first one of a selection block."""
-    a, r = l_sel // d, l // d
+    a, r = sizes.l_sel // sizes.d, sizes.l // sizes.d
     return [min(a, offset + r) - max(0, offset) for offset in range(1 - r, a)]
 
 
@@ -143,10 +139,8 @@ def compressed_attend(
     S: int,
     out_NPD: Tensor,
     lse_NP: Tensor,
+    sizes: Sizes,
     *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
     start: int,
     stretch: tuple[int, int],
     factor: float,
@@ -160,9 +154,7 @@ def compressed_attend(
         S: Queries of a pair.
         out_NPD: Overwritten with the output, in the stretch.
         lse_NP: So with the base-2 log-sum-exp, where anything is visible.
-        l: Tokens in a compression block.
-        d: Tokens between the starts of two compression blocks.
-        l_sel: Tokens in a selection block.
+        sizes: Of the call.
         start: First query whose block scores are wanted (S for none).
         stretch: Queries [begin, end).
         factor: scale * log2(e).
@@ -171,14 +163,14 @@ def compressed_attend(
         The scores of the selection blocks [N, T, J] of the stretch's last T queries, from `start`.
     """
     N, P, _ = q_NPD.shape
-    R, blocks, (begin, end) = P // S, -(-S // l_sel), stretch
+    R, blocks, (begin, end) = P // S, -(-S // sizes.l_sel), stretch
     first = max(start, begin)
-    out_NPD[:, begin * R : max(begin, min(end, l - 1)) * R] = 0
+    out_NPD[:, begin * R : max(begin, min(end, sizes.l - 1)) * R] = 0
     scores = q_NPD.new_zeros(N, max(0, end - first), blocks)
-    for tile in _tiles(q_NPD, S, l, d, start, stretch):
+    for tile in _tiles(q_NPD, S, sizes, start, stretch):
         pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
         p = compressed_logits(q_NPD[pairs, rows], k_NCD[pairs, seen], factor)
-        _hide(p, tile, l, d)
+        _hide(p, tile, sizes)
         top = p.amax(-1, keepdim=True)
         exp2_alike_(p.sub_(top))
         total = p.sum(-1, keepdim=True)
@@ -188,7 +180,7 @@ def compressed_attend(
         if tile.t0 >= start:
             per_head = p.view(-1, tile.t1 - tile.t0, R, tile.seen)
             wanted = scores[pairs, tile.t0 - first : tile.t1 - first]
-            wanted.copy_(block_scores(per_head, blocks, l, d, l_sel))
+            wanted.copy_(block_scores(per_head, blocks, sizes))
     return scores
 
 
@@ -199,9 +191,7 @@ def compressed_backward(
     S: int,
     output: OutputGradient,
     dq_NPD: Tensor,
-    *,
-    l: int,  # noqa: E741
-    d: int,
+    sizes: Sizes,
     start: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients of `gate * compressed_attend(...)`, as `pieces.attend_backward`.
@@ -211,12 +201,12 @@ def compressed_backward(
     """
     dk, dv = torch.zeros_like(k_NCD), torch.zeros_like(v_NCD)
     R = q_NPD.shape[1] // S
-    for tile in _tiles(q_NPD, S, l, d, start, (0, S)):
+    for tile in _tiles(q_NPD, S, sizes, start, (0, S)):
         pairs, rows, seen = tile.pairs, slice(tile.t0 * R, tile.t1 * R), slice(tile.seen)
         q, k, v = q_NPD[pairs, rows], k_NCD[pairs, seen], v_NCD[pairs, seen]
         p = torch.baddbmm(output.minus_lse_NP1[pairs, rows], q, k.transpose(1, 2))
-        _hide(p, tile, l, d)
+        _hide(p, tile, sizes)
         piece = (output, pairs, rows, p.exp2_(), q, k, v, dq_NPD[pairs, rows])
-        lone = max(0, l - 1 + d - tile.t0) * R
+        lone = max(0, sizes.l - 1 + sizes.d - tile.t0) * R
         span_backward(*piece, dk[pairs, seen], dv[pairs, seen], lone=lone)
     return dk, dv

@@ -20,14 +20,14 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad, scaled_dot_product_attention
 
 from nsa.attention import selection_rule
-from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.cache import NsaCache
 from nsa.attention.compressed import compressed_logits
 from nsa.attention.counters import count
 from nsa.attention.cpu import token as on_cpu
 from nsa.attention.operation import nsa_attention
 from nsa.attention.precision import exact_products
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Sizes, Tensors
 
 logger = logging.getLogger(__name__)
 

@@ -33,10 +33,10 @@ class Kernels:
     """What is asked for.
 
     Attributes:
-        sdpa: PyTorch's kernels for the dense prefix (and, on CUDA, the window): True, False, or
-            None for "where they are the faster choice", which is half precision on CUDA.
+        sdpa: Whether PyTorch's kernels serve the dense prefix (and, on CUDA, the window); None:
+            where they are faster, which is half precision on CUDA.
         flash_attn: The package flash-attn where it is installed and serves (NSA_USE_FA2).
-        asked_by: Who has chosen, here or by PyTorch's switches (a toggle's name); for the counters.
+        asked_by: The toggle that has chosen, for the counters.
     """
 
     sdpa: bool | None = None
@@ -89,13 +89,7 @@ def _flash_reason(q: Tensor) -> str:
 
 
 def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
-    """Choose the kernel for the dense prefix or the window.
-
-    Args:
-        kernels: What is asked for.
-        q: Queries [B, S, H, D].
-        window: Whether each query sees a window only.
-    """
+    """Choose the kernel for the dense prefix, or for the window, of queries [B, S, H, D]."""
     flash = _flash_reason(q)
     reason = ""
     if kernels.flash_attn:
@@ -107,12 +101,9 @@ def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
     switched_off = "" if torch.backends.cuda.flash_sdp_enabled() else "flash SDPA is switched off"
     if window or kernels.sdpa is None:
         # Only PyTorch's flash kernel knows windows, and only it beats the pieces.
-        blocked = flash or switched_off or (_windows_missing() if window else "")
-        return (
-            Choice(path=PIECES, reason=reason or blocked)
-            if blocked
-            else Choice(path=SDPA, reason=reason)
-        )
+        if blocked := flash or switched_off or (_windows_missing() if window else ""):
+            return Choice(path=PIECES, reason=reason or blocked)
+        return Choice(path=SDPA, reason=reason)
     return Choice(path=SDPA, reason=reason or (switched_off if flash == "" else ""))
 
 
@@ -174,14 +165,7 @@ def _sdpa_path(kernel: int) -> str:
 def dense_attention(
     q_BSHD: Tensor, k_BSGD: Tensor, v_BSGD: Tensor, *, kernels: Kernels | None = None
 ) -> Tensor:
-    """Full causal attention for models without NSA: flash-attn if asked for, else SDPA.
-
-    Args:
-        q_BSHD: Queries.
-        k_BSGD: Keys; G divides H.
-        v_BSGD: Values.
-        kernels: What is asked for; default what `use_kernels` was given.
-    """
+    """Full causal attention for models without NSA: flash-attn if asked for, else SDPA."""
     kernels = asked_kernels() if kernels is None else kernels
     reason = (_flash_reason(q_BSHD) or _flash_attn_missing()) if kernels.flash_attn else ""
     use_flash_attn = kernels.flash_attn and not reason

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from nsa.attention.cache import NsaCache, Sizes
+from nsa.attention.cache import NsaCache
 from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
@@ -30,7 +30,7 @@ from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Sizes, Tensors
 
 BRANCHES = ("compressed", "selected", "window")
 # Integers [B, S], equal within a document; or the tokens of each document, per batch item, which a

@@ -18,7 +18,7 @@ from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.operator import attend
 from nsa.attention.packing import attend_sequences, document_lengths, sequence_lengths
 from nsa.attention.reference import nsa_attention_reference
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Call, Tensors
 from nsa.attention.torch_backend import nsa_attention_torch
 
 
@@ -100,8 +100,8 @@ def nsa_attention(
             raise ValueError("compressed excludes compression and doc_ids: give compression alone")
     if doc_ids is not None:
         check_documents(doc_ids, q)
-    sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
-    sizes["scale"] = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale  # type: ignore[assignment]
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    sizes: Any = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w, "scale": scale}
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
         compiled = torch.compiler.is_compiling() and backend != "reference"
@@ -119,7 +119,7 @@ def nsa_attention(
                 tensors = Tensors(*(x.flatten(0, 1) for x in tensors))
             results = _attend(
                 tensors, lengths, compressed, compression, backend, kernels,
-                want_ids=return_selection, **sizes,
+                Call(**sizes, want_ids=return_selection),
             )  # fmt: skip
             if lengths is not None:
                 results = [x.unflatten(0, q.shape[:2]) for x in results]
@@ -176,13 +176,11 @@ def nsa_attention_varlen(
     lengths = [length for length in sequence_lengths(cu_seqlens, len(q), max_seqlen) if length]
     # Without any token: a batch of no sequences of one token.
     check_shapes(Tensors(*(x[None] if lengths else x[:, None] for x in tensors)))
+    scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
+    call = Call(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, scale=scale, want_ids=return_selection)
     with torch.autocast(q.device.type, enabled=False):
-        results = _attend(
-            tensors if lengths else Tensors(*(x[:, None] for x in tensors)),
-            lengths or None, None, compression, backend, kernels, want_ids=return_selection,
-            l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w,
-            scale=1.0 / math.sqrt(q.shape[-1]) if scale is None else scale,
-        )  # fmt: skip
+        tensors = tensors if lengths else Tensors(*(x[:, None] for x in tensors))
+        results = _attend(tensors, lengths or None, None, compression, backend, kernels, call)
     if not lengths:
         results = tuple(x[:, 0] for x in results)
     return (results[0], results[1]) if return_selection else results[0]
@@ -196,32 +194,30 @@ def _attend(
     compression: Compression | None,
     backend: str,
     kernels: Kernels | None,
-    *,
-    want_ids: bool,
-    **sizes: Any,
+    call: Call,
 ) -> tuple[Tensor, ...]:
     """Output, and the block ids if wanted; of sequences [T, ...] where `lengths` are given."""
     q = tensors.q if lengths is None else tensors.q[None]
     kernels = asked_kernels() if kernels is None else kernels
-    chosen, reason = choose_for_call(backend, q, tensors.groups, sizes["l_sel"], kernels)
+    chosen, reason = choose_for_call(backend, q, tensors.groups, call.l_sel, kernels)
     count("attention", chosen, reason)
 
     def attend_batch(*each: Tensor) -> tuple[Tensor, ...]:
         part, blocks = Tensors(*each), compressed
         if compression is not None:
             blocks = compression(part.k_cmp, part.v_cmp)
-            check_compressed(part.q, blocks, part.groups, sizes["l"], sizes["d"])
+            check_compressed(part.q, blocks, part.groups, call.l, call.d)
         if blocks is not None:
             blocks = (blocks[0].to(q.dtype), blocks[1].to(q.dtype))
         if chosen == "triton":
             from nsa.attention.gpu.function import nsa_attention_triton  # slow to import
 
-            out, ids = nsa_attention_triton(part, compressed=blocks, want_ids=want_ids, **sizes)
+            out, ids = nsa_attention_triton(part, call, blocks)
         elif chosen == "torch":
-            out, ids = nsa_attention_torch(part, compressed=blocks, kernels=kernels, **sizes)
+            out, ids = nsa_attention_torch(part, call, blocks, kernels)
         else:
-            out, ids = nsa_attention_reference(part, compressed=blocks, **sizes)
-        return (out, ids) if want_ids and ids is not None else (out,)
+            out, ids = nsa_attention_reference(part, call, blocks)
+        return (out, ids) if call.want_ids and ids is not None else (out,)
 
     if lengths is None:
         return attend_batch(*tensors)

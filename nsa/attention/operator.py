@@ -18,19 +18,7 @@ from nsa.attention.backends import BackendUnavailableError, choose_for_call
 from nsa.attention.compression import exact_dtype
 from nsa.attention.counters import count
 from nsa.attention.kernels import PIECES, asked_kernels
-
-
-class Sizes(NamedTuple):
-    """The arguments that are no tensors."""
-
-    l: int  # noqa: E741
-    d: int
-    l_sel: int
-    n_sel: int
-    w: int
-    scale: float
-    want_ids: bool = False
-
+from nsa.attention.tensors import Call
 
 Inputs = list[Tensor]
 """q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates."""
@@ -46,58 +34,45 @@ class Halves(NamedTuple):
             output: the gradients of the inputs.
     """
 
-    forward: Callable[[Inputs, Sizes], list[Tensor]]
-    like_forward: Callable[[Inputs, Sizes], list[Tensor]]
-    backward: Callable[[Tensor, Inputs, list[Tensor], Sizes], list[Tensor]]
+    forward: Callable[[Inputs, Call], list[Tensor]]
+    like_forward: Callable[[Inputs, Call], list[Tensor]]
+    backward: Callable[[Tensor, Inputs, list[Tensor], Call], list[Tensor]]
 
 
-def _ids_like(inputs: Inputs, sizes: Sizes) -> Tensor:
-    B, S = inputs[0].shape[:2]
-    return inputs[0].new_empty(B, S, inputs[3].shape[2], sizes.n_sel, dtype=torch.int64)
-
-
-def _piece_sizes(sizes: Sizes) -> torch_backend.PieceSizes:
-    return torch_backend.PieceSizes(
-        l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, n_sel=sizes.n_sel, w=sizes.w, scale=sizes.scale
-    )
-
-
-def _torch_forward(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+def _torch_forward(inputs: Inputs, call: Call) -> list[Tensor]:
     for operation in ("prefix", "window"):
         count(operation, PIECES, "within a compiled graph")
-    out, ids, kept, _ = torch_backend.compute(inputs, _piece_sizes(sizes))
+    out, ids, kept, _ = torch_backend.compute(inputs, call)
     # Packed, wherever it lies: graphs that PyTorch's compiler has kept on disk know this shape.
     out_sel = kept.out_sel.flatten(2, 3).flatten(0, 1)
     return [out, ids, out_sel, *(x for x in kept.lses if x is not None)]
 
 
-def _torch_like(inputs: Inputs, sizes: Sizes) -> list[Tensor]:
+def _torch_like(inputs: Inputs, call: Call) -> list[Tensor]:
     q, groups = inputs[0], inputs[3].shape[2]
     B, S, H, D = q.shape
     pairs, rows, exact = B * groups, S * (H // groups), exact_dtype(q.dtype)
+    ids = q.new_empty(B, S, groups, call.n_sel, dtype=torch.int64)
     out_sel = q.new_empty(pairs, rows, D, dtype=exact)
     lses = [q.new_empty(pairs, rows, dtype=exact) for _ in range(3)]
-    return [q.new_empty(q.shape), _ids_like(inputs, sizes), out_sel, *lses]
+    return [q.new_empty(q.shape), ids, out_sel, *lses]
 
 
-def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], sizes: Sizes) -> list[Tensor]:
+def _torch_backward(grad: Tensor, inputs: Inputs, kept: list[Tensor], call: Call) -> list[Tensor]:
     ids, out_sel, lse_cmp, lse_sel, lse_win = kept
-    (B, S, H, D), G, pieces = inputs[0].shape, inputs[3].shape[2], _piece_sizes(sizes)
-    out_sel = out_sel.view(B, G, S, H // G, D)
-    grads = torch_backend.gradients(
-        grad,
-        inputs,
-        torch_backend.Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win)),
-        torch_backend.plans_of_selection(ids, pieces),
-        pieces,
+    (B, S, H, D), G = inputs[0].shape, inputs[3].shape[2]
+    whole = torch_backend.Kept(
+        out_sel=out_sel.view(B, G, S, H // G, D), lses=(lse_cmp, lse_sel, lse_win)
     )
+    plans = torch_backend.plans_of_selection(ids, call)
+    grads = torch_backend.gradients(grad, inputs, whole, plans, call)
     return [x for x in grads if x is not None]
 
 
-def _halves(inputs: Inputs, backend: str, sizes: Sizes, *, counted: bool = False) -> Halves:
+def _halves(inputs: Inputs, backend: str, call: Call, *, counted: bool = False) -> Halves:
     """Those of the backend that serves a call; a rule of devices, dtypes and shapes alone."""
     chosen, reason = choose_for_call(
-        backend, inputs[0], inputs[3].shape[2], sizes.l_sel, asked_kernels()
+        backend, inputs[0], inputs[3].shape[2], call.l_sel, asked_kernels()
     )
     if counted:
         count("attention", chosen, reason)
@@ -108,6 +83,11 @@ def _halves(inputs: Inputs, backend: str, sizes: Sizes, *, counted: bool = False
     if chosen == "torch":
         return Halves(_torch_forward, _torch_like, _torch_backward)
     raise BackendUnavailableError(f"attention backend {chosen!r} cannot be part of a graph")
+
+
+def _call(*sizes: Any) -> Call:
+    names = ("l", "d", "l_sel", "n_sel", "w", "scale", "want_ids")
+    return Call(**dict(zip(names, sizes, strict=False)))
 
 
 @torch.library.custom_op("nsa_attention::attend", mutates_args=())
@@ -136,16 +116,16 @@ def attend(
         and what the backward pass reads.
     """
     inputs = [q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates]
-    sizes = Sizes(l, d, l_sel, n_sel, w, scale, want_ids)
+    call = _call(l, d, l_sel, n_sel, w, scale, want_ids)
     with torch.autocast(q.device.type, enabled=False):
-        results = _halves(inputs, backend, sizes, counted=True).forward(inputs, sizes)
+        results = _halves(inputs, backend, call, counted=True).forward(inputs, call)
     return [x.contiguous() for x in results]
 
 
 @attend.register_fake
 def _(*arguments: Any) -> list[Tensor]:
-    inputs, sizes, backend = list(arguments[:8]), Sizes(*arguments[8:-1]), arguments[-1]
-    return _halves(inputs, backend, sizes).like_forward(inputs, sizes)
+    inputs, call, backend = list(arguments[:8]), _call(*arguments[8:-1]), arguments[-1]
+    return _halves(inputs, backend, call).like_forward(inputs, call)
 
 
 @torch.library.custom_op("nsa_attention::attend_backward", mutates_args=())
@@ -162,9 +142,9 @@ def attend_backward(
     backend: str,
 ) -> list[Tensor]:
     """Gradients of the tensors that `attend` was given, from that of its first result."""
-    sizes = Sizes(l, d, l_sel, n_sel, w, scale)
+    call = _call(l, d, l_sel, n_sel, w, scale)
     with torch.autocast(grad.device.type, enabled=False):
-        grads = _halves(inputs, backend, sizes).backward(grad, inputs, kept, sizes)
+        grads = _halves(inputs, backend, call).backward(grad, inputs, kept, call)
     return [x.contiguous() for x in grads]
 
 

@@ -19,15 +19,12 @@ import fcntl
 import hashlib
 import json
 import logging
-import os
 import secrets
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -42,8 +39,6 @@ logger = logging.getLogger(__name__)
 TRIAL_LIMIT_S = 180.0
 """A trial compiles some sixty kernels; a watcher gives a rank 300 s to its first heartbeat."""
 RETRY_AFTER_S = 600.0
-LOCK_LIMIT_S = TRIAL_LIMIT_S + 20.0
-_KILL_LIMIT_S = 10.0
 _REASON_LIMIT = 300
 _ROOT = Path(__file__).parents[2]
 DTYPES = ("bfloat16", "float16", "float32")
@@ -55,22 +50,27 @@ class Proof:
     """The result of a trial in one dtype.
 
     Attributes:
-        right: Whether every comparison held.
-        faster: Whether Triton was faster at every length that was timed.
-        reason: Why the trial did not end; empty if it did.
-        failed_at: When it did not end, in seconds of the wall clock.
+        machine: What the proof holds for, its dtype included.
         errors: One row a comparison (gpu/trial.py).
         times_ms: Milliseconds of "triton" and "torch" by "BxS".
-        machine: What the proof holds for, its dtype included.
+        reason: Why the trial did not end; empty if it did.
     """
 
-    right: bool
-    faster: bool = False
-    reason: str = ""
-    failed_at: float | None = None
-    errors: tuple[Mapping[str, Any], ...] = ()
-    times_ms: Mapping[str, Mapping[str, float]]
     machine: Mapping[str, str]
+    errors: tuple[Mapping[str, Any], ...] = ()
+    times_ms: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    reason: str = ""
+
+    @property
+    def right(self) -> bool:
+        """Whether there were comparisons, and every one held."""
+        return bool(self.errors) and all(row["right"] is True for row in self.errors)
+
+    @property
+    def faster(self) -> bool:
+        """Whether Triton was faster at every length that was timed."""
+        times = self.times_ms.values()
+        return bool(times) and all(row["triton"] < row["torch"] for row in times)
 
 
 def choose_by_proof(proof: Proof) -> Choice:
@@ -79,7 +79,7 @@ def choose_by_proof(proof: Proof) -> Choice:
     if proof.reason:
         return Choice("torch", f"Triton's trial in {dtype} did not end here: {proof.reason}")
     if not proof.right:
-        wrong = [row for row in proof.errors if not row.get("right")]
+        wrong = [row for row in proof.errors if row["right"] is not True]
         first = f", first at S = {wrong[0].get('S')}," if wrong else ""
         found = f"{len(wrong)} of {len(proof.errors)} comparisons{first}"
         return Choice("torch", f"Triton was wrong here in {found} of {dtype} ({AGAIN})")
@@ -88,31 +88,27 @@ def choose_by_proof(proof: Proof) -> Choice:
     return Choice("triton")
 
 
-def build_proof(found: Mapping[str, Any], machine: Mapping[str, str]) -> Proof:
-    """The proof of `errors` and `times_ms` as a trial prints them.
+def read_proof(text: str | bytes, machine: Mapping[str, str]) -> Proof:
+    """The proof in a file, or in what a trial printed.
 
     Raises:
-        ValueError: They have another form.
+        ValueError: It has another form.
     """
     try:
-        errors = tuple(dict(row) for row in found["errors"])
-        times = {
-            str(shape): {name: float(row[name]) for name in ("triton", "torch")}
-            for shape, row in found["times_ms"].items()
-        }
-        right = bool(errors) and all(row["right"] is True for row in errors)
+        found = json.loads(text)
+        proof = Proof(
+            machine=dict(machine),
+            errors=tuple(dict(row) for row in found["errors"]),
+            times_ms={
+                str(shape): {name: float(row[name]) for name in ("triton", "torch")}
+                for shape, row in found["times_ms"].items()
+            },
+            reason=str(found.get("reason", "")),
+        )
+        _ = proof.right
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"not a trial's result: {error!r}") from error
-    faster = bool(times) and all(row["triton"] < row["torch"] for row in times.values())
-    return Proof(
-        right=right, faster=right and faster, errors=errors, times_ms=times, machine=dict(machine)
-    )
-
-
-def _unended(machine: Mapping[str, str], reason: str, failed_at: float | None = None) -> Proof:
-    return Proof(
-        right=False, reason=reason, failed_at=failed_at, times_ms={}, machine=dict(machine)
-    )
+    return proof
 
 
 def describe_machine(device: torch.device, dtype: torch.dtype) -> dict[str, str]:
@@ -143,91 +139,29 @@ def proof_file(folder: Path, machine: Mapping[str, str]) -> Path:
     return folder / f"{name}.json"
 
 
-def load_proof(file: Path, machine: Mapping[str, str], now: float) -> Proof | None:
-    """The proof in a file; None where there is none, or none that can be read (logged).
-
-    One of a trial that did not end counts for `RETRY_AFTER_S`; `now` is wall time in seconds.
-    """
-    try:
-        stored = json.loads(file.read_bytes())
-        proof = build_proof(stored, machine)
-        if not stored["reason"]:
-            return proof
-        failed_at = stored["failed_at"]
-        recent = 0 <= now - failed_at < RETRY_AFTER_S
-        return _unended(machine, stored["reason"], failed_at) if recent else None
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        logger.warning("attention proof %s is made again: %s", file, error)
-        return None
-
-
-def save_proof(file: Path, proof: Proof) -> None:
-    """Write a proof whole or not at all.
-
-    Raises:
-        OSError: The folder cannot be written.
-    """
-    beside = file.with_suffix(f".{secrets.token_hex(4)}")
-    try:
-        beside.write_text(json.dumps(asdict(proof), indent=1), encoding="utf-8")
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def make_proof(
     machine: Mapping[str, str], command: Sequence[str], limit_s: float = TRIAL_LIMIT_S
 ) -> Proof:
     """Run the trial's process; the proof gives the reason if it did not end well."""
+    err = ""
     try:
-        trial = subprocess.Popen(
-            command, cwd=_ROOT, text=True, errors="replace", start_new_session=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        trial = subprocess.run(
+            command, cwd=_ROOT, text=True, errors="replace", timeout=limit_s, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True,
         )  # fmt: skip
+        err = trial.stderr
+        if trial.returncode == 0:
+            return read_proof(trial.stdout.strip().rpartition("\n")[2], machine)
+        reason = f"ended with {trial.returncode}"
     except OSError as error:
-        return _unended(machine, f"it could not be started: {error} ({AGAIN})")
-    out = err = ""
-    try:
-        out, err = trial.communicate(timeout=limit_s)
-        reason = f"ended with {trial.returncode}" if trial.returncode else ""
+        reason = f"it could not be started: {error}"
     except subprocess.TimeoutExpired:
         reason = f"no end after {limit_s:g} s"
-    finally:
-        if trial.returncode is None:  # with what it started
-            os.killpg(trial.pid, signal.SIGKILL)
-            with suppress(subprocess.TimeoutExpired):
-                trial.communicate(timeout=_KILL_LIMIT_S)
-    if not reason:
-        try:
-            return build_proof(json.loads(out.strip().rpartition("\n")[2]), machine)
-        except ValueError as error:
-            reason = f"printed no result ({error})"
+    except ValueError as error:
+        reason = f"printed no result ({error})"
     last = err.strip().rpartition("\n")[2].strip()
     reason = f"{reason}: {last}" if last else reason
-    return _unended(machine, f"{reason[:_REASON_LIMIT]} ({AGAIN})")
-
-
-@contextmanager
-def _locked(file: Path, limit_s: float) -> Iterator[None]:
-    """Hold the lock beside a proof.
-
-    Raises:
-        OSError: The folder cannot be written, or another held the lock for too long.
-    """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("w") as lock:
-        deadline = time.monotonic() + limit_s
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"another process held it for {limit_s:g} s") from None
-                time.sleep(0.1)
-        yield
+    return Proof(machine=dict(machine), reason=f"{reason[:_REASON_LIMIT]} ({AGAIN})")
 
 
 def obtain_proof(
@@ -237,8 +171,6 @@ def obtain_proof(
     *,
     again: bool = False,
     limit_s: float = TRIAL_LIMIT_S,
-    lock_limit_s: float = LOCK_LIMIT_S,
-    now: Callable[[], float] = time.time,
 ) -> Proof:
     """The proof in a folder; made, once for all processes that ask, where there is none.
 
@@ -248,28 +180,38 @@ def obtain_proof(
         folder: Where proofs are kept, None for nowhere.
         again: Whether one that is there is replaced.
         limit_s: How long a trial may take.
-        lock_limit_s: How long to wait for another process that is making the proof.
-        now: Wall time, in seconds.
     """
     if folder is None:
         return make_proof(machine, command, limit_s)
-    file = proof_file(folder, machine)
-    if not again and (proof := load_proof(file, machine, now())) is not None:
-        return proof
-    made: Proof | None = None
+    file, made = proof_file(folder, machine), None
     try:
-        with _locked(file, lock_limit_s):
-            if not again and (proof := load_proof(file, machine, now())) is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        with file.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not again and (proof := _load(file, machine)) is not None:
                 return proof
             logger.info("trying the Triton kernels on %s", machine["device"])
             made = make_proof(machine, command, limit_s)
-            save_proof(file, replace(made, failed_at=now()) if made.reason else made)
-            return made
-    except TimeoutError as error:
-        return _unended(machine, f"its lock {file.with_suffix('.lock')} is busy: {error}")
+            beside = file.with_suffix(f".{secrets.token_hex(4)}")
+            beside.write_text(json.dumps(asdict(made), indent=1), encoding="utf-8")
+            beside.replace(file)
     except OSError as error:
         logger.warning("the attention proof cannot be kept: %s", error)
-        return make_proof(machine, command, limit_s) if made is None else made
+    return made or make_proof(machine, command, limit_s)
+
+
+def _load(file: Path, machine: Mapping[str, str]) -> Proof | None:
+    """The proof in a file; None where there is none, or none that counts."""
+    try:
+        proof = read_proof(file.read_bytes(), machine)
+        if proof.reason and time.time() - file.stat().st_mtime > RETRY_AFTER_S:
+            return None
+        return proof
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("attention proof %s is made again: %s", file, error)
+        return None
 
 
 def device_proof(
@@ -281,13 +223,13 @@ def device_proof(
 ) -> Proof:
     """The proof of a CUDA device in a dtype; `again` and `limit_s` as `obtain_proof`."""
     base = cache_folder()
-    folder = None if base is None else base / "nsa-proof"
     machine = describe_machine(device, dtype)
     command = [
         # Compiled kernels, whatever this process does with its own.
         "env", "-u", "TRITON_INTERPRET", sys.executable, "-m", "nsa.attention.proof",
         "--trial", str(device), "--dtype", machine["dtype"],
     ]  # fmt: skip
+    folder = None if base is None else base / "nsa-proof"
     return obtain_proof(machine, command, folder, again=again, limit_s=limit_s)
 
 

@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from nsa.attention import selection_rule
 from nsa.attention.precision import exact_products
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Call, Tensors
 
 
 def compress(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741  (the paper's letter)
@@ -61,43 +61,14 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
     return scores
 
 
-def seen_blocks(positions_Q: Tensor, compressed: int, l: int, d: int) -> Tensor:  # noqa: E741
-    """Which compressed blocks have ended by each position: bool [Q, 1, C]."""
-    ends = torch.arange(compressed, device=positions_Q.device) * d + l - 1
-    return (ends[None, :] <= positions_Q[:, None])[:, None]
-
-
-def scores_of_blocks(
-    q_BQHD: Tensor,
-    k_BCHD: Tensor,
-    seen_Q1C: Tensor,
-    groups: int,
-    blocks: int,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    scale: float,
-) -> Tensor:
-    """`block_scores` of queries at some positions, from compressed keys, one a head."""
-    p_cmp = _softmax_where(scale * _logits(q_BQHD, k_BCHD), seen_Q1C)
-    return block_scores(p_cmp, groups, blocks, l, d, l_sel)
-
-
-def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = None) -> Tensor:
+def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int) -> Tensor:
     """The blocks each query attends to: those of the rule, then the best, ties to the lower id.
-
-    Args:
-        scores_BSGJ: Block scores, as `block_scores` gives them.
-        l_sel: Tokens in a selection block.
-        n_sel: Blocks each query selects.
-        rows: Positions [S] of the queries; 0 .. S - 1 unless given.
 
     Returns:
         Block ids [B, S, G, n_sel], int64, ascending, -1 padded at the end.
     """
     S, J = scores_BSGJ.shape[1], scores_BSGJ.shape[-1]
-    t = (torch.arange(S, device=scores_BSGJ.device) if rows is None else rows)[:, None]
+    t = torch.arange(S, device=scores_BSGJ.device)[:, None]
     j = torch.arange(J, device=scores_BSGJ.device)[None, :]
     c, rule = t // l_sel, selection_rule.RULE
     forced = (j < rule.first) | (j > c - rule.recent) & (j <= c)
@@ -111,71 +82,57 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int, rows: Tensor | None = No
 
 
 def nsa_attention_reference(
-    tensors: Tensors,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    compressed: tuple[Tensor, Tensor] | None = None,
-    rows: Tensor | None = None,
+    tensors: Tensors, call: Call, compressed: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """NSA by its equations; arguments and shapes as `nsa.attention.nsa_attention`.
-
-    `rows` [Q] attends for the queries at these positions alone, so that long sequences can be
-    looked at in samples: memory is Q x S then.
+    """NSA by its equations; shapes as `nsa.attention.nsa_attention`.
 
     Returns:
-        `out` [B, S or Q, H, D] in the dtype of q, and the selected block ids [B, S or Q, G, n_sel].
+        `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
     """
     q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
     B, S, H, _ = q.shape
-    G = tensors.groups
+    G, l, d, l_sel = tensors.groups, call.l, call.d, call.l_sel  # noqa: E741
     exact = torch.float64 if q.dtype == torch.float64 else torch.float32
-    positions = torch.arange(S, device=q.device) if rows is None else rows
-    queries = (q if rows is None else q[:, rows]).to(exact)
+    queries = q.to(exact)
 
     def per_head(x_BSGD: Tensor) -> Tensor:
         return x_BSGD.to(exact).repeat_interleave(H // G, dim=2)
 
     def logits(keys_BKHD: Tensor) -> Tensor:
         with exact_products(q.device):  # whatever the process has set
-            return scale * torch.einsum("bshd,bkhd->bshk", queries, keys_BKHD)
+            return call.scale * torch.einsum("bshd,bkhd->bshk", queries, keys_BKHD)
 
     def mix(p_BSHK: Tensor, values_BKHD: Tensor) -> Tensor:
         with exact_products(q.device):
             return torch.einsum("bshk,bkhd->bshd", p_BSHK, values_BKHD)
 
-    t = positions[:, None]
     s = torch.arange(S, device=q.device)[None, :]
+    t = s.T
 
     if compressed is None:
         # Rounded once, to the dtype of q: what is scored is what is attended and what is cached.
         k_means, v_means = (compress(x.to(exact), l, d).to(q.dtype) for x in (k_cmp, v_cmp))
         compressed = (k_means, v_means)
     k_blocks, v_blocks = per_head(compressed[0]), per_head(compressed[1])
-    seen = seen_blocks(positions, k_blocks.shape[1], l, d)
+    ends = torch.arange(k_blocks.shape[1], device=q.device) * d + l - 1
+    seen = (ends[None, :] <= t)[:, None]
     out_cmp = mix(_softmax_where(logits(k_blocks), seen), v_blocks)
 
     blocks = (S + l_sel - 1) // l_sel
     with torch.no_grad():
-        scores = scores_of_blocks(
-            queries, k_blocks, seen, G, blocks, l=l, d=d, l_sel=l_sel, scale=scale
-        )
-        sel = select(scores, l_sel, n_sel, rows)
+        p_cmp = _softmax_where(call.scale * _logits(queries, k_blocks), seen)
+        sel = select(block_scores(p_cmp, G, blocks, l, d, l_sel), l_sel, call.n_sel)
 
     # A padding id -1 marks the extra column J, which no token belongs to.
-    none = torch.zeros(B, len(positions), G, blocks + 1, dtype=torch.bool, device=q.device)
+    none = torch.zeros(B, S, G, blocks + 1, dtype=torch.bool, device=q.device)
     marked = none.scatter(-1, sel.where(sel >= 0, blocks), True)
     in_selection = marked[..., s[0] // l_sel] & (s <= t)[:, None]
     in_selection = in_selection.repeat_interleave(H // G, dim=2)
     out_sel = mix(_softmax_where(logits(per_head(k_sel)), in_selection), per_head(v_sel))
 
-    in_window = ((s <= t) & (s > t - w))[:, None]
+    in_window = ((s <= t) & (s > t - call.w))[:, None]
     out_win = mix(_softmax_where(logits(per_head(k_win)), in_window), per_head(v_win))
 
-    g = (gates if rows is None else gates[:, rows]).to(exact)[..., None]
+    g = gates.to(exact)[..., None]
     out = g[..., 0, :] * out_cmp + g[..., 1, :] * out_sel + g[..., 2, :] * out_win
     return out.to(q.dtype), sel

@@ -1,10 +1,39 @@
-"""The tensors of one call, by name."""
+"""The sizes and the tensors of one call, by name."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """Block sizes, as the arguments of `nsa_attention`."""
+
+    l: int = 32  # noqa: E741 - the paper's letter
+    d: int = 16
+    l_sel: int = 64
+    n_sel: int = 16
+    w: int = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call(Sizes):
+    """What a backend is given beside tensors.
+
+    Attributes:
+        scale: Factor on every query-key product.
+        want_ids: Whether the selected block ids are wanted.
+        with_prefix: Whether the torch backend's pieces serve the dense prefix (no foreign kernel).
+        with_window: As `with_prefix`, of the window.
+    """
+
+    scale: float
+    want_ids: bool = True
+    with_prefix: bool = True
+    with_window: bool = True
 
 
 class Tensors(NamedTuple):

@@ -12,7 +12,7 @@ import functools
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,13 +24,12 @@ from nsa.attention.by_plan import Chosen
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import Choice, count
 from nsa.attention.cpu import planned
-from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
-from nsa.attention.precision import exact_products
+from nsa.attention.precision import exact_products, first_derivatives_only
 from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Call, Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -38,20 +37,6 @@ _CLOSE = 1e-5
 """How far the kernel in C may be off, as a share of the largest number."""
 # Softmax is computed in powers of two: exp(x) = 2^(x * log2(e)).
 _LOG2_E = math.log2(math.e)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PieceSizes:
-    """Sizes of a call, and which parts of it the pieces serve (not foreign kernels)."""
-
-    l: int  # noqa: E741
-    d: int
-    l_sel: int
-    n_sel: int
-    w: int
-    scale: float
-    with_prefix: bool = True
-    with_window: bool = True
 
 
 def _pack_keys(x_BKGD: Tensor, exact: torch.dtype, scale: float = 1.0) -> Tensor:
@@ -85,13 +70,13 @@ Plans = tuple[Plan, Plan | None]
 
 
 def compute(
-    inputs: Sequence[Tensor], sizes: PieceSizes, chosen: Chosen | None = None
+    inputs: Sequence[Tensor], call: Call, chosen: Chosen | None = None
 ) -> tuple[Tensor, Tensor, Kept, Plans]:
     """The three branches.
 
     Args:
         inputs: q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win and gates.
-        sizes: Of the call.
+        call: Sizes and scale.
         chosen: Who attends over the plans; default the kernel in C where it can.
 
     Returns:
@@ -99,10 +84,10 @@ def compute(
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     (B, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
-    start = prefix_length(S, sizes.l_sel, sizes.n_sel)
+    start = prefix_length(S, call.l_sel, call.n_sel)
     chosen = chosen or _choose(q, G, exact)
     rows = chosen.lay(q, G, exact)
-    factor = sizes.scale * _LOG2_E
+    factor = call.scale * _LOG2_E
     gate = pack_rows(gates, G, exact).view(*rows.shape[:4], 3).split(1, dim=-1)
     out = q.new_empty(q.shape, dtype=exact)  # no view of another: callers may write to it
     mixed = unpacked_view(out, G)
@@ -112,13 +97,12 @@ def compute(
     keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
     with exact_products(q.device):
         lse_cmp, free = chosen.compressed_attend(
-            rows, keys, values, other, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel, start=start,
-            factor=factor,
-            choose=partial(free_blocks, l_sel=sizes.l_sel, n_sel=sizes.n_sel),
+            rows, keys, values, other, call, start=start, factor=factor,
+            choose=partial(free_blocks, l_sel=call.l_sel, n_sel=call.n_sel),
         )  # fmt: skip
         free = free.unflatten(0, (B, G))
     torch.mul(other, gate[0], out=mixed)
-    plan_sel, plan_win = _plans(free, S, sizes, q.device)
+    plan_sel, plan_win = _plans(free, S, call, q.device)
     lse_win = None
     if plan_win is not None:
         keys, values = _pack_keys(k_win, exact, factor), _pack_keys(v_win, exact)
@@ -126,30 +110,30 @@ def compute(
             lse_win = chosen.attend(rows, keys, values, plan_win, other)
         mixed.addcmul_(other, gate[2])
     keys, values = _pack_keys(k_sel, exact, factor), _pack_keys(v_sel, exact)
-    begin = 0 if sizes.with_prefix else start
+    begin = 0 if call.with_prefix else start
     with exact_products(q.device):
         lse_sel = chosen.attend(rows, keys, values, plan_sel, out_sel, begin=begin)
     mixed.addcmul_(out_sel, gate[1])
-    sel = selected_ids(free, S, sizes.l_sel, sizes.n_sel)
+    sel = selected_ids(free, S, call.l_sel, call.n_sel)
     kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
     return out.to(q.dtype), sel, kept, (plan_sel, plan_win)
 
 
-def plans_of_selection(sel_BSGN: Tensor, sizes: PieceSizes) -> Plans:
+def plans_of_selection(sel_BSGN: Tensor, call: Call) -> Plans:
     """The plans that `compute` made, from the ids that it returned."""
     S = sel_BSGN.shape[1]
-    start = prefix_length(S, sizes.l_sel, sizes.n_sel)
+    start = prefix_length(S, call.l_sel, call.n_sel)
     # Beyond the prefix ids begin and end with the forced ones.
     rule = selection_rule.RULE
     free = sel_BSGN[:, start:, :, rule.first : -rule.recent].transpose(1, 2)
-    return _plans(free, S, sizes, sel_BSGN.device)
+    return _plans(free, S, call, sel_BSGN.device)
 
 
-def _plans(free_BGTF: Tensor, S: int, sizes: PieceSizes, device: torch.device) -> Plans:
-    plan_sel = selected_plan(free_BGTF, S, sizes.l_sel, with_prefix=sizes.with_prefix)
-    if not sizes.with_window:
+def _plans(free_BGTF: Tensor, S: int, call: Call, device: torch.device) -> Plans:
+    plan_sel = selected_plan(free_BGTF, S, call.l_sel, with_prefix=call.with_prefix)
+    if not call.with_window:
         return plan_sel, None
-    return plan_sel, window_plan(S, sizes.w, piece_size(device).span_queries)
+    return plan_sel, window_plan(S, call.w, piece_size(device).span_queries)
 
 
 def gradients(
@@ -157,7 +141,7 @@ def gradients(
     inputs: Sequence[Tensor],
     kept: Kept,
     plans: Plans,
-    sizes: PieceSizes,
+    call: Call,
     chosen: Chosen | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs of `compute`, in their order and dtypes.
@@ -167,12 +151,12 @@ def gradients(
         inputs: q to gates, as `compute` took them.
         kept: What it kept.
         plans: What it made.
-        sizes: As it took them.
+        call: As it took it.
         chosen: As it took it.
     """
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     G, exact = k_sel.shape[2], kept.out_sel.dtype
-    start = prefix_length(q.shape[1], sizes.l_sel, sizes.n_sel)
+    start = prefix_length(q.shape[1], call.l_sel, call.n_sel)
     chosen = chosen or _choose(q, G, exact)
     rows, grad = (chosen.lay(x, G, exact) for x in (q, grad_out))
     gate = pack_rows(gates, G, exact)
@@ -187,7 +171,7 @@ def gradients(
         if lse is None:
             grads += [None, None]
             continue
-        read = (rows, _pack_keys(k, exact, sizes.scale * _LOG2_E), _pack_keys(v, exact))
+        read = (rows, _pack_keys(k, exact, call.scale * _LOG2_E), _pack_keys(v, exact))
         output = OutputGradient(
             grad=grad,
             gate_NP1=gate[..., branch, None],
@@ -197,14 +181,12 @@ def gradients(
         )
         with exact_products(q.device):
             if branch == 0:
-                dk, dv = chosen.compressed_backward(
-                    *read, output, dq, l=sizes.l, d=sizes.d, start=start
-                )
+                dk, dv = chosen.compressed_backward(*read, output, dq, call, start)
             else:
                 plan = plans[branch - 1]
                 assert plan is not None
                 dk, dv = chosen.attend_backward(*read, plan, output, dq)
-        grads += [_unpack_keys(dk, k, sizes.scale), _unpack_keys(dv, v)]
+        grads += [_unpack_keys(dk, k, call.scale), _unpack_keys(dv, v)]
     del rows, grad, read, output  # their memory serves what is returned
     dq_out = _unpack_rows(dq.mul_(1 / _LOG2_E), q)
     return (dq_out, *grads, _unpack_rows(dgate.view(*dq.shape[:4], 3), gates))
@@ -235,7 +217,7 @@ def cpu_kernel() -> planned.Functions | str:
         return functions
     made = torch.Generator("cpu").manual_seed(1)
     n_sel = selection_rule.RULE.least + 2
-    sizes = PieceSizes(l=8, d=4, l_sel=8, n_sel=n_sel, w=40, scale=0.3)
+    call = Call(l=8, d=4, l_sel=8, n_sel=n_sel, w=40, scale=0.3)
     S = 8 * n_sel + 110
     C = (S - 8) // 4 + 1
     inputs = [
@@ -244,7 +226,7 @@ def cpu_kernel() -> planned.Functions | str:
             *((S, 6, 32), (C, 2, 32), (C, 2, 32)), *[(S, 2, 32)] * 4, (S, 6, 3)
         )
     ]  # fmt: skip
-    by_torch, by_c = (_all_results(inputs, sizes, Chosen(x)) for x in ("it is tried", functions))
+    by_torch, by_c = (_all_results(inputs, call, Chosen(x)) for x in ("it is tried", functions))
     pairs = zip(by_torch, by_c, strict=True)
     if all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs):
         return functions
@@ -253,9 +235,9 @@ def cpu_kernel() -> planned.Functions | str:
     return reason
 
 
-def _all_results(inputs: Sequence[Tensor], sizes: PieceSizes, chosen: Chosen) -> list[Tensor]:
-    out, _, kept, plans = compute(inputs, sizes, chosen)
-    grads = gradients(out, inputs, kept, plans, sizes, chosen)
+def _all_results(inputs: Sequence[Tensor], call: Call, chosen: Chosen) -> list[Tensor]:
+    out, _, kept, plans = compute(inputs, call, chosen)
+    grads = gradients(out, inputs, kept, plans, call, chosen)
     return [out, *(x for x in grads if x is not None)]
 
 
@@ -266,9 +248,9 @@ class _NsaFunction(torch.autograd.Function):
     def forward(  # type: ignore[override]
         ctx: Any, *tensors_and_sizes: Any
     ) -> tuple[Tensor, Tensor]:
-        *tensors, sizes = tensors_and_sizes
-        out, sel, kept, ctx.plans = compute(tensors, sizes)
-        ctx.sizes = sizes
+        *tensors, call = tensors_and_sizes
+        out, sel, kept, ctx.plans = compute(tensors, call)
+        ctx.call = call
         ctx.save_for_backward(*tensors, kept.out_sel, *kept.lses)
         ctx.mark_non_differentiable(sel)
         return out, sel
@@ -279,7 +261,7 @@ class _NsaFunction(torch.autograd.Function):
         *inputs, out_sel, lse_cmp, lse_sel, lse_win = ctx.saved_tensors
         kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
         with torch.autocast(grad_out.device.type, enabled=False):
-            return (*gradients(grad_out, inputs, kept, ctx.plans, ctx.sizes), None)
+            return (*gradients(grad_out, inputs, kept, ctx.plans, ctx.call), None)
 
 
 def _foreign(
@@ -296,41 +278,23 @@ def _foreign(
 
 
 def nsa_attention_torch(
-    tensors: Tensors,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    compressed: tuple[Tensor, Tensor] | None = None,
-    kernels: Kernels,
+    tensors: Tensors, call: Call, compressed: tuple[Tensor, Tensor] | None, kernels: Kernels
 ) -> tuple[Tensor, Tensor]:
-    """Fast NSA; arguments and shapes as `nsa.attention.nsa_attention`.
+    """Fast NSA; shapes as `nsa.attention.nsa_attention`.
 
     Returns:
         `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel].
     """
     q, k_cmp, v_cmp, k_sel, v_sel, k_win, v_win, gates = tensors
     if compressed is None:
-        k_blocks, v_blocks = (compress_tokens(x, l, d).to(q.dtype) for x in (k_cmp, v_cmp))
+        k_blocks, v_blocks = (
+            compress_tokens(x, call.l, call.d).to(q.dtype) for x in (k_cmp, v_cmp)
+        )
         compressed = (k_blocks, v_blocks)
-    start = prefix_length(q.shape[1], l_sel, n_sel)
-    prefix, window = _foreign(kernels, q, w, start)
-    sizes = PieceSizes(
-        l=l,
-        d=d,
-        l_sel=l_sel,
-        n_sel=n_sel,
-        w=w,
-        scale=scale,
-        with_prefix=prefix[1].path == PIECES,
-        with_window=window[1].path == PIECES,
-    )
-    out, sel = _NsaFunction.apply(
-        q, compressed[0], compressed[1], k_sel, v_sel, k_win, v_win, gates, sizes
-    )
+    start = prefix_length(q.shape[1], call.l_sel, call.n_sel)
+    prefix, window = _foreign(kernels, q, call.w, start)
+    call = replace(call, with_prefix=prefix[1].path == PIECES, with_window=window[1].path == PIECES)
+    out, sel = _NsaFunction.apply(q, *compressed, k_sel, v_sel, k_win, v_win, gates, call)
     keys_values = ((k_sel, v_sel), (k_win, v_win))
     for branch, ((operation, choice, width, queries), (k, v)) in enumerate(
         zip((prefix, window), keys_values, strict=True), start=1
@@ -339,7 +303,7 @@ def nsa_attention_torch(
             continue
         here = slice(queries)
         inputs = q[:, here], k[:, here], v[:, here]
-        part = attend_causally(operation, choice, *inputs, scale, width)
+        part = attend_causally(operation, choice, *inputs, call.scale, width)
         part = part * gates[:, here, :, branch, None]
         rest = q.shape[1] - queries
         out = out + (torch.nn.functional.pad(part, (0, 0, 0, 0, 0, rest)) if rest else part)

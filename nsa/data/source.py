@@ -5,6 +5,7 @@ is one class, and one line in `open_source`.
 """
 
 from collections.abc import Iterable
+from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -15,6 +16,9 @@ from nsa.config import LoaderConfig
 from nsa.data.local_text import LocalText
 from nsa.data.synthetic import MarkovBytes
 from nsa.errors import DataFailure
+
+_FINEWEB_URL = "hf://datasets/HuggingFaceFW/fineweb-edu@{revision}/sample/10BT"
+"""The 10-billion-token sample on the Hugging Face hub."""
 
 
 class Source(Protocol):
@@ -82,7 +86,6 @@ def open_source(name: str, seed: int, lanes: int = 1, loader: LoaderConfig | Non
 def _open_parquet(name: str, seed: int, lanes: int, loader: LoaderConfig) -> Source:
     try:  # pyarrow takes a moment to load, and only these sources need it
         from nsa.data.cache import RowGroupCache
-        from nsa.data.fineweb import fineweb_edu_url
         from nsa.data.parquet import ParquetText
     except ImportError as error:
         raise DataFailure(f"data {name} needs pyarrow and fsspec: {error}") from error
@@ -95,3 +98,15 @@ def _open_parquet(name: str, seed: int, lanes: int, loader: LoaderConfig) -> Sou
     if loader.cache_gb and folder is not None:
         cache = RowGroupCache(folder / "row-groups", int(loader.cache_gb * 2**30))
     return ParquetText(url, seed, lanes, cache)
+
+
+def fineweb_edu_url(revision: str) -> str:
+    """Where a revision of FineWeb-Edu lies.
+
+    Raises:
+        DataFailure: the package that reads the hub is not installed.
+    """
+    url = _FINEWEB_URL.format(revision=revision)
+    if url.startswith("hf://") and find_spec("huggingface_hub") is None:
+        raise DataFailure("data fineweb_edu needs huggingface_hub: pip install huggingface_hub")
+    return url

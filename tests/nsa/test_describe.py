@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from nsa.config import AttentionConfig, build_config, load_config
-from nsa.describe import describe, pairs_per_token
-from nsa.memory import count_memory
+from nsa.describe import count_memory, describe, pairs_per_token
 from nsa.model import build_model
 from nsa.model.transformer import next_byte_loss
 

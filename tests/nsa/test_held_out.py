@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import nsa.data.fineweb
+import nsa.data.source
 from nsa.data import open_source
 from nsa.data.held_out import NothingHeldOut, split_of
 from nsa.data.local_text import LocalText
@@ -76,7 +76,7 @@ def written(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Calla
             _write_text(folder, documents)
         else:
             write_parquet_folder(folder, documents, files=files, rows_per_group=10)
-        monkeypatch.setattr(nsa.data.fineweb, "_URL", str(folder))
+        monkeypatch.setattr(nsa.data.source, "_FINEWEB_URL", str(folder))
         return folder
 
     return write

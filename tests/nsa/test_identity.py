@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from gonogo.supervise.preflight.code import load_git_sha
-from nsa.code import git_sha
-from nsa.identity import driver_version
+from nsa.identity import driver_version, git_sha
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
@@ -121,7 +120,7 @@ def test_every_change_of_the_code_changes_what_is_said_of_it(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("say", "module"),
-    [(git_sha, "nsa.code"), (load_git_sha, "gonogo.supervise.preflight.code")],
+    [(git_sha, "nsa.identity"), (load_git_sha, "gonogo.supervise.preflight.code")],
 )
 @pytest.mark.parametrize("call", [0, 2])
 def test_code_is_unknown_and_no_other_where_git_does_not_answer(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from nsa.stopwatch import Stopwatch, between_s
+from nsa.sections import Stopwatch, between_s
 
 ENGINE = {"fused_adamw": True, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
 _ASKING = ("item", "tolist", "cpu", "numpy", "__bool__", "__float__", "__int__", "__index__")

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from nsa.config import OptimConfig
-from nsa.optimizer import Update, apply_gradients, build_optimizer
-from nsa.scaling import LossScale
+from nsa.optimizer import LossScale, Update, apply_gradients, build_optimizer
 from nsa.settings import load_settings
 
 CPU = torch.device("cpu")

@@ -17,15 +17,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nsa.data.fineweb
+import nsa.data.source
 from nsa.config import AS_IF_ABSENT, LoaderConfig
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.data.cache import RowGroupCache
-from nsa.data.fineweb import fineweb_edu_url
 from nsa.data.lanes import Lane, Piece, deal
 from nsa.data.make_parquet import write_parquet_folder
 from nsa.data.parquet import ParquetText
 from nsa.data.prefetch import Prefetch
+from nsa.data.source import fineweb_edu_url
 from nsa.errors import DataFailure
 
 CPU = torch.device("cpu")
@@ -251,7 +251,7 @@ def remote() -> Iterator[str]:
 def test_fineweb_edu_is_the_same_reader_over_its_url_and_keeps_what_it_fetched(
     remote: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nsa.data.fineweb, "_URL", remote + "#{revision}")
+    monkeypatch.setattr(nsa.data.source, "_FINEWEB_URL", remote + "#{revision}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole = {**AS_IF_ABSENT["loader"], "revision": "0" * 40}
     monkeypatch.setattr(fsspec.core, "url_to_fs", _without_revision(fsspec.core.url_to_fs))
@@ -279,7 +279,7 @@ def _without_revision(opened: Callable[[str], Any]) -> Callable[[str], Any]:
 def test_fineweb_edu_is_the_revision_that_is_configured_and_files_of_ours_are_not_kept_twice(
     folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(nsa.data.fineweb, "find_spec", lambda name: object())
+    monkeypatch.setattr(nsa.data.source, "find_spec", lambda name: object())
     hub = "hf://datasets/HuggingFaceFW/fineweb-edu"
     assert fineweb_edu_url("a" * 40) == f"{hub}@{'a' * 40}/sample/10BT"
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -290,7 +290,7 @@ def test_fineweb_edu_is_the_revision_that_is_configured_and_files_of_ours_are_no
 def test_without_the_hub_package_fineweb_edu_is_a_data_failure_that_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(nsa.data.fineweb, "find_spec", lambda name: None)
+    monkeypatch.setattr(nsa.data.source, "find_spec", lambda name: None)
     with pytest.raises(DataFailure, match="needs huggingface_hub"):
         open_source("fineweb_edu", 0, 2)
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -71,22 +69,3 @@ def test_who_is_not_let_begin_in_time_leaves_with_the_others_and_says_why(
         wait(tmp_path, ranks, heart)
     assert ranks.left_together
     assert BadConfig.code == 4
-
-
-def test_while_a_job_is_suspended_nobody_could_let_it_begin(
-    tmp_path: Path, heart: Heartbeat, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its watcher is, too: it wakes no sooner, and gives `.GO` a moment later."""
-    went, naps = time.monotonic, itertools.count(1)
-    suspended_s = 0.0
-
-    def sleep(_: float) -> None:
-        nonlocal suspended_s
-        nap = next(naps)
-        suspended_s += 10800.0 if nap == 3 else 0.0
-        if nap == 5:
-            (tmp_path / ".GO").touch()
-
-    clock = SimpleNamespace(monotonic=lambda: went() + suspended_s, sleep=sleep)
-    monkeypatch.setattr(run_signals, "time", clock)
-    wait(tmp_path, LateRanks(0.0, None), heart)

@@ -1,6 +1,7 @@
 """Which code is on this host: commit, changes, or a digest of the sources.
 
-`nsa.code` has the same rule, because the workload imports nothing of ours; a test compares them.
+`nsa.identity` has the same rule, because the workload imports nothing of ours. A test compares
+them.
 
 Not covered: files marked `--assume-unchanged`, `git replace`, `core.worktree`.
 """

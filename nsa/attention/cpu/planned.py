@@ -21,6 +21,7 @@ from nsa.attention.compressed import counts_of_offsets
 from nsa.attention.cpu.library import Kernel, load_library
 from nsa.attention.pieces import OutputGradient
 from nsa.attention.plan import Gathered, Plan, Span
+from nsa.attention.tensors import Sizes
 
 KERNEL = Kernel.of(
     "pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed", "nsa_dots"
@@ -214,28 +215,27 @@ def compressed_attend(
     v_NCD: Tensor,
     out_BGSRD: Tensor,
     lse_NP: Tensor,
+    sizes: Sizes,
     *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
     start: int,
     stretch: tuple[int, int],
     factor: float,
 ) -> Tensor:
     """Output, statistics and scores as `compressed.compressed_attend`."""
     (N, C, D), (S, R), (begin, end) = k_NCD.shape, q_BGSRD.shape[2:4], stretch
-    blocks, wanted = -(-S // l_sel), max(0, end - max(start, begin))
+    blocks, wanted = -(-S // sizes.l_sel), max(0, end - max(start, begin))
     scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
-    out_BGSRD[:, :, begin : max(begin, min(end, l - 1))] = 0
-    counts = torch.tensor(counts_of_offsets(l, d, l_sel), dtype=torch.float32, device="cpu")
+    out_BGSRD[:, :, begin : max(begin, min(end, sizes.l - 1))] = 0
+    counts = torch.tensor(counts_of_offsets(sizes), dtype=torch.float32, device="cpu")
     row = -(-C // KEYS) * KEYS
-    sizes = _Sizes(C, R, D, S, l, d, 0, 0)
+    passed = _Sizes(C, R, D, S, sizes.l, sizes.d, 0, 0)
 
     def work(n: int) -> None:
         room = _room(row * D + 2 * TILE * D + (TILE + 1) * row + 2 * len(counts))
         functions.attend_compressed(
-            ctypes.byref(sizes), _rows(q_BGSRD, n), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
-            factor, start, begin, end, blocks, l_sel // d, l // d - 1, len(counts),
+            ctypes.byref(passed), _rows(q_BGSRD, n), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
+            factor, start, begin, end, blocks, sizes.l_sel // sizes.d, sizes.l // sizes.d - 1,
+            len(counts),
             counts.data_ptr(), _rows(out_BGSRD, n), lse_NP[n].data_ptr(), scores[n].data_ptr(), row,
             room.data_ptr(),
         )  # fmt: skip
@@ -280,12 +280,10 @@ def compressed_backward(
     v_NCD: Tensor,
     output: OutputGradient,
     dq_BGSRD: Tensor,
-    *,
-    l: int,  # noqa: E741
-    d: int,
+    sizes: Sizes,
 ) -> tuple[Tensor, Tensor]:
     """Gradients as `compressed.compressed_backward`."""
-    (N, C, _), S = k_NCD.shape, q_BGSRD.shape[2]
+    (N, C, _), S, l, d = k_NCD.shape, q_BGSRD.shape[2], sizes.l, sizes.d  # noqa: E741
     spans = [Span(t0=l - 1, t1=S, k0=0, k1=C)] if C else []
     return _backward(
         functions, q_BGSRD, k_NCD, v_NCD, spans, _groups((), N), output, dq_BGSRD,

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from nsa.attention import selection_rule
 from nsa.attention.compression import compress_tokens
-from nsa.attention.derivatives import first_derivatives_only
 from nsa.attention.gpu.index import Index
 from nsa.attention.gpu.launch import (
     RowGradients,
@@ -30,8 +29,9 @@ from nsa.attention.gpu.launch import (
     mix,
 )
 from nsa.attention.gpu.shapes import Band, Shape
+from nsa.attention.precision import first_derivatives_only
 from nsa.attention.selection import prefix_length, selected_ids
-from nsa.attention.tensors import Tensors
+from nsa.attention.tensors import Call, Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
 
@@ -151,12 +151,11 @@ class _NsaTritonFunction(torch.autograd.Function):
         return (*grads, None, None)
 
 
-def _shape(q: Tensor, groups: int, sizes: Any) -> Shape:
-    """Sizes of a call; `sizes` has l, d, l_sel, n_sel and scale."""
+def _shape(q: Tensor, groups: int, call: Call) -> Shape:
     B, S, H, D = q.shape
     return Shape(
-        B=B, S=S, G=groups, R=H // groups, D=D, l=sizes.l, d=sizes.d, l_sel=sizes.l_sel,
-        n_sel=sizes.n_sel, scale=sizes.scale, start=prefix_length(S, sizes.l_sel, sizes.n_sel),
+        B=B, S=S, G=groups, R=H // groups, D=D, l=call.l, d=call.d, l_sel=call.l_sel,
+        n_sel=call.n_sel, scale=call.scale, start=prefix_length(S, call.l_sel, call.n_sel),
     )  # fmt: skip
 
 
@@ -170,21 +169,21 @@ def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
     return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
 
 
-def forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
+def forward_half(inputs: list[Tensor], call: Call) -> list[Tensor]:
     """See `nsa.attention.operator`."""
-    shape = _shape(inputs[0], inputs[3].shape[2], sizes)
+    shape = _shape(inputs[0], inputs[3].shape[2], call)
     q, keys_values, gates = _as_kernels_read(inputs)
     with torch.cuda.device_of(q):
-        computed = _compute(q, keys_values, gates, shape, sizes.w)
-        ids = _all_ids(computed.chosen, shape) if sizes.want_ids else computed.chosen.new_empty(0)
+        computed = _compute(q, keys_values, gates, shape, call.w)
+        ids = _all_ids(computed.chosen, shape) if call.want_ids else computed.chosen.new_empty(0)
     return [computed.out, ids.long(), *computed.kept]
 
 
-def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
+def like_forward_half(inputs: list[Tensor], call: Call) -> list[Tensor]:
     """See `nsa.attention.operator`."""
     q = inputs[0]
-    shape = _shape(q, inputs[3].shape[2], sizes)
-    ids = (shape.B, shape.S, shape.G, shape.n_sel) if sizes.want_ids else (0,)
+    shape = _shape(q, inputs[3].shape[2], call)
+    ids = (shape.B, shape.S, shape.G, shape.n_sel) if call.want_ids else (0,)
     kept = [q.new_empty(q.shape) for _ in range(3)]
     kept += [q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(3)]
     if takes_bits(shape):
@@ -197,29 +196,20 @@ def like_forward_half(inputs: list[Tensor], sizes: Any) -> list[Tensor]:
 
 
 def backward_half(
-    grad: Tensor, inputs: list[Tensor], kept: list[Tensor], sizes: Any
+    grad: Tensor, inputs: list[Tensor], kept: list[Tensor], call: Call
 ) -> list[Tensor]:
     """See `nsa.attention.operator`."""
-    shape = _shape(inputs[0], inputs[3].shape[2], sizes)
+    shape = _shape(inputs[0], inputs[3].shape[2], call)
     q, keys_values, gates = _as_kernels_read(inputs)
     dtypes = [x.dtype for x in inputs[1:-1]]
     with torch.cuda.device_of(q):
-        return _gradients(grad, q, keys_values, gates, kept[1:], dtypes, shape, sizes.w)
+        return _gradients(grad, q, keys_values, gates, kept[1:], dtypes, shape, call.w)
 
 
 def nsa_attention_triton(
-    tensors: Tensors,
-    *,
-    l: int,  # noqa: E741
-    d: int,
-    l_sel: int,
-    n_sel: int,
-    w: int,
-    scale: float,
-    compressed: tuple[Tensor, Tensor] | None = None,
-    want_ids: bool = True,
+    tensors: Tensors, call: Call, compressed: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """NSA by Triton kernels; arguments and shapes as `nsa.attention.nsa_attention`.
+    """NSA by Triton kernels; shapes as `nsa.attention.nsa_attention`.
 
     Returns:
         `out` [B, S, H, D] in the dtype of q, and the selected block ids [B, S, G, n_sel] (None
@@ -228,17 +218,10 @@ def nsa_attention_triton(
     q = tensors.q
     if compressed is None:
         k_blocks, v_blocks = (
-            compress_tokens(x, l, d).to(q.dtype) for x in (tensors.k_cmp, tensors.v_cmp)
+            compress_tokens(x, call.l, call.d).to(q.dtype) for x in (tensors.k_cmp, tensors.v_cmp)
         )
         compressed = (k_blocks, v_blocks)
-    B, S, H, D = q.shape
-    G = tensors.groups
-    shape = Shape(
-        B=B, S=S, G=G, R=H // G, D=D, l=l, d=d, l_sel=l_sel, n_sel=n_sel, scale=scale,
-        start=prefix_length(S, l_sel, n_sel),
-    )  # fmt: skip
+    shape = _shape(q, tensors.groups, call)
     with torch.cuda.device_of(q):  # Triton starts kernels on the current device
-        out, chosen = _NsaTritonFunction.apply(q, *compressed, *tensors[3:], shape, w)
-    if not want_ids:
-        return out, None
-    return out, _all_ids(chosen, shape)
+        out, chosen = _NsaTritonFunction.apply(q, *compressed, *tensors[3:], shape, call.w)
+    return out, _all_ids(chosen, shape) if call.want_ids else None

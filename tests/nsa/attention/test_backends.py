@@ -174,14 +174,9 @@ def test_a_second_derivative_is_refused_and_never_zero(small, make_inputs):
     from nsa.attention import nsa_attention
 
     inputs = make_inputs(70)
-    leaves = list(inputs.values())
-    plain = torch.autograd.grad(nsa_attention(**inputs, backend="torch", **small).sum(), leaves)
     out = nsa_attention(**inputs, backend="torch", **small).sum()
-    grads = torch.autograd.grad(out, leaves, create_graph=True)
-    for x, y in zip(plain, grads, strict=True):
-        assert torch.equal(x, y)
     with pytest.raises(NotImplementedError, match=r"first derivatives only.*backend='reference'"):
-        sum(grad.square().sum() for grad in grads).backward()
+        torch.autograd.grad(out, list(inputs.values()), create_graph=True)
 
 
 @pytest.mark.parametrize("backend", ["reference", "torch"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nsa.attention import counters, nsa_attention, torch_backend
+from nsa.attention import Sizes, counters, nsa_attention, torch_backend
 from nsa.attention.cpu import library, planned
 from nsa.attention.plan import Gathered, Plan
 
@@ -183,10 +183,8 @@ def test_equal_keys_get_equal_scores_in_every_place(R: int) -> None:
     assert not isinstance(functions, str)
     q = torch.randn(1, 1, S, R, D)
     k = torch.randn(1, 1, D).expand(1, S, D).contiguous()
-    read = (q, k, k, torch.empty_like(q), torch.zeros(1, S * R))
-    scores = planned.compressed_attend(
-        functions, *read, l=1, d=1, l_sel=1, start=0, stretch=(0, S), factor=1.0
-    )
+    read = (q, k, k, torch.empty_like(q), torch.zeros(1, S * R), Sizes(l=1, d=1, l_sel=1))
+    scores = planned.compressed_attend(functions, *read, start=0, stretch=(0, S), factor=1.0)
     for t in range(S):
         seen = scores[0, t, : t + 1]
         assert torch.equal(seen, seen[:1].expand_as(seen)), t

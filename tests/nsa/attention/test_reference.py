@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nsa.attention import compressed
+from nsa.attention import Sizes, compressed
 from nsa.attention.compression import compress_tokens
 from nsa.attention.reference import block_scores, compress, select
 
@@ -17,7 +17,7 @@ def _scores(backend, p_BSHC, groups, blocks, l, d, l_sel):  # noqa: E741
         return block_scores(p_BSHC, groups, blocks, l, d, l_sel)
     B, S, H, C = p_BSHC.shape
     per_pair = p_BSHC.view(B, S, groups, H // groups, C).transpose(1, 2).flatten(0, 1)
-    scores = compressed.block_scores(per_pair, blocks, l, d, l_sel)
+    scores = compressed.block_scores(per_pair, blocks, Sizes(l=l, d=d, l_sel=l_sel))
     return scores.view(B, groups, S, blocks).transpose(1, 2)
 
 

@@ -116,9 +116,8 @@ def run_second_derivative():
     inputs = [torch.randn(1, 20, 2, 8, generator=generator, requires_grad=True) for _ in range(7)]
     gates = torch.rand(1, 20, 2, 3, generator=generator)
     out = nsa_attention(*inputs, gates, l=8, d=4, l_sel=8, n_sel=3, w=9, backend="triton")
-    grads = torch.autograd.grad(out.sum(), inputs[:1], create_graph=True)
     try:
-        grads[0].sum().backward()
+        torch.autograd.grad(out.sum(), inputs[:1], create_graph=True)
     except NotImplementedError as error:
         return {"refused": str(error)}
     return {"refused": ""}

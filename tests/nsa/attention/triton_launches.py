@@ -63,17 +63,15 @@ def _compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **op
 
 def _attend(S: int) -> None:
     from nsa.attention.gpu.function import nsa_attention_triton
-    from nsa.attention.tensors import Tensors
+    from nsa.attention.tensors import Call, Tensors
 
     def draw(heads: int, width: int = 64) -> torch.Tensor:
         return torch.randn(1, S, heads, width, dtype=torch.bfloat16, requires_grad=True)
 
     keys_values = [draw(2) for _ in range(6)]
     out, _ = nsa_attention_triton(
-        Tensors(draw(12), *keys_values, draw(12, 3)),
-        l=32, d=16, l_sel=64, n_sel=16, w=512, scale=0.125,
-        want_ids=False,
-    )  # fmt: skip
+        Tensors(draw(12), *keys_values, draw(12, 3)), Call(scale=0.125, want_ids=False)
+    )
     out.sum().backward()
 
 
