@@ -40,13 +40,7 @@ class RunArtifacts:
     def describe(
         self, identity: Mapping[str, Any], model: nn.Module, network: Mapping[str, str]
     ) -> None:
-        """Write `model.json`, `env.json` and `dtypes_report.txt`.
-
-        Args:
-            identity: what was counted on the live model.
-            model: whose parameter types are reported.
-            network: the variables that the trainer itself has set.
-        """
+        """Write `model.json`, `env.json` (with what the trainer has set) and `dtypes_report.txt`."""
         if not self._leads:
             return
         self._save_json("model.json", identity)
@@ -59,13 +53,7 @@ class RunArtifacts:
         gates: Sequence[Sequence[float]],
         selection: Sequence[Sequence[float]] = (),
     ) -> None:
-        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, and curves.
-
-        Args:
-            fields: those of the progress line, and `step`.
-            gates: normalised entropy and largest share of every layer's gates; may be empty.
-            selection: `nsa.model.statistics` of every layer; may be empty.
-        """
+        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, and curves."""
         step = fields["step"]
         self._board.log(step, fields)
         if not self._csv_on:

@@ -70,10 +70,7 @@ def save_checkpoint(
 ) -> Path:
     """Write a checkpoint; returns its directory, which is whole and durable.
 
-    Args:
-        run_dir: whose `checkpoints/` it goes to.
-        snapshot: what to write.
-        after_file: called with each file; what it raises ends the write as a full disk would.
+    `after_file` is called with each file; what it raises ends the write as a full disk would.
 
     Raises:
         OSError: the file system refused; what was there before is untouched.

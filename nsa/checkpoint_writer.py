@@ -91,10 +91,7 @@ class CheckpointWriter:
     def save(self, step: int, marks: torch.Tensor, corpus: str) -> None:
         """Copy the weights that step `step` made and begin to write them; a collective.
 
-        Args:
-            step: the last finished step.
-            marks: where this rank's part of the data resumes, `Batches.marks(step + 1)`.
-            corpus: the digest of what is trained on.
+        `marks` are where this rank's part of the data resumes.
         """
         if step == self._saved_step:
             return

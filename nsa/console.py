@@ -24,17 +24,10 @@ def write_log(line: str) -> None:
 
 
 class Console:
-    """Progress of a run, at most one line every so many seconds.
+    """Progress of a run, at most one line every `every_s` seconds; first and last step always.
 
-    The first and the last step are always printed. Time left is the mean of the steps so far times
-    those to come; the first step, which warms up, does not count.
-
-    Args:
-        steps: Of the whole run.
-        done: Those finished before this process began.
-        every_s: How far apart lines are, in seconds.
-        write: Takes a line; default standard error.
-        now: A clock in seconds; default monotonic.
+    Time left is the mean of the steps so far times those to come; the first step, which warms up,
+    does not count. `done` steps were finished before this process began.
     """
 
     def __init__(

@@ -32,17 +32,7 @@ class _Layer(nn.Module):
 def check_capturable(
     model: LanguageModel, device: torch.device, attention_backend: str, parallel: str
 ) -> None:
-    """Whether a run's layers can be captured.
-
-    Args:
-        model: Whose layers.
-        device: Of this rank.
-        attention_backend: What serves the attention, or `dense`.
-        parallel: `train.parallel`.
-
-    Raises:
-        BadConfig: Why not.
-    """
+    """Raise BadConfig where a run's layers cannot be captured."""
     reasons = (
         (device.type != "cuda", "needs a GPU"),
         (attention_backend not in ("triton", "dense"),
@@ -61,13 +51,8 @@ def check_capturable(
 def capture_layers(model: LanguageModel, *, sequences: int, seq_len: int) -> None:
     """Have every layer replay its passes over tokens `[sequences, seq_len, dim]` in training.
 
-    Called in the context that it trains in, but for autocast's cache, which must be off.
-
-    Args:
-        model: On its device, in training mode, neither wrapped nor sharded; its weights may be
-            changed in place afterwards.
-        sequences: Of one part of a step.
-        seq_len: Their length.
+    Called in the context that it trains in, but for autocast's cache, which must be off. The model
+    is neither wrapped nor sharded; its weights may be changed in place afterwards.
     """
     blocks, table = model.layers(), model.rotation[:, :seq_len]
     shape = (sequences, seq_len, model.embedding.embedding_dim)

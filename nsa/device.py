@@ -17,11 +17,7 @@ _KERNEL_TOGGLES = ("NSA_USE_FA2", "NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY")
 
 
 def choose_device(asked: str, settings: Settings) -> torch.device:
-    """This rank's device: a GPU of its own, or the CPU.
-
-    Args:
-        asked: cpu, cuda, or auto (a GPU when there are any).
-        settings: local rank and number of ranks on this host.
+    """This rank's device: a GPU of its own, or the CPU. `asked` is cpu, cuda or auto.
 
     Raises:
         BadConfig: there are GPUs, or cuda is asked for, but not one for every local rank.
@@ -57,12 +53,8 @@ def prepare_torch(device: torch.device, settings: Settings) -> None:
 def keep_freed_memory() -> bool:
     """Have glibc keep what tensors of this process free for the next ones, on a CPU.
 
-    A step allocates what the step before it freed. If the kernel got that memory back in between,
-    every page must be faulted in and zeroed again: 5 to 14 % of a step of `m7c_125m` (`python -m
-    bench.trainer memory`).
-
-    Returns:
-        Whether it does from now on; another C library, or an allocator in its place, may not.
+    Else a step faults in and zeroes the pages again that the step before it freed: 5 to 14 % of a
+    step of `m7c_125m` (`python -m bench.trainer memory`). Returns whether it does from now on.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

@@ -171,9 +171,6 @@ def fault_of(spec: str | None, config: TrainConfig, *, rank: int, world_size: in
     """The fault of a SPEC as it concerns one rank of this training.
 
     Synthetic batches come from no loader, so nothing can starve there.
-
-    Raises:
-        BadConfig: as `parse_fault`.
     """
     fault = parse_fault(spec, rank=rank, world_size=world_size)
     return Fault() if fault.kind == "starve" and config.data == "synthetic" else fault

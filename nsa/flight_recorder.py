@@ -23,13 +23,7 @@ _FORGOTTEN = ("thread_id", "thread_name", "p2p_seq_id", "pg_id", "timeout_ms")
 
 
 class FlightRecorder:
-    """Answers requests for one rank until it is closed.
-
-    Args:
-        run_dir: the run's directory.
-        rank: number of this rank.
-        read: returns the recorder's JSON; torch's by default.
-    """
+    """Answers requests for one rank until it is closed; `read` returns the recorder's JSON."""
 
     def __init__(self, run_dir: Path, rank: int, read: Callable[[], bytes] | None = None) -> None:
         self._folder, self._rank = run_dir / "evidence", rank

@@ -41,12 +41,7 @@ def plain(value: Any) -> Any:
 class Heartbeat:
     """The heartbeat file of one rank and the clock of the section it is in.
 
-    Args:
-        file: where lines are appended.
-        rank: number of this rank.
-        boot: id of this process start.
-        alive_every_s: silence after which the thread speaks.
-        shown: whether other hosts read it while this process has it open.
+    `shown` means that other hosts read it while this process has it open.
     """
 
     def __init__(

@@ -25,15 +25,10 @@ def has_devices(folder: Path) -> bool:
 def choose_network(settings: Settings, topology: str | None, *, infiniband: bool) -> dict[str, str]:
     """The variables that this run should have, before what is set already wins.
 
-    Args:
-        settings: number of ranks here and in all.
-        topology: what `nvidia-smi topo -m` prints; None without NVIDIA GPUs.
-        infiniband: whether the host has such a device.
-
-    Returns:
-        Nothing for one rank. Loopback for gloo if all ranks are on one host, because a
-        container's host name often does not resolve. NCCL without InfiniBand if the host has none.
-        Rings of plain transfers for GPUs that only PCIe connects.
+    `topology` is what `nvidia-smi topo -m` prints. One rank needs nothing. Ranks on one host use
+    loopback for gloo, because a container's host name often does not resolve. NCCL uses no
+    InfiniBand if the host has none, and rings of plain transfers between GPUs that only PCIe
+    connects.
     """
     if settings.world_size == 1:
         return {}

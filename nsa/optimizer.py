@@ -105,15 +105,9 @@ def apply_gradients(
     """Clip the gradients to a norm of `clip`, step at `rate`, and clear them.
 
     Gradients whose norm is not finite move nothing, in any dtype: neither weights nor moments. The
-    fused optimizer leaves that to its kernel, so that nobody waits for the norm; any other has to
-    (on a GPU that is a synchronisation: `engine.fused_adamw: false`).
+    fused optimizer leaves that to its kernel; any other has to wait for the norm.
 
     Args:
-        model: whose gradients.
-        optimizer: AdamW of `build_optimizer`.
-        loss_scale: of fp16.
-        rate: learning rate of this step.
-        clip: largest norm.
         on_collective: called before the ranks add up the norm of sharded gradients.
         gradients_stay: whether they keep their memory, filled with zeros.
     """

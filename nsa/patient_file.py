@@ -9,7 +9,7 @@ from nsa.heartbeat import ends_torn
 class PatientFile:
     """Appends whole rows or records; never raises for a disk that refuses them.
 
-    What is refused is said once on standard error, and the file ends there.
+    A refusal is printed once on standard error, and the file ends there.
 
     Args:
         path: The file, made by the first of them.

@@ -24,14 +24,7 @@ _LABEL = "section:"
 
 
 class StepProfiler:
-    """The profile of one rank; on other ranks, and where none is asked for, nothing happens.
-
-    Args:
-        run_dir: where the two files go.
-        steps: how many steps to profile; 0 = none.
-        device: where the model lives.
-        sections: labelled while a profile is taken.
-    """
+    """The profile of one rank; where no steps are asked for, nothing happens."""
 
     def __init__(self, run_dir: Path, steps: int, device: torch.device, sections: Sections) -> None:
         self._run_dir, self._left, self._device = run_dir, steps, device
@@ -87,12 +80,7 @@ class StepProfiler:
 def summarise(averages: Iterable[Any]) -> dict[str, Any]:
     """Seconds of every section, and the operators that took the most time in themselves.
 
-    Args:
-        averages: rows as `key_averages()` gives them, times in µs.
-
-    Returns:
-        `sections`: seconds by name; `hot_spots`: `name`, `calls`, `self_cpu_s`, `self_device_s` and
-        `share` of all that was recorded (by device where there is one, else by CPU).
+    `share` is of all that was recorded: by device where there is one, else by CPU.
     """
     sections: dict[str, float] = {}
     spots = []

@@ -26,11 +26,7 @@ _COLLECTIVE_TIMEOUT = timedelta(hours=3)
 class Ranks:
     """This process among its peers; `single` has none and talks to nobody.
 
-    Args:
-        settings: rank and world size as torchrun set them.
-        parallel: single, ddp or fsdp.
-        device: where the model lives.
-        on_collective: called before each collective.
+    `on_collective` is called before each collective.
 
     Raises:
         BadConfig: `single` with more than one rank.
@@ -161,12 +157,7 @@ class Ranks:
             return shared.tolist()
 
     def add_up_and_read(self, shared: Tensor, own: Tensor) -> tuple[list[float], list[float]]:
-        """The sums of `shared` over all ranks, and this rank's `own`, in one transfer.
-
-        Args:
-            shared: fp64 scalars `[n]` on the device; overwritten.
-            own: fp64 scalars `[m]` on the device.
-        """
+        """The sums of `shared` over all ranks, and this rank's `own`, in one transfer (both fp64)."""
         if self.backend == "single":
             numbers: list[float] = torch.cat((shared, own)).tolist()
         else:

@@ -33,9 +33,8 @@ class Rig:
     """One rank, ready to train.
 
     `attention_backend` is what `auto` has become (`dense` where attention is not sparse). `net` is
-    `model`, wrapped if gradients are averaged over ranks. `resumed_step` is the last step that the
-    weights have seen, and `marks` are the places where a stream of data then resumes. `corpus` is
-    the digest of the text that they have seen (None: nothing that matters).
+    `model`, wrapped if gradients are averaged. The weights have seen `resumed_step`; `marks` are
+    where a stream of data then resumes. `corpus` is the digest of the text that they have seen.
     """
 
     config: TrainConfig

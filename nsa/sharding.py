@@ -25,14 +25,9 @@ def shard(
     on_collective: Callable[[], None],
     on_reduction: Callable[[Tensor], None],
 ) -> None:
-    """Shard a model in place.
+    """Shard a model, which has the same weights on every rank, in place.
 
-    Args:
-        model: with the same weights on every rank.
-        device: where it lives.
-        wire_dtype: of gradients on the wire; None = their own.
-        on_collective: called before each gather and each reduction.
-        on_reduction: called with the gradients that a launched reduction sends.
+    `on_reduction` is called with the gradients that a launched reduction sends.
     """
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
@@ -51,9 +46,7 @@ def shard(
 def whole(value: Any, *, keep: bool) -> Any:
     """A state with every sharded tensor whole, on the CPU; a collective.
 
-    Args:
-        value: dicts and lists of tensors and plain values.
-        keep: whether this rank wants them; one that does not holds one tensor at a time.
+    A rank that does not `keep` them holds one tensor at a time.
     """
     if isinstance(value, DTensor):
         gathered = value.full_tensor()
@@ -66,12 +59,7 @@ def whole(value: Any, *, keep: bool) -> Any:
 
 
 def as_parameters(state: dict[str, Any], parameters: Sequence[Tensor]) -> dict[str, Any]:
-    """An optimizer's whole state, cut as its parameters are.
-
-    Args:
-        state: `state_dict` of an optimizer over whole parameters in the same order.
-        parameters: those of the optimizer that will load it, in the order of its groups.
-    """
+    """An optimizer's whole state, cut as its parameters are (in the order of its groups)."""
     cut = {}
     for number, moments in state["state"].items():
         like = parameters[number]

@@ -36,12 +36,7 @@ for _byte in range(256):
 
 
 class TensorBoard:
-    """The event file of one process.
-
-    Args:
-        folder: where it goes; made in a run directory that is there.
-        on: False writes nothing.
-    """
+    """The event file of one process, in a folder of a run directory."""
 
     def __init__(self, folder: Path, *, on: bool) -> None:
         self._file: PatientFile | None = None

@@ -36,10 +36,7 @@ def load_trained(
 ) -> "tuple[LanguageModel, TrainConfig, Snapshot]":
     """The model in evaluation mode on its device, its configuration, and the checkpoint.
 
-    Args:
-        checkpoint: A checkpoint's folder, or a run's: its newest.
-        device: cpu, cuda, or auto (a GPU where there is one).
-        seq_len: Room for so many positions, if that is more than the model was trained on.
+    `checkpoint` is its folder, or a run's: its newest. `seq_len` makes room for more positions.
 
     Raises:
         BadConfig: Nothing usable there, or no GPU although one is asked for.

@@ -49,11 +49,6 @@ supervisor ends the run at 40, with the cause."""
 class Trainer:
     """One rank of one run.
 
-    Args:
-        launch: what to train, where, and whom to obey.
-        settings: the checked environment.
-        stacks: the dumps of this process, which `run` closes.
-
     Raises:
         BadConfig: the fault or the batch does not fit; nothing has been written yet.
     """

@@ -22,11 +22,7 @@ from nsa.attention.tensors import Sizes
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The kernel that attends in one call.
-
-    Attributes:
-        kernel: The kernel in C, or why PyTorch's operations serve.
-    """
+    """The kernel in C that attends in one call, or why PyTorch's operations serve."""
 
     kernel: planned.Functions | str
 
@@ -100,11 +96,8 @@ class Chosen:
     ) -> tuple[Tensor, Tensor]:
         """Attention over the visible compressed blocks, and what is chosen by the block scores.
 
-        Args:
-            q_BGSRD, k_NCD, v_NCD, out_BGSRD, sizes, start, factor: As of
-                `compressed.compressed_attend`, of all queries.
-            choose: Takes block scores [N, T, J] and the first of their T neighbouring queries; of
-                a long sequence they are never all in memory.
+        `choose` takes block scores [N, T, J] and the first of their T neighbouring queries; of a
+        long sequence they are never all in memory.
 
         Returns:
             Base-2 log-sum-exp [N, P] (0 where nothing is visible), and what `choose` gave of all

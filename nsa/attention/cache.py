@@ -48,18 +48,10 @@ class NsaCache:
         compression: Compression | None = None,
         turn_blocks: TurnBlocks | None = None,
     ) -> None:
-        """Make room.
+        """Make room for `capacity` tokens of each of B sequences.
 
-        Args:
-            B: Sequences.
-            G: Key/value heads.
-            D: Width of a head.
-            capacity: Tokens of each sequence, at most.
-            sizes: Those of the attention.
-            dtype: Of keys and values.
-            device: Where they are kept.
-            compression: What makes blocks of tokens; default their means. A layer sets its own.
-            turn_blocks: What is done to the keys of blocks then. A layer sets its own.
+        A layer sets its own `compression` (default: means) and `turn_blocks`, what is done to the
+        keys of blocks then.
         """
 
         def room(tokens: int) -> tuple[Tensor, Tensor]:
@@ -140,11 +132,7 @@ class NsaCache:
             self._complete_blocks(*self._open)
 
     def check_room(self, n: int) -> None:
-        """Refuse n tokens more that there is no room for.
-
-        Raises:
-            ValueError: They are more than the capacity.
-        """
+        """Raise ValueError where there is no room for n tokens more."""
         if self.length + n > self.capacity:
             raise ValueError(f"the cache holds {self.capacity} tokens, not {self.length + n}")
 

@@ -53,13 +53,7 @@ _COLUMNS_TOGETHER = 32
 
 
 def compressed_logits(q: Tensor, k: Tensor, factor: float) -> Tensor:
-    """Products [n, T * R, K] times a factor; those that are equal are so to the last bit.
-
-    Args:
-        q: Queries [n, T * R, D].
-        k: Compressed keys [n, K, D], not scaled.
-        factor: scale * log2(e).
-    """
+    """Products [n, T * R, K] times a factor; those that are equal are so to the last bit."""
     many = q.shape[1] >= _FEWEST_ROWS_OF_BLAS and k.shape[1] >= _FEWEST_COLUMNS_OF_BLAS
     if k.dtype != torch.float64 and many:
         shared = k.device.type == "cpu" and torch.get_num_threads() > 1
@@ -147,17 +141,8 @@ def compressed_attend(
 ) -> Tensor:
     """Attention of a stretch of queries over the compressed blocks they see, and block scores.
 
-    Args:
-        q_NPD: Rows of queries.
-        k_NCD: Compressed keys, not scaled.
-        v_NCD: Compressed values.
-        S: Queries of a pair.
-        out_NPD: Overwritten with the output, in the stretch.
-        lse_NP: So with the base-2 log-sum-exp, where anything is visible.
-        sizes: Of the call.
-        start: First query whose block scores are wanted (S for none).
-        stretch: Queries [begin, end).
-        factor: scale * log2(e).
+    Overwrites `out_NPD` in the stretch, and `lse_NP` where anything is visible. `start` is the
+    first query whose block scores are wanted (S for none); `factor` is scale * log2(e).
 
     Returns:
         The scores of the selection blocks [N, T, J] of the stretch's last T queries, from `start`.

@@ -19,11 +19,7 @@ class Compression(Protocol):
     """φ of keys and of values. A module with weights of its own is one, and so is a function."""
 
     def __call__(self, k_BSGD: Tensor, v_BSGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Compress.
-
-        Args:
-            k_BSGD: Keys of the compressed branch, not rotated.
-            v_BSGD: Its values.
+        """Compress un-rotated keys, and values.
 
         Returns:
             Keys and values of the blocks [B, C, G, D], C = max(0, (S - l) // d + 1). A block
@@ -38,15 +34,9 @@ def compressed_length(S: int, l: int, d: int) -> int:  # noqa: E741  (the paper'
 
 
 def compress_tokens(x_BSGD: Tensor, l: int, d: int) -> Tensor:  # noqa: E741
-    """Mean-pool overlapping blocks: every chunk of `d` tokens is summed once, then reused.
+    """Means of overlapping blocks [B, C, G, D] of l tokens, one every d tokens, in fp32 (or fp64).
 
-    Args:
-        x_BSGD: Keys or values [B, S, G, D].
-        l: Tokens in a block; a multiple of d.
-        d: Tokens between the starts of two blocks.
-
-    Returns:
-        Block means [B, C, G, D], C = max(0, (S - l) // d + 1), in fp32 (fp64 for fp64 input).
+    Every chunk of d tokens is summed once, then reused.
     """
     B, S, G, D = x_BSGD.shape
     exact = exact_dtype(x_BSGD.dtype)
@@ -128,13 +118,7 @@ class MlpCompression(nn.Module):
 
 
 def build_compression(name: str, head_dim: int, l: int, d: int) -> nn.Module:  # noqa: E741
-    """The φ of a name, with fresh weights.
-
-    Args:
-        name: mean or mlp.
-        head_dim: Width of a head.
-        l: Tokens in a block.
-        d: Tokens between the starts of two blocks; divides l.
+    """The φ of a name (mean or mlp) with fresh weights.
 
     Raises:
         ValueError: No φ of that name, or d does not divide l.

@@ -121,13 +121,10 @@ def decode(
     scale: float | None = None,
     reading: Reading = "blocks",
 ) -> tuple[Tensor, Tensor]:
-    """Attend for the last token in the cache.
+    """Attend for the last token in the cache, whose query is [B, 1, H, D].
 
     Args:
-        q: Its query [B, 1, H, D].
-        gates: Its gates [B, 1, H, 3].
         cache: Holds the keys and values of this token and all before it.
-        scale: Factor on every product; default 1 / sqrt(D).
         reading: How the selected tokens are read: whole blocks, or by merged ranges, V1 or V2
             (NSA_SEL_RANGES_V2): the same result.
 
@@ -152,11 +149,7 @@ def decode(
 
 
 def _check_of(cache: NsaCache, q: Tensor, gates: Tensor) -> None:
-    """Refuse a token that is none of the cache's: in C nobody looks where memory ends.
-
-    Raises:
-        ValueError: It is of another shape, or lies on another device.
-    """
+    """Refuse a token that is none of the cache's: in C nobody looks where memory ends."""
     B, G, _, D = cache.k_sel.shape
     whole = q.ndim == 4 and q.shape[2] > 0 and q.shape[2] % G == 0
     if not whole or q.shape != (B, 1, q.shape[2], D):
@@ -265,22 +258,10 @@ def prefill(
     """Attend for a whole prompt and leave its keys and values in the cache.
 
     Args:
-        q: Queries [B, S, H, D].
-        k_cmp: Keys and values [B, S, G, D], here and below, as `nsa_attention`.
-        v_cmp: See k_cmp.
-        k_sel: See k_cmp.
-        v_sel: See k_cmp.
-        k_win: See k_cmp.
-        v_win: See k_cmp.
-        gates: Gates [B, S, H, 3].
         cache: Empty; its sizes are used.
-        scale: Factor on every product; default 1 / sqrt(D).
         batched: All queries at once; False decodes token by token.
         reading: For `decode`, when not batched.
         options: More arguments of `nsa_attention` when batched (`backend`, `kernels`).
-
-    Returns:
-        out [B, S, H, D].
 
     Raises:
         ValueError: The cache is not empty, or too small.

@@ -139,11 +139,8 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
             attention_mask: All ones: padding is not supported.
             past_key_values: From an earlier call with `use_cache`; takes these tokens too.
             labels: int64 [B, S], -100 where none: the loss of each from the tokens before it.
-            use_cache: Whether to return caches; not with separate documents.
-            return_dict: False returns a tuple.
             logits_to_keep: Only those of so many last tokens; 0 = all.
-            num_items_in_batch: What the loss is divided by, where a batch comes in parts; default
-                the labels given here. The Trainer leaves it to the model.
+            num_items_in_batch: What the loss is divided by, where a batch comes in parts.
 
         Raises:
             ValueError: A mask that hides tokens, caches of another kind, or more tokens than the
@@ -173,13 +170,8 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
     ) -> Any:
         """Continue texts: that of `GenerationMixin`, whose arguments these are.
 
-        Tokenizers give a mask with every text. It is looked at once, here, rather than for each
-        token; `generate` itself would make one of every token that equals the padding's.
-
-        Args:
-            arguments: Texts, and what else is given by place.
-            attention_mask: All ones: padding is not supported.
-            options: As there.
+        The mask, which tokenizers give, is looked at once. `generate` itself would make one of
+        every token that equals the padding's.
 
         Raises:
             ValueError: A mask that hides tokens, or caches of another kind.
@@ -192,10 +184,7 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
     def start_caches(self, B: int, *, like: Tensor | None = None) -> LayerCaches:
         """Empty caches of B sequences, with room for `max_position_embeddings` tokens each.
 
-        Args:
-            B: Sequences.
-            like: As `NativeSparseAttention.start_cache`; needed if weights are quantised or
-                offloaded.
+        `like` as `NativeSparseAttention.start_cache`; needed if weights are quantised or offloaded.
         """
         most = self.config.max_position_embeddings
         return LayerCaches(

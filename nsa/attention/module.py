@@ -158,14 +158,10 @@ class NativeSparseAttention(nn.Module):
     def start_cache(
         self, B: int, capacity: int, *, like: Tensor | None = None, table: Tensor | None = None
     ) -> NsaCache:
-        """An empty cache.
+        """An empty cache with room for `capacity` tokens of each of B sequences.
 
-        Args:
-            B: Sequences.
-            capacity: Tokens of each, at most.
-            like: A tensor of the dtype and on the device that keys will have; default those of the
-                weights, which quantised ones or those kept elsewhere do not have.
-            table: As `forward`.
+        `like` has the dtype and device that keys will have; default those of the weights, which
+        quantised ones or those kept elsewhere do not have.
         """
         like = self.w_q.weight if like is None else like
         cache = NsaCache(

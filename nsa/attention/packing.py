@@ -19,11 +19,7 @@ _CLASSES_PER_DOUBLING = 2
 
 
 def document_lengths(doc_ids_BS: Tensor) -> list[list[int]]:
-    """Tokens of each document, per batch item.
-
-    Args:
-        doc_ids_BS: Integers [B, S]; a document is a run of equal numbers.
-    """
+    """Tokens of each document (a run of equal numbers), per batch item."""
     changes = doc_ids_BS[:, 1:] != doc_ids_BS[:, :-1]
     S = doc_ids_BS.shape[1]
     lengths = []
@@ -34,24 +30,13 @@ def document_lengths(doc_ids_BS: Tensor) -> list[list[int]]:
 
 
 def separated_documents(tokens_BS: Tensor, separator: int) -> list[list[int]]:
-    """Tokens of each document, per batch item, where a separator ends every document.
-
-    Args:
-        tokens_BS: Token numbers [B, S].
-        separator: The token that is the last of its document.
-    """
+    """Tokens of each document, per batch item, where a separator ends every document."""
     ends = tokens_BS == separator
     return document_lengths(ends.cumsum(1) - ends.to(torch.int64))
 
 
 def sequence_lengths(cu_seqlens: Tensor, tokens: int, max_seqlen: int) -> list[int]:
-    """Tokens of each sequence that lie end to end.
-
-    Args:
-        cu_seqlens: Where they begin, and the end of the last: int32 or int64 [B + 1]. On a GPU
-            reading it waits for the GPU; on the CPU it does not.
-        tokens: Of all together.
-        max_seqlen: At least the longest.
+    """Tokens of each sequence that lie end to end, from `cu_seqlens` (int32 or int64 [B + 1]).
 
     Raises:
         ValueError: They do not begin at 0, do not end at `tokens`, run backwards or exceed
@@ -93,14 +78,8 @@ def attend_sequences(
 ) -> tuple[Tensor, ...]:
     """Apply causal attention to each of some sequences that lie end to end.
 
-    Args:
-        attend: Takes tensors [n, S, ...], returns tensors [n, S, ...] whose first rows do not
-            depend on later ones.
-        tensors: All [T, ...].
-        lengths: Tokens of each sequence, none of them 0; their sum is T.
-
-    Returns:
-        What `attend` returned, of all tokens: [T, ...].
+    `attend` takes tensors [n, S, ...] and returns tensors [n, S, ...] whose first rows do not
+    depend on later ones. Tensors are [T, ...]; no length is 0.
     """
     # split, not slices: a slice's backward fills the whole tensor with zeros each time.
     rows = [x.split(list(lengths)) for x in tensors]
@@ -123,16 +102,7 @@ def attend_documents(
     tensors: Sequence[Tensor],
     lengths: Sequence[Sequence[int]],
 ) -> tuple[Tensor, ...]:
-    """Apply causal attention to each document by itself; as `attend_sequences`.
-
-    Args:
-        attend: Takes tensors [n, S, ...], returns tensors [n, S, ...].
-        tensors: All [B, S, ...].
-        lengths: Tokens of each document, per batch item, as `document_lengths` gives them.
-
-    Returns:
-        What `attend` returned, of all tokens: [B, S, ...].
-    """
+    """As `attend_sequences`, of tensors [B, S, ...] and lengths by `document_lengths`."""
     B, S = tensors[0].shape[:2]
     flat = [length for item in lengths for length in item]
     parts = attend_sequences(attend, [x.flatten(0, 1) for x in tensors], flat)

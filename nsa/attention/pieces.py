@@ -105,15 +105,9 @@ def attend(
     *,
     begin: int = 0,
 ) -> Tensor:
-    """Softmax attention over the pairs of a plan.
+    """Softmax attention over the pairs of a plan; overwrites `out_NPD`.
 
-    Args:
-        q_NPD: Rows of queries.
-        k_NKD: Keys, one of each pair for every query.
-        v_NKD: Values.
-        plan: The pieces; every row of `begin` and later is in one span and has a key there.
-        out_NPD: Overwritten with the output.
-        begin: First query that the plan covers; the output of those before is 0.
+    Every row of `begin` and later is in one span and has a key there; earlier output is 0.
 
     Returns:
         Log-sum-exp [N, P], base 2.
@@ -137,12 +131,7 @@ def begin_sums(
 ) -> tuple[Tensor | None, Tensor]:
     """What is taken from every row's scores (None: nothing), and room for its sum: [N, P].
 
-    Args:
-        q_rows: Rows of queries, packed or where they lie; these are packed where it must be.
-        lengths_NP: The length of every row.
-        k_NKD: As `attend`; so are the others.
-        plan: See there.
-        begin: See there.
+    The rows of queries may be packed or lie where they are; they are packed where they must be.
     """
     needs = _needs_maximum(lengths_NP, k_NKD)
     reference = None
@@ -193,15 +182,7 @@ def attend_backward(
     """Gradients of `gate * attend(q, k, v)`.
 
     A query that sees one key gives it all, whatever its score: that gradient is zero, and not what
-    rounding leaves of a difference.
-
-    Args:
-        q_NPD: Rows of queries.
-        k_NKD: Keys.
-        v_NKD: Values.
-        plan: The pieces of the forward pass.
-        output: Gradient of the gated output, and statistics.
-        dq_NPD: log2(e) times the gradient of q is added to it.
+    rounding leaves of a difference. log2(e) times the gradient of q is added to `dq_NPD`.
 
     Returns:
         1 / scale times the gradient of the unscaled keys, and that of the values: [N, K, D].
@@ -238,18 +219,8 @@ def span_backward(
 ) -> None:
     """Add the gradients of one piece of neighbouring rows.
 
-    Args:
-        output: Of the whole branch.
-        pairs: Whose piece it is.
-        rows: Which rows of them.
-        p: Probabilities [n, rows, K]; overwritten.
-        q: The piece's rows of queries; k, v its keys and values, dq, dk and dv what is added to.
-        k: See q.
-        v: See q.
-        dq: See q.
-        dk: See q.
-        dv: See q.
-        lone: How many rows, from the first, see a single key.
+    p are its probabilities [n, rows, K], overwritten. The first `lone` rows see a single key. dq,
+    dk and dv are what is added to.
     """
     grad, gate = output.grad[pairs, rows], output.gate_NP1[pairs, rows]
     dot = output.dot_NP1[pairs, rows]

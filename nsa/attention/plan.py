@@ -131,12 +131,7 @@ def unpacked_view(x_BSHX: Tensor, G: int) -> Tensor:
 
 
 def pairs_at_once(x_NPD: Tensor, scores: int) -> Iterator[slice]:
-    """Split the pairs so that the scores of one piece stay in cache: small ones go together.
-
-    Args:
-        x_NPD: Rows of all pairs.
-        scores: How many a piece of one pair has.
-    """
+    """Split the pairs so that the scores of one piece stay in cache: small ones go together."""
     N = x_NPD.shape[0]
     step = max(1, piece_size(x_NPD.device).bytes // max(1, scores * x_NPD.element_size()))
     for n in range(0, N, step):

@@ -9,17 +9,10 @@ from torch import Tensor, nn
 
 
 def project(x: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-    """What each layer gives for the input.
+    """What each layer gives for the input: views of one tensor where one product served.
 
     Layers that are more than an `nn.Linear` (an adapter, a quantised one, one with hooks or with
     another `forward`) are called one by one.
-
-    Args:
-        x: [..., inputs].
-        layers: As modules of the same width of input.
-
-    Returns:
-        [..., outputs] of each layer; views of one tensor where one product served.
     """
     plain = [layer for layer in layers if isinstance(layer, nn.Linear) and _is_plain(layer)]
     if len(plain) < len(layers):

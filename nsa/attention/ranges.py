@@ -11,15 +11,9 @@ from torch import Tensor
 
 
 def ranges_v1(ids: list[int], t: int, l_sel: int) -> list[tuple[int, int]]:
-    """The ranges of one query.
+    """The ranges of one query at t, ascending, disjoint and not touching, within [0, t + 1).
 
-    Args:
-        ids: Block ids in any order, doubles and ids that do not exist included.
-        t: Position of the query.
-        l_sel: Tokens in a selection block.
-
-    Returns:
-        Ascending, disjoint ranges that do not touch, each [start, end) within [0, t + 1).
+    Block ids may be in any order; doubles and ids that do not exist are dropped.
     """
     merged: list[tuple[int, int]] = []
     for block in sorted({block for block in ids if block >= 0 and block * l_sel <= t}):
@@ -32,16 +26,8 @@ def ranges_v1(ids: list[int], t: int, l_sel: int) -> list[tuple[int, int]]:
 
 
 def ranges_v2(ids_XN: Tensor, t_X: Tensor, l_sel: int) -> Tensor:
-    """The ranges of many queries.
-
-    Args:
-        ids_XN: Block ids [..., N], as for `ranges_v1`.
-        t_X: Positions of the queries, broadcastable to [...].
-        l_sel: Tokens in a selection block.
-
-    Returns:
-        [..., N, 2] int64: the ranges of each query as by `ranges_v1`, padded at the end with
-        (0, 0).
+    """The ranges of many queries as by `ranges_v1`, padded at the end with (0, 0): [..., N, 2]
+    int64.
     """
     t_X1 = t_X.to(torch.int64).expand(ids_XN.shape[:-1])[..., None]
     exists = (ids_XN >= 0) & (ids_XN * l_sel <= t_X1)
@@ -59,11 +45,7 @@ def ranges_v2(ids_XN: Tensor, t_X: Tensor, l_sel: int) -> Tensor:
 
 
 def positions_in(ranges_XN2: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The tokens of padded ranges, ascending.
-
-    Args:
-        ranges_XN2: As returned by `ranges_v2`.
-        most: Tokens that any query's ranges hold, at most.
+    """The tokens of the padded ranges of `ranges_v2`, ascending; at most `most` of a query.
 
     Returns:
         Positions [..., most] int64 (0 where there is none) and which of them are real.

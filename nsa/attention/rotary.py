@@ -31,15 +31,10 @@ def rotation_table(
 
 
 def rotate(x_BSND: Tensor, table: Tensor) -> Tensor:
-    """Turn every head by its position, in the table's precision or the heads', the finer of them.
+    """Turn every head `[B, S, N, D]` by its position; dimension m is paired with m + D/2.
 
-    Args:
-        x_BSND: heads, `[B, S, N, D]`; dimension m is paired with m + D/2.
-        table: `[2, S, D / 2]`, the rows of `rotation_table` for the S positions.
-
-    Returns:
-        The same shape and dtype; a dot product of two results depends on the difference of their
-        positions only.
+    `table` has the rows of `rotation_table` for the S positions. A dot product of two results
+    depends on the difference of their positions only.
     """
     if torch.compiler.is_compiling():
         return _formula(x_BSND, table)

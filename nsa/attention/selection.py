@@ -30,13 +30,10 @@ def prefix_length(S: int, l_sel: int, n_sel: int) -> int:
 
 
 def stretches(S: int, start: int, scores: int, length: int) -> Iterator[tuple[int, int]]:
-    """Queries [t0, t1) whose block scores are in memory together: not those of the whole sequence.
+    """Queries [t0, t1) whose block scores are in memory together.
 
-    Args:
-        S: Queries.
-        start: First query that has scores.
-        scores: How many such a query has, over all pairs.
-        length: Queries that are computed together; a stretch ends with them.
+    A query from `start` on has so many `scores`; a stretch ends with `length` queries that are
+    computed together.
     """
     step = max(length, _SCORES_AT_ONCE // max(1, scores) // length * length)
     return itertools.pairwise((0, *range(start + step, S, step), S))
@@ -61,13 +58,8 @@ def _best(scores_NTJ: Tensor, allowed_TJ: Tensor, count: int) -> Tensor:
 
 
 def free_blocks(scores_NTJ: Tensor, first: int, l_sel: int, n_sel: int) -> Tensor:
-    """The blocks chosen by score for queries beyond the dense prefix.
-
-    Args:
-        scores_NTJ: Block scores of neighbouring queries, all >= 0.
-        first: The first of these queries.
-        l_sel: Tokens in a selection block.
-        n_sel: Blocks each query selects.
+    """The blocks chosen by score for queries beyond the dense prefix, of which `first` is the
+    first.
 
     Returns:
         Ids [N, T, F] in no particular order, F as many as the rule leaves free.
@@ -139,11 +131,7 @@ def _meeting(free_NTF: Tensor, S: int, first: int, width: int) -> tuple[Tensor, 
 def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = True) -> Plan:
     """The pieces of the selected branch: dense prefix, recent blocks, gathered queries.
 
-    Args:
-        free_BGTF: Output of `free_blocks`; T = 0 when everything is selected.
-        S: Tokens.
-        l_sel: Tokens in a selection block.
-        with_prefix: Whether the dense prefix is part of the plan.
+    `free_BGTF` is of `free_blocks`; T = 0 when everything is selected.
     """
     T = free_BGTF.shape[2]
     before = (selection_rule.RULE.recent - 1) * l_sel

@@ -144,16 +144,7 @@ def gradients(
     call: Call,
     chosen: Chosen | None = None,
 ) -> tuple[Tensor | None, ...]:
-    """Gradients of the inputs of `compute`, in their order and dtypes.
-
-    Args:
-        grad_out: Of the output [B, S, H, D].
-        inputs: q to gates, as `compute` took them.
-        kept: What it kept.
-        plans: What it made.
-        call: As it took it.
-        chosen: As it took it.
-    """
+    """Gradients of the inputs of `compute`, in their order and dtypes, from its results."""
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     G, exact = k_sel.shape[2], kept.out_sel.dtype
     start = prefix_length(q.shape[1], call.l_sel, call.n_sel)

@@ -71,11 +71,7 @@ class BatchPlan:
 class Batches:
     """Inputs and targets `[part_seqs, seq_len]`, int64, on the device.
 
-    Args:
-        source: where sequences come from; a `Stream` is read ahead in a thread.
-        plan: this rank's share of every batch.
-        device: where the tensors go.
-        loader: how long they may take to come; default as without the section.
+    A `Stream` is read ahead in a thread.
     """
 
     def __init__(
@@ -107,10 +103,6 @@ class Batches:
 
     def prepare(self, step: int, marks: Sequence[Sequence[int]] = ()) -> None:
         """Be ready for a step: go to its place in a stream, and wait for its first batch there.
-
-        Args:
-            step: the first step to come.
-            marks: what `marks` of the checkpoint's run gave, of all ranks; may be empty.
 
         Raises:
             DataFailure: the first batch does not come, or not in time.

@@ -14,12 +14,7 @@ import pyarrow.parquet as pq
 
 
 class RowGroupCache:
-    """Tables by name.
-
-    Args:
-        folder: made when the first table is saved.
-        limit_bytes: what the files may take together.
-    """
+    """Tables by name, in a folder of at most `limit_bytes`."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes

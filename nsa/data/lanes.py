@@ -57,12 +57,9 @@ def deal(pieces: list[Piece], lanes: int) -> list[list[Piece]]:
 
 
 class Lane:
-    """One endless stream.
+    """One endless stream of pieces; `spare` is read where `pieces` turn out to hold no text.
 
-    Args:
-        pieces: what it consists of.
-        read: packed bytes of chunk 0, 1, … of a piece; None beyond its last chunk.
-        spare: what it consists of where `pieces` turn out to hold no text.
+    `read` gives packed bytes of chunk 0, 1, … of a piece, None beyond its last chunk.
     """
 
     def __init__(

@@ -25,10 +25,7 @@ _LEFT_OUT = {"site-packages", "dist-packages", "__pycache__", "test", "tests", "
 class LocalText:
     """Text files as two endless streams; after the last file a stream begins again.
 
-    Args:
-        root: folder that they lie in, for messages.
-        files: their paths; the sizes beside them are not trusted.
-        seed: decides the order of the training files; validation has the same in every run.
+    The seed decides the order of the training files; validation has the same in every run.
 
     Raises:
         DataFailure: a file cannot be read.

@@ -33,11 +33,7 @@ _REMOTE_MARKS = ("ETag", "etag", "checksum", "md5", "md5Hash", "crc32c", "blob_i
 class ParquetText:
     """Documents of a folder as `lanes` endless streams to train on, and one to validate on.
 
-    Args:
-        url: the folder; every `*.parquet` below it belongs to it.
-        seed: decides the order of the pieces that are trained on.
-        lanes: training streams; sequence i comes from stream i mod lanes.
-        cache: where row groups are kept if the files are remote; None = nowhere.
+    Every `*.parquet` below the URL belongs to it; sequence i comes from stream i mod lanes.
 
     Raises:
         DataFailure: nothing can open such a URL.

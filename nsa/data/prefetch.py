@@ -17,11 +17,7 @@ AHEAD = 2
 class Prefetch:
     """Batches of `read(split, number)`, training batches read ahead.
 
-    Args:
-        read: called in the thread only.
-        first_limit_s: how long the first batch of a process may take: index, footers and cold
-            connections included (11 s is usual, R30).
-        limit_s: how long every other may.
+    The first batch of a process has its own limit: index, footers and cold connections (R30: 11 s).
     """
 
     def __init__(

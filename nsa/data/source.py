@@ -63,11 +63,7 @@ class Stream(Source, Protocol):
 def open_source(name: str, seed: int, lanes: int = 1, loader: LoaderConfig | None = None) -> Source:
     """The source of a `data` name: synthetic, local_text, fineweb_edu or parquet:PATH.
 
-    Args:
-        name: the `data` of a configuration.
-        seed: decides the order of documents.
-        lanes: sequences of a global batch; streams are divided so that each has its own documents.
-        loader: which revision of FineWeb-Edu, and how much of remote files is kept.
+    `lanes` are the sequences of a global batch; each has its own documents of a stream.
 
     Raises:
         DataFailure: the name is unknown, or what it needs is not here.

@@ -68,20 +68,10 @@ def generate(
     sampling: Sampling | None = None,
     generator: torch.Generator | None = None,
 ) -> Iterator[Tensor]:
-    """Continue a batch of prompts.
+    """Continue a batch of prompts [B, S]; yields the next byte of each, int64 [B], `count` times.
 
     If the model separates documents, a separator begins a new one only if all of the batch have one
     at that place.
-
-    Args:
-        model: In evaluation mode or not: there is no dropout.
-        prompt_BS: int64 `[B, S]`, S >= 1; S + count is at most the model's `seq_len`.
-        count: Bytes to add.
-        sampling: How; default from the model's own distribution.
-        generator: Source of randomness on the model's device; default torch's own.
-
-    Yields:
-        The next byte of each sequence, int64 `[B]`, `count` times.
 
     Raises:
         ValueError: The prompt is empty, or more tokens in all than `seq_len`; or the model keeps

@@ -88,9 +88,7 @@ class LanguageModel(Network, nn.Module):
     def extend(self, tokens_BS: Tensor, caches: Sequence[Any]) -> Tensor:
         """Logits `[B, vocab]` after the last of some tokens that follow those in the caches.
 
-        Args:
-            tokens_BS: int64; a whole prompt into empty caches, or one token.
-            caches: from `start_caches`; they take the tokens' keys and values.
+        A whole prompt goes into empty caches, then one token at a time.
 
         Raises:
             ValueError: more tokens in all than `seq_len`.

@@ -65,7 +65,6 @@ def test_a_point_a_step_and_nothing_without_a_curve(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb", on=True)
     board.log(1, {"loss": 5.5, "lr": 2e-4, "gate_collapse_frac": 0.0})
     board.log(300, {"val_loss": math.inf})
-    board.close()
     (file,) = (tmp_path / "tb").iterdir()
     assert file.name.startswith("events.out.tfevents.")
     assert _points(file) == [
@@ -83,7 +82,6 @@ def test_the_checksum_is_the_castagnoli_crc_of_the_published_example() -> None:
 def test_tensorboard_itself_reads_the_file(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb", on=True)
     board.log(7, {"loss": 1.25})
-    board.close()
     event = event_pb2.Event.FromString(_records(next((tmp_path / "tb").iterdir()))[1])
     assert event.step == 7
     assert [(value.tag, value.simple_value) for value in event.summary.value] == [
@@ -94,5 +92,4 @@ def test_tensorboard_itself_reads_the_file(tmp_path: Path) -> None:
 def test_switched_off_it_leaves_no_folder(tmp_path: Path) -> None:
     board = TensorBoard(tmp_path / "tb", on=False)
     board.log(1, {"loss": 1.0})
-    board.close()
     assert not list(tmp_path.iterdir())

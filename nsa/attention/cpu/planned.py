@@ -181,15 +181,8 @@ def attend(
 ) -> None:
     """Write the unnormalised output, and the sums that it is to be divided by.
 
-    Args:
-        functions: Of the kernel.
-        q_BGSRD: Rows of queries.
-        k_NKD: Keys, times the factor.
-        v_NKD: Values.
-        plan: The pieces.
-        reference_NP: What is taken from a row's scores; None: nothing.
-        out_BGSRD: Overwritten, for the rows that are in a span.
-        total_NP: Overwritten, for the same.
+    Both are overwritten for the rows that are in a span. `reference_NP` is taken from a row's
+    scores.
     """
     (N, K, D), R = k_NKD.shape, q_BGSRD.shape[3]
     spans, groups = _spans(plan.spans), _groups(plan.gathered, N)

@@ -44,12 +44,7 @@ class Index:
 
 
 def invert(chosen_NTF: Tensor, J: int) -> Index:
-    """Sort the choices by block; within a block they keep their order, so results repeat.
-
-    Args:
-        chosen_NTF: Block of each choice.
-        J: Blocks of a pair.
-    """
+    """Sort the choices by block of J a pair; within a block they keep their order: results repeat."""
     N = chosen_NTF.shape[0]
     device = chosen_NTF.device
     blocks = N * J

@@ -44,12 +44,7 @@ class Band:
         }  # fmt: skip
 
     def chunk(self, S: int, programs: int) -> int:
-        """Queries that one program of the backward pass over keys walks over, at most.
-
-        Args:
-            S: Queries.
-            programs: Programs where each walks over all of them.
-        """
+        """Queries that one program of the backward pass over keys walks over, at most."""
         if self.prefix < S:  # few queries see a key
             return S
         parts = min(triton.cdiv(_PROGRAMS, max(1, programs)), triton.cdiv(S, _CHUNK_QUERIES))
