@@ -40,7 +40,7 @@ SUITES = (
     ),
     Suite(name="speed", arguments="bench.trainer speed --pairs 3 --dtype both", minutes=6),
     Suite(name="overhead", arguments="bench.trainer overhead --steps 14", minutes=1),
-    Suite(name="control-plane", arguments="bench.control_plane --without-mlflow", minutes=2),
+    Suite(name="control-plane", arguments="bench.control_plane", minutes=2),
     Suite(name="fleet", arguments="bench.fleet", minutes=6),
     Suite(name="gpu", arguments="bench.gpu", minutes=5),
     Suite(name="needle", arguments="bench.needle --steps 700", minutes=15, long=True),

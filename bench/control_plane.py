@@ -1,16 +1,13 @@
-"""What does the control plane cost? CPU of the server a unit, beside MLflow's in the same run.
+"""What does the control plane cost? CPU of the server for one unit of work.
 
-    python -m bench.control_plane [--without-mlflow] [--experiments 10000] [--mlflow VENV]
+    python -m bench.control_plane [--experiments 10000]
 
-Both serve one process over SQLite on loopback, mostly to one client. Compared:
+One process serves SQLite on loopback, mostly to one client. Measured:
 
 - a submission (a bundled plan; the same as JSON) with a created run;
-- a heartbeat line in a message of 5000, of 6, and of 6 from eight runs at once, with a metric in a
-  batch of 1000 and of 6;
-- a list of 50, a filtered list and a scrape with many queued experiments, with a search of 50 runs;
+- a heartbeat line in a message of 5000, of 6, and of 6 from eight runs at once;
+- a list of 50, a filtered list and a scrape with many queued experiments;
 - CPU while idle with that queue, the time until it answers, and memory.
-
-MLflow gets a venv of its own in a temporary folder, by pip, or the one that `--mlflow` names.
 """
 
 from __future__ import annotations
@@ -32,9 +29,7 @@ from typing import Any
 
 import httpx
 
-from bench.mlflow_plane import build_venv, measure_mlflow
 from bench.server_process import AT_ONCE, ServerProcess
-from bench.sqlite_rows import insert_row
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.ids import Kind, new_id
 from gonogo.planning.source import bundled_plan
@@ -101,7 +96,6 @@ class Plane:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         url = f"http://127.0.0.1:{port}"
-        # As MLflow's: a developer's environment may switch Python's bytecode cache off.
         environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
         if redis_url is not None:
             environment["REDIS_URL"] = redis_url
@@ -124,7 +118,7 @@ class Plane:
         return answer.json()
 
 
-def measure_ours(
+def measure(
     folder: Path, experiments: int, redis_url: str | None, *, idle_s: float = 20.0
 ) -> Figures:
     """Every figure of the control plane."""
@@ -258,41 +252,31 @@ def _looking(plane: Plane, idle: float) -> Figures:
     return {**found, "metrics": scraped} if scraped > 0.0 else found  # else the load hides it
 
 
+def insert_row(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
+    """Insert a row by the names of its columns."""
+    names = ", ".join(f'"{name}"' for name in row)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+
+
 def main() -> None:
     """Print one line a figure."""
     parser = argparse.ArgumentParser(prog="python -m bench.control_plane", allow_abbrev=False)
-    parser.add_argument("--without-mlflow", action="store_true", help="ours only")
-    parser.add_argument("--mlflow", type=Path, help="a venv that has it; default: one is made")
     parser.add_argument("--experiments", type=int, default=10_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gonogo-bench-") as name:
         folder = Path(name)
         redis = _start_redis(folder)
         try:
-            ours = measure_ours(
-                folder / "ours", given.experiments, redis and f"unix://{folder}/redis.sock"
+            found = measure(
+                folder / "home", given.experiments, redis and f"unix://{folder}/redis.sock"
             )
         finally:
             if redis is not None:
                 redis.terminate()
                 redis.wait()
-        theirs: Figures = {}
-        if not given.without_mlflow:
-            _print(ours, theirs)  # theirs take a while
-        if not given.without_mlflow:
-            venv = given.mlflow or build_venv(folder / "venv")
-            theirs = measure_mlflow(folder / "theirs", venv, given.experiments)
-    _print(ours, theirs)
-    options = " --without-mlflow" if given.without_mlflow else ""
-    print(f"\nrepeat: python -m bench.control_plane --experiments {given.experiments}{options}")
-
-
-def _print(ours: Figures, theirs: Figures) -> None:
-    print(f"{'':<28}{'gonogo':>10}{'MLflow':>10}")
     for key, text, unit in ROWS:
-        mine = f"{ours[key]:>10.2f}" if key in ours else f"{'open':>10}"
-        other = f"{theirs[key]:>10.2f}" if key in theirs else f"{'–':>10}"
-        print(f"{text:<28}{mine}{other}  {unit}", flush=True)
+        print(f"{text:<28}" + (f"{found[key]:>10.2f}  {unit}" if key in found else "      open"))
 
 
 def _start_redis(folder: Path) -> subprocess.Popen[bytes] | None:

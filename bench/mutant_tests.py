@@ -1,32 +1,155 @@
-"""Do the tests that matter notice a mutant?
+"""Which tests run what a mutant changes, and does one of them notice it?
 
-`Bench` collects the tests once; each mutant is then put into the functions and constants of a
-forked child, which runs the tests that matter, the module's own first, until one fails.
-`noticed_afresh` imports everything again, for code that runs only once: class bodies, and functions
-that are called while tests are collected.
+`measure` runs all tests once under `coverage` and keeps which test runs which line. `Bench` then
+collects the tests once. Each mutant is put into the functions and constants of a forked child,
+which runs the tests of the changed line until one fails. What runs only once (class bodies,
+functions that are called while tests are collected) needs fresh imports: `notices_afresh`.
 """
 
 import ast
 import gc
+import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import json
+import os
+import pkgutil
 import re
+import resource
+import shutil
+import signal
 import sys
+import tempfile
+import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, ModuleType
 
 import pytest
+from coverage import Coverage
+from hypothesis import Phase, settings
 
-from bench.mutant_process import Built, Session, collected, forked
+import gonogo.contract
 from bench.mutations import ROOT, Mutant, source_of
 
+COVER = ROOT / ".mutants-cover.json"
+TESTS = ("watch", "judge", "timeline", "ledger", "golden")
+"""Folders of tests that may notice."""
+FIRST = ("tests/laws/test_docs.py", "tests/watch/test_begin.py")
+"""They notice changed tables of the documents, and the bodies of detectors' classes."""
+MUTATED = ("gonogo.judge.", "gonogo.timeline.", "gonogo.watch.")
+SLOW_S = 1.0
+"""A test that takes longer must not be needed: an exact one is asked for."""
+AFRESH_FILES = 4
+"""Files of tests that are run with fresh imports, which takes seconds."""
 AFRESH = "afresh"
 """What `Bench.notices` says of a mutant that no function or constant shows."""
+PROFILE = "first_failure"
+"""One failing case is enough: the smallest one is not needed."""
+settings.register_profile(
+    PROFILE,
+    derandomize=True,
+    deadline=None,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    report_multiple_bugs=False,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What is known of all tests."""
+
+    seconds: dict[str, float]
+    """Test → its processor time."""
+    lines: dict[str, dict[str, list[str]]]
+    """File of a module → line → tests that run it."""
+
+    def tests_for(self, mutant: Mutant, at_most_s: float) -> list[str]:
+        """Return the tests that matter for a mutant, the module's own and quick ones first."""
+        own = own_tests(mutant.module)
+        folder = own.rpartition("/")[0]
+        of_module = self.lines.get(str(mutant.path.relative_to(ROOT)), {})
+        wanted = set(of_module.get(str(mutant.line), ()))
+        if not mutant.within:
+            wanted |= {test for tests in of_module.values() for test in tests}
+        chosen, left_s = [], at_most_s
+        for name, seconds in sorted(
+            self.seconds.items(),
+            key=lambda row: (not row[0].startswith(own), not row[0].startswith(folder), row[1]),
+        ):
+            matters = name in wanted or name.startswith(own)
+            matters |= not mutant.within and name.startswith(FIRST)
+            if matters and seconds <= min(SLOW_S, left_s):
+                left_s -= seconds
+                chosen.append(name)
+        return chosen
+
+
+def own_tests(module: str) -> str:
+    """Return the file of a module's own tests, which need not exist."""
+    *folders, name = module.removeprefix("gonogo.").split(".")
+    return "/".join(["tests", *folders, f"test_{name}.py"])
+
+
+def test_files() -> list[Path]:
+    """Return the files of tests that may notice a mutant."""
+    found = [path for name in TESTS for path in sorted((ROOT / "tests" / name).rglob("test_*.py"))]
+    return [*found, *(ROOT / name for name in FIRST if ROOT / name not in found)]
+
+
+def measure() -> Measured:
+    """Return what every test takes and runs without a mutant; kept until sources or tests change.
+
+    Raises:
+        SystemExit: a test fails.
+    """
+    sources = [path for name in ("gonogo", "tests") for path in sorted((ROOT / name).rglob("*.py"))]
+    digest = hashlib.sha256(b"\0".join(path.read_bytes() for path in sources)).hexdigest()
+    known = json.loads(COVER.read_text()) if COVER.exists() else {}
+    if known.get("digest") != digest:
+        print("measuring which test runs which line (minutes)", flush=True)
+        if failed := forked(_measured, None):
+            raise SystemExit(f"without any mutant: {failed}")
+        known = {"digest": digest, **json.loads(COVER.read_text())}
+        COVER.write_text(json.dumps(known))
+    return Measured(seconds=known["seconds"], lines=known["lines"])
+
+
+def _measured() -> str | None:
+    cover = Coverage(data_file=None, source=[str(ROOT / "gonogo")], check_preimported=False)
+    seconds: dict[str, float] = {}
+
+    class Context:
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+            cover.switch_context(item.nodeid)
+            began = time.process_time()
+            yield
+            seconds[item.nodeid] = time.process_time() - began
+
+    cover.start()
+    failed = collected(test_files(), Session.run, Context())
+    cover.stop()
+    data = cover.get_data()
+    lines = {
+        str(Path(file).relative_to(ROOT)): {
+            line: sorted(filter(None, tests))
+            for line, tests in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    COVER.write_text(json.dumps({"seconds": seconds, "lines": lines}))
+    return failed
 
 
 class Bench:
     """The collected tests, with a mutant put into the functions that are there."""
 
-    def __init__(self, session: Session, items: Sequence[pytest.Item]) -> None:
+    def __init__(self, session: "Session", items: Sequence[pytest.Item]) -> None:
         self._session = session
         self._items = {item.nodeid: item for item in items}
         self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
@@ -57,11 +180,7 @@ class Bench:
 
 
 def _put_constants(mutant: Mutant) -> bool:
-    """Put changed constants and tables in the place of the old, wherever they were imported.
-
-    What a constant looks like is compared, so that only what the mutant changes is exchanged: all
-    else, as classes, stays the one that other modules know.
-    """
+    """Put changed constants and tables in the place of the old, wherever they were imported."""
     usual = _executed(mutant, ast.parse(source_of(mutant.path)))
     other = _executed(mutant, mutant.tree())
     names = [name for name in other if _shown(usual.get(name)) != _shown(other[name])]
@@ -96,8 +215,8 @@ def _place(code: CodeType) -> tuple[str, str, int]:
     return code.co_filename, code.co_qualname, code.co_firstlineno
 
 
-def with_bench(files: Sequence[Path], action: Callable[[Bench], None]) -> str:
-    """Say nothing, and call `action` with the collected tests of some files; fork before.
+def with_bench(action: Callable[[Bench], None]) -> str:
+    """Call `action` with the collected tests; fork before.
 
     Raises:
         SystemExit: they cannot be collected.
@@ -107,38 +226,132 @@ def with_bench(files: Sequence[Path], action: Callable[[Bench], None]) -> str:
         action(Bench(session, items))
         return ""
 
-    if said := collected(files, start):
-        raise SystemExit(said)
+    if failed := collected(test_files(), start):
+        raise SystemExit(failed)
     return ""
 
 
-def noticed_afresh(mutant: Mutant, wanted: Sequence[str], limit: float) -> str | None:
-    """Return what `Bench.notices` does, with every module imported with the mutant in place.
-
-    File by file: few import much, and the first mostly notices.
-    """
-    by_file: dict[str, list[str]] = {}
-    for name in wanted:
-        by_file.setdefault(name.partition("::")[0], []).append(name)
-    for file, names in by_file.items():
-        by = _noticed_in(mutant, ROOT / file, names, limit)
-        if by is None or by:
-            return by
-    return ""
-
-
-def _noticed_in(mutant: Mutant, file: Path, wanted: Sequence[str], limit: float) -> str | None:
-    def planted(module: str) -> ast.Module | None:
-        return mutant.tree() if module == mutant.module else None
-
-    def run(session: Session, items: list[pytest.Item]) -> str:
-        by_name = {item.nodeid: item for item in items}
-        if missing := [name for name in wanted if name not in by_name]:
-            return f"not collected: {missing[0]}"  # the mutant changes what a table holds
-        return session.run([by_name[name] for name in wanted])
+def notices_afresh(mutant: Mutant, wanted: Sequence[str], limit: float) -> str | None:
+    """Return what `Bench.notices` does, with every module imported with the mutant in place."""
+    near = dict.fromkeys(name.partition("::")[0] for name in wanted)
+    files = [ROOT / name for name in dict.fromkeys((*list(near)[:AFRESH_FILES], *FIRST))]
 
     def in_child() -> str:
-        sys.meta_path.insert(0, Built(planted))
-        return collected([file], run)
+        sys.meta_path.insert(0, _Planted(mutant))
+        return collected(files, Session.run)
 
     return forked(in_child, limit)
+
+
+class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Gives the import system a mutant instead of the module's file."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != self._mutant.module:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, origin=str(self._mutant.path))
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__file__ = str(self._mutant.path)
+        exec(compile(self._mutant.tree(), module.__file__, "exec"), module.__dict__)
+
+
+def import_libraries() -> None:
+    """Import what tests of the judge import, but for what is mutated, so that no child has to."""
+    for found in pkgutil.walk_packages(gonogo.contract.__path__, "gonogo.contract."):
+        importlib.import_module(found.name)
+    for name in ("gonogo.rundir", "hypothesis.strategies", "jsonschema", "numpy"):
+        importlib.import_module(name)
+    assert not [name for name in sys.modules if name.startswith(MUTATED)]
+    gc.freeze()  # else each child's collector touches, and so copies, every page
+
+
+def forked(action: Callable[[], str | None], limit_s: float | None) -> str | None:
+    """Return what `action` says in a forked child; None when it took too long.
+
+    Args:
+        action: its output goes nowhere; it has a temporary folder of its own.
+        limit_s: of processor time, and twenty times that by the clock. None: no limit, and what
+            the child prints is shown.
+
+    Raises:
+        SystemExit: the child ended without a word.
+    """
+    place = tempfile.mkdtemp(prefix="mutants-")
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            shown = os.fdopen(os.dup(2), "w", buffering=1)
+            os.environ["PYTEST_DEBUG_TEMPROOT"] = place
+            if limit_s is not None:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 1)
+                os.dup2(nowhere, 2)
+                used = time.process_time()
+                resource.setrlimit(resource.RLIMIT_CPU, (int(used + limit_s) + 1, -1))
+                signal.alarm(int(20 * limit_s) + 1)
+            os.write(writer, b"+" + (action() or "").encode())
+        except BaseException:
+            traceback.print_exc(file=shown)
+            raise
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        told = stream.read().decode()
+    _, status = os.waitpid(child, 0)
+    shutil.rmtree(place, ignore_errors=True)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGALRM):
+        return None
+    if not told:
+        raise SystemExit(f"a child ended without a word: status {status}")
+    return told[1:]
+
+
+class Session:
+    """A plug-in that does something else with the collected tests than to run them all."""
+
+    def __init__(self, action: Callable[["Session", list[pytest.Item]], str]) -> None:
+        self._action = action
+        self._failed = ""
+        self.result = "not collected"
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        if not session.testsfailed:
+            self.result = self._action(self, session.items)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed = report.nodeid
+
+    def run(self, items: Sequence[pytest.Item]) -> str:
+        """Run tests until one fails, and return its id; an empty one when none does."""
+        self._failed = ""
+        for place, item in enumerate(items):
+            following = items[place + 1] if place + 1 < len(items) else None
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if self._failed:
+                return self._failed
+        return ""
+
+
+def collected(
+    files: Sequence[Path], action: Callable[[Session, list[pytest.Item]], str], *more: object
+) -> str:
+    """Return what `action` makes of the tests of some files, or "not collected"."""
+    plugin = Session(action)
+    # Without rewriting of asserts the libraries stay as the parent imported them.
+    asked = ["-s", "-q", "--assert=plain", "--no-header", "--tb=no", "-m", "not long and not gpu"]
+    for name in ("cacheprovider", "xdist"):
+        asked += ["-p", f"no:{name}"]
+    asked += ["--hypothesis-profile", PROFILE]
+    asked += ["-o", "tmp_path_retention_policy=none", *map(str, files)]
+    pytest.main(asked, plugins=[plugin, *more])
+    return plugin.result

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from enum import StrEnum
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -20,7 +19,6 @@ from gonogo.cli.output import duration, err, out, print_fields, print_json, prin
 from gonogo.contract.errors import Rejected
 from gonogo.supervise.processes import die_with_parent
 from lab import Part, Tally, plan_parts, report_of, simulate_part
-from lab.finished_parts import FinishedParts
 from lab.plan import cells_of, pool_cells
 
 TELL_EVERY_S = 10.0
@@ -68,9 +66,6 @@ def simulate(
     noise: Annotated[NoiseName, typer.Option(help="How strong.")] = NoiseName.STANDARD,
     healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
     pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
-    resume: Annotated[
-        Path | None, typer.Option(help="File of the finished parts, to resume from.")
-    ] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -79,7 +74,7 @@ def simulate(
     cells = pool_cells() if pool else cells_of(hours, steps, counts)
     parts = plan_parts(cells, seed=seed, noise=noise.value, healthy_only=healthy_only)
     began = time.monotonic()
-    tally = Tally.of(_simulated(parts, jobs, resume))
+    tally = Tally.of(_simulated(parts, jobs))
     document = {
         "seed": seed,
         "noise": noise.value,
@@ -98,22 +93,18 @@ def simulate(
     raise typer.Exit(Exit.OK if sound else Exit.UNEXPECTED)
 
 
-def _simulated(parts: Sequence[Part], jobs: int | None, resume: Path | None) -> list[Tally]:
-    """Return every part's tally; what `resume` holds is not redone.
+def _simulated(parts: Sequence[Part], jobs: int | None) -> list[Tally]:
+    """Return every part's tally.
 
     The sick runs go first, so a simulation that is ended early has tried every detector. Then the
     costly parts go, so that no core is left with one of them at the end.
     """
     jobs = jobs or os.cpu_count() or 1
-    file = None if resume is None else FinishedParts(resume)
-    known = dict(file.of(parts)) if file is not None else {}
-    left = sorted((p for p in parts if p not in known), key=lambda p: (p.sick is None, -p.cost))
+    left = sorted(parts, key=lambda part: (part.sick is None, -part.cost))
     whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()
-    told, tallies = began, list(known.values())
+    told, tallies = began, list[Tally]()
     for part, tally in _worked(left, min(jobs, len(left) or 1)):
         tallies.append(tally)
-        if file is not None:
-            file.add(part, tally)
         for halt in tally.halts:
             err.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
         done += part.cost

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench import mutants
-from bench.mutant_process import MUTATED
+from bench.mutant_tests import MUTATED
 from bench.mutants import all_mutants, gone, prune
 
 
@@ -26,6 +26,6 @@ def test_a_reason_of_code_that_is_gone_is_dropped(
     assert reasons.read_text() == f"# a comment\n{known.name}: no difference\n"
 
 
-def test_what_is_mutated_says_which_tests_call_it() -> None:
+def test_what_is_mutated_is_not_imported_before_the_fork() -> None:
     modules = {row.module for row in all_mutants([])}
     assert [module for module in modules if not module.startswith(MUTATED)] == []

@@ -42,7 +42,6 @@ def simulate(capsys: pytest.CaptureFixture[str]) -> Any:
         (("--hours", "inf"), 2, ""),
         (("--hours", "1e9"), 2, ""),
         (("--step-s", "1,x"), 2, "--step-s: expected numbers"),
-        (("--resume", f"{ROOT}/README.md/parts"), 2, "README.md/parts"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_line(
