@@ -4,20 +4,16 @@ Slurm never requeues our jobs. Before the time limit the batch script, but not s
 asks the run to leave with a checkpoint (`preempted`). At a preemption or scancel all processes get
 TERM, and KILL after KillWait; `--shield` keeps the trainers from dying of TERM.
 
-A job has ended only when its state says so **and** every node answers its controller or has
-booted since the job began. A node that is cut off trains on until its link returns.
+A job has ended only when its state says so **and** every node of it answers its controller. A node
+that is cut off trains on until its link returns; Slurm then ends what it should not run.
 """
 
-import contextlib
 import os
-import pwd
 import re
 import shlex
-import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -29,8 +25,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
 from gonogo.judge.follow_up.explanation import printable
-from gonogo.supervise.durable import load_json
-from gonogo.supervise.node_record import MET_NAME, keeping_of, meet_path
+from gonogo.supervise.node_record import MET_NAME, meet_path
 from gonogo.supervise.version import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.settings import slurm_environ
@@ -53,12 +48,10 @@ _AFTERWARDS = re.compile(
     r"|slurmstepd-\S+: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ \*\*\*"
 )
 """What srun prints about the other nodes, which it ends once one has failed."""
-CLOCKS_APART = timedelta(seconds=30)
-"""A node that booted so long after the start of a job did so by any clock of the cluster."""
 _SUBMITTED = re.compile(r"^\s*(\d+)(?:;\S+)?\s*$", re.MULTILINE)
 """Output of `sbatch --parsable`: the number of the job, and its cluster."""
-_OWNED = re.compile(r"^\s*([0-9]+) ([0-9]+)\s*$", re.MULTILINE)
-"""A line of squeue: the number of a job and its user's."""
+_NUMBER = re.compile(r"^\s*(\d+)\s*$", re.MULTILINE)
+"""A line of squeue: the number of a job."""
 _GONE = re.compile(r"[Ii]nvalid job id")
 _LATER = re.compile(
     r"Unable to contact|Connection|timed out|temporarily|submit limit|standby"
@@ -80,7 +73,6 @@ _OVER = frozenset(
 """The states in which a job has ended."""
 _STANDING = frozenset({"SUSPENDED", "STOPPED"})
 _WAITING = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD"})
-_MEETING = re.compile(r"\.meet_node\d+\.json")
 _UNWELL = re.compile(r"DOWN|FAIL|UNKNOWN|NOT_RESPONDING|NO_RESPOND|\*")
 _ASLEEP = frozenset({"POWERED_DOWN", "POWERING_DOWN"})
 
@@ -88,33 +80,26 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run one of Slurm's commands, and kill it with all its children when it does not answer.
+    """Run one of Slurm's commands, and kill it when it does not answer.
 
     Raises:
         Unavailable: it is not there, or does not answer.
     """
     try:
-        with subprocess.Popen(
+        return subprocess.run(
             command,
             env=slurm_environ(),
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             encoding="utf-8",
             errors="replace",  # comments come in any encoding
-            start_new_session=True,
-        ) as process:
-            try:
-                out, err = process.communicate(timeout=COMMAND_LIMIT_S)
-            except BaseException:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                raise
+            timeout=COMMAND_LIMIT_S,
+            check=False,
+        )
     except subprocess.TimeoutExpired as error:
         raise Unavailable(f"{command[0]}: no answer in {COMMAND_LIMIT_S:g} s") from error
     except OSError as error:
         raise Unavailable(f"{command[0]}: {error}") from error
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class Slurm:
@@ -169,25 +154,13 @@ class Slurm:
         return self._handle(numbers[-1], order, token)
 
     def find(self, handle: Handle) -> Found:
-        """Return what Slurm says of the attempt's job and of its nodes.
-
-        A busy controller may take a job after sbatch has given up, so there may be two of one
-        name. The attempt has ended when all of them have.
-        """
+        """Return what Slurm says of the attempt's job and of its nodes."""
         try:
-            found = self._find_job(handle)
-            if isinstance(found, Running) and not (found.waits and found.again):
-                return found
-            known = self._ids_of(job_name(handle.run, handle.token))
-            for other in [number for number in known if number != handle.name]:
-                twin = self._find_job(replace(handle, name=other))
-                if not isinstance(twin, Ended) and not (isinstance(twin, Running) and twin.waits):
-                    return twin
+            return self._find_job(handle)
         except Unavailable as error:
             return Unknown(text=error.detail)
         except OSError as error:
             return Unknown(text=f"{self._runs / handle.run}: {error}")
-        return found
 
     def _find_job(self, handle: Handle) -> Found:
         """Return what Slurm reports of one job, or reported before it forgot the job.
@@ -207,14 +180,14 @@ class Slurm:
             raise Unavailable(f"scontrol: {done.stderr.strip()}")
         self._ended.pop(handle, None)
         job = parse_fields(done.stdout)
-        rows = self._nodes_of(job, handle) if job.get("JobState") in _OVER else []
+        rows = self._nodes_of(job) if job.get("JobState") in _OVER else []
         found = judge_job(handle, job, rows)
         if isinstance(found, Ended) and began and not rows:
             return Unknown(text=f"{found.proof}, and no node is known that it ran on")
         if isinstance(found, Running) and found.waits:
             text = f"{found.text} (it began before)" if began else found.text
             return replace(found, text=text, again=began)
-        found = found if began and not meets else add_output(found, run_dir, job, rows)
+        found = found if began and not meets else add_output(found, run_dir / LOG_NAME)
         if isinstance(found, Ended):
             self._ended[handle] = found
         return found
@@ -224,11 +197,11 @@ class Slurm:
 
         By name: after a controller has lost its state, the number may be another job's.
         """
-        done = self._run(["scancel", *ours_alone(), f"--name={job_name(handle.run, handle.token)}"])
+        done = self._run(["scancel", f"--name={job_name(handle.run, handle.token)}"])
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
-    def _nodes_of(self, job: Mapping[str, str], handle: Handle) -> list[dict[str, str]]:
+    def _nodes_of(self, job: Mapping[str, str]) -> list[dict[str, str]]:
         """Return Slurm's fields of each node that a job had.
 
         Raises:
@@ -236,22 +209,18 @@ class Slurm:
         """
         listed = job.get("NodeList", "")
         if listed in ("", "(null)"):
-            listed = ",".join(kept_on(self._runs / handle.run, handle.token))
-        if not listed:
             return []
         asked = ("scontrol", "--all", "show", "node", "--oneliner", listed)
-        rows = self._ask(*asked).splitlines()
-        return [parse_fields(row) for row in rows if row.strip()]
+        return [parse_fields(row) for row in self._ask(*asked).splitlines() if row.strip()]
 
     def _ids_of(self, name: str) -> list[str]:
-        """Return the jobs of a name that this user has, or had lately.
+        """Return the jobs of a name that Slurm has, or had lately.
 
         Raises:
             Unavailable: Slurm does not answer.
         """
-        asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i %U")
-        owned = _OWNED.findall(self._ask("squeue", *asked))
-        return [number for number, user in owned if user == str(os.getuid())]
+        asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
+        return _NUMBER.findall(self._ask("squeue", *asked))
 
     def _ask(self, *command: str) -> str:
         done = self._run(command)
@@ -268,43 +237,12 @@ def job_name(run: str, token: int) -> str:
     return f"{_PREFIX}{run}.{token}"
 
 
-def ours_alone() -> list[str]:
-    """Return the option by which an administrator's scancel leaves the jobs of others alone.
-
-    Slurm takes only a user that this host knows by name.
-    """
-    try:
-        pwd.getpwuid(os.getuid())
-    except KeyError:
-        return []
-    return [f"--user={os.getuid()}"]
-
-
-def add_output(
-    found: Found, run_dir: Path, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]
-) -> Found:
-    """Return what became of a job whose nodes have not all begun, with its last output.
-
-    A node without our interpreter says so there and nowhere else. A node that does not see the run
-    directory cannot open the log. A node whose prolog fails is drained.
-
-    Args:
-        found: what Slurm says.
-        run_dir: the run's directory.
-        job: fields of `scontrol show job`.
-        nodes: fields of `scontrol show node` of each node that it had.
-    """
-    log = run_dir / LOG_NAME
+def add_output(found: Found, log: Path) -> Found:
+    """Return what became of a job whose nodes have not all begun, with its last output."""
     said = load_last_words(log)
-    if isinstance(found, Ended) and nodes and said is None:
-        why = [
-            f"{row.get('NodeName', '?')} is drained: {row.get('Reason', 'nobody says why')}"
-            for row in nodes
-            if "DRAIN" in row.get("State", "")
-        ]
-        if not why and job.get("JobState") != "CANCELLED":
-            why = [f"it has not opened {log}: is that path there on its nodes, too?"]
-        return replace(found, proof="; ".join([found.proof, *why]))
+    if isinstance(found, Ended) and said is None:
+        why = f"it has not opened {log}: is that path there on its nodes, too?"
+        return replace(found, proof=f"{found.proof}; {why}")
     if not said or isinstance(found, Unknown):
         return found
     if isinstance(found, Ended):
@@ -326,20 +264,6 @@ def load_last_words(path: Path) -> str | None:
     told = [said for line in lines if (said := printable(line))]
     told = [line for line in told if _AFTERWARDS.match(line) is None] or told
     return " · ".join(line[:LINE_LIMIT] for line in told[-2:])
-
-
-def kept_on(run_dir: Path, token: int) -> list[str]:
-    """Return the short names of the hosts of an attempt, from the run directory.
-
-    Raises:
-        Unavailable: the directory cannot be read now.
-    """
-    try:
-        names = [name for name in os.listdir(run_dir) if _MEETING.fullmatch(name)]
-        rows = [keeping_of(load_json(run_dir / name) or {}) for name in sorted(names)]
-    except OSError as error:
-        raise Unavailable(f"{run_dir}: {error}") from error
-    return [row.host.partition(".")[0] for row in rows if row is not None and row.token == token]
 
 
 def load_defaults(path: Path) -> SlurmCluster:
@@ -459,21 +383,6 @@ def parse_fields(line: str) -> dict[str, str]:
     return {name: value for name, _, value in reversed(rows)}
 
 
-def has_booted_since(job: Mapping[str, str], node: Mapping[str, str]) -> bool:
-    """Say whether a node has booted since a job began: nothing of the job is left there.
-
-    Args:
-        job: fields of `scontrol show job`.
-        node: fields of `scontrol show node`.
-    """
-    try:
-        began = datetime.fromisoformat(job["StartTime"])
-        booted = datetime.fromisoformat(node["BootTime"])
-    except (KeyError, ValueError):  # `Unknown`, `None`
-        return False
-    return booted - began >= CLOCKS_APART
-
-
 def _is_unwell(told: str) -> bool:
     """Say whether a node may be cut off; an idle node that is powered down is not."""
     state, *flags = told.split("+")
@@ -500,18 +409,10 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     if state not in _OVER:
         return Unknown(text=f"Slurm calls job {handle.name} {state or 'nothing'}, which is no end")
     states = {row.get("NodeName", "?"): row.get("State", "UNKNOWN") for row in nodes}
-    anew = {row.get("NodeName", "?") for row in nodes if has_booted_since(job, row)}
-    answer = sorted(name for name, told in states.items() if not _is_unwell(told))
-    unwell = sorted(states.keys() - anew - set(answer))
+    unwell = sorted(name for name, told in states.items() if _is_unwell(told))
     if unwell:
         text = f"Slurm: {state}, but {', '.join(unwell)} does not answer and may train on"
         return Unknown(text=text)
-    if state == "NODE_FAIL" and not anew:
-        which = job.get("NodeList", "its nodes")
-        return Unknown(text=f"Slurm: {state}, and not which of {which} failed and may train on")
-    where = ", ".join(sorted(set(answer) - anew))
-    told = [f"{where} answers"] if where else []
-    told += [f"{', '.join(sorted(anew))} has booted since it began"] if anew else []
-    told = told or ["it had no node"]
+    told = f"{', '.join(sorted(states))} answers" if states else "it had no node"
     why = "" if reason == "None" else f" ({reason})"
-    return Ended(proof=f"Slurm: job {handle.name} is {state}{why}, and {', '.join(told)}")
+    return Ended(proof=f"Slurm: job {handle.name} is {state}{why}, and {told}")
