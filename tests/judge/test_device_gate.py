@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,10 @@ import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
-from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts.contradictions import find_contradictions
-from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, with_overrides
-from tests.data import make_runs
 from tests.data.make_runs import EXPERIMENT, Rank, exit_of, save_run
-from tests.judge.runs import watch_of
 
 RUN = "run_01K00000000000000000000001"
 
@@ -87,36 +80,6 @@ def test_a_device_that_nobody_heard_is_inconclusive_never_well(
     assert [text for text in found["not_observed"] if "gpu_util" in text]
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_a_device_that_begins_with_errors_which_its_preflight_did_not_see_is_never_well(
-    tmp_path: Path, order: Order, monkeypatch: pytest.MonkeyPatch, rank: int, nodes: int
-) -> None:
-    """Its first sample may come late: what had happened by then is no growth that D24 sees."""
-    order = order.model_copy(update={"nodes": nodes})
-    row = make_runs.device_row
-
-    def with_errors(of: int, util: float, mono: float) -> dict[str, Any]:
-        return {**row(of, util, mono), "ecc_uncorrected": 2 * (of == rank)}
-
-    monkeypatch.setattr(make_runs, "device_row", with_errors)
-    found = judged(tmp_path, order, {0: 95.0, 1: 93.0})
-    assert found["verdict"] == "INCONCLUSIVE"
-    doubt = {"kind": "devices_differ", "rank": rank, "name": f"GPU-{rank}", "found": 2}
-    assert doubt in found["facts"]["doubts"]
-
-
-@pytest.mark.parametrize("outcome", [CheckOutcome.FAIL, None])
-def test_where_no_preflight_found_a_device_fit_its_errors_contradict_nothing(
-    order: Order, outcome: CheckOutcome | None
-) -> None:
-    checks = [] if outcome is None else [Check(id="devices", outcome=outcome, text="")]
-    watch = replace(watch_of(order), device_errors={(0, "GPU-0"): 2})
-    for preflight in (None, Preflight(passed=outcome is None, checks=checks)):
-        record = RunRecord(order=order, ranks={}, watch=watch, preflight=preflight)
-        assert find_contradictions(record, build_rules(order)) == []
-
-
 Lines = list[bytes]
 EDITS: dict[str, Callable[[Lines], Lines | None]] = {
     "removed": lambda lines: None,
@@ -154,15 +117,3 @@ def test_device_lines_that_are_not_those_of_the_ticks_are_never_go(
         file.write_bytes(before)
     assert found["verdict"] == "INCONCLUSIVE"
     assert "devices_differ" in [row["kind"] for row in found["facts"]["doubts"]]
-
-
-def test_device_lines_twice_and_after_the_last_tick_change_nothing(healthy: Path) -> None:
-    file = healthy / "devices.jsonl"
-    before = file.read_bytes()
-    *_, last = before.splitlines()
-    later = {**json.loads(last), "ts": 4e9, "mono": 4e9, "util": 0.0}
-    try:
-        file.write_bytes(before + before + wire_line(later))
-        assert judge_directory(healthy)["verdict"] == "GO"
-    finally:
-        file.write_bytes(before)

@@ -68,15 +68,6 @@ def test_the_predecessor_s_directories_are_never_go_for_lack_of_evidence(
     assert ("rank_silent" in dict(doubts)) is bool(phase)
 
 
-@pytest.mark.parametrize("name", ["predecessor_healthy", "predecessor_toy"])
-def test_with_neither_order_nor_plan_completed_is_inconclusive(
-    name: str, copy_run: CopyRun
-) -> None:
-    found = judge_directory(copy_run(name), now=EPOCH + 10**8)
-    outcomes = {row["id"]: row["outcome"] for row in found["criteria"]}
-    assert outcomes["completed"] == "inconclusive"
-
-
 STALLED_AT = 11.3 + 160 * 107.8
 
 
@@ -155,15 +146,6 @@ def test_bad_input_is_refused_with_what_to_do(copy_run: CopyRun, tmp_path: Path)
         judge_directory(folder, PLAN, "nonsense")
     with pytest.raises(NotFound, match="neither"):
         judge_directory(tmp_path)
-
-
-def test_a_run_that_was_made_with_a_remedy_is_conditional(tmp_path: Path) -> None:
-    order = make_runs.order_of().model_copy(update={"reason": RunReason.REMEDY})
-    ranks = make_runs.healthy_ranks(order)
-    make_runs.save_run(tmp_path / "run", order, ranks, make_runs.exit_of(ranks))
-    found = judge_directory(tmp_path / "run")
-    assert found["verdict"] == "CONDITIONAL_GO"
-    assert [row["criterion"] for row in found["conditions"]] == ["remedied"]
 
 
 RERUNS = [

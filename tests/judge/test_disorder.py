@@ -53,18 +53,6 @@ def never_written(place: int) -> Callable[[Path], Path]:
     return make
 
 
-def torn(place: int) -> Callable[[Path], Path]:
-    """A line of rank 0 of which only a part was written."""
-
-    def make(folder: Path) -> Path:
-        ranks = healthy_ranks(order_of())
-        line = ranks[0].lines[place]
-        ranks[0].lines[place] = {name: line[name] for name in ("ts", "mono", "boot", "msg")}
-        return saved(folder, ranks)
-
-    return make
-
-
 def cut_out(place: int) -> Callable[[Path], Path]:
     """A line of rank 0 that was taken away after the run."""
 
@@ -79,24 +67,11 @@ def cut_out(place: int) -> Callable[[Path], Path]:
     return make
 
 
-def of_a_restarted(place: int) -> Callable[[Path], Path]:
-    """A line of the first process of rank 0, lost before anybody read it."""
-
-    def make(folder: Path) -> Path:
-        ranks = restarted_ranks(order_of())
-        del ranks[0].lines[place]
-        return saved(folder, ranks)
-
-    return make
-
-
 LOST = {
     "never written": never_written(20),
     "the first one": never_written(0),
-    "torn": torn(20),
     "cut out": cut_out(20),
     "the last one": cut_out(-1),
-    "of a restarted rank": of_a_restarted(8),
 }
 
 
@@ -132,8 +107,3 @@ def test_what_is_no_line_of_a_rank_is_counted_and_decides_nothing(
     verdict, _, facts = decided(folder)
     assert verdict == "GO"
     assert [row.detector for row in facts.findings if row.rank == 0]
-
-
-def test_what_a_run_with_a_lost_line_comes_to_is_what_its_watcher_found(tmp_path: Path) -> None:
-    folder = never_written(20)(tmp_path / "run")
-    assert load_run(folder).unrecorded == ()

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from gonogo.cli.app import app
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.source import bundled_plan
 from tests.data.field_reports import FIELD_REPORTS, PHASE, PLAN
@@ -75,13 +73,3 @@ def test_a_toy_is_told_by_the_tokens_that_its_own_lines_imply(name: str, tmp_pat
     assert criterion(found, "identity")["outcome"] == "fail"
     assert criterion(found, "identity")["observed"] == {"tokens": 256}
     assert criterion(found, "throughput")["outcome"] == "inconclusive"
-
-
-def test_the_command_says_what_was_not_observed_and_the_diagnosis(tmp_path: Path) -> None:
-    folder, now = BY_NAME["ddp_crash"].save(tmp_path)
-    said = CliRunner().invoke(
-        app, ["judge", str(folder), "--plan", PLAN, "--phase", PHASE, "--now", str(now)]
-    )
-    for topic in ("gpu_util", "identity"):
-        assert f"not observed: {topic}:" in said.output
-    assert "ddp_marked_ready_twice" in said.output

@@ -10,24 +10,19 @@ import re
 import pytest
 
 from gonogo.judge.failures import library
-from tests.judge.test_failures import CAUSED, HEAD, LOST, OOM, STEPS, name_of
+from tests.judge.test_failures import HEAD, LOST, OOM, STEPS, name_of
 
 RAISED = re.compile(
     r"[\w.]*(?:Error|Exception|OutOfResources|BackendCompilerFailed)\b(?:\(\w+\))?: "
 )
 """Such a line stands below a traceback; the others stand alone."""
-LINES = [
-    ("killed", "Killed"),
-    ("killed", "srun: error: node-1: task 0: Killed"),
+LINES = [("killed", "Killed"),
     ("gpu_lost", "NVRM: fallen off the bus and is not responding to"),
     ("gpu_memory_error", "RuntimeError: cuda runtime error (39) : uncorrectable ECC error"),
-    ("gpu_memory_error", "RuntimeError: CUDA error: uncorrectable ECC error"),
     ("nvlink_error",
      "kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=1818992, name=python3, Ch 0000000c"
      " caused by previous Xid 145"),
-    ("nvlink_error", "NVRM: Xid (PCI:0018:01:00): 145, RLW_RXPIPE Nonfatal"),
     ("gpu_fault", "[Mon Aug  5 03:54:13 2031] NVRM: Xid (PCI:0000:00:07): 31,"),
-    ("gpu_fault", "19:15:34  NVRM: Xid (PCI:0000:9a:00): 31, pid=477445,"),
     ("gpu_channel_stopped", "[Wed Jul 31 23:14:18 2031] NVRM: Xid (PCI:0000:00:05): 43,"),
     ("token_out_of_range", "IndexError: index out of range in self"),
     ("device_index_out_of_bounds",
@@ -37,148 +32,83 @@ LINES = [
      "/d/Loss.cu:115: operator(): block: [246,0,0], thread: [63,0,0] Assertion `input_val"
      " >= zero && input_val <= one`"),
     ("device_assert", "RuntimeError: CUDA error: device-side assert triggered"),
-    ("device_assert", "RuntimeError: copy_if failed to synchronize: cudaErrorAssert:"),
     ("illegal_memory_access",
      "what():  [Rank 2] NCCL watchdog thread terminated with exception: CUDA error: an"
      " illegal memory access"),
-    ("illegal_memory_access", "Memory access fault by GPU node-2 (Agent handle:"),
     ("no_kernel_image", "RuntimeError: HIP error: invalid device function"),
-    ("no_kernel_image",
-     "ERROR    | 2031-08-22 02:25:32 | trainer:121 - HIP error: no kernel image is"
-     " available"),
     ("launch_failure", "RuntimeError: CUDA error: unspecified launch failure"),
-    ("launch_failure", "RuntimeError: cuda runtime error (4) : unspecified launch failure"),
     ("host_out_of_memory", "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."),
-    ("host_out_of_memory", "slurmstepd: error: Detected 1 oom-kill event(s) in"),
     ("ray_worker_died", "ray.exceptions.ActorDiedError: The actor died unexpectedly"),
-    ("ray_worker_died", "ray.exceptions.RayActorError: The actor died unexpectedly"),
     ("out_of_memory", "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: XLA:TPU"),
-    ("out_of_memory",
-     "2031-04-04 00:27:49.642380: E tensorflow/d/xla_util.cc:88]   (1) RESOURCE_EXHAUSTED:"
-     " Attempting"),
     ("shared_memory_full",
      "RuntimeError: DataLoader worker (pid 263230) is killed by signal: Bus error."),
-    ("shared_memory_full", "Please try to raise your shared memory limit."),
     ("cublas_error", "RuntimeError: CUDA error: CUBLAS_STATUS_NOT_INITIALIZED"),
-    ("cublas_error",
-     "2031-10-09 14:57:07.812004: E tensorflow/d/cuda_blas.cc:464] failed to create cublas"
-     " handle: CUBLAS_STATUS_NOT_INITIALIZED"),
     ("driver_mismatch",
      "RuntimeError: cuda runtime error (35) : CUDA driver version is insufficient"),
     ("no_device", "Failed to initialize NVML: Unknown Error"),
-    ("no_device",
-     "ValueError: invalid literal for int() with base 10: 'Failed to initialize NVML:"),
     ("cuda_unknown_error",
      "(worker pid=5304) [E ProcessGroupNCCL.cpp:916] [Rank 7] NCCL watchdog thread"
      " terminated with exception: CUDA error: unknown"),
-    ("cuda_unknown_error",
-     "[E ProcessGroupNCCL.cpp:915] [Rank 0] NCCL watchdog thread terminated with"
-     " exception: CUDA error: unknown"),
     ("device_busy",
      "EJ0001: 2031-05-21-11:57:54.167.645 Failed to initialize the HCCP process. Reason:"
      " Maybe the last training process is running."),
     ("tpu_error",
      "E0511 18:18:50.796852     915 tpunetd_client.cc:311] Detected failure"
      " SLICE_FAILURE_CHIP_DRIVER_ERROR"),
-    ("tpu_error",
-     "F0000 00:00:1717141650.890307    9276 pjrt_computation_client.cc:487] Non-OK-status:"
-     " status status: INTERNAL: Core halted unexpectedly: INTERNAL: Accelerator device"
-     " halted prematurely, perhaps due to an on-device check-failure."),
     ("cuda_error", "Error invalid configuration argument at line 119 in file /d/ops.cu"),
-    ("cuda_error", "RuntimeError: cuda runtime error (98) : unrecognized"),
     ("damaged_checkpoint", "safetensors_rust.SafetensorError: Error while deserializing header:"),
-    ("damaged_checkpoint",
-     "ValueError: Error while deserializing header: MetadataIncompleteBuffer"),
     ("size_mismatch",
      "RuntimeError: While copying the parameter named decoder.embedding.weight, whose"
      " dimensions in the model are torch.Size([58, 256]) and whose dimensions in the"
      " checkpoint are"),
     ("optimizer_state_mismatch", "KeyError: 'optimizer'"),
-    ("optimizer_state_mismatch", "KeyError: 'param_groups'"),
     ("tensors_not_savable", "Some tensors share memory, this will lead to duplicate"),
     ("state_dict_mismatch", "RuntimeError: Missing key in checkpoint state_dict:"),
-    ("state_dict_mismatch", "Exception: Cannot load model parameters from checkpoint"),
     ("tracker_unreachable", "wandb.errors.UsageError: Error communicating with"),
-    ("tracker_unreachable", "wandb.errors.CommError: Error communicating with"),
     ("rate_limited", "urllib.error.HTTPError: HTTP Error 429: Too Many Requests"),
     ("hub_access_denied", "huggingface_hub.utils._errors.GatedRepoError: 403"),
-    ("hub_access_denied", "OSError: You are trying to access a gated repo."),
     ("hub_unreachable", "huggingface_hub.utils._errors.HfHubHTTPError: 500 Server Error:"),
-    ("hub_unreachable", "Error: Server error '504 Gateway Time-out' for url"),
     ("collective_timeout",
      "[E ProcessGroupNCCL.cpp:475] [Rank 3] Watchdog caught collective operation timeout:"),
-    ("collective_timeout",
-     "RuntimeError: NCCL communicator was aborted on rank 3.  Original reason for failure"
-     " was: [Rank 3] Watchdog caught"),
     ("lost_peer",
      "[E614 11:14:03.086670611 ProcessGroupNCCL.cpp:1319] [PG 0 Rank 1] Failed to get"
      " exception dump flag from the global store.Connection"),
-    ("lost_peer",
-     "node-1:63755:63768 [0] misc/socket.cc:50 NCCL WARN socketProgress: Connection closed"
-     " by remote peer"),
     ("no_route_to_rank",
      "node-1:2152176:2152299 [0] misc/ibvwrap.cc:187 NCCL WARN Call to ibv_modify_qp"
      " failed with error Network is unreachable"),
-    ("no_route_to_rank", "n0:11:20 [0] misc/socket.cc:456 NCCL WARN socketStartConnect:"),
     ("infiniband_error",
      "node-1:3778851:3779883 [4] ibvwrap.c:130 NCCL WARN Call to ibv_create_qp"),
-    ("infiniband_error",
-     "[2031-03-13 22:26:02] node-1:1234:5678 [5] ibvwrap.c:262 NCCL WARN Call to"
-     " ibv_modify_qp"),
     ("nccl_system_error",
      "RuntimeError: NCCL error in: /d/ProcessGroupNCCL.cpp:514, unhandled system error,"),
-    ("nccl_system_error",
-     "torch.distributed.DistBackendError: NCCL error in: ../d/ProcessGroupNCCL.cpp:1331,"
-     " unhandled system error"),
     ("nccl_cuda_error",
      "torch.distributed.DistBackendError: NCCL error in: ../d/ProcessGroupNCCL.cpp:1333,"
      " unhandled cuda error"),
-    ("nccl_cuda_error",
-     "RuntimeError: NCCL error in: /d/ProcessGroupNCCL.cpp:272, unhandled cuda error"),
     ("nccl_internal_error",
      "RuntimeError: NCCL error in: ../d/ProcessGroupNCCL.cpp:1269, internal error,"),
     ("port_in_use", "The server socket has failed to bind to [::]:29500 (errno: 98"),
-    ("port_in_use",
-     "RuntimeError: The server socket has failed to listen on any local network address."
-     " port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE,"),
     ("rendezvous_timeout",
      "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId"),
-    ("rendezvous_timeout",
-     "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and"
-     " retrieving ncclUniqueId"),
     ("gloo_error", "RuntimeError: Gloo connectFullMesh failed with [../d/pair.cc:144]"),
     ("mpi_abort", "[node-1:95415] Local abort before MPI_INIT completed"),
     ("loader_worker_killed", "RuntimeError: DataLoader worker (pid 25902) is killed by signal:"),
     ("loader_batch_uneven",
      "ValueError: Unable to create tensor, you should probably activate truncation"),
     ("loader_worker_died", "RuntimeError: DataLoader worker (pid(s) 22660, 20952,"),
-    ("loader_worker_died", "RuntimeError: One or more background workers are no longer alive."),
     ("non_finite_loss", "FloatingPointError: Loss became infinite or NaN at"),
-    ("non_finite_loss", "RuntimeError: Function 'PowBackward0' returned nan values"),
     ("disk_full", "OSError: [Errno 28] No space left on device"),
-    ("disk_full", "OSError: [Errno 122] Disk quota exceeded"),
     ("file_system_failed", "OSError: [Errno 5] Input/output error: '/data/x'"),
-    ("file_system_failed",
-     "ERROR: megatron.core.dist_checkpointing.strategies.filesystem_async: Local process 0"
-     " encountered an error: [Errno 5]"),
     ("too_many_open_files", "OSError: [Errno 24] Too many open files"),
-    ("too_many_open_files", "RuntimeError: unable to open shared memory object"),
     ("permission_denied", "PermissionError: [Errno 13] Permission denied: '/.cache'"),
-    ("permission_denied", "ray.exceptions.RayTaskError(PermissionError): ray::train_func()"),
     ("time_limit",
      "slurmstepd: error: *** STEP 55595933.0 ON node-1 CANCELLED AT 2031-01-10T15:27:25"
      " DUE TO TIME LIMIT"),
-    ("time_limit", "slurmstepd: *** JOB 830329 CANCELLED AT 2031-08-06T17:21:44 DUE TO TIME LIMIT"),
     ("preempted",
      "slurmstepd: error: *** STEP 608.0 ON node-1 CANCELLED AT 2031-08-12T02:06:12 DUE TO"
      " JOB REQUEUE"),
     ("evicted", "4m11s       Warning   Evicted               pod/train-0"),
-    ("evicted", "The node was low on resource: memory."),
     ("scheduler_refused", "srun: error: Unable to allocate resources: Requested"),
     ("scheduler_failed", "srun: error: Application launch failed: Job credential"),
     ("segmentation_fault", "traceback : Signal 11 (SIGSEGV) received by PID 2630"),
-    ("segmentation_fault",
-     "E1007 12:45:33.652000 18678 site-packages/d/api.py:869] failed (exitcode: -11)"),
     ("bus_error", "srun: error: node-1: task 289: Bus error"),
     ("illegal_instruction",
      "ValueError: Error for Training job train: Failed. Reason: AlgorithmError: Exit Code:"
@@ -186,69 +116,37 @@ LINES = [
     ("ddp_unused_parameters",
      "Expected to have finished reduction in the prior iteration before starting a new"
      " one. This error"),
-    ("ddp_unused_parameters",
-     "RuntimeError: Expected to have finished reduction in the prior iteration"),
     ("dtypes_differ",
      "RuntimeError: \"_amp_foreach_non_finite_check_and_unscale_cuda\" not implemented for"),
     ("shapes_differ", "RuntimeError: The size of tensor a (2048) must match"),
-    ("shapes_differ", "ValueError: Expected input batch_size (1324) to match target batch_size"),
     ("no_gradient",
      "RuntimeError: One of the differentiated Tensors appears to not have been used"),
     ("fork_after_cuda", "RuntimeError: Cannot re-initialize CUDA in forked subprocess."),
-    ("fork_after_cuda", "RuntimeError: CUDA error: initialization error"),
     ("not_picklable", "TypeError: can't pickle _thread.lock objects"),
     ("triton_out_of_resources", "triton.runtime.errors.OutOfResources: out of resource:"),
     ("ptx_failed", "RuntimeError: Triton Error [CUDA]: device kernel"),
     ("compile_failed", "torch._dynamo.exc.BackendCompilerFailed: backend='inductor'"),
-    ("compile_failed", "InductorError: RuntimeError: Compiler: cl is not"),
     ("build_tools_missing",
      "AttributeError: 'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'"),
-    ("build_tools_missing", "RuntimeError: Error building extension 'cpu_adam'"),
     ("library_mismatch", "Could not load library libcudnn_cnn_infer.so.8. Error:"),
-    ("library_mismatch", "Invalid handle. Cannot load symbol cudnnCreateTensorDescriptor"),
     ("deepspeed_zero", "RuntimeError: still have inflight params [{'id':"),
-    ("deepspeed_zero", "RuntimeError: tracing error at step 42:"),
     ("accelerate_config", "ValueError: bf16 mixed precision requires PyTorch"),
-    ("accelerate_config", "ValueError: You can't train a model that has been loaded in"),
     ("precision_unsupported", "ValueError: Your setup doesn't support bf16/gpu."),
     ("no_loss", "ValueError: The model did not return a loss from the inputs,"),
     ("adapter_targets", "ValueError: Target modules [] not found in the base model."),
-    ("adapter_targets",
-     "ValueError: Target modules ['q_proj', 'v_proj'] not found in the base model."),
     ("tokenizer_failed", "ValueError: Asking to pad but the tokenizer does"),
     ("dataset_failed", "IndexError: Relative sample index 85 is not present"),
-    ("dataset_failed", "ValueError: Checksum failure: /d/shard.00012.mds.zstd"),
     ("missing_module", "ModuleNotFoundError: No module named 'train.models'"),
     ("trainer_config", "pytorch_lightning.utilities.exceptions.MisconfigurationException:"),
     ("api_changed", "AttributeError: type object 'Trainer' has no attribute"),
     ("usage_error", "main.py: error: 'Configuration check failed :: No"),
-    ("usage_error", "TypeError: Trainer.__init__() got an unexpected keyword argument"),
     ("missing_file", "ValueError: Can't find a valid checkpoint at /d/checkpoint-5"),
-    ("missing_file", "huggingface_hub.errors.HFValidationError: Repo id must be in the form"),
     ("connection_lost", "aiohttp.client_exceptions.ClientOSError: [Errno 32] Broken pipe"),
     ("program_error", "TypeError: GRPOTrainer._get_train_sampler() takes"),
-    ("program_error", "UnboundLocalError: local variable 'logs' referenced"),
     ("xla_error", "jaxlib.xla_extension.XlaRuntimeError: INTERNAL: the"),
-    ("xla_error", "jaxlib.xla_extension.XlaRuntimeError: UNIMPLEMENTED:"),
     ("native_abort", "Aborted (core dumped)"),
-    ("native_abort",
-     "2031-06-24 18:11:19.419635: F tensorflow/d/tpu_program_group.cc:86] Check failed:"
-     " xla_tpu_programs.size()"),
-    ("token_out_of_range",
-     "RuntimeError: index out of range: Tried to access index 100 out of table with 99 rows"),
-    ("damaged_checkpoint", "OSError: Unable to open file (file signature not found)"),
-    ("damaged_checkpoint", "KeyError: 'Unable to open object (wrong B-tree signature)'"),
-    ("disk_full", "RuntimeError: [enforce fail at inline_container.cc:778] . PytorchStreamWriter"
-     " failed writing file data/0: file write failed"),
-    ("hub_unreachable", "OSError: Distant resource does not seem to be on huggingface.co."),
-    ("hub_unreachable", "botocore.exceptions.ConnectionClosedError: Connection was closed before"),
     ("parallel_sizes", "RuntimeError: world_size (1) is not divisible by 2"),
-    ("parallel_sizes", "AssertionError: First dimension of the tensor should be divisible by tensor"
-     " parallel size"),
-    ("parallel_sizes", "ValueError: World size 2 must be divisible by the product of all parallel"),
     ("host_allocation_failed", "numpy.core._exceptions._ArrayMemoryError: Unable to allocate"),
-    ("out_of_memory", "RuntimeError: No executable batch size found, reached zero."),
-    ("api_changed", "AttributeError: module 'torch' has no attribute 'OutOfMemoryError'."),
 ]  # fmt: skip
 
 
@@ -274,30 +172,16 @@ ENDS = [
     ("lost_peer", "".join(f"10.0.0.4: [rank22]: {line}\n" for line in LOST.splitlines())),
     ("killed", f"{PEER}{REPORT}"),
     ("out_of_memory", f"{OOM}{REPORT}"),
-    (None, f"{REPORT}{STEPS * 5}bye\n"),
     (
         "out_of_memory",
         f"{OOM}Exception ignored in: <function Env.__del__ at 0x7f>\n{HEAD}close()\n"
         "AttributeError: 'Env' object has no attribute 'sim'\n",
-    ),
-    ("out_of_memory", f"{OOM}\n\nC++ Traceback (most recent call last):\n----\n0   paddle::f()\n"),
-    (
-        "driver_mismatch",
-        f"{HEAD}init()\nAssertionError: \nThe NVIDIA driver on your system is too"
-        " old (found version 10000).\n",
     ),
     (
         "driver_mismatch",
         "Error CUDA driver version is insufficient for CUDA runtime version at line 9"
         f"\n{HEAD}run()\nsubprocess.CalledProcessError: Command '['python']' returned non-zero exit"
         " status 1.\n",
-    ),
-    (
-        "library_mismatch",
-        f"{HEAD}f()\nRuntimeError: \n    CUDA Setup failed despite GPU being"
-        f" available.\n\n{CAUSED}{HEAD}g()\nRuntimeError: Failed to import a.b because of the"
-        " following error (look up to see its traceback):\n\n    CUDA Setup failed despite GPU"
-        " being available.\n",
     ),
     (
         "fp16_overflow",
@@ -320,17 +204,10 @@ def test_what_stands_around_an_error_is_told_from_it(name: str | None, text: str
 
 USERS = [
     "KeyError: 'img'",
-    "KeyError: 'step'",
-    "KeyError: 'connection_timeout'",
     "AssertionError: killed nodes must be masked",
     "ValueError: node failure_rate must lie in [0, 1]",
-    "ValueError: the timeout of the curriculum must be positive",
-    "ValueError: mask must be a permutation; denied index 4",
     "ValueError: learning rate memory buffer is empty",
-    "ValueError: could not convert string to float: 'abc'",
-    "RuntimeError: stage 3 exited: validation accuracy below the floor of 0.4",
     "LookupError: no tokenizer named foo in the registry",
-    "TypeError: unsupported operand type(s) for +: 'int' and 'str'",
     "AttributeError: module 'utils' has no attribute 'get_disk'",
 ]
 
@@ -343,19 +220,13 @@ def test_a_program_s_own_error_blames_nobody_else(line: str) -> None:
 
 HARMLESS = [
     "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node-1]:29500.",
-    "2031-01-01 10:00:00.1: W tensorflow/dso_loader.cc:64] Could not load dynamic library"
-    " 'libnvinfer.so.7'; cannot open shared object file: No such file or directory",
     "[rank0]:[W1124 ProcessGroupNCCL.cpp:1168] Warning: process group has NOT been destroyed",
     "node1:1755:1755 [0] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]",
     "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 8192.0",
-    "Handling webdataset error (DecodingError()). Ignoring.",
     "srun: job 4711 queued and waiting for resources",
-    "eval: refused prompts 12, toxic 0, error rate 0.031",
-    "dataset: 1200 documents denied by the filter, 4 images too small",
     "2031-01-01 10:00:00.1: E cuda_dnn.cc:9261] Unable to register cuDNN factory: Attempting to"
     " register factory for plugin cuDNN when one has already been registered",
     "faulthandler is set for SIGSEGV and SIGABRT",
-    "exit criteria: patience 3, max errors 0, failed samples: 0",
 ]
 
 

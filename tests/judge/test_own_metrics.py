@@ -10,7 +10,6 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.criterion import Compared
 from gonogo.contract.decision import CriterionOutcome
-from gonogo.contract.order import Order
 from gonogo.judge.compare.question import ask
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit
 from gonogo.judge.facts.facts import build_facts
@@ -88,15 +87,6 @@ def test_a_run_is_compared_by_its_last_best_or_mean_number(
     assert bool(unit.blocks) is (how is Compared.MEAN)
 
 
-def test_metrics_that_prove_something_may_be_the_programs_own() -> None:
-    question = ask("loss", aggregate=Compared.BEST, shown_by=["user/acc", "loss"], warmup_steps=0)
-    assert [row.id for row in question.criteria()] == ["compared", "shown-0"]
-    unit = brought(question)
-    assert isinstance(unit, Unit)
-    assert unit.shown["user/acc"] == pytest.approx(0.7)
-    assert unit.value < unit.shown["loss"], "its best, and not its mean"
-
-
 def brought(question: Any) -> Unit | NoUnit:
     """What the run contributes to a comparison."""
     order, record, rules = judged()
@@ -120,8 +110,3 @@ def test_what_a_later_process_made_again_is_dropped() -> None:
         beat(6, 3, "c", acc=2.0),
     ]
     assert read_lines(0, [*first, *again]).steps.own("acc") == {1: 1.0, 3: 2.0}
-
-
-def test_an_order_keeps_a_gate_on_an_own_metric() -> None:
-    order, _, _ = judged({"id": "own", "metric": "user/eval/acc", "pass_above": 0.1})
-    assert Order.model_validate_json(order.model_dump_json()).gate[-1].metric == "user/eval/acc"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -27,20 +26,6 @@ def node_1_is_cut_off(step_s: float, cut_s: float) -> Iterator[World]:
     yield world
 
 
-@each("section", ["checkpoint", "eval"])
-def node_1_is_cut_off_in_a_long_pause(section: str) -> Iterator[World]:
-    world = two_nodes(1.0)
-    since = world.mono
-    for rank, seconds in zip(world.ranks, (20.0, 300.0), strict=True):
-        rank.enter(section)
-        rank.spend(seconds)
-        rank.enter(None)
-    world.meet()
-    world.steps(3)
-    cut(world, since + 1.0, since + 305.0)
-    yield world
-
-
 @each("step_s", [1.0, 8.0])
 def hang_while_node_1_is_cut_off(step_s: float) -> Iterator[World]:
     world = two_nodes(step_s)
@@ -48,15 +33,6 @@ def hang_while_node_1_is_cut_off(step_s: float) -> Iterator[World]:
     world.open_step()
     world.hang(1, "backward", 120.0)
     cut(world, since + 3.0, since + 1000.0)
-    yield world
-
-
-def lines_of_rank_1_end() -> Iterator[World]:
-    world = two_nodes(25.0)
-    since = world.mono + 12.0
-    world.steps(8, step_s=25.0)
-    rank = world.ranks[1]
-    rank.lines = [said for said in rank.lines if said.mono < since]
     yield world
 
 
@@ -85,10 +61,6 @@ def hang_after_a_silence_of_all_ranks() -> Iterator[World]:
     for rank in world.ranks:
         rank.spend(100.0)
     yield world
-
-
-def repeated_silence_in_one_step() -> Iterator[World]:
-    yield silent_in_backward(40.0, times=30)
 
 
 @each("late_s", [3.0, 8.0])
@@ -140,70 +112,15 @@ def ranks_of_different_speed() -> Iterator[World]:
         yield apart(times_s, losses)
 
 
-@each("times_s", [(1.0, 2.5), (2.5, 1.0)])
-def zero_gradients_of_ranks_of_different_speed(times_s: tuple[float, float]) -> Iterator[World]:
-    def vanishing(rank: int, step: int) -> dict[str, Any]:
-        return losses(rank, step) | ({"grad_norm": 0.0} if step > 300 else {})
-
-    yield apart(times_s, vanishing)
-
-
-def reported_speed_of_ranks_of_different_speed() -> Iterator[World]:
-    def told(rank: int, step: int) -> dict[str, Any]:
-        return losses(rank, step) | {"toks_per_s": 1024.0 * (1 / 6.0 + 1 / 0.1)}
-
-    yield apart((6.0, 0.1), told, seconds=600.0)
-
-
-def lost_lines_then_a_restart() -> Iterator[World]:
-    world = World(order_of({}, steps=10000, detectors=detector_names()), alive_every_s=5.0).boot()
-    world.steps(400, step_s=0.1)
-    lost = world.ranks[1].lines
-    world.ranks[1].lines = [said for said in lost if json.loads(said.raw)["step"] < 100]
-    for rank in world.ranks:
-        rank.spend(3.0)
-        rank.boot, rank.seq, rank.step = (f"again{rank.rank}", 0, 100)
-        rank.say("boot")
-    yield world.steps(20, step_s=0.1)
-
-
-@each("burst_s", [0.0, 60.0])
-def starved_loader_with_lines_in_bursts(burst_s: float) -> Iterator[World]:
-    world = World(order_of({}, steps=100000, detectors=detector_names()), alive_every_s=5.0).boot()
-    for rank in world.ranks:
-        for step in range(1, 9000):
-            rank.step, rank.in_step = (step, True)
-            rank.enter("data")
-            rank.say("step_start")
-            rank.spend(0.085)
-            rank.enter("forward")
-            rank.spend(0.015)
-            rank.say("progress", **losses(0, step), dt_fetch_s=0.085)
-            rank.enter(None)
-            rank.say("step_end", tokens=2048)
-            rank.in_step = False
-    if burst_s:
-        late = world.ranks[1]
-        late.lines = [Said((said.mono // burst_s + 1) * burst_s, said.raw) for said in late.lines]
-    yield world
-
-
 def scenarios() -> Iterator[Scenario]:
     """Yield the streams of this family."""
     yield from streams(
         "network",
         node_1_is_cut_off,
-        node_1_is_cut_off_in_a_long_pause,
         hang_while_node_1_is_cut_off,
-        lines_of_rank_1_end,
         silence_of_all_ranks,
         hang_after_a_silence_of_all_ranks,
-        repeated_silence_in_one_step,
         last_lines_after_the_exit,
         launcher_of_node_1_is_killed,
         ranks_of_different_speed,
-        zero_gradients_of_ranks_of_different_speed,
-        reported_speed_of_ranks_of_different_speed,
-        lost_lines_then_a_restart,
-        starved_loader_with_lines_in_bursts,
     )

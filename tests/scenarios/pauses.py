@@ -72,10 +72,6 @@ def last_rank_never_leaves(section: str, limit_s: float, ranks: int) -> Iterator
     yield paused(section, seconds, ranks=ranks, waits_in="backward", ends=False)
 
 
-def two_of_four_ranks_never_leave() -> Iterator[World]:
-    yield paused("eval", [4.0, 1830.0, 4.0, 1830.0], ranks=4, ends=False)
-
-
 def hang_in_data_after_the_pause() -> Iterator[World]:
     world = paused("checkpoint", [4.0, 4.5], ends=False)
     last = world.ranks[1]
@@ -89,24 +85,6 @@ def hang_in_data_after_the_pause() -> Iterator[World]:
     for rank in world.ranks:
         rank.spend(end - rank.mono)
     yield world
-
-
-def rank_1_pauses_again_one_step_later() -> Iterator[World]:
-    world = paused("eval", [4.0, 4.5], ends=False)
-    first, ahead = world.ranks
-    ahead.say("eval", dt=4.5)
-    ahead.enter(None)
-    ahead.step += 1
-    ahead.say("step_start")
-    ahead.enter("eval")
-    ahead.say("section")
-    end = world.mono + 330.0
-    for rank in (first, ahead):
-        rank.spend(end - rank.mono)
-    yield world
-
-
-LIMIT_S = {"checkpoint": 600.0, "eval": 1800.0}
 
 
 @each("first, second", [("eval", "checkpoint"), ("checkpoint", "eval")])
@@ -127,57 +105,6 @@ def two_pauses_in_one_step(
     first: str, second: str, between: str | None, first_s: list[float], second_s: list[float]
 ) -> Iterator[World]:
     yield paused(first, first_s, then=[(second, second_s)], between=between, ranks=len(first_s))
-
-
-@each("between", [None, "data"])
-def checkpoint_waits_for_a_long_evaluation(between: str | None) -> Iterator[World]:
-    evaluates_s = [1500.0, 4.0]
-    saves_s = [4.0, 1500.0]
-    world = paused("eval", evaluates_s, then=[("checkpoint", saves_s)], between=between)
-    yield world
-
-
-@each("first, second", [("eval", "checkpoint"), ("checkpoint", "eval")])
-@each("between", [None, "data"])
-@each("where", [0, 1])
-def last_rank_never_leaves_one_of_two(
-    first: str, second: str, between: str | None, where: int
-) -> Iterator[World]:
-    limit_s = LIMIT_S[(first, second)[where]]
-    each_s = [[4.0, 4.0], [5.0, 5.0]]
-    each_s[where][-1] = limit_s + 60.0
-    world = paused(
-        first,
-        each_s[0],
-        then=[(second, each_s[1])],
-        between=between,
-        waits_in="backward",
-        ends=False,
-    )
-    yield world
-
-
-def hang_in_the_first_of_two() -> Iterator[World]:
-    first_s = [4.0, 1900.0]
-    saves_s = [1890.0, 5.0]
-    yield paused("eval", first_s, then=[("checkpoint", saves_s)], ends=False)
-
-
-@each("second_s", [[450.0, 4.0], [4.0, 450.0]])
-@each("between", ["data", "checkpoint"])
-def two_evaluations(between: str, second_s: list[float]) -> Iterator[World]:
-    then = [("eval", second_s), ("checkpoint", [4.0, 4.5])]
-    if between == "checkpoint":
-        then.insert(0, ("checkpoint", [0.01, 0.01]))
-    anew = "data" if between == "data" else None
-    yield paused("eval", [450.0, 4.0], then=then, between=anew)
-
-
-def hang_in_the_first_of_two_evaluations() -> Iterator[World]:
-    world = paused(
-        "eval", [4.0, 2000.0], then=[("eval", [1990.0, 4.0])], between="data", ends=False
-    )
-    yield world
 
 
 @each("first, second", [("eval", "checkpoint"), ("checkpoint", "eval")])
@@ -209,14 +136,7 @@ def scenarios() -> Iterator[Scenario]:
         "pauses",
         one_rank_pauses_longer,
         last_rank_never_leaves,
-        two_of_four_ranks_never_leave,
         hang_in_data_after_the_pause,
-        rank_1_pauses_again_one_step_later,
         two_pauses_in_one_step,
-        checkpoint_waits_for_a_long_evaluation,
-        last_rank_never_leaves_one_of_two,
-        hang_in_the_first_of_two,
-        two_evaluations,
-        hang_in_the_first_of_two_evaluations,
         hang_after_two_pauses,
     )

@@ -20,19 +20,6 @@ def rewritten(world: World, change: Callable[[bytes], bytes | None]) -> World:
     return world
 
 
-def with_the_section_first(world: World) -> World:
-    """No step's end is reported, and a section line names the next step ahead of its start."""
-    for rank in world.ranks:
-        told: list[Said] = []
-        for said in rank.lines:
-            if b'"step_start"' in said.raw:
-                told.append(Said(said.mono, said.raw.replace(b'"step_start"', b'"section"')))
-            if b'"step_end"' not in said.raw:
-                told.append(said)
-        rank.lines = told
-    return rewritten(world, lambda raw: raw)
-
-
 def cut(world: World, since: float, until: float) -> None:
     """Nothing of node 1 arrives meanwhile: its follower is not heard, its lines come later."""
     row = {"rank": 1, "pid": 101}

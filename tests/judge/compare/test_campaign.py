@@ -23,7 +23,6 @@ from gonogo.judge.compare.campaign import (
     next_step,
     question_of,
 )
-from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.words import sentence
 from tests.judge.compare.units import ran, unit
@@ -127,19 +126,6 @@ def test_a_variant_that_fails_twice_is_given_up_and_the_others_go_on() -> None:
     assert Doubt(kind=DoubtKind.VARIANT_GIVEN_UP, name="b", found=2) in found.notes
 
 
-def test_the_same_thing_run_twice_is_no_answer() -> None:
-    noise = random.Random(5)
-    same = ran()
-    _, found = play(
-        spec_of(),
-        lambda begin, n: unit(
-            f"{begin}", 100 * (1.5 if begin.variant == "b" else 1.0) + noise.random(), ran=same
-        ),
-    )
-    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
-    assert "the same thing" in found.variants[1].text
-
-
 @pytest.mark.parametrize(
     ("shown", "answer", "text"),
     [
@@ -179,23 +165,6 @@ def test_a_variant_that_is_given_up_never_wins_however_fast_it_once_was() -> Non
     _, found = play(spec_of(), result)
     assert (found.result, found.winner, found.kept) == (Result.INCONCLUSIVE, None, "a")
     assert "its variant was given up" in {row.why for row in found.left_out}
-
-
-def told(begin: Begin, toggle: object, **more: object) -> Ran:
-    return Ran(ordered={"env.NSA_X": toggle}, told={"env": True, **more})
-
-
-def test_runs_of_one_repeat_on_two_hosts_compare_hosts() -> None:
-    noise = random.Random(10)
-
-    def result(begin: Begin, before: int) -> Unit:
-        speed = 100 if begin.variant == "a" else 133
-        host = "slow" if begin.variant == "a" else "fast"
-        return brought(begin, speed + noise.random(), before, host=host)
-
-    _, found = play(spec_of(), result)
-    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
-    assert "hosts are no variants" in found.variants[1].text
 
 
 @given(seed=st.integers(0, 10_000), failing=st.floats(0, 0.6), names=st.integers(2, 5))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Compared, Criterion, Metric
+from gonogo.contract.criterion import Compared, Criterion
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.judge.compare.question import Question, ask
@@ -119,12 +119,6 @@ def test_speeds_are_averaged_by_what_they_cost() -> None:
     found = unit_of([100.0, 50.0], ask(warmup_steps=0))
     assert isinstance(found, Unit)
     assert found.value == pytest.approx(2 / (1 / 100 + 1 / 50))
-
-
-def test_a_statistic_is_one_number_without_blocks_of_its_own() -> None:
-    unit = brought(ask(Metric.STEP_CV, warmup_steps=0))
-    assert isinstance(unit, Unit)
-    assert 0.02 < unit.value < 0.04
 
 
 def criterion_of(metric: str, warmup_steps: int) -> Criterion:

@@ -68,18 +68,6 @@ def test_a_record_of_a_rank_that_was_never_ordered(
     assert "not_ordered" not in dict(seen(told(**{"ranks": {}, **fields}, order=None)))
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"probed": {1: CLEAN}},
-        {"exit": exits(heartbeats=written(0))},
-    ],
-    ids=["ordered", "empty"],
-)
-def test_what_is_no_record_of_another_rank(fields: dict[str, Any]) -> None:
-    assert told({}, **fields) == []
-
-
 def test_one_process_writes_for_one_rank() -> None:
     assert seen(told({0: [beat(1, pid=7), beat(2, pid=3)]})) == [("two_writers", 0)]
     both = {0: [beat(1, pid=7)], 1: [beat(1, pid=7)]}
@@ -298,12 +286,6 @@ def test_steps_and_evaluations_were_ordered(lines: list[tuple[str, int]], step: 
     assert told({0: beats}, None) == told({0: [beat(0, msg="boot", step=0), *beats]}, unknown) == []
 
 
-@pytest.mark.parametrize(("said", "count"), [(STEPS, 0), (None, 0), (STEPS + 1, 1)])
-def test_an_order_and_its_configuration_ask_for_as_many_steps(said: int | None, count: int) -> None:
-    order = ORDER.model_copy(update={"train": {**ORDER.train, "steps": said}})
-    assert seen(told({}, order)) == [("not_ordered", None)] * count
-
-
 @pytest.mark.parametrize(
     ("says", "name"),
     [
@@ -338,42 +320,6 @@ def test_a_ranks_own_clock_goes_as_the_watchers(own_s: float, heard_s: float, di
     assert (("clocks_differ", 0) in seen(told(lines, watch=watch))) is differ
 
 
-@pytest.mark.parametrize(
-    ("start_s", "msg", "differ"),
-    [(4.9, "step_end", True), (5.1, "step_end", False), (0.1, "progress", False)],
-    ids=["heard too late", "started alone", "only read"],
-)
-def test_time_before_a_late_watcher_contradicts_nothing(
-    start_s: float, msg: str, differ: bool
-) -> None:
-    lines = [
-        beat(1, 7.0, msg="boot", step=0),
-        beat(2, 7.0 + start_s, msg="step_start" if msg == "step_end" else msg, step=1),
-        beat(3, 7.0 + 18.0, msg=msg, step=1),
-    ]
-    watch = replace(watch_of(ORDER), heard={0: Heard(50.0, 58.0, 8.0)})
-    assert ("clocks_differ" in dict(seen(told({0: lines}, watch=watch)))) is differ
-
-
-@pytest.mark.parametrize(("late_s", "count"), [(60.0, 0), (53.0, 0), (52.9, 1)])
-def test_time_before_a_late_last_tick_contradicts_nothing(late_s: float, count: int) -> None:
-    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 68.0, 68.0 - late_s)})
-    assert len(told({0: [beat(1, 7.0), beat(2, 17.0)]}, watch=watch)) == count
-
-
-@pytest.mark.parametrize(
-    ("heard_s", "least_s", "count"), [(60.0, 20.0, 0), (14.9, 14.9, 1), (60.0, 25.1, 1)]
-)
-def test_the_time_between_two_processes_counts_for_none(
-    heard_s: float, least_s: float, count: int
-) -> None:
-    ends = beat(2, 50.0, boot="c", pid=2, msg="step_end")
-    again = [beat(1, 40.0, boot="c", pid=2), ends]
-    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, heard_s, least_s)})
-    found = seen(told({0: [beat(1, 0.0), beat(2, 10.0), *again]}, watch=watch))
-    assert found.count(("clocks_differ", 0)) == count
-
-
 def test_devices_jsonl_holds_what_the_ticks_carry() -> None:
     assert told({}, devices_gone=0) == []
     assert seen(told({}, devices_gone=3)) == [("devices_differ", None)]
@@ -387,15 +333,6 @@ def test_errors_of_a_device_that_the_preflight_found_fit_contradict_it() -> None
     assert (
         find_contradictions(RunRecord(order=None, ranks={}, watch=watch), build_rules(None)) == []
     )
-
-
-@pytest.mark.parametrize(("own_s", "differ"), [(70.0, False), (120.0, True)])
-def test_a_program_that_is_only_read_may_start_a_minute_before_its_watcher(
-    own_s: float, differ: bool
-) -> None:
-    watch = replace(watch_of(ORDER), heard={0: Heard(0.0, 8.0, 8.0)})
-    lines = [beat(1, 0.0, msg="progress"), beat(2, own_s, msg="progress", step=2)]
-    assert ("clocks_differ" in dict(seen(told({0: lines}, watch=watch)))) is differ
 
 
 def test_twenty_are_kept() -> None:

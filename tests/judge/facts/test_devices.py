@@ -11,10 +11,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.canonical import mean_of
 from gonogo.contract.device import DeviceSample
-from gonogo.judge.facts.devices import STALE_S, Sample, Windows, by_step, lay_over, ratio_by_step
-from gonogo.watch.detectors.hardware import DeviceRows
-from tests.data.make_runs import healthy_ranks, order_of
-from tests.judge.runs import lines_of, record_of
+from gonogo.judge.facts.devices import STALE_S, Sample, Windows, by_step, ratio_by_step
 
 
 def said(
@@ -51,10 +48,6 @@ def test_a_step_without_a_sample_takes_the_latest_one_that_is_not_stale() -> Non
     samples = [said(1.0, 10.0), said(5.0, 90.0)]
     found = of_one(samples, (5.1, 5.9), (6.0, 20.0), (6.0, 20.1), (0.1, 0.9), (1.1, 1.9))
     assert found == {1: 90.0, 2: 90.0, 5: 10.0}
-
-
-def test_a_sample_after_the_step_says_nothing_about_it() -> None:
-    assert of_one([said(2.0, 90.0)], (0.0, 1.0)) == {}
 
 
 def test_what_is_unknown_or_nobodys_is_no_sample() -> None:
@@ -107,41 +100,3 @@ def test_order_and_repetition_change_nothing(
     shuffled = [*samples, *(dice.choices(samples, k=5) if samples else ())]
     dice.shuffle(shuffled)
     assert utilisation(samples, WINDOWS) == utilisation(shuffled, WINDOWS)
-
-
-@given(SAMPLES)
-def test_every_value_comes_from_samples_of_that_rank_and_fewer_samples_never_give_more_steps(
-    samples: list[DeviceSample],
-) -> None:
-    found = utilisation(samples, WINDOWS)
-    for rank, steps in found.items():
-        own = [row.util for row in samples if row.rank == rank and row.util is not None]
-        assert all(min(own) <= value <= max(own) for value in steps.values())
-    fewer = utilisation(samples[1:], WINDOWS)
-    assert all(set(fewer[rank]) <= set(found[rank]) for rank in found)
-    assert all(0 <= value <= 1 for value in ratio_by_step(found).values())
-
-
-@pytest.mark.parametrize("by_s", [-3600.0, -12.0, 12.0, 3600.0])
-def test_a_step_of_another_hosts_wall_clock_moves_no_sample(by_s: float) -> None:
-    order = order_of().model_copy(update={"nodes": 2})
-    ranks, half = healthy_ranks(order), order.last_step // 2
-    samples = [
-        DeviceSample(
-            ts=line["ts"] - 0.1 + (by_s if line["step"] > half else 0.0),
-            mono=line["mono"] + 1e6,
-            own_mono=line["mono"] - 0.1,
-            uuid="GPU-b",
-            rank=1,
-            util=96.0 if line["step"] <= half else 5.0,
-        )
-        for line in ranks[1].lines
-        if line["msg"] == "step_end"
-    ]
-    record = record_of(order, lines=lines_of(ranks))
-    rows = DeviceRows()
-    rows.take(samples)
-    lay_over(record.ranks, rows, order)
-    owed = range(1, order.last_step + 1)
-    expected = {step: 96.0 if step <= half else 5.0 for step in owed}
-    assert record.ranks[1].told_by_devices["gpu_util"] == expected

@@ -15,7 +15,7 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.heartbeat import Heartbeat, StepSections
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
@@ -80,47 +80,11 @@ def ends(*monos: float) -> list[Heartbeat]:
     return [beat(step, mono, "step_end", step) for step, mono in enumerate(monos, start=1)]
 
 
-@pytest.mark.parametrize(
-    ("told", "medians"),
-    [
-        ([], {}),
-        ([4.0], {"data": 4.0, "forward": 1.0, "backward": 0.0, "optimizer": 0.0, "wait": 0.0}),
-        ([4.0, 6.0], {"data": 5.0, "forward": 1.0, "backward": 0.0, "optimizer": 0.0, "wait": 0.0}),
-    ],
-    ids=["told by no step", "told by one of three", "told by two of three"],
-)
-def test_sections_take_the_median_of_the_steps_that_told_them(
-    told: list[float], medians: dict[str, float]
-) -> None:
-    steps = ends(1.0, 2.0, 3.0)
-    for number, data_s in enumerate(told):
-        sections = StepSections(data=data_s, forward=1.0)
-        steps[number] = steps[number].model_copy(update={"step_sections": sections})
-    assert facts_with(steps).pace["0"].sections_s == medians
-
-
 def test_the_first_three_missing_lines_are_named_and_all_are_counted() -> None:
     missing = facts_with(ends(*range(1, STEPS + 1))).ranks["0"].missing
     assert missing is not None
     assert missing.count == 2 * STEPS
     assert missing.first == ["step_start 1", "progress 1", "step_start 2"]
-
-
-@pytest.mark.parametrize(("dtype", "first"), [("fp16", ["loss 2"]), ("bf16", ["loss 2", "loss 4"])])
-def test_only_fp16_may_tell_no_loss_of_a_step_that_it_skipped(dtype: str, first: list[str]) -> None:
-    order = order_of()
-    order = order.model_copy(
-        update={"identity": order.identity.model_copy(update={"dtype": dtype})}
-    )
-    said: list[dict[str, Any]] = [{"loss": 1.0}, {}, {"loss": 1.0}, {"skipped": True}]
-    beats = [beat(n, n, "progress", n, **fields) for n, fields in enumerate(said, start=1)]
-    row = facts_with(beats, order).ranks["0"]
-    assert row.without_loss is not None
-    assert (row.without_loss.count, row.without_loss.first, row.with_loss) == (
-        len(first),
-        first,
-        2,
-    )
 
 
 def test_a_preflight_is_counted_by_how_its_checks_ended() -> None:
@@ -149,13 +113,6 @@ def test_a_node_without_a_preflight_is_unchecked(
     found = facts_of(record).preflight
     assert found is not None
     assert (found.unchecked, sorted(found.nodes)) == (unchecked, checked)
-
-
-def test_without_an_order_or_a_second_node_none_is_unchecked() -> None:
-    for record in (record_of(), replace(record_of(), order=None)):
-        found = facts_of(record).preflight
-        assert found is not None
-        assert found.unchecked == []
 
 
 OTHER = FileSeal(bytes=2, sha256="6" * 64)
@@ -192,16 +149,11 @@ def test_without_exit_json_a_halt_or_every_ranks_done_says_how_it_ended(
     ("detector", "act", "reason", "code"),
     [
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.KEEPER_LOST, "non_finite"),
-        (Detector.DIVERGENCE, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, "diverged"),
         (Detector.NON_FINITE, Act.PAGE, OutcomeCode.KEEPER_LOST, "keeper_lost"),
         (Detector.STALL, Act.NOW, OutcomeCode.KEEPER_LOST, "keeper_lost"),
         (Detector.SLOW, Act.AT_CHECKPOINT, OutcomeCode.PREEMPTED, "preempted"),
-        ("one of theirs", Act.NOW, OutcomeCode.PREEMPTED, "preempted"),
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.NONZERO_EXIT, "nonzero_exit"),
-        (Detector.NON_FINITE, Act.NOW, OutcomeCode.HALTED, "non_finite"),
         (Detector.STALL, Act.NOW, OutcomeCode.HALTED, "halted"),
-        (Detector.NON_FINITE, Act.NOW, OutcomeCode.SUPERSEDED, "non_finite"),
-        (Detector.STALL, Act.NOW, OutcomeCode.SUPERSEDED, "superseded"),
         (Detector.NON_FINITE, Act.NOW, OutcomeCode.CANCELLED, "cancelled"),
     ],
 )
@@ -218,29 +170,6 @@ def test_an_accident_does_not_excuse_what_the_lines_had_shown_before(
     assert found.code == code
     later = replace(record, findings=(finding("stall"), *halts))
     assert outcome_of(later, rules) == outcome_of(replace(record, findings=()), rules)
-
-
-@pytest.mark.parametrize(
-    ("detector", "act", "code"),
-    [
-        (Detector.MEMORY_LEAK, Act.AT_CHECKPOINT, "non_finite"),
-        ("one of theirs", Act.PAGE, "non_finite"),
-        (Detector.MEMORY_LEAK, Act.NOW, "preempted"),
-    ],
-)
-def test_a_halt_that_waits_hides_none_that_is_found_meanwhile(
-    detector: str, act: Act, code: str
-) -> None:
-    """That one would have ended the run, had its host not been taken away."""
-    waits = finding(detector).model_copy(update={"act": act})
-    shown = finding(Detector.NON_FINITE).model_copy(update={"act": Act.NOW})
-    told = ExitRecord(
-        run="run_1", attempt=1, ended_at=2.0, ended_by=Actor.INFRA, reason=OutcomeCode.PREEMPTED
-    )
-    record = RunRecord(order=order_of(), ranks={}, findings=(waits, shown), exit=told)
-    found = outcome_of(record, build_rules(record.order))
-    assert found is not None
-    assert found.code == code
 
 
 @pytest.mark.parametrize(
@@ -293,21 +222,6 @@ def test_small_files_are_those_that_the_watcher_saw(
     record = replace(whole, watch=watch, files={**whole.files, **there})
     found = facts_of(record).doubts_of(Effect.WATCH)
     assert [(row.kind, row.name) for row in found] == [("file_unwatched", n) for n in problems]
-
-
-@pytest.mark.parametrize(
-    ("reaches", "agrees", "holds"),
-    [(True, True, True), (True, False, False), (False, True, False)],
-)
-def test_ticks_reach_every_line_when_their_digests_agree_too(
-    reaches: bool, agrees: bool, holds: bool
-) -> None:
-    whole = record_of()
-    assert whole.watch is not None
-    record = replace(whole, watch=replace(whole.watch, reaches=reaches, agrees=agrees))
-    found = facts_of(record).watch
-    assert found is not None
-    assert found.reaches is holds
 
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:

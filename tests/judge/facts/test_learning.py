@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from random import Random
 from typing import Any
 
 import pytest
@@ -59,48 +58,28 @@ GRADIENT, VALIDATION = "the gradient norm", "the validation loss"
 @pytest.mark.parametrize(
     ("ranks", "doubts"),
     [
-        # a loss that stands still
         ([rows(loss=STILL)], [LOSS]),
-        ([rows(loss=STILL, grad_norm=1.0)], [LOSS]),
         ([rows(loss=STILL), rows(loss=STILL)], [LOSS]),
         ([rows(loss=STILL[1:])], []),
-        ([rows(loss=[*STILL, EXACT + 1e-9])], []),
         ([rows(loss=STILL, grad_norm=[1.0] * 19 + [1.1])], []),
-        ([rows(loss=STILL), rows(loss=[*STILL[1:], EXACT / 2])], []),
         ([rows(loss=[0.0] * 40)], []),
-        ([rows(loss=[2.302585] * 40)], []),  # rounded
-        ([rows(loss=[2.3025851] * 40)], [LOSS]),
-        ([rows(loss=[0.000123456] * 40)], []),  # rounded to six digits
-        ([rows(loss=[2.3125] * 40)], []),  # half precision
-        ([rows(loss=[1.00048828125] * 40)], [LOSS]),  # one bit more than that
-        # a learning rate that is not above 0
+        ([rows(loss=[2.302585] * 40)], []),
+        ([rows(loss=[0.000123456] * 40)], []),
+        ([rows(loss=[1.00048828125] * 40)], [LOSS]),
         ([rows(loss=MOVING, lr=[0.0] * 20)], [RATE]),
-        ([rows(loss=MOVING, lr=[0.0] * 19)], []),
         ([rows(loss=MOVING, lr=[0.0] * 10 + [NAN, INF] * 5)], [RATE]),
         ([rows(loss=MOVING, lr=[0.0] * 10 + [1e-9] * 10)], []),
-        ([rows(loss=MOVING, lr=[0.0] * 20), rows(loss=MOVING, lr=[1e-3] * 20)], []),
         ([rows(loss=MOVING, lr=[1e-3] * 5 + [-1e-4] * 15)], [RATE]),
-        ([rows(loss=MOVING, lr=[1e-3] * 15 + [-1e-4] * 5)], []),
-        # no gradient
         ([rows(loss=MOVING, grad_norm=[0.0] * 20)], [GRADIENT]),
-        ([rows(loss=MOVING, grad_norm=[0.0] * 10 + [1e-9] * 10)], []),
         ([rows(loss=MOVING, grad_norm=[INF] * 20)], [GRADIENT]),
-        ([rows(loss=MOVING, grad_norm=[0.0] * 20), rows(loss=MOVING, grad_norm=1.0)], []),
-        # updates that were skipped
         ([rows(loss=[5.0] * 12, skipped=True)], [UPDATE]),
         ([rows(loss=[NAN] * 12)], [UPDATE]),
-        ([rows(loss=MOVING[:20], skipped=[False] * 9 + [True] * 11)], [UPDATE]),
         ([rows(loss=MOVING[:20], skipped=[False] * 10 + [True] * 10)], []),
         ([], []),
     ],
 )
 def test_what_changed_nothing(ranks: list[Rows], doubts: list[str]) -> None:
     assert names(found(*ranks)) == doubts
-
-
-def test_what_is_printed_may_be_rounded_to_0() -> None:
-    for says in (rows(loss=MOVING, lr=0.0), rows(loss=MOVING, grad_norm=0.0)):
-        assert told({0: steps_that(*says)}, LONG) == []
 
 
 @pytest.mark.parametrize(("limit", "count"), [(2, 1), (20, 1), (41, 0)])
@@ -128,11 +107,9 @@ NORMS = [1.0 + n / 9 for n in range(20)]
     ("name", "others", "backend", "count"),
     [
         ("grad_norm", [norm * 1.01 for norm in NORMS], "DDP", 20),
-        ("grad_norm", [norm * 1.01 for norm in NORMS], "FSDP", None),  # each may report its shard's
-        ("grad_norm", [norm * 1.01 for norm in NORMS], None, None),
+        ("grad_norm", [norm * 1.01 for norm in NORMS], "FSDP", None),
         ("grad_norm", [norm * 1.0005 for norm in NORMS], "DDP", None),
         ("grad_norm", [9.0] * 11 + NORMS[11:], "DDP", 11),
-        ("grad_norm", [9.0] * 10 + NORMS[10:], "DDP", None),
     ],
 )
 def test_ranks_that_average_their_gradients_take_the_same_steps(
@@ -178,44 +155,17 @@ FOUR = (10, 17, 24, 30)
     ("losses", "kind"),
     [
         (dict.fromkeys(FOUR, EXACT), "nothing_learned"),
-        (dict.fromkeys((10, 20, 30), EXACT), None),
         (dict.fromkeys((10, 11, 12, 29), EXACT), None),
         ({**dict.fromkeys(FOUR, EXACT), 30: EXACT + 1e-9}, None),
-        (dict.fromkeys(FOUR, 2.302585), None),  # rounded
-        (dict.fromkeys(FOUR, 2.3125), None),  # half precision
+        (dict.fromkeys(FOUR, 2.302585), None),
         (dict.fromkeys(FOUR, NAN), None),
-        (dict.fromkeys(FOUR, 0.0), "nothing_learned"),  # the mean over an empty set
+        (dict.fromkeys(FOUR, 0.0), "nothing_learned"),
         ({**dict.fromkeys(FOUR, 0.0), 30: 1e-9}, None),
-        ({}, None),
     ],
 )
 def test_evaluations_show_that_weights_moved(losses: dict[int, float], kind: str | None) -> None:
     doubts = told({0: evaluated(losses)}, LONG)
     assert [row.kind.value for row in doubts] == [kind] * (kind is not None)
-
-
-def test_an_evaluation_that_moves_on_one_rank_moves() -> None:
-    still = dict.fromkeys(FOUR, EXACT)
-    other = of_rank(1, evaluated({**still, 30: EXACT / 2}))
-    assert told({0: evaluated(still), 1: other}, LONG) == []
-    assert len(told({0: evaluated(still), 1: of_rank(1, evaluated(still))}, LONG)) == 1
-
-
-@pytest.mark.parametrize(
-    ("fall", "steps", "count"),
-    [(0.0, 200, 1), (-0.5, 200, 1), (0.0, 199, 0), (0.5, 200, 0), (0.05, 3000, 0)],
-)
-def test_a_loss_that_never_fell_is_unclear(fall: float, steps: int, count: int) -> None:
-    draw = Random(7)
-    losses = [5.0 - fall * n / steps + draw.gauss(0.0, 0.1) for n in range(steps)]
-    ranks = {0: RankSteps(steps_that(*rows(loss=losses)))}
-    assert seen(find_unclear_learning(ranks)) == [("learning_unclear", None)] * count
-
-
-@pytest.mark.parametrize("loss", [1e200, -1e308, 5e-324, 0.5])
-def test_a_loss_of_any_size_may_be_unclear(loss: float) -> None:
-    ranks = {0: RankSteps(steps_that(*rows(loss=[loss * (n % 2) for n in range(200)])))}
-    assert len([*find_unclear_learning(ranks)]) == 1
 
 
 @pytest.mark.parametrize(
@@ -235,20 +185,6 @@ def test_a_run_that_learned_nothing_is_inconclusive(says: dict[str, Any]) -> Non
     for line in (line for row in ranks for line in row.lines if line["msg"] == "progress"):
         line.update(says)
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
-
-
-@pytest.mark.parametrize("name", ["lr", "grad_norm"])
-def test_what_updated_nothing_was_zero_on_so_many_steps(name: str) -> None:
-    says = rows(loss=MOVING, **{name: [0.0] * 21 + [1.0] * 9})
-    (doubt,) = found(says)
-    assert (doubt.expected, doubt.found) == (21, 0.0)
-
-
-def test_norms_that_are_no_numbers_are_left_out_of_a_comparison() -> None:
-    mine = [1.0 + n / 9 for n in range(30)]
-    other = [9.0] * 11 + mine[11:20] + [NAN] * 10
-    ranks = [rows(loss=MOVING[:30], grad_norm=row) for row in (mine, other)]
-    assert [row.found for row in found(*ranks, backend="DDP")] == [11]
 
 
 def unclear(losses: list[float]) -> list[tuple[Any, Any]]:

@@ -15,7 +15,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.measure import build_measure, needed_share
-from gonogo.judge.facts.metrics import METRICS, may_be_sums, slope
+from gonogo.judge.facts.metrics import METRICS, slope
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.judge.gate.rules import build_rules
@@ -93,18 +93,6 @@ def test_what_a_run_spends_between_its_steps_makes_it_slower(
     assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
 
 
-@pytest.mark.parametrize(("section", "mean_s"), [("eval", 0.0), ("checkpoint", 0.0), ("log", 2.0)])
-def test_a_rank_that_waits_while_a_peer_evaluates_or_saves_is_no_slower(
-    section: str, mean_s: float
-) -> None:
-    ranks = healthy_ranks(order_of())
-    dt_s = statistics.median(step_times(ranks[0]))
-    spread(ranks[:1], 1, 2.0)
-    spread(ranks[1:], 1, 2.0, section)
-    speed = measured(ranks, "toks_per_s").value
-    assert speed == pytest.approx(TOKENS / (dt_s + mean_s), rel=0.12)
-
-
 def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
     ranks = healthy_ranks(order_of())
     honest = measured(ranks, "toks_per_s").value
@@ -112,14 +100,6 @@ def test_speed_counts_the_ordered_tokens_not_those_that_are_claimed() -> None:
         if line["msg"] == "step_end":
             line["tokens"] = 100 * TOKENS
     assert measured(ranks, "toks_per_s").value == honest
-
-
-def test_a_step_that_two_process_starts_share_has_no_time() -> None:
-    ranks = healthy_ranks(order_of())
-    for line in ranks[0].lines:
-        if line["step"] > 7 or (line["step"] == 7 and line["msg"] != "step_start"):
-            line["boot"] = "later"
-    assert measured(ranks, "dt_step_s").samples == STEPS - 1
 
 
 def test_device_memory_is_what_the_lines_call_reserved_else_what_the_device_says() -> None:
@@ -188,16 +168,6 @@ def test_a_resumed_attempt_owes_the_steps_after_its_checkpoint() -> None:
     assert missing.count == 0
 
 
-def test_every_evaluation_that_is_due_is_owed() -> None:
-    ranks = healthy_ranks(order_of())
-    for rank in ranks:
-        rank.lines = [
-            line for line in rank.lines if not (line["msg"] == "eval" and line["step"] == STEPS)
-        ]
-    found = measured(ranks, "val_loss", aggregate="last")
-    assert (found.samples, found.owed) == (1, 2)
-
-
 def test_the_forecast_counts_the_steps_of_the_phases_to_come() -> None:
     ranks = healthy_ranks(order_of())
     step_s = statistics.median(step_times(ranks[0])) + BETWEEN_S
@@ -256,23 +226,6 @@ def test_what_a_host_left_half_way_is_not_within_its_budget(
     assert went_on == ("GO" if resumed is None else "INCONCLUSIVE")
 
 
-@pytest.mark.parametrize("again_from", [0, 4, 6])
-def test_what_was_spent_before_a_rank_began_anew_is_part_of_its_cost(again_from: int) -> None:
-    order = with_gate(order_of(), {**BUDGET, "pass_below": 1.0})
-    ranks = [Rank(number, order) for number in range(order.world_size)]
-    for rank in ranks:
-        rank.boot()
-        for step in range(1, 7):
-            rank.step(step)
-        rank.restart(again_from)
-        for step in range(again_from + 1, STEPS + 1):
-            rank.step(step)
-        rank.done()
-    stamps = [line["mono"] for line in ranks[0].lines if line["msg"] in ("step_start", "step_end")]
-    found = measured(ranks, "cost", aggregate="last").value
-    assert found == pytest.approx((stamps[-1] - stamps[0]) / 3600 * 2)
-
-
 @pytest.mark.parametrize("msg", ["eval", "progress"])
 @pytest.mark.parametrize("again_from", [0, 6])
 @pytest.mark.parametrize("told", [True, False])
@@ -300,24 +253,6 @@ def test_what_a_process_told_of_a_step_is_not_that_of_one_that_made_it_again(
     found = steps.evals if msg == "eval" else steps.samples("loss")
     assert (STEPS in found) == told
     assert again_from == 0 or again_from in found
-
-
-@pytest.mark.parametrize(("resumed", "value"), [(None, 0.0), (6, 6.0)])
-def test_who_ended_no_step_has_completed_those_before_its_checkpoint(
-    resumed: int | None, value: float
-) -> None:
-    order = order_of(resume_step=resumed)
-    ranks = healthy_ranks(order)
-    ranks[0].lines = [line for line in ranks[0].lines if line["msg"] == "boot"]
-    found = measured(ranks, "steps_completed", order, aggregate="last")
-    assert (found.value, found.samples, found.owed) == (value, 1, 1)
-
-
-@pytest.mark.parametrize(("ordered", "speeds"), [(None, {1: 5.0}), (100, {1: 50.0, 2: 50.0})])
-def test_a_speed_needs_the_tokens_of_a_step(ordered: int | None, speeds: dict[int, float]) -> None:
-    steps = RankSteps(two_seconds_each({1: 10, 2: None}, 2))
-    rules = build_rules(order_of()).model_copy(update={"tokens_per_step": ordered})
-    assert METRICS["toks_per_s"].samples(steps, rules) == speeds
 
 
 @pytest.mark.parametrize(
@@ -379,13 +314,6 @@ def two_seconds_each(tokens: Mapping[int, int | None], again: int) -> list[Heart
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("gone", ["step_start", "step_end"])
-def test_without_a_start_or_an_end_nobody_knows_the_cost(gone: str) -> None:
-    ranks = healthy_ranks(order_of())
-    ranks[0].lines = [line for line in ranks[0].lines if line["msg"] != gone]
-    assert measured(ranks, "cost", aggregate="last").samples == 0
-
-
 @pytest.mark.parametrize(
     ("pairs", "value"),
     [
@@ -433,68 +361,6 @@ def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_o
     assert (found.samples, found.owed) == (samples, owed)
 
 
-@pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "last is"])
-@pytest.mark.parametrize(("warmup", "samples"), [(11, 1), (12, 0), (100, 0)])
-def test_a_warm_up_that_leaves_no_step_leaves_no_evaluation(
-    warmup: int, samples: int, cadence: dict[str, int] | None
-) -> None:
-    """That of the last step passed a gate in whose warm-up it lay, as of who resumes near it."""
-    order = order_of()
-    order = order.model_copy(update={"train": {**order.train, "eval": cadence}})
-    ranks = healthy_ranks(order)
-    for rank in ranks:
-        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
-        rank.say("eval", 12, "eval", val_loss=2.0)
-    found = measured(ranks, "val_loss", order, aggregate="last", warmup_steps=warmup)
-    assert (found.samples, found.owed) == (samples, samples)
-
-
-@pytest.mark.parametrize("cadence", [None, {"every_steps": 6}], ids=["none is due", "more"])
-@pytest.mark.parametrize(
-    "later", [{}, {"val_loss": None}, {"step": 3}], ids=["untold", "no number", "step told twice"]
-)
-def test_of_an_evaluation_that_any_rank_tells_each_owes_what_it_found(
-    cadence: dict[str, int] | None, later: dict[str, Any]
-) -> None:
-    order = order_of()
-    order = order.model_copy(update={"train": {**order.train, "eval": cadence}})
-    ranks = healthy_ranks(order)
-    for rank in ranks:
-        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
-        for step in (3, 6, 9, 12):
-            rank.say("eval", step, "eval", val_loss=2.0)
-    told = [line for line in ranks[0].lines if line["msg"] == "eval" and line["step"] == 9]
-    told[0].update(later or {"msg": "alive"})
-    found = measured(ranks, "val_loss", order, aggregate="min")
-    assert (found.samples, found.owed) == (3, 4)
-
-
-def test_what_a_later_process_made_again_is_no_other_number_of_a_step() -> None:
-    ranks = healthy_ranks(order_of())
-    for rank in ranks:
-        rank.say("progress", STEPS, "log", loss=90.0)
-        rank.restart(STEPS - 1)
-        rank.step(STEPS, loss=2.0)
-    found = measured(ranks, "loss", pass_above=None, pass_below=9.0, aggregate="max", window=1)
-    assert found.value == 2.0
-
-
-@pytest.mark.parametrize(
-    ("aggregate", "value", "samples", "owed"),
-    [("last", 9.0, 3, 3), ("max", 9.0, 3, 3), ("count", 3.0, 3, 3), ("min", 5.0, 3, 3)],
-)
-def test_an_evaluation_counts_where_none_was_due(
-    aggregate: str, value: float, samples: int, owed: int
-) -> None:
-    order = order_of(sets={"phases.smoke.steps": STEPS + 1})
-    ranks = healthy_ranks(order)
-    for rank in ranks:
-        rank.say("eval", STEPS + 1, "eval", val_loss=9.0)
-    bounds = {"pass_above": None, "pass_below": 6.0, "aggregate": aggregate}
-    found = measured(ranks, "val_loss", order, **bounds)
-    assert (found.value, found.samples, found.owed) == (value, samples, owed)
-
-
 def drifts(*boots: dict[str, Any], allow: list[str] | None = None) -> MeasureRow:
     """What `identity_drift` sees of processes, each of which ended a step unless it says `idle`."""
     order = order_of()
@@ -536,40 +402,3 @@ def test_drift_is_counted_over_every_process_that_took_a_step(
 ) -> None:
     found = drifts(*boots)
     assert (found.value, found.samples) == (value, 0 if value is None else 1)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "sums"),
-    [
-        ([1, 2, 3, 4], True),
-        ([1, 2, 3], False),
-        ([1, 2, 3, 4, 1], True),
-        ([1, 2, 3, 2, 1], False),
-        ([1, 2, 3, 4, 3, 2], False),
-    ],
-)
-def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], sums: bool) -> None:
-    lines = [
-        Heartbeat(ts=1.0, mono=float(step), pid=1, rank=0, boot="b", seq=step, step=step,
-                  msg="step_end", tokens=count)
-        for step, count in enumerate(tokens, start=1)
-    ]  # fmt: skip
-    assert may_be_sums(RankSteps(lines), build_rules(None)) is sums
-
-
-def test_an_evaluation_takes_what_its_line_reports() -> None:
-    lines = [
-        Heartbeat(ts=1.0, mono=1.0, pid=1, rank=0, boot="b", seq=step, step=step, msg="eval", dt=dt)
-        for step, dt in ((4, 2.5), (8, None))
-    ]
-    assert METRICS["eval_s"].samples(RankSteps(lines), build_rules(None)) == {4: 2.5}
-
-
-def test_devices_of_a_run_of_unknown_size_cost_nothing_that_is_known() -> None:
-    lines = [
-        Heartbeat(ts=1.0, mono=mono, pid=1, rank=0, boot="b", seq=seq, step=1, msg=msg)
-        for seq, mono, msg in ((1, 0.0, "step_start"), (2, 7200.0, "step_end"))
-    ]
-    rules = build_rules(None)
-    found = METRICS["cost"].samples(RankSteps(lines), rules)
-    assert found == {rules.last_step: 0.0}

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from gonogo.contract.node import NodeExit
 from gonogo.contract.records import ExitRecord, PartSeals
 from gonogo.judge.facts.files import RunFiles, load_parts
@@ -33,14 +31,6 @@ def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
     assert files.unreadable == []
 
 
-@pytest.mark.parametrize("known", [None, exit_record()], ids=["no exit.json", "nothing sealed"])
-def test_what_nobody_sealed_is_not_looked_at(known: ExitRecord | None, tmp_path: Path) -> None:
-    directory(tmp_path)
-    files = RunFiles(tmp_path)
-    assert load_parts(files, known) == {}
-    assert files.unreadable == []
-
-
 def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
     run_dir, files = directory(tmp_path), RunFiles(tmp_path)
     known = sealed(run_dir)
@@ -59,11 +49,3 @@ def test_what_is_not_the_sealed_one_is_told_of_by_its_name(tmp_path: Path) -> No
     files = RunFiles(tmp_path)
     load_parts(files, known)
     assert [row.name for row in files.unreadable] == ["exit_node1.json", "watch_node1.jsonl"]
-
-
-def test_a_follower_that_had_written_nothing_sealed_nothing(tmp_path: Path) -> None:
-    run_dir, files = directory(tmp_path), RunFiles(tmp_path)
-    known = sealed(run_dir)
-    run_dir.node_watch(1).unlink()
-    assert load_parts(files, known) == {1: PART}
-    assert files.unreadable == []

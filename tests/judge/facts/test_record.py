@@ -9,13 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.records import RankExit
 from gonogo.judge.facts.record import load_run
 from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
 from tests.judge.records import build_run_record
-from tests.judge.runs import exit_record, facts_of, lines_of
+from tests.judge.runs import facts_of, lines_of
 
 ORDER = order_of()
 LINES = lines_of(healthy_ranks(ORDER))
@@ -79,20 +78,6 @@ def test_a_directory_without_recorded_findings_is_watched_again(copy_run: CopyRu
     assert [row.severity for row in recorded] == ["suspect", "halt"]
 
 
-def test_lines_in_memory_are_ours_and_lack_no_device_sample() -> None:
-    record = build_run_record(ORDER, LINES)
-    assert (record.devices_gone, record.predecessor) == (0, False)
-
-
-def test_the_exits_of_exit_json_stand_for_ranks_whose_own_nobody_gave() -> None:
-    said = exit_record()
-    assert set(build_run_record(ORDER, LINES, said).rank_exits) == {0, 1}
-    assert build_run_record(ORDER, LINES, said, rank_exits={}).rank_exits == {}
-    own = {1: RankExit(code=3, at=1.0)}
-    assert build_run_record(ORDER, LINES, said, rank_exits=own).rank_exits == own
-    assert build_run_record(ORDER, LINES, None, rank_exits=own).rank_exits == own
-
-
 def test_who_was_never_heard_may_have_left_an_exit(copy_run: CopyRun) -> None:
     folder = copy_run("healthy")
     assert load_run(folder).strays == ()
@@ -103,39 +88,12 @@ def test_who_was_never_heard_may_have_left_an_exit(copy_run: CopyRun) -> None:
     assert (set(record.rank_exits), record.strays) == ({0, 1}, (1,))
 
 
-@pytest.mark.parametrize("name", ["heartbeat_rank1.jsonl", "watch.jsonl"])
-def test_a_growing_file_that_cannot_be_opened_is_named(name: str, copy_run: CopyRun) -> None:
-    folder = copy_run("healthy")
-    (folder / name).unlink()
-    assert load_run(folder).unreadable == ()
-    (folder / name).symlink_to(folder / "nowhere")
-    record = load_run(folder)
-    assert [row.name for row in record.unreadable] == [name]
-    assert set(record.ranks) == ({0} if "rank1" in name else {0, 1})
-
-
 def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
     folder = copy_run("healthy")
     before = facts_of(load_run(folder))
     with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
         stream.write(b'{"v": 1, "ts": 17')
     assert facts_of(load_run(folder)) == before
-
-
-@pytest.mark.parametrize("ordered", [True, False], ids=["folded", "without an order"])
-def test_a_clock_that_is_set_back_orders_no_process(ordered: bool, copy_run: CopyRun) -> None:
-    """The second process began after the clock was set back."""
-    folder = copy_run("healthy")
-    for name in ("watch.jsonl", *([] if ordered else ["order.json"])):
-        (folder / name).unlink()
-    path = folder / "heartbeat_rank0.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    for seq, row in enumerate(rows[len(rows) // 2 :]):
-        row.update(boot="late", seq=seq, ts=row["ts"] - 1e6)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    boots = load_run(folder).ranks[0].boots
-    assert boots[0].boot == "boot0"
-    assert len(boots) == 2
 
 
 def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: CopyRun) -> None:

@@ -12,9 +12,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
-from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
 from tests.judge.facts.beats import beat, of_rank, steps_that
@@ -124,29 +122,6 @@ def test_steps_that_a_later_process_made_again(
     assert [row.found for row in listed(record, Kind.STEPS_REPEATED)] == steps
 
 
-@pytest.mark.parametrize("resumed", [None, 0, 1, 7])
-def test_a_resumed_run_lists_the_steps_that_its_gate_has_not_seen(resumed: int | None) -> None:
-    record = of_lines(order_of(resume_step=resumed), [beat(1, 1.0, "progress", step=9, loss=1.0)])
-    rows = listed(record, Kind.EARLIER_STEPS)
-    assert [row.step for row in rows] == ([resumed] if resumed else [])
-
-
-@pytest.mark.parametrize(
-    ("entry", "resume", "init", "count"),
-    [
-        ("train.py", None, "sanity", 1),
-        ("train.py", 7, None, 1),
-        ("train.py", None, None, 0),
-        ("nsa.train", 7, "sanity", 0),
-    ],
-)
-def test_only_a_program_of_the_user_knows_which_weights_it_loaded(
-    entry: str, resume: int | None, init: str | None, count: int
-) -> None:
-    order = order_of(resume_step=resume).model_copy(update={"entry": entry, "init_from": init})
-    assert len(listed(of_lines(order), Kind.WEIGHTS_UNKNOWN)) == count
-
-
 @pytest.mark.parametrize(
     ("said", "compared", "train", "count"),
     [
@@ -170,23 +145,6 @@ def test_a_configuration_that_nothing_compares(
     assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count
 
 
-@pytest.mark.parametrize(
-    ("code", "changes", "count"),
-    [
-        (None, {}, 1),
-        ("files-1", {}, 0),
-        (None, {"plan": ""}, 0),  # one run alone
-        (None, {"allow_drift": ["git_sha"]}, 0),
-    ],
-)
-def test_code_that_no_rank_reports(code: str | None, changes: dict[str, Any], count: int) -> None:
-    order = order_of()
-    identity = order.identity.model_copy(update={"git_sha": None})
-    order = order.model_copy(update={"identity": identity, **changes})
-    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), git_sha=code, torch="2"))
-    assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count
-
-
 def test_listed_doubts_change_no_verdict() -> None:
     ranks = healthy_ranks(order_of())
     again(ranks[0], 9, 5)
@@ -194,11 +152,3 @@ def test_listed_doubts_change_no_verdict() -> None:
     record = record_of(order_of(), ranks)
     assert listed(record, Kind.STEPS_REPEATED)
     assert judged(record).verdict == judged(record_of(order_of())).verdict
-
-
-def test_each_doubt_is_held_once() -> None:
-    record = record_of()
-    twice = replace(record, unreadable=(Doubt(kind=Kind.UNREADABLE, name="a"),) * 2)
-    rules = build_rules(record.order)
-    found = [row for row in build_facts(twice, rules).doubts if row.kind is Kind.UNREADABLE]
-    assert len(found) == 1

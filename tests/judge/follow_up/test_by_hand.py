@@ -37,12 +37,6 @@ def test_a_word_stands_beside_what_the_evidence_says_of_its_phase() -> None:
     assert (row.actor, row.reason, row.decision) == ("ann", "known", "dec_h1")
 
 
-def test_a_missed_condition_is_evidence_against_a_word() -> None:
-    missed = settled(condition(ConditionState.MISSED))
-    (row,) = overrides_of([auto("smoke", "GO"), missed, human("smoke", "GO")])
-    assert row.evidence == "NO_GO"
-
-
 def test_the_last_word_on_a_phase_stands_and_keeps_what_the_evidence_said() -> None:
     (row,) = overrides_of(
         [auto("smoke", "NO_GO"), human("smoke", "GO"), human("smoke", "NO_GO", 2, "bob")]

@@ -100,14 +100,9 @@ def test_the_guilty_rank_is_the_one_that_halted_else_the_first_that_ended_badly(
 
 LOGS = [
     ("a\nb\n", "b"),
-    ("a\nb\n\n  \n", "b"),
     ("", None),
-    ("\n \x00\n", None),
     ("\x1b[31mred \x1b]0;title\x07alert\x1b[0m\n", "red alert"),
-    ("tab\tand\rreturn\n", "return"),
     ("Error: no\n[rank1]:[W1120 20:26:56.1 x.cpp:1] Warning: bye\n", "Error: no"),
-    ("W1120 20:26:56.123 1 torch/x.py:1] closing\n", "W1120 20:26:56.123 1 torch/x.py:1] closing"),
-    # How a process that a C++ exception or a signal has ended shows its threads.
     (
         "terminate called after\n  what():  no match\n\nFatal Python error: Aborted\n\nThread 0x7f:"
         '\n  File "x.py", line 1 in f\n\nExtension modules: a.b (total: 1)\n',
@@ -119,20 +114,6 @@ LOGS = [
         "Fatal Python error: Segmentation fault",
     ),
     (
-        "[rank1]: ValueError: no\nterminate called without an active exception\n"
-        "Fatal Python error: Aborted\n\nThread 0x7f:\n  <no Python frame>\n",
-        "ValueError: no",
-    ),
-    (
-        "terminate called without an active exception\nFatal Python error: Aborted\n",
-        "terminate called without an active exception",
-    ),
-    (
-        '  File "x.py", line 1 in f\n  <no Python frame>\n\nExtension modules: a.b (total: 1)\n',
-        'File "x.py", line 1 in f',
-    ),
-    # How torch's C++ side shows where it stood when it gave up.
-    (
         "[W1123 07:28:01.1 socket.cpp:764] [c10d] no address\n[E1123 07:28:16.3 socket.cpp:1028]"
         " [c10d] The client socket has timed out\n[W1123 07:28:16.3 TCPStore.cpp:340] [c10d]"
         " retrying\nException raised from throwTimeoutError at /x/socket.cpp:1030 (most recent call"
@@ -140,7 +121,6 @@ LOGS = [
         "<omitting python frames>\nframe #38: _start + 0x21 (0x55 in /x/python)\n\n",
         "[E1123 07:28:16.3 socket.cpp:1028] [c10d] The client socket has timed out",
     ),
-    ("frame #38: _start + 0x21 (0x5)\n", "frame #38: _start + 0x21 (0x5)"),
     ("x" * 1000, "x" * (MOST_CHARS - 1) + "…"),
     ("Traceback (most recent call last):\n  File\nValueError: ü ≥ 1\n", "ValueError: ü ≥ 1"),
 ]

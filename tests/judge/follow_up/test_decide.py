@@ -7,23 +7,20 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.rules import OpenCondition
-from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.follow_up.action import Action, Attempt
 from gonogo.judge.follow_up.decide import decide, decide_override, decide_promotion
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.judge.gate.added_criteria import added_criteria
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import judge
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.data.make_runs import order_of
-from tests.judge.runs import facts_of, judged, record_of, with_gate
+from tests.judge.runs import facts_of, record_of
 
 VARIANTS = [{"env": {"NSA_SDPA_NO_FLASH": "1"}}, {"env": {"NSA_SDPA_FLASH_ONLY": "1"}}]
 NO_FLASH = {"env": {"NSA_SDPA_NO_FLASH": "1"}}
@@ -102,34 +99,6 @@ def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> No
     assert told_of(action) == [("run_1", ["speed"]), ("run_2", ["speed"])]
     again = after(grey[0], attempt(verdict="NO_GO", reason=RunReason.RERUN, run="run_2"))
     assert again.verdict == "NO_GO"
-
-
-@pytest.mark.parametrize(
-    ("severity", "grey", "told"),
-    [
-        ("conditional", "inconclusive", True),
-        ("required", "conditional", True),
-        ("required", "inconclusive", True),
-        ("advisory", "inconclusive", False),
-    ],
-)
-def test_nor_is_one_that_leaves_a_condition(severity: str, grey: str, told: bool) -> None:
-    """Something else of the run was not seen, so that it was run again: GO, without a word."""
-    asked = {"metric": "dt_step_s", "aggregate": "max", "grey": grey, "severity": severity}
-    row = {"id": "pace", **asked, "pass_below": 1e-9, "fail_above": 1e9}
-    unseen = {"id": "entropy", "metric": "gate_entropy", "aggregate": "mean", "pass_above": 0.0}
-    record = record_of(with_gate(order_of(), row, unseen))
-    found = judged(record)
-    assert (found.verdict, found.failed) == ("INCONCLUSIVE", ["pace"] if told else [])
-    before = attempt(verdict="INCONCLUSIVE", failed=tuple(found.failed))
-    action = after(before, attempt(reason=RunReason.RERUN, run="run_2"))
-    assert action.verdict == ("CONDITIONAL_GO" if told else "GO")
-
-    waits = Condition(id="smoke:pace", text="", criterion="pace", evidence_from="extended")
-    criterion = Criterion.model_validate(row)
-    rules = build_rules(record.order, [OpenCondition(condition=waits, criterion=criterion)])
-    open_still = "smoke:pace" in judge(build_facts(record, rules), rules).failed
-    assert open_still == (severity != "advisory")
 
 
 @pytest.mark.parametrize("code", ["preempted", "halted", "superseded", "isolated"])
@@ -244,11 +213,6 @@ def test_three_attempts_without_a_higher_durable_step_are_a_restart_storm() -> N
     assert action.kind == "start_run"
 
 
-def test_a_failure_that_the_plan_does_not_confirm_is_no_go_at_once() -> None:
-    row = attempt("too_slow", "NO_GO", detector=Detector.SLOW)
-    assert after(row, plan=CONFIRMING).kind == "finish"
-
-
 def test_the_first_rerun_is_unchanged() -> None:
     action = after(nan(), plan=CONFIRMING)
     assert (action.kind, action.reason, action.change, action.record, action.resume) == (
@@ -316,15 +280,6 @@ def test_variants_run_only_after_the_failure_was_reproduced_one_after_the_other(
     assert (action.kind, action.change) == ("start_run", FLASH_ONLY)
 
 
-def test_a_rerun_by_a_person_answers_what_its_confirmation_left_open() -> None:
-    again = nan(reason=RunReason.RERUN, run="run_9")
-    action = after(nan(), confirm("INCONCLUSIVE"), again, plan=CONFIRMING)
-    assert (action.reason, action.change) == ("confirm", NO_FLASH)
-    passed = attempt(reason=RunReason.RERUN, run="run_9")
-    action = after(nan(), confirm("INCONCLUSIVE"), passed, plan=CONFIRMING)
-    assert (action.kind, action.verdict) == ("start_phase", "CONDITIONAL_GO")
-
-
 REMEDIES = {"fp16_overflow": {"train": {"dtype": "bf16"}}}
 
 
@@ -358,29 +313,6 @@ def test_a_rerun_resumes_before_the_failure() -> None:
     action = after(early(), plan=LONG)
     assert (action.reason, action.change) == ("confirm", None)
     assert (action.resume, action.resume_of, action.before) == (True, "run_1", 200)
-
-
-TWO = {
-    "ddp_marked_ready_twice": {"workload": {"parallel": "fsdp"}},
-    "out_of_memory": {"train": {"model": {"gradient_checkpointing": True}}},
-}
-
-
-def died(diagnosis: str, step: int = 3, **fields: Any) -> Attempt:
-    return attempt("nonzero_exit", "NO_GO", detector=Detector.PROCESS_DEATH, diagnosis=diagnosis,
-                   step=step, **fields)  # fmt: skip
-
-
-def test_a_remedy_that_uncovers_another_known_failure_is_kept_within_the_plan_s_bound() -> None:
-    first = died("ddp_marked_ready_twice")
-    one = {**TWO["ddp_marked_ready_twice"], "diagnosis": "ddp_marked_ready_twice"}
-    failed = died("out_of_memory", reason=RunReason.REMEDY, change=one, run="run_r")
-    action = after(first, failed, plan=ours(remedies=TWO, max_remedies=2))
-    assert action.change == {**TWO["ddp_marked_ready_twice"], **TWO["out_of_memory"],
-                             "diagnosis": "out_of_memory"}  # fmt: skip
-    assert after(first, failed, plan=ours(remedies=TWO, max_remedies=1)).verdict == "NO_GO"
-    again = died("ddp_marked_ready_twice", reason=RunReason.REMEDY, change=one)
-    assert after(first, again, plan=ours(remedies=TWO, max_remedies=2)).verdict == "NO_GO"
 
 
 def guarding(on_miss: str, due: str = "extended") -> list[OpenCondition]:
@@ -424,10 +356,3 @@ def test_an_override_acts_while_awaited_and_only_relabels_afterwards(
 def test_an_approval_starts_the_next_phase() -> None:
     action = decide_promotion(PLAN, "smoke")
     assert (action.kind, action.phase, action.reason) == ("start_phase", "extended", "first")
-
-
-def test_an_imbalanced_run_that_its_gate_refused_is_answered_from_its_start() -> None:
-    remedy = {"imbalance": {"env": {"NSA_DDP_STATIC_GRAPH": "1", "NSA_DDP_BUCKET_MB": "100"}}}
-    refused = attempt("completed", "NO_GO", diagnosis="imbalance", step=1000)
-    action = after(refused, plan=ours(remedies=remedy, max_remedies=1))
-    assert (action.reason, action.resume) == ("remedy", False)

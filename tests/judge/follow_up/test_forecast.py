@@ -86,9 +86,3 @@ def test_a_forecast_is_not_known_before_five_steps(steps: int, known: bool) -> N
         build_forecast(ahead, [], measure([2.0] * (steps - 1), 2.0, steps - 1)),
     ):
         assert found.seconds_p50 == (200.0 if known else None)
-
-
-@pytest.mark.parametrize(("steps", "hours"), [(300, 9.0), (1000, 29.9), (5000, 149.7)])
-def test_the_smoke_takes_nine_hours_not_minutes(steps: int, hours: float) -> None:
-    seconds = seconds_at_speed(steps=steps, tokens_per_step=4096, tok_s=38)
-    assert seconds / 3600 == pytest.approx(hours, abs=0.1)

@@ -94,7 +94,7 @@ def walk(plan: Plan, seed: int, *, accidents: float) -> tuple[list[Any], Action,
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_a_phase_comes_to_its_end_and_to_no_verdict_that_its_runs_do_not_bear(plan: Plan) -> None:
-    for seed in range(400):
+    for seed in range(200):
         made, action, runs = walk(plan, seed, accidents=0.0)
         bound = 1 + 3 * (3 + len(CONFIRM["variants"])) + plan.max_remedies
         assert len(made) <= bound, (seed, made)
@@ -113,6 +113,6 @@ def test_a_phase_comes_to_its_end_and_to_no_verdict_that_its_runs_do_not_bear(pl
 def test_accidents_between_runs_change_nothing_of_what_a_phase_comes_to(
     plan: Plan, often: float
 ) -> None:
-    for seed in range(150):
+    for seed in range(80):
         calm, upset = (walk(plan, seed, accidents=share) for share in (0.0, often))
         assert calm[:2] == upset[:2], seed

@@ -15,7 +15,6 @@ from gonogo.judge.gate.added_criteria import (
     CEILINGS,
     LONGEST_S,
     added_criteria,
-    with_history,
 )
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
@@ -91,12 +90,6 @@ def test_a_rerun_that_is_judged_by_itself_is_no_plain_go(reason: RunReason, name
     assert (found.id, found.outcome) == (name, "fail")
     rules = build_rules(order_of()).model_copy(update={"reason": reason})
     assert judge(facts_of(record_of()), rules).verdict == "CONDITIONAL_GO"
-
-
-def test_facts_hold_what_is_known_of_other_runs_and_no_defaults() -> None:
-    facts = with_history(facts_of(record_of()), History(restart_storm=True))
-    assert facts.wire()["history"]["restart_storm"] is True
-    assert with_history(facts_of(record_of()), None).wire()["history"] is None
 
 
 # ---- notes --------------------------------------------------------------------------------------

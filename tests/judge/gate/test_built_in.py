@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.decision import CriterionResult, Verdict
+from gonogo.contract.decision import CriterionResult
 from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
@@ -22,7 +22,6 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.built_in import evaluate_built_in
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.judge.words import sentence
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
@@ -100,24 +99,6 @@ def test_an_exit_code_that_is_not_zero_fails_completed_even_if_called_completed(
     assert outcomes(judged(record))["completed"] == "fail"
 
 
-def test_how_it_ended_fails_completed_by_either_witness() -> None:
-    """The order or exit.json makes an outcome known; without both nobody knows whose it was."""
-    order = order_of()
-    stalled = exit_record(OutcomeCode.STALLED, by=Actor.WATCHDOG)
-    facts = facts_of(record_of(order, exit=stalled))
-    gone = facts.model_copy(update={"exit": None})
-    found = {
-        name: evaluate_built_in("completed", *said).outcome
-        for name, said in {
-            "both": (facts, build_rules(order)),
-            "order alone": (gone, build_rules(order)),
-            "exit alone": (facts, build_rules(None)),
-            "neither": (gone, build_rules(None)),
-        }.items()
-    }
-    assert list(found.values()) == ["fail", "fail", "fail", "inconclusive"], found
-
-
 def test_a_run_without_exit_record_is_not_known_to_have_completed() -> None:
     order = order_of()
     record = build_run_record(order, lines_of(healthy_ranks(order)), preflight=PREFLIGHT)
@@ -184,22 +165,6 @@ def test_an_allowed_drift_of_the_code_is_a_condition_not_a_mismatch() -> None:
     assert drift.evidence == "; ".join(told_of)
 
 
-def test_three_fields_that_drift_are_told_and_all_are_kept() -> None:
-    fields = ("torch", "device", "driver", "git_sha")
-    for allowed, name in (([], "identity"), (list(fields), "identity_drift")):
-        order = order_of(sets={"allow_drift": allowed})
-        said = order.identity.model_copy(update=dict.fromkeys(fields, "old"))
-        order = order.model_copy(update={"identity": said})
-        ranks = healthy_ranks(order)
-        for rank in ranks:
-            say(rank.rank, "boot", **dict.fromkeys(fields, "new"))(ranks)
-        (found,) = [row for row in judged(record_of(order, ranks)).criteria if row.id == name]
-        assert found.outcome == "fail"
-        assert found.observed.items() <= dict.fromkeys(fields, "new").items()
-        assert len(found.observed) == (len(fields) if allowed else 1)
-        assert found.evidence.count("was ordered") == (3 if allowed else 1)
-
-
 @pytest.mark.parametrize(
     ("earlier", "outcome"),
     [
@@ -224,15 +189,6 @@ def test_every_process_of_a_rank_counts_that_ended_a_step(
         build_rules(order),
     )  # fmt: skip
     assert found.outcome == outcome, found.evidence
-
-
-@pytest.mark.parametrize("ordered", [True, False])
-def test_what_may_drift_and_did_not_is_no_condition(ordered: bool) -> None:
-    order = order_of(sets={"allow_drift": ["git_sha"]})
-    if not ordered:
-        said = order.identity.model_copy(update={"git_sha": None})
-        order = order.model_copy(update={"identity": said})
-    assert "identity_drift" not in changed(lambda ranks: None, order)
 
 
 def test_what_may_drift_and_is_not_said_is_a_condition() -> None:
@@ -265,47 +221,11 @@ def test_coverage(change: Change, outcome: str) -> None:
     assert changed(change)["coverage"] == outcome
 
 
-def test_a_step_without_its_lines_is_not_covered_even_if_seq_has_no_gap() -> None:
-    def change(ranks: list[Rank]) -> None:
-        drop(0, msg="step_end", step=5)(ranks)
-        for seq, line in enumerate(ranks[0].lines, start=1):
-            line["seq"] = seq
-
-    assert changed(change)["coverage"] == "inconclusive"
-
-
 def test_a_resumed_attempt_is_covered_from_the_step_after_its_checkpoint() -> None:
     assert changed(lambda ranks: None, order_of(resume_step=6))["coverage"] == "pass"
     assert changed(drop(0, msg="progress", step=7), order_of(resume_step=6))["coverage"] == (
         "inconclusive"
     )
-
-
-def test_an_attempt_that_owed_its_last_step_alone_has_to_show_it() -> None:
-    order = order_of(resume_step=STEPS - 1)
-    ranks = healthy_ranks(order)
-    assert outcomes(judged(record_of(order, ranks)))["completed"] == "pass"
-    drop(1, msg="step_end")(ranks)
-    drop(1, msg="progress")(ranks)
-    assert outcomes(judged(record_of(order, ranks)))["completed"] == "inconclusive"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [
-        (None, "rank 0 wrote no line"),
-        (0, "rank 0 wrote no line"),
-        (1, "rank 0: its lines were not counted"),
-    ],
-)
-def test_a_rank_that_wrote_nothing_is_not_covered(count: int | None, text: str) -> None:
-    order = order_of()
-    facts = facts_of(record_of(order))
-    row = facts.ranks["0"].model_copy(update={"count": count, "missing": None})
-    ranks = {} if count is None else {**facts.ranks, "0": row}
-    less = facts.model_copy(update={"ranks": ranks})
-    found = evaluate_built_in("coverage", less, build_rules(order))
-    assert (found.outcome, found.evidence) == ("inconclusive", text)
 
 
 WARNING = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.WARN, text="")
@@ -341,19 +261,6 @@ FAILED = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.FAIL, text="")
 )
 def test_preflight(preflight: Preflight | None, outcome: str) -> None:
     assert outcomes(judged(record_of(preflight=preflight)))["preflight"] == outcome
-
-
-@pytest.mark.parametrize(
-    ("checks", "text"),
-    [
-        (PREFLIGHT.checks, "failed: not said which"),
-        ([*PREFLIGHT.checks[1:], FAILED], f"failed: {FAILED.id}"),
-    ],
-)
-def test_a_preflight_that_failed_says_at_what(checks: list[Check], text: str) -> None:
-    found = judged(record_of(preflight=Preflight(passed=False, checks=checks)))
-    (row,) = [row for row in found.criteria if row.id == "preflight"]
-    assert row.evidence == text
 
 
 @pytest.mark.parametrize(
@@ -454,14 +361,6 @@ def test_torchrun_itself_has_to_leave_with_0(end: dict[str, int]) -> None:
     assert (found.outcome, found.evidence) == ("fail", "torchrun itself did not exit with 0")
 
 
-def test_a_difference_between_the_fold_and_findings_jsonl_does_not_pass() -> None:
-    order = order_of()
-    doubt = Doubt(kind=DoubtKind.FINDING_DIFFERS, rank=1, name="stall", expected="suspect")
-    facts = facts_of(record_of(order)).model_copy(update={"doubts": [doubt]})
-    found = evaluate_built_in("no_halt_finding", facts, build_rules(order))
-    assert (found.outcome, found.evidence) == ("inconclusive", sentence(doubt))
-
-
 def test_before_the_end_nothing_is_sealed_yet() -> None:
     order = order_of()
     facts = facts_of(record_of(order))
@@ -541,11 +440,6 @@ def test_what_could_report_its_identity_and_steps_needs_a_waiver(kind: str) -> N
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
 
 
-def test_without_the_waiver_the_same_is_inconclusive() -> None:
-    order = waiving("coverage")
-    assert judged(record_of(order, preflight=None)).verdict == "INCONCLUSIVE"
-
-
 def test_what_failed_is_never_waived() -> None:
     order = waiving("identity", "coverage", "preflight")
     ranks = healthy_ranks(order)
@@ -581,17 +475,6 @@ def test_each_kind_of_doubt_has_the_effect_that_its_table_names(kind: DoubtKind)
     assert judgement.verdict == ("GO" if effect is Effect.NONE else "INCONCLUSIVE")
     if effect is not Effect.NONE:
         assert outcomes(judgement)[effect] == "inconclusive"
-
-
-def test_who_tells_some_losses_and_not_others_hides_something() -> None:
-    order = with_gate(waiving("coverage"))
-    ranks = healthy_ranks(order)
-    say(0, "progress", loss=None)(ranks)
-    assert judged(record_of(order, ranks)).verdict == "CONDITIONAL_GO", "it never tells any"
-    for line in ranks[0].lines:
-        if line["msg"] == "progress" and line["step"] == 3:
-            line["loss"] = 5.0
-    assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
 
 
 @pytest.mark.parametrize("name", ["completed", "no_halt_finding"])
@@ -684,22 +567,3 @@ def test_what_another_node_failed_is_told_as_that_of_the_first(
     found = judged(replace(record_of(), preflights={1: there}))
     (said,) = (row for row in found.criteria if row.id == "preflight")
     assert (said.outcome, said.evidence) == ("fail", f"node 1: {text}")
-
-
-@pytest.mark.parametrize("waive", [[], ["preflight"]])
-@pytest.mark.parametrize("fails", [False, True])
-def test_what_another_node_checked_counts_where_the_first_left_no_record(
-    fails: bool, waive: list[str]
-) -> None:
-    first = PREFLIGHT.checks[0].model_copy(update={"outcome": CheckOutcome.FAIL})
-    failed = PREFLIGHT.model_copy(
-        update={"passed": False, "checks": [first, *PREFLIGHT.checks[1:]]}
-    )
-    order = order_of().model_copy(update={"waive": waive})
-    record = record_of(order, preflight=None)
-    found = judged(replace(record, preflights={1: failed if fails else PREFLIGHT}))
-    (said,) = (row for row in found.criteria if row.id == "preflight")
-    assert said.outcome == ("fail" if fails else "inconclusive")
-    assert ("node 1: failed: " if fails else "node 0: no preflight is recorded") in said.evidence
-    unseen = Verdict.CONDITIONAL_GO if waive else Verdict.INCONCLUSIVE
-    assert found.verdict is (Verdict.NO_GO if fails else unseen)

@@ -121,19 +121,6 @@ def test_evidence_changes_nothing_of_a_condition_that_is_no_longer_open(
     assert settle([closed], facts, rules, Verdict.GO) == []
 
 
-def test_without_a_criterion_a_measure_or_the_number_of_ranks_nothing_is_met() -> None:
-    rows = passing()
-    rules, facts = judged_by("extended", waiting=rows)
-    (row,) = rows
-    assert settle([row.model_copy(update={"criterion": None})], facts, rules, Verdict.GO) == []
-    assert settle(rows, facts.model_copy(update={"measures": {}}), rules, Verdict.GO) == []
-    unknown = rules.model_copy(update={"world_size": None})
-    assert settle(rows, facts, unknown, Verdict.GO) == []
-    alone = {"built_in": []}
-    assert settle(rows, facts, unknown.model_copy(update=alone), Verdict.GO) == []
-    assert len(settle(rows, facts, rules.model_copy(update=alone), Verdict.GO)) == 1
-
-
 @pytest.mark.parametrize("lacking", ["watch", "exit"])
 def test_a_run_that_is_no_evidence_meets_nothing(lacking: str) -> None:
     rows = passing()
@@ -155,14 +142,6 @@ def passing() -> list[OpenCondition]:
         )
         for row in waiting
     ]
-
-
-def test_the_measure_of_a_condition_does_not_touch_the_gate_of_the_later_phase() -> None:
-    waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")
-    decision = decision_of("extended", waiting=waiting)
-    assert decision.verdict == "GO"
-    assert "smoke:fast" in decision.facts["measures"]
-    assert "fast" not in [row.id for row in decision.criteria]
 
 
 def test_the_present_state_of_conditions_is_the_fold_of_the_decisions() -> None:

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import GateSeverity
-from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict, worst
-from gonogo.contract.facts import History, Measure, MeasureRow
+from gonogo.contract.decision import CriterionOutcome, CriterionResult, Verdict
+from gonogo.contract.facts import History
 from gonogo.contract.outcome import CLASS_OF, Actor, Outcome, OutcomeCode
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
-from gonogo.judge.gate.verdict import class_verdict, evaluate_gate, gate_verdict, judge
+from gonogo.judge.gate.verdict import class_verdict, gate_verdict, judge
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
@@ -182,38 +182,6 @@ def test_a_waiver_excuses_the_steps_that_nobody_told_and_not_what_the_others_tel
     assert found.verdict == verdict
     does_not_pass = "; what is there does not pass: " in found.criteria[-1].evidence
     assert does_not_pass == (verdict == "INCONCLUSIVE")
-
-
-def test_what_one_sample_says_of_a_slope_is_waived() -> None:
-    row = {"id": "speed", "metric": "loss", "aggregate": "slope"}
-    order = with_gate(order_of(), {**row, "pass_below": -1.0, "fail_above": 1.0})
-    rules = build_rules(order).model_copy(update={"waive": ["speed"]})
-    alone = MeasureRow(samples=1, owed=1)
-    ranks = {str(rank): alone for rank in range(order.world_size)}
-    measures = {"speed": Measure(window="1..1", ranks=ranks)}
-    facts = build_facts(record_of(order), rules).model_copy(update={"measures": measures})
-    found = evaluate_gate(facts, rules)[-1]
-    assert (found.outcome, found.severity) == ("inconclusive", "conditional")
-
-
-def test_a_gate_proves_nothing_where_nobody_said_how_many_ranks_there_are() -> None:
-    order = with_gate(order_of(), SPEED)
-    rules = build_rules(order)
-    facts = build_facts(record_of(order), rules)
-    unknown = rules.model_copy(update={"world_size": None})
-    assert [evaluate_gate(facts, row)[-1].outcome for row in (rules, unknown)] == [
-        "pass",
-        "inconclusive",
-    ]
-    waived = [row.model_copy(update={"waive": ["speed"]}) for row in (rules, unknown)]
-    assert [evaluate_gate(facts, row)[-1].severity for row in waived] == ["required", "conditional"]
-
-
-def test_across_phases_the_worst_counts() -> None:
-    assert worst([Verdict.GO, Verdict.CONDITIONAL_GO]) == "CONDITIONAL_GO"
-    assert worst([Verdict.CONDITIONAL_GO, Verdict.INCONCLUSIVE]) == "INCONCLUSIVE"
-    assert worst([Verdict.NO_GO, Verdict.INCONCLUSIVE]) == "NO_GO"
-    assert worst([]) is None
 
 
 CRITERIA: list[dict[str, Any]] = [

@@ -12,13 +12,10 @@ from gonogo.contract.finding import Act, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.patience import Patience, Place, bounded, setting_at
 from gonogo.contract.plan import HeartbeatCadence
-from gonogo.contract.records import PREFLIGHT_CHECKS
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
 from gonogo.judge.gate.added_criteria import (
     CEILINGS,
-    CHECKS,
-    CHECKS_OF_RANKS,
     WEAKENED,
     added_criteria,
     weaknesses,
@@ -28,7 +25,6 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
-from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
 from gonogo.watch.registry import detector_names
 from tests.data.make_runs import order_of
 from tests.judge.runs import facts_of, judged, record_of
@@ -112,20 +108,10 @@ def test_what_disarms_an_order_is_a_condition_that_names_it(
     assert any(named in sentence(row) for row in found.weakened)
 
 
-def test_every_check_is_required() -> None:
-    assert {*CHECKS, *CHECKS_OF_RANKS} == set(PREFLIGHT_CHECKS) - {"store"}
-    assert set(CHECKS) == set(WITHOUT_SERVICE) - {"store"}
-
-
 def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
     order = order_of()
     order = order.model_copy(update={"patience": bounded(order.limits_of_places(), 300.0)})
     assert judged(record_of(order)).verdict == "GO"
-
-
-def test_one_step_needs_no_gate() -> None:
-    rules = build_rules(order_of().model_copy(update={"gate": [], "steps": 1}))
-    assert conditions(rules) == []
 
 
 WARNING = FindingFacts(

@@ -20,18 +20,12 @@ REFUSALS = [
     ("OSError", "[Errno 30] Read-only file system"),
     ("OSError", "[Errno 122] Disk quota exceeded"),
     ("CheckpointFailure", "[Errno 28] No space left on device"),
-    ("PutError", "write /mnt/x: no space left on device"),
-    ("SystemError", "ENOSPC"),
-    ("SystemError", "checkpoint: EROFS"),
     ("RuntimeError", "PytorchStreamWriter failed writing file data/3: No space left on device"),
 ]
 OTHER_ERRORS = [
     ("OSError", "[Errno 2] No such file or directory: 'x'"),
     ("OSError", "[Errno 280] no such number"),
-    ("KeyError", "ENOSPCS"),
     ("OSError", "[Errno 5] Input/output error"),
-    ("RuntimeError", "CUDA error: an illegal memory access was encountered"),
-    ("CheckpointFailure", "on rank 0"),
     ("OSError", None),
 ]
 
@@ -77,11 +71,8 @@ NO_SPACE, READ_ONLY, QUOTA = (text for _, text in REFUSALS[:3])
     ("text", "free", "mb", "code"),
     [
         (NO_SPACE, 10.0, None, OutcomeCode.DISK_FULL),
-        (NO_SPACE, 63.9, 20.0, OutcomeCode.DISK_FULL),
-        (NO_SPACE, 64.0, 20.0, OutcomeCode.RESOURCE_LIMIT),
         (NO_SPACE, 999.0, 1_000.0, OutcomeCode.DISK_FULL),
         (NO_SPACE, 1_000.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
-        (NO_SPACE, None, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
         (QUOTA, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
         (READ_ONLY, 10.0, 1_000.0, OutcomeCode.RESOURCE_LIMIT),
     ],
@@ -226,10 +217,7 @@ def test_less_than_one_checkpoint_for_long_always_halts(rooms: list[float]) -> N
         ({"every_s": 3600.0, "every_steps": 4000}, 24, []),
         ({}, 11, []),
         ({}, 15, [("halt", 1_000.0)]),
-        ({"every_steps": 300}, 15, []),
         ({"every_steps": 300}, 28, [("halt", 1_000.0)]),
-        ({"every_s": 150.0}, 15, []),
-        ({"every_s": 150.0}, 28, [("halt", 1_000.0)]),
         ({"every_s": 300.0, "every_steps": 20}, 3, [("halt", 1_000.0)]),
     ],
     ids=str,
