@@ -111,11 +111,6 @@ def _has_gpus(said: ClaimKept, plan: Plan, gpus: int) -> bool:
     return said.engine is not EngineName.LOCAL or most_ranks(said.devices) >= gpus
 
 
-def load_taker(session: Session, plan: Plan) -> str | None:
-    """Return the worker heard of last that takes a plan's runs once it has free devices."""
-    return next((row.name for row in load_workers(session) if _takes(row.claim, plan)), None)
-
-
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
     """Return run → what it waits for, in the words of its scheduler."""
     still = [run for run in runs if run.worker and (run.state != RunState.ENDED or run.lost)]

@@ -5,7 +5,7 @@ Findings, in the order in which the detectors made them.
 Stored accounts of time, alone and summed.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import func, or_, select
@@ -54,14 +54,6 @@ def load_run(session: Session, run: str) -> RunRow:
 def load_progress(session: Session, run: str) -> ProgressRow:
     """Return what telemetry reported last of a run that is there."""
     return session.get_one(ProgressRow, run)
-
-
-def load_mute(session: Session, runs: Collection[str]) -> set[str]:
-    """Return which of these runs have reported no step."""
-    if not runs:
-        return set()
-    query = select(ProgressRow.run).where(ProgressRow.run.in_(runs), ProgressRow.step == 0)
-    return {*session.scalars(query)}
 
 
 def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:

@@ -1,6 +1,6 @@
 """Experiments as REST shows them: with phases, conditions, forecast and next steps."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
 from gonogo.contract.api import CampaignPlace, ExperimentView, Forecast, PhaseView
@@ -17,17 +17,15 @@ from service.experiments.awaited import (
     GOING_ON,
     NO_CHECKPOINT,
     expires_at,
-    has_not_passed,
     is_owed,
     last_judged,
-    last_tried,
     open_approval,
 )
 from service.experiments.checkpoints import host_of, host_of_origin
 from service.experiments.forecasts import claimed_s, load_forecast
 from service.experiments.overview import Decided, load_decided, standing_cause
 from service.experiments.submission import Created
-from service.experiments.workers import hosts_of, load_taker, load_waits
+from service.experiments.workers import hosts_of, load_waits
 from service.instants import instant, stamp
 from service.queries.experiments import (
     AnyPhase,
@@ -35,7 +33,7 @@ from service.queries.experiments import (
     load_phases,
     load_seen_runs,
 )
-from service.queries.runs import load_findings, load_mute
+from service.queries.runs import load_findings
 from service.views.next_steps import Place, next_steps
 
 
@@ -66,7 +64,6 @@ def view_experiments(
     conditions = load_condition_rows(session, ids)
     decided = load_decided(session, ids)
     waits = load_waits(session, chain.from_iterable(runs.values()))
-    mute = load_mute(session, [run.id for row in rows for run in _unread(row, runs)])
     return [
         _view_one(
             session,
@@ -77,7 +74,6 @@ def view_experiments(
             decided[row.id],
             whole=whole,
             waits=waits,
-            mute=mute,
         )
         for row in rows
     ]
@@ -93,7 +89,6 @@ def _view_one(
     *,
     whole: bool,
     waits: Mapping[str, str] | None = None,
-    mute: Collection[str] = (),
 ) -> ExperimentView:
     over = row.state == ExperimentState.FINISHED
     shown = [_view_phase(phase, runs) for phase in phases]
@@ -103,8 +98,8 @@ def _view_one(
     hanging = [*map(view_condition, conditions), *([asked] if asked else [])]
     passed = row.verdict is Verdict.GO and not decided.overrides
     cause = None if passed else standing_cause(decided, runs, hanging)
-    taker, settings = _offer(session, row, runs) if whole else (None, {})
-    stood = _stood(session, runs, cause) if whole and over and cause is not None else None
+    cancelled = row.stop is not None and row.stop.kind is StopKind.CANCEL
+    plan = resolved_of(row).parsed() if whole and row.needs is not None and not over else None
     return ExperimentView(
         id=row.id,
         name=row.name,
@@ -122,7 +117,7 @@ def _view_one(
         created_at=stamp(row.created_at),
         started_at=instant(row.started_at),
         ended_at=instant(row.ended_at),
-        waiting_for=_waiting_for(row, runs, taker, waits or {}, whole=whole),
+        waiting_for=_waiting_for(row, runs, waits or {}),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
         never_ran=never_ran,
@@ -134,7 +129,7 @@ def _view_one(
             finished=over,
             never_ran=never_ran,
             origin=row.origin,
-            cancelled_by=_cancelled_by(row),
+            cancelled_by=row.stop.told() if row.stop is not None and cancelled else None,
         ),
         next=next_steps(
             Place(
@@ -144,35 +139,18 @@ def _view_one(
                 conditions=hanging,
                 cause=cause,
                 last_decision=decided.last,
-                taker=taker,
-                settings=settings,
-                stood=stood,
+                settings=worker_settings(plan) if plan is not None else {},
+                stack=_stack(session, runs, cause) if whole and over else None,
                 by_hand={override.phase for override in decided.overrides},
-                mute=mute,
             )
         ),
     )
 
 
-def _cancelled_by(row: ExperimentRow) -> str | None:
-    """Return who cancelled an experiment, and why: its last run may have ended long before."""
-    if row.stop is None or row.stop.kind is not StopKind.CANCEL:
-        return None
-    return row.stop.told()
-
-
-def _unread(row: ExperimentRow, runs: Mapping[str, Sequence[RunRow]]) -> list[RunRow]:
-    """Return the run of a program of its own that a person is asked about, though it went well."""
-    if row.state != ExperimentState.AWAITING_DECISION:
-        return []
-    last = last_tried(runs.get(row.id, []))
-    return [last] if last is not None and last.foreign and has_not_passed(last) else []
-
-
-def _stood(session: Session, runs: list[RunRow], cause: Cause) -> str | None:
-    """Return the file of the judged run's evidence that says where it hung, if it did."""
+def _stack(session: Session, runs: list[RunRow], cause: Cause | None) -> str | None:
+    """Return the file of the judged run's evidence that shows where it hung, if it did."""
     run = last_judged(runs)
-    if run is None:
+    if run is None or cause is None:
         return None
     code = None if run.outcome is None else run.outcome.code
     return where_it_stood(load_findings(session, run.id), cause.rank, code)
@@ -202,7 +180,7 @@ def view_condition(row: ConditionRow) -> Condition:
 
 
 _OVER = Forecast(basis="nothing is left")
-_UNASKED = Forecast(basis="the experiment itself tells it")
+_UNASKED = Forecast(basis="shown for one experiment only")
 
 
 def _forecast(
@@ -215,63 +193,37 @@ def _forecast(
 ) -> Forecast:
     if row.state == ExperimentState.FINISHED:
         return _OVER.model_copy(update={"claimed_seconds": claimed_s(row)})
-    goes_on = any(run.state not in (RunState.QUEUED, RunState.ENDED) for run in runs)
-    if not (whole or goes_on):
+    is_active = any(run.state not in (RunState.QUEUED, RunState.ENDED) for run in runs)
+    if not (whole or is_active):
         return _UNASKED
     return load_forecast(session, row, phases, runs)
 
 
 def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
-    """Say from where a queued run resumes: the host of its checkpoint, or that it has none."""
+    """Return from where a queued run resumes: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
     host = host_of(queued.resume_from, runs) or host_of_origin(row)
     step = queued.resume_from.step
-    return "" if host is None else f", which goes on from step {step} on {host.name}"
-
-
-def _offer(
-    session: Session, row: ExperimentRow, runs: list[RunRow]
-) -> tuple[str | None, dict[str, str]]:
-    """Return the worker that takes a queued run which asks for much, or what one has to say."""
-    if row.needs is None or not any(run.state == RunState.QUEUED for run in runs):
-        return None, {}
-    plan = resolved_of(row).parsed()
-    taker = load_taker(session, plan)
-    return taker, ({} if taker is not None else worker_settings(plan))
+    return "" if host is None else f", which resumes from step {step} on {host.name}"
 
 
 def _devices_of(queued: RunRow) -> str:
-    """Say what devices a queued run takes: on a profile of GPUs how many, and of which profile."""
     if not queued.gpus:
         return "free devices"
     of = f" of profile {queued.profile}" if queued.profile else ""
     return f"{queued.gpus} free GPU{'s' * (queued.gpus != 1)}{of}"
 
 
-def _waiting_for(
-    row: ExperimentRow,
-    runs: list[RunRow],
-    taker: str | None,
-    waits: Mapping[str, str],
-    *,
-    whole: bool,
-) -> str | None:
-    """Say what keeps an experiment from continuing, if it is not working.
-
-    A list reads no plans, and does not know whether a worker is there that takes its run.
-    """
+def _waiting_for(row: ExperimentRow, runs: list[RunRow], waits: Mapping[str, str]) -> str | None:
+    """Return what keeps an experiment from continuing, if it is not working."""
     if row.awaiting:
         return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)
     if queued is not None:
         who = f"a worker with {_devices_of(queued)}"
         if row.needs is not None:
-            who = "free devices on a worker that takes it"
-            if whole:
-                who = f"a worker that has {row.needs}, and with free devices"
-        if taker is not None:
-            who = f"free devices of worker {taker}, which takes it"
+            who = f"a worker that has {row.needs}, and with free devices"
         return f"{who}, for phase {queued.phase}{_where(row, queued, runs)}"
     lost = next((run for run in runs if run.lost), None)
     if lost is not None and is_owed(lost):
@@ -280,8 +232,8 @@ def _waiting_for(
             "judged by what is here)"
         )
     if lost is not None:
-        said = f"; {waits[lost.id]}" if lost.id in waits else ""
-        return f"a sign of life of run {lost.id} on {hosts_of(lost)} (or a takeover){said}"
+        scheduler = f"; {waits[lost.id]}" if lost.id in waits else ""
+        return f"a sign of life of run {lost.id} on {hosts_of(lost)} (or a takeover){scheduler}"
     waiting = next((run for run in runs if run.id in waits), None)
     if waiting is not None:
         return f"{waits[waiting.id]}, for phase {waiting.phase}"

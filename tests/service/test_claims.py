@@ -129,21 +129,12 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
     assert dry["warnings"] == []
 
 
-def test_a_run_that_its_worker_takes_waits_for_devices_and_not_for_another_worker(
-    still: Plane,
-) -> None:
+def test_the_command_that_starts_a_worker_for_a_plan_can_be_typed(still: Plane) -> None:
     view = still.call("POST", "/experiments", json={"plan": MINE}).json()
     assert view["waiting_for"].startswith("a worker that has GONOGO_WORKER_ALLOW with train")
     allowed = "GONOGO_WORKER_ALLOW=train GONOGO_WORKER_ALLOW_ENV=WANDB_MODE gonogo worker"
-    assert view["next"][0]["command"] == allowed, "typed as it stands it starts one that takes it"
-    still.worker().claim(allow=["any"], allow_env=["any"], free=[])
-    view = still.get(f"/experiments/{view['id']}")
-    assert view["waiting_for"] == "free devices of worker w1, which takes it, for phase try"
-    assert view["next"][0]["command"] == "gonogo workers"
-    listed = still.get("/experiments")["items"][0]["waiting_for"]
-    assert listed.startswith("free devices on a worker that takes it"), (
-        "a list, which does not know of the worker, does not say that there is none"
-    )
+    assert view["next"][0]["command"] == allowed
+    assert still.get("/experiments")["items"][0]["waiting_for"] == view["waiting_for"]
 
 
 def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:

@@ -106,7 +106,7 @@ def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ende
     ended.worker.claim(free=[])
     assert other.claim() is None
     waits = plane.experiment(second)["waiting_for"]
-    assert waits.endswith("which goes on from step 20 on host-1")
+    assert waits.endswith("which resumes from step 20 on host-1")
     order = plane.next_order(ended.worker)
     assert (order.experiment, order.resume_from and order.resume_from.step) == (second, 20)
 
@@ -203,7 +203,7 @@ def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane:
     plane.wait_state(experiment, "finished")
     said = refused(plane, f"{experiment}:synthetic@0", set=sets)
     assert f"sanity:pace was met in {experiment} by synthetic, which is made anew" in said
-    assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
+    assert f"begin with it: {experiment}:sanity@0" in said
 
 
 def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
@@ -379,7 +379,6 @@ def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -
     assert "cancelled by local admin: no. Passed by evidence: sanity and synthetic." in summary
     said = refused(plane, f"{experiment}:smoke", set=sets)
     assert f"begin with it: {experiment}:synthetic@0" in said
-    assert offered(plane, experiment, set=sets) == f"{experiment}:synthetic@0"
 
 
 @pytest.mark.long

@@ -116,9 +116,7 @@ def test_who_asks_twice_has_the_run_waited_for_no_longer(
     verb(plane, experiment, name)
     monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 3600.0)
     assert verb(plane, experiment, name).status_code == 200, "a double click is one word"
-    assert offered(plane, experiment, name) == [
-        "requested again: end it at once, and wait for no checkpoint"
-    ]
+    assert offered(plane, experiment, name) == ["end it at once, without a checkpoint"]
     monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 0.0)
     assert verb(plane, experiment, name).status_code == 202
     told = worker.telemetry(order).json()["command"]
