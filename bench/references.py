@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from bench import plan_reference
 from gonogo import contract
 from gonogo.cli.app import app as command_line
-from gonogo.cli.help import EXIT_WORDS, TOPICS
+from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, DoubtKind, Effect
 from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
@@ -155,10 +155,8 @@ def _effect(kind: DoubtKind) -> str:
 def command_line_page() -> str:
     """Return docs/reference/cli.md."""
     commands: dict[str, Any] = typer.main.get_command(command_line).commands  # type: ignore[attr-defined]
-    named = [name for _, names in TOPICS for name in names if name in commands]
-    named += sorted(commands.keys() - set(named))
-    rows = (row for name in named for row in _commands(name, commands[name]))
-    exits = ((str(code), words) for code, words in EXIT_WORDS.items())
+    rows = (row for name, command in commands.items() for row in _commands(name, command))
+    exits = ((str(int(code)), words) for code, words in EXIT_WORDS.items())
     return _framed(
         "cli",
         commands=_table(("command", "options", "what it does"), rows),

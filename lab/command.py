@@ -6,9 +6,10 @@ the result is the same for the same seed, however many processes share the work.
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from enum import StrEnum
+from functools import partial
 from multiprocessing import get_context
 from typing import Annotated, Any
 
@@ -138,13 +139,16 @@ def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
 def _print(document: dict[str, Any]) -> None:
     """Print the report for people."""
     print_fields({name: document[name] for name in FIGURES})
-    columns = ("false_halts", "warnings", "sick", "missed", "latency_p50_s", "latency_p99_s")
-    rows = document["by_detector"].values()
-    cells = {
-        name: ["–" if row[name] is None else f"{row[name]:g}" for row in rows] for name in columns
-    }
-    print_table({"detector": list(document["by_detector"]), **cells})
+    figures = ("false_halts", "warnings", "sick", "missed", "latency_p50_s", "latency_p99_s")
+    rows = [{"detector": name, **row} for name, row in document["by_detector"].items()]
+    print_table(
+        rows, {"detector": "detector", **{name: partial(_figure, name) for name in figures}}
+    )
     for halt in document["halts"]:
         out.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
     for miss in document["misses"]:
         out.print(f"missed: {miss}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _figure(name: str, row: Mapping[str, Any]) -> str:
+    return "–" if row[name] is None else f"{row[name]:g}"

@@ -1,8 +1,7 @@
 """The `gonogo` command; `gonogo COMMAND --help` explains each command."""
 
-import errno
-import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
 from rich.console import Console
@@ -25,35 +24,55 @@ from gonogo.cli import (
     watchdog,
     watching,
 )
-from gonogo.cli.exits import Exit, exit_of_error
-from gonogo.cli.help import Commands, UsageError, usage_text
+from gonogo.cli.exits import EXIT_WORDS, Exit, exit_of_error
 from gonogo.cli.naming import Ambiguous
-from gonogo.cli.output import drop_unwritten, err, print_lines
+from gonogo.cli.output import err, print_lines
 from gonogo.contract.errors import MOST_PROBLEMS, Conflict, GonogoError, Problem, Rejected
 
 app = typer.Typer(
     name="gonogo",
-    cls=Commands,
     help=(
         "Run training experiments in phases, watch every rank, and write down a verdict that"
         " anyone can check."
     ),
+    epilog="Exit codes: "
+    + "; ".join(f"{int(code)} {words}" for code, words in EXIT_WORDS.items())
+    + ".\n\nStart with: gonogo demo",
+    no_args_is_help=False,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
+    rich_markup_mode="markdown",
 )
-
-_PATH_ERRORS = (
-    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
-    errno.ENOTDIR, errno.EPERM, errno.EROFS,
-)  # fmt: skip
-_DISK_ERRORS = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.ENOSPC)
-
-for module in (
-    *(processes, demo, experiments, watching, logs, running, judging, comparing, campaigns),
-    *(ledger, watchdog, doctor, database, pruning, status),
-):
-    module.register(app)
+_TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
+    "Begin": (demo.demo, processes.up, running.run, experiments.submit),
+    "Look": (
+        *(status.status, experiments.list_, status.show, watching.watch, watchdog.watchdog),
+        *(logs.logs, status.decisions, status.artifacts, experiments.report, judging.forecast),
+        *(comparing.compare, status.workers, status.alerts, status.open_),
+    ),
+    "Steer": (*experiments.VERBS, experiments.rerun, experiments.override),
+    "Judge, without a service": (
+        *(judging.judge, ledger.replay, ledger.verify, processes.simulate),
+    ),
+    "Prepare and look after": (
+        *(doctor.plans, doctor.flags, doctor.doctor, processes.serve, processes.worker),
+        *(database.keys, database.db, database.backup, database.restore),
+        pruning.prune,
+    ),
+}
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "run": {"context_settings": {"allow_interspersed_args": False}},
+    "compare": {"epilog": comparing.HOW},
+    "simulate": {
+        "add_help_option": False,
+        "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},
+    },
+}
+for topic, commands in _TOPICS.items():
+    for command in commands:
+        name = command.__name__.rstrip("_")
+        app.command(name, rich_help_panel=topic, **_OPTIONS.get(name, {}))(command)
+app.add_typer(campaigns.group, rich_help_panel="Begin")
 
 
 def _version(value: bool) -> None:
@@ -88,24 +107,33 @@ def run(
     try:
         return int(commands(args=words, prog_name=name, standalone_mode=False) or Exit.OK)
     except UsageError as error:
-        print_lines([usage_text(error)], err)
+        print_lines([_usage_text(error)], err)
         return Exit.BAD_INPUT
     except GonogoError as error:
         print_error(error)
         return exit_of_error(error)
+    except BrokenPipeError:
+        raise
     except OSError as error:
-        if error.filename is None and error.errno in _DISK_ERRORS:
-            if sys.stdout is not None:
-                drop_unwritten(sys.stdout)
-            print_error(Rejected(f"stdout or a file cannot be written: {error.strerror}"))
-            return Exit.UNEXPECTED
-        if error.filename is None or isinstance(error, BrokenPipeError):
-            raise
-        print_error(Rejected(f"{error.filename}: {error.strerror}"))
-        return Exit.BAD_INPUT if error.errno in _PATH_ERRORS else Exit.UNEXPECTED
+        print_error(Rejected(f"{error.filename or 'stdout or a file'}: {error.strerror}"))
+        return Exit.BAD_INPUT if isinstance(error, _PATH_ERRORS) else Exit.UNEXPECTED
     except (KeyboardInterrupt, typer.Abort):
         err.print("interrupted")
         return Exit.INTERRUPTED
+
+
+UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for a command line that it cannot read; typer exports only one subclass."""
+_PATH_ERRORS = (
+    *(FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError),
+)
+
+
+def _usage_text(error: Any) -> str:
+    """Return a usage error as one line: what is wrong, and where to read on."""
+    text = error.format_message().strip().rstrip(".").replace("Value error, ", "")
+    path = error.ctx.command_path if error.ctx is not None else "gonogo"
+    return " ".join(f"{path}: {text[:1].lower()}{text[1:]} (see {path} --help)".split())
 
 
 def print_error(error: GonogoError) -> None:

@@ -12,10 +12,8 @@ from rich.markup import escape
 
 from gonogo.cli.client import Client, connect
 from gonogo.cli.comparing import print_comparison
-from gonogo.cli.completing import complete_campaign_plans, complete_campaigns
 from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import print_left_out, start_of
-from gonogo.cli.help import Commands
+from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_left_out, start_of
 from gonogo.cli.naming import LAST, resolve
 from gonogo.cli.output import (
     Json,
@@ -26,6 +24,7 @@ from gonogo.cli.output import (
     print_fields,
     print_json,
     print_lines,
+    print_list,
     print_made,
     print_table,
     verdict_text,
@@ -49,9 +48,7 @@ MOST_SHOWN = 3
 """Active runs in one line of progress."""
 Id = Annotated[
     str,
-    typer.Argument(
-        help="Campaign: id, beginning of it, name, or `last`.", autocompletion=complete_campaigns
-    ),
+    typer.Argument(help="Campaign: id, beginning of it, name, or `last`."),
 ]
 _STYLE = {
     CampaignState.RUNNING: "cyan",
@@ -63,15 +60,10 @@ _STYLE = {
 def submit(
     plan: Annotated[
         str,
-        typer.Argument(
-            help="Bundled campaign's name, or a YAML file with a `campaign`.",
-            autocompletion=complete_campaign_plans,
-        ),
+        typer.Argument(help="Bundled campaign's name, or a YAML file with a `campaign`."),
     ],
     name: Annotated[str | None, typer.Option(help="Name of the campaign.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, e.g. campaign.margin=0.01.")
-    ] = None,
+    set_: Sets = None,
     grid: Annotated[
         list[str] | None,
         typer.Option(
@@ -86,10 +78,8 @@ def submit(
         int | None, typer.Option(help="Runs of each variant before the first look, 3 to 20.")
     ] = None,
     label: Annotated[list[str] | None, typer.Option(help="Label k=v, of every run.")] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Repeat safely: the same key submits once.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only show what would run.")] = False,
+    idempotency_key: Key = None,
+    dry_run: DryRun = False,
     wait: Annotated[bool, typer.Option(help="Follow it until it ends.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -113,22 +103,19 @@ def submit(
         if dry_run:
             print_json(answer) if as_json else _print_dry_run(answer)
             return
-        if wait:
-            print_made(answer["id"], f"{client.url}/campaigns/{answer['id']}", to=err)
-            again = f"look at it with: gonogo campaign show {answer['id']}"
-            with following(answer["id"], again):
-                final = _follow(client, answer["id"], quiet=as_json)
-            if as_json:
-                print_json(final.wire())
-            else:
-                _print_campaign(final)
-            raise typer.Exit(exit_of_campaign(final))
-        if as_json:
-            print_json(answer)
-        else:
-            print_made(answer["id"], f"{client.url}/campaigns/{answer['id']}")
-            again = f"gonogo campaign show {answer['id']}"
-            out.print(f"[dim]follow it with:[/dim] {again}", soft_wrap=True)
+        address = f"{client.url}/campaigns/{answer['id']}"
+        again = f"gonogo campaign show {answer['id']}"
+        if not wait:
+            print_made(answer, address, again, as_json=as_json)
+            return
+        print_lines([f"{answer['id']}  {address}"], err)
+        with following(answer["id"], f"look at it with: {again}"):
+            final = _follow(client, answer["id"], quiet=as_json)
+    if as_json:
+        print_json(final.wire())
+    else:
+        _print_campaign(final)
+    raise typer.Exit(exit_of_campaign(final))
 
 
 def show(campaign: Id, as_json: Json = False) -> None:
@@ -148,22 +135,19 @@ def list_(
     """List campaigns, newest first."""
     with connect() as client:
         page = client.get("/campaigns", limit=limit)
-    if as_json:
-        print_json(page)
-        return
-    rows = [CampaignView.model_validate(item) for item in page["items"]]
-    if not rows:
-        out.print("there is no campaign yet; begin one with: gonogo campaign submit campaign-demo")
-        return
-    print_table(
+    print_list(
+        page,
+        [CampaignView.model_validate(item) for item in page["items"]],
         {
-            "campaign": [row.id for row in rows],
-            "name": [escape(row.name) for row in rows],
-            "state": [_state(row) for row in rows],
-            "result": [escape(row.result_words) for row in rows],
-            "runs": [f"{row.done} of {row.planned}" for row in rows],
-            "submitted": [ago(row.created_at) for row in rows],
+            "campaign": "id",
+            "name": "name",
+            "state": _state,
+            "result": "result_words",
+            "runs": lambda row: f"{row.done} of {row.planned}",
+            "submitted": lambda row: ago(row.created_at),
         },
+        as_json=as_json,
+        empty="there is no campaign yet; begin one with: gonogo campaign submit campaign-demo",
         cut=("name", "result"),
         optional=("runs", "submitted"),
     )
@@ -171,7 +155,7 @@ def list_(
 
 def cancel(
     campaign: Id,
-    reason: Annotated[str, typer.Option("--reason", help="Why; recorded with it.")] = "",
+    reason: Reason = "",
     as_json: Json = False,
 ) -> None:
     """Stop a campaign and its active run."""
@@ -208,7 +192,7 @@ def _follow(client: Client, campaign: str, *, quiet: bool) -> CampaignView:
     """Print a line whenever a run has ended, until the campaign has."""
     said = ""
     while True:
-        view = CampaignView.model_validate(client.get_patiently(f"/campaigns/{campaign}"))
+        view = CampaignView.model_validate(client.get(f"/campaigns/{campaign}"))
         line = _progress(view)
         if not quiet and line != said:
             print_lines([line])
@@ -243,19 +227,18 @@ def _print_dry_run(answer: Mapping[str, Any]) -> None:
         }
     )
     out.print()
-    orders = answered.orders
     print_table(
+        [{"name": name, "order": order} for name, order in answered.orders.items()],
         {
-            "variant": [escape(name) for name in orders],
-            "runs": [_span(spec.repeats, spec.bound)] * len(orders),
-            "ranks": [str(order.world_size) for order in orders.values()],
-            "starts": [escape(start_of(order)) for order in orders.values()],
-            "changes": [escape(changes[name]) for name in orders],
+            "variant": "name",
+            "runs": lambda _: _span(spec.repeats, spec.bound),
+            "ranks": lambda row: str(row["order"].world_size),
+            "starts": lambda row: escape(start_of(row["order"])),
+            "changes": lambda row: escape(changes[row["name"]]),
         },
         cut=("starts", "changes"),
     )
     print_left_out([first])
-    out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
 
 
 def _span(least: int, most: int) -> str:
@@ -275,24 +258,22 @@ def _print_campaign(view: CampaignView) -> None:
         }
     )
     if view.members:
-        rows = view.members
         print_table(
+            view.members,
             {
-                "variant": [row.variant for row in rows],
-                "experiment": [row.experiment for row in rows],
-                str(view.spec.metric): [
-                    "–" if row.value is None else f"{row.value:.6g}" for row in rows
-                ],
-                "verdict": [
-                    verdict_text(row.verdict) if row.verdict else str(row.state) for row in rows
-                ],
-                "repeat": [str(row.repeat) for row in rows],
+                "variant": "variant",
+                "experiment": "experiment",
+                str(view.spec.metric): lambda row: "–" if row.value is None else f"{row.value:.6g}",
+                "verdict": lambda row: verdict_text(row.verdict) if row.verdict else row.state,
+                "repeat": "repeat",
             },
             cut=("variant",),
             optional=("verdict", "repeat"),
         )
         print_lines(
-            f"  does not count  {row.variant} {row.repeat}: {row.why}" for row in rows if row.why
+            f"  does not count  {row.variant} {row.repeat}: {row.why}"
+            for row in view.members
+            if row.why
         )
     if view.comparison is not None:
         print_comparison(view.comparison)
@@ -311,16 +292,8 @@ def _state(view: CampaignView) -> str:
     return f"[{_STYLE[view.state]}]{view.state}[/{_STYLE[view.state]}]"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    group = typer.Typer(
-        name="campaign",
-        cls=Commands,
-        help="Run variants in turns and compare them.",
-        rich_markup_mode=None,
-    )
-    group.command()(submit)
-    group.command()(show)
-    group.command("list")(list_)
-    group.command()(cancel)
-    app.add_typer(group)
+group = typer.Typer(name="campaign", help="Run variants in turns and compare them.")
+group.command()(submit)
+group.command()(show)
+group.command("list")(list_)
+group.command()(cancel)

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Iterator, Mapping
 from ipaddress import ip_address
-from types import TracebackType
 from typing import Any, Self
 
 import httpx
@@ -12,14 +11,7 @@ from gonogo import __version__
 from gonogo.cli.naming import resolve
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView, RunView
-from gonogo.contract.errors import (
-    Conflict,
-    NotAllowed,
-    NotFound,
-    Problem,
-    Rejected,
-    Unavailable,
-)
+from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Problem, Rejected, Unavailable
 from gonogo.contract.ids import Kind
 from gonogo.contract.nearness import Near
 
@@ -32,7 +24,16 @@ _PATIENCE_S = 60.0
 
 
 class Client:
-    """Calls of `/api/v1`; every method raises `GonogoError`s only."""
+    """Calls of `/api/v1`; every method raises `GonogoError`s only.
+
+    Args:
+        url: address of the service.
+        key: API key.
+        unanswered: what to do when nobody answers there.
+        refused: what to do about the key when the service answers 401.
+        timeout_s: limit of each step of a call.
+        transport: how requests travel; default: TCP.
+    """
 
     def __init__(
         self,
@@ -44,29 +45,19 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Open no connection yet.
-
-        Args:
-            url: where the service is.
-            key: API key.
-            unanswered: what to do when nobody answers there.
-            refused: what the service has against the key when it answers 401, and what to do.
-            timeout_s: for each step of a call: connecting, sending, each piece of the answer.
-            transport: how requests travel; default: TCP.
-        """
-        headers = {"User-Agent": f"gonogo/{__version__}"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
         self.url = url
         self._unanswered, self._refused = unanswered, refused
         self._answered = False
         try:
             self._http = httpx.Client(
                 base_url=f"{url}/api/v1",
-                headers=headers,
+                headers={
+                    "User-Agent": f"gonogo/{__version__}",
+                    **({"Authorization": f"Bearer {key}"} if key else {}),
+                },
                 timeout=timeout_s,
                 transport=transport,
-                mounts=_past_proxies(url),
+                trust_env=not _is_here(url),  # a proxy knows no way to this host
             )
         except httpx.InvalidURL as error:
             raise Rejected(f"GONOGO_URL: found {url!r}; expected http://HOST:PORT") from error
@@ -74,12 +65,11 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
         self._http.close()
 
     def call(
@@ -92,15 +82,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        """Return the response of one call.
-
-        Args:
-            method: of HTTP.
-            path: below `/api/v1`.
-            body: sent as JSON.
-            params: of the query; those that are None are left out.
-            headers: besides the client's own.
-            timeout_s: for each step of this call; None: the client's.
+        """Return the response of one call; parameters that are None are left out.
 
         Raises:
             Unavailable: no answer, or a 5xx.
@@ -111,7 +93,7 @@ class Client:
                 method,
                 path,
                 json=body,
-                params=_present(params),
+                params={name: row for name, row in (params or {}).items() if row is not None},
                 headers=headers,
                 timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
@@ -125,15 +107,11 @@ class Client:
         raise _error_of(response)
 
     def get(self, path: str, **params: Any) -> Any:
-        """Return the JSON answer of a GET."""
-        return self._document(self.call("GET", path, params=params))
-
-    def get_patiently(self, path: str, **params: Any) -> Any:
         """Return the answer of a GET; a service that has answered before is tried for a minute."""
         give_up = time.monotonic() + (_PATIENCE_S if self._answered else 0.0)
         while True:
             try:
-                return self.get(path, **params)
+                return self._document(self.call("GET", path, params=params))
             except Unavailable:
                 if time.monotonic() > give_up:
                     raise
@@ -159,7 +137,7 @@ class Client:
         """Yield the items of a paged collection, page by page."""
         cursor = None
         while True:
-            page = self.get_patiently(path, cursor=cursor, **params)
+            page = self.get(path, cursor=cursor, **params)
             yield from page["items"]
             cursor = page.get("next_cursor")
             if cursor is None:
@@ -168,34 +146,25 @@ class Client:
     def experiment(self, experiment: str) -> ExperimentView:
         """Return an experiment by its id, the beginning of it, its name, or `last`."""
         _, found = resolve(self, experiment, Kind.EXPERIMENT)
-        return ExperimentView.model_validate(self.get_patiently(f"/experiments/{found}"))
+        return ExperimentView.model_validate(self.get(f"/experiments/{found}"))
 
     def run(self, run: str) -> RunView:
         """Return a run."""
-        return RunView.model_validate(self.get_patiently(f"/runs/{run}"))
-
-    def series(self, run: str, metric: str, points: int = 500) -> dict[int, list[list[float]]]:
-        """Return rank → (step, value) pairs of a metric, such as `loss` or `user/acc`."""
-        found = self.get_patiently(f"/runs/{run}/series", metric=metric, points=points)
-        return {row["rank"]: row["points"] for row in found["series"]}
+        return RunView.model_validate(self.get(f"/runs/{run}"))
 
     def near(self, run: str) -> dict[str, Near]:
         """Return how near each detector of a run is to its limit."""
-        rows = self.get_patiently(f"/runs/{run}/near")
+        rows = self.get(f"/runs/{run}/near")
         return {name: Near.model_validate(row) for name, row in rows.items()}
 
 
-def connect(timeout_s: float = TIMEOUT_S) -> Client:
-    """Return a client of the service that the environment or its home names."""
-    return client_of(load_settings(), timeout_s)
-
-
-def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
-    """Return a client whose errors tell what to do.
+def connect(settings: Settings | None = None, timeout_s: float = TIMEOUT_S) -> Client:
+    """Return a client of the service that the environment or its home names.
 
     Raises:
         Unavailable: the process that wrote the address into the home is gone.
     """
+    settings = settings or load_settings()
     if settings.service.stale is not None and settings.api_key is None:
         raise Unavailable(settings.service.unanswered())
     return Client(
@@ -207,23 +176,15 @@ def client_of(settings: Settings, timeout_s: float = TIMEOUT_S) -> Client:
     )
 
 
-def _past_proxies(url: str) -> dict[str, httpx.BaseTransport | None]:
-    """Return mounts that use no proxy of the environment for a service on this host."""
+def _is_here(url: str) -> bool:
     host = httpx.URL(url).host
     try:
-        here = host == "localhost" or ip_address(host).is_loopback
+        return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
-        here = False
-    shown = f"[{host}]" if ":" in host else host
-    return {f"all://{shown}": None} if here else {}
-
-
-def _present(params: Mapping[str, Any] | None) -> dict[str, Any]:
-    return {key: value for key, value in (params or {}).items() if value is not None}
+        return False
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any] | None:
-    """Return the JSON object that an answer holds; None: it holds none."""
     try:
         found = response.json()
     except ValueError:
@@ -237,15 +198,13 @@ def _error_of(response: httpx.Response) -> Exception:
     body = _object_in(response)
     if body is None:
         body, status = {}, f"{status} from {response.url.netloc.decode()}, not from gonogo"
-    detail = body.get("detail") or status
+    detail = str(body.get("detail") or status)
     if response.status_code >= 500 or response.status_code == 429:
-        return Unavailable(str(detail))
+        return Unavailable(detail)
     if response.status_code == 409:
-        return Conflict(
-            str(detail), state=body.get("state"), allowed=tuple(body.get("allowed") or ())
-        )
+        return Conflict(detail, state=body.get("state"), allowed=tuple(body.get("allowed") or ()))
     problems = tuple(
         Problem(path=str(row.get("path", "")), message=str(row.get("message", "")))
         for row in body.get("errors") or ()
     )
-    return _ERRORS.get(response.status_code, Rejected)(str(detail), problems=problems)
+    return _ERRORS.get(response.status_code, Rejected)(detail, problems=problems)

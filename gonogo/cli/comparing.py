@@ -1,28 +1,44 @@
-"""`gonogo compare`: which of several variants is better, and how certain that is."""
+"""`gonogo compare`: which of several variants is better, and how certain that is.
+
+A variant is `A`, `A1,A2,A3` or `name=A1,A2,A3`. Each part is a run directory, a decision (its file
+or `dec_…`), a run of the home (`run_…`), or, by the service, a run or an experiment.
+"""
 
 import math
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.markup import escape
 
-from gonogo.cli.completing import complete_runs
-from gonogo.cli.ledger import Keys
+from gonogo.cli.client import connect
+from gonogo.cli.ledger import Keys, find_decision, home_of, look_around, trusted
+from gonogo.cli.logs import find_run_dir
+from gonogo.cli.naming import resolve_run
 from gonogo.cli.output import Json, out, print_json, print_lines, print_table
-from gonogo.cli.settings import load_settings
-from gonogo.cli.variants import Reach, read_variants, units_of
+from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, DifferingPath
 from gonogo.contract.criterion import Compared
-from gonogo.contract.errors import Rejected
+from gonogo.contract.decision import DecisionKind
+from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.judge.compare.compare import compare as compare_units
-from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, ask
+from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, Question, ask
+from gonogo.judge.compare.unit import NoUnit, Unit
+from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.words import sentence
+from gonogo.ledger.recorded import load_decision, record_of
+from gonogo.ledger.replay import doubt_about
 
 HOW = (
     "Runs are the units: repeat each variant, best in turns (A1 B1 A2 B2 …); one run each can only"
     " show what is beyond 10 %. The exit code is 0 whatever the answer is. Error rates:"
     " docs/how-to/compare.md."
 )
+_NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
 _STYLE = {
     Answer.BETTER: "bold green",
     Answer.WORSE: "bold red",
@@ -41,7 +57,6 @@ def compare(
                 " name=A1,A2,A3; a run is its directory, a decision (file or dec_…), a run's or an"
                 " experiment's id or name (its newest run)."
             ),
-            autocompletion=complete_runs,
         ),
     ],
     metric: Annotated[
@@ -110,10 +125,7 @@ def compare(
         alike_in=dict(map(_share, alike_in or ())),
     )
     reach = Reach(settings=load_settings(), question=question, keys=key)
-    try:
-        units = units_of(read_variants(variants), reach.unit, paired=not unpaired)
-    finally:
-        reach.close()
+    units = units_of(read_variants(variants), reach.unit, paired=not unpaired)
     found = compare_units(units, question)
     if as_json:
         print_json(found.wire())
@@ -139,14 +151,15 @@ def _share(text: str) -> tuple[str, float]:
 
 def print_comparison(found: Comparison) -> None:
     """Print a comparison for people: table, paths, what was left out, notes, the result."""
-    rows = found.variants
+    mean = found.aggregate is Compared.MEAN
     print_table(
+        found.variants,
         {
-            "variant": [escape(row.name) for row in rows],
-            _what(found): [_number(row.value) for row in rows],
-            "ratio": ["1" if row.answer is None else _ratio(row) for row in rows],
-            "answer": [_answer(row) for row in rows],
-            "runs": [str(len(row.runs)) for row in rows],
+            "variant": "name",
+            found.metric if mean else f"{found.aggregate} {found.metric}": _number,
+            "ratio": _ratio,
+            "answer": _answer,
+            "runs": lambda row: str(len(row.runs)),
         },
         cut=("variant",),
         optional=("runs",),
@@ -159,19 +172,14 @@ def print_comparison(found: Comparison) -> None:
     out.print(f"[{style}]{escape(found.text)}[/{style}]", highlight=False, soft_wrap=True)
 
 
-def _what(found: Comparison) -> str:
-    """Return what is compared: `loss`, `last user/acc`."""
-    if found.aggregate is Compared.MEAN:
-        return found.metric
-    return f"{found.aggregate} {found.metric}"
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.6g}"
+def _number(row: ComparedVariant) -> str:
+    return "–" if row.value is None else f"{row.value:.6g}"
 
 
 def _ratio(row: ComparedVariant) -> str:
-    """Return the ratio with its interval: `1.052 (1.031 to 1.074)`."""
+    """Return the ratio with its interval: `1.052 (1.031 to 1.074)`; of the baseline 1."""
+    if row.answer is None:
+        return "1"
     if row.ratio is None:
         return "–"
     if row.low is None or row.high is None:
@@ -199,6 +207,133 @@ def _value(value: object) -> str:
     return text if len(text) <= 24 else f"{text[:23]}…"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(epilog=HOW)(compare)
+def read_variants(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Return name → runs.
+
+    A variant of one run is named like the run (the last part of a directory). One of several runs
+    gets a letter by its place, unless it is named.
+
+    Raises:
+        Rejected: fewer than two, an empty part, or a name or a run that is given twice.
+    """
+    if len(arguments) < 2:
+        raise Rejected("expected a baseline and at least one more variant: gonogo compare A B")
+    parts = [_parts(text) for text in arguments]
+    short = [name or (Path(runs[0]).name if len(runs) == 1 else "") for name, runs in parts]
+    whole = [name or (runs[0] if len(runs) == 1 else "") for name, runs in parts]
+    names = short if len({name for name in short if name}) == sum(map(bool, short)) else whole
+    names = [name or chr(ord("A") + place) for place, name in enumerate(names)]
+    _each_once(names, "the name")
+    _each_once([run for _, runs in parts for run in runs], "the run")
+    return {name: runs for name, (_, runs) in zip(names, parts, strict=True)}
+
+
+def _parts(text: str) -> tuple[str, list[str]]:
+    """Return the name, or nothing, and the runs of one argument."""
+    if os.path.exists(text):
+        return "", [text]
+    named = _NAMED.fullmatch(text)
+    name, rest = (named[1], named[2]) if named else ("", text)
+    runs = [rest] if os.path.exists(rest) else [part.strip() for part in rest.split(",")]
+    if not all(runs):
+        raise Rejected(f"{text!r}: a run is missing; expected A, A1,A2 or name=A1,A2")
+    return name, runs
+
+
+def _each_once(texts: Sequence[str], what: str) -> None:
+    twice = [text for text in texts if texts.count(text) > 1]
+    if twice:
+        raise Rejected(f"{what} {twice[0]!r} is given twice; a run counts once")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """Fetches runs; asks the service only where a run is not here."""
+
+    settings: Settings
+    question: Question
+    keys: Sequence[Path] | None = None
+    """Files of the public keys to trust; none: those of the homes."""
+
+    def unit(self, name: str) -> Unit | NoUnit:
+        """Return what a run brings to a comparison.
+
+        Raises:
+            NotFound: there is no such directory, decision, run or experiment.
+            Unavailable: only the service could know it, and does not answer.
+        """
+        path = Path(name)
+        if os.path.isdir(path):
+            return unit_of_directory(name, path, self.question)
+        if os.path.isfile(path) or name.lower().startswith("dec_"):
+            return self._of_decision(name, find_decision(name, self.settings.home))
+        if "/" in name:
+            raise NotFound(f"{name}: no such run directory, and no such decision")
+        here = self._run_dir(name) if name.startswith("run_") else None
+        if here is not None:
+            return unit_of_directory(name, here, self.question)
+        return self._of_service(name)
+
+    def _run_dir(self, run: str) -> Path | None:
+        return find_run_dir(run, self.settings.home, own=False)
+
+    def _of_decision(self, name: str, path: Path) -> Unit | NoUnit:
+        path = Path(os.path.abspath(path))
+        recorded, own = load_decision(path), home_of(path)
+        run = recorded.decision.run
+        beside = own / "runs" / run if run else None
+        run_dir = beside if beside is None or beside.is_dir() else self._run_dir(str(run))
+        doubt = None
+        if recorded.seals() is None:
+            homes = (own, self.settings.home) if recorded.signed else (own,)
+            around = look_around(recorded, path, trusted(self.keys, *homes))
+            doubt = doubt_about(recorded, around)
+        return unit_of_decision(name, recorded, run_dir, self.question, doubt=doubt)
+
+    def _of_service(self, name: str) -> Unit | NoUnit:
+        """Return what the service knows: by the directory where it lies here, else the decision."""
+        try:
+            with connect(self.settings) as client:
+                run = resolve_run(client, name)
+                if run is None:
+                    return NoUnit(name=name, why="it has no run yet")
+                view = client.run(run)
+                rows = client.get(f"/experiments/{view.experiment}/decisions")["items"]
+        except Unavailable as error:
+            raise Unavailable(f"{name}: no such directory here; {error.detail}") from error
+        here = self._run_dir(run) or Path(view.dir or "-")
+        if here.is_dir():
+            return unit_of_directory(name, here, self.question)
+        judged = [
+            row
+            for row in rows
+            if row.get("run") == run and row.get("kind") == DecisionKind.AUTO and row.get("facts")
+        ]
+        if not judged:
+            return NoUnit(name=name, why=f"{run} is not judged yet")
+        newest = max(judged, key=lambda row: int(row["seq"]))
+        return unit_of_decision(name, record_of(newest), None, self.question)
+
+
+def units_of(
+    variants: Mapping[str, Iterable[str]],
+    unit: Callable[[str], Unit | NoUnit],
+    *,
+    paired: bool = True,
+) -> dict[str, list[Unit | NoUnit]]:
+    """Return the runs of each variant; those at the same place are one repeat.
+
+    Args:
+        variants: name → runs.
+        unit: how one run is fetched.
+        paired: whether places mean repeats; they do only where every variant has several runs.
+    """
+    counts = {len(list(runs)) for runs in variants.values()}
+    repeats = paired and len(counts) == 1 and max(counts) > 1
+    return {
+        name: [
+            replace(unit(run), repeat=place if repeats else None)
+            for place, run in enumerate(runs, start=1)
+        ]
+        for name, runs in variants.items()
+    }

@@ -1,7 +1,6 @@
 """Commands for keys, database and backups, on the service's own host.
 
-All run `python -m service`, which answers in JSON, a line each. Only `keys create` and
-`db upgrade` create a database.
+All run `python -m service`, which answers in JSON, a line each.
 """
 
 import json
@@ -13,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gonogo.cli.applications import application_argv, application_env
 from gonogo.cli.output import (
     Json,
     ago,
@@ -22,9 +20,10 @@ from gonogo.cli.output import (
     print_fields,
     print_json,
     print_lines,
-    print_table,
+    print_list,
 )
 from gonogo.cli.settings import load_settings
+from gonogo.cli.stack import application_argv, application_env
 from gonogo.contract.errors import Rejected
 from gonogo.planning.resolve import checkout_root
 
@@ -113,10 +112,24 @@ def keys(
     """List, create or revoke API keys (on the service's own host)."""
     if action is KeyAction.LIST:
         rows = ask_service("keys", "list")
-        if as_json:
-            print_json({"items": rows})
-        else:
-            _print_keys(rows)
+        print_list(
+            {"items": rows},
+            rows,
+            {
+                "name": "name",
+                "role": "role",
+                "state": lambda row: (
+                    f"revoked {ago(row['revoked_at'])}"
+                    if row["revoked_at"]
+                    else "[green]valid[/green]"
+                ),
+                "created": lambda row: ago(row["created_at"]),
+            },
+            as_json=as_json,
+            empty="no keys yet: the first `gonogo up` makes the local ones",
+            cut=("name",),
+            optional=("created",),
+        )
         return
     if name is None:
         raise Rejected(f"keys {action}: give the name of the key")
@@ -135,28 +148,6 @@ def keys(
         print(answer["key"])
     else:
         out.print(f"{escape(name)} is revoked")
-
-
-def _print_keys(rows: list[dict[str, Any]]) -> None:
-    if not rows:
-        out.print("no keys yet: the first `gonogo up` makes the local ones")
-        return
-    states = [
-        f"[dim]revoked {ago(row['revoked_at'])}[/dim]"
-        if row["revoked_at"]
-        else "[green]valid[/green]"
-        for row in rows
-    ]
-    print_table(
-        {
-            "name": [escape(row["name"]) for row in rows],
-            "role": [row["role"] for row in rows],
-            "state": states,
-            "created": [ago(row["created_at"]) for row in rows],
-        },
-        cut=("name",),
-        optional=("created",),
-    )
 
 
 PG_DUMP = (
@@ -202,11 +193,3 @@ def restore(
 
 def _holds(kept: dict[str, Any]) -> str:
     return f"{kept['decisions']} decisions, {kept['runs']} run directories, {kept['files']} files"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(backup)
-    app.command()(restore)
-    app.command()(db)
-    app.command()(keys)

@@ -14,16 +14,15 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.client import DRAWN_S, Client
-from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.cli.interrupts import interrupt_on_signals
+from gonogo.cli.exits import Exit, exit_of_experiment, interrupt_on_signals
 from gonogo.cli.output import (
     Json,
     err,
     out,
     print_json,
     print_lines,
+    say,
     standing_text,
-    tell,
     verdict_text,
 )
 from gonogo.cli.settings import Settings, load_settings
@@ -98,7 +97,7 @@ def settings_within(settings: Settings, home: Path) -> Settings:
 
 
 def _say(text: str) -> None:
-    tell(f"demo: {text}")
+    say(text, "demo: ")
 
 
 def _await_alerts(client: Client) -> None:
@@ -159,8 +158,3 @@ def _print_result(result: dict[str, Any], view: ExperimentView) -> None:
 def _in_home(home: str | Path) -> str:
     """Return how `gonogo` is typed for this home."""
     return f"GONOGO_HOME={shlex.quote(str(home))} gonogo"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(demo)

@@ -1,6 +1,7 @@
 """Describe experiments, runs, decisions and evidence in lines of text."""
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -111,35 +112,24 @@ def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]]) -> l
     """Return the last round of evidence in a run directory, a line for each group of ranks."""
     rounds = sorted(row for row in RunDir(directory).evidence.glob("[0-9]*_*") if row.is_dir())
     texts = {}
-    try:
-        files = (
-            sorted(row for row in rounds[-1].iterdir() if is_described(row.name)) if rounds else []
-        )
-        for path in files[:MOST_FILES]:
+    with suppress(OSError):
+        files = [row for row in rounds[-1].iterdir() if is_described(row.name)] if rounds else []
+        for path in sorted(files)[:MOST_FILES]:
             with path.open("rb") as stream:
                 texts[path.name] = stream.read(MOST_BYTES).decode(errors="replace")
-    except OSError:
-        return []
-    return summarise_round(texts, _halted_rank(findings))
+    return summarise_round(texts, _halt(findings).get("rank"))
 
 
 def run_evidence(client: Client, run: str) -> list[str]:
     """Return the evidence of a run's halt, as far as the control plane has it."""
-    findings = list(client.pages(f"/runs/{run}/findings"))
-    halt = next((row for row in findings if row["severity"] == "halt"), None)
+    halt = _halt(client.pages(f"/runs/{run}/findings"))
     texts = {}
-    for path in [path for path in (halt or {}).get("evidence", ()) if is_described(path)][
-        :MOST_FILES
-    ]:
-        try:
+    for path in [path for path in halt.get("evidence", ()) if is_described(path)][:MOST_FILES]:
+        with suppress(GonogoError):  # it lies on another host, or was not kept
             answer = client.call("GET", f"/runs/{run}/artifacts/{path}")
-        except GonogoError:
-            continue  # it lies on another host, or was not kept
-        texts[path] = answer.content[:MOST_BYTES].decode(errors="replace")
-    return summarise_round(texts, _halted_rank(findings))
+            texts[path] = answer.content[:MOST_BYTES].decode(errors="replace")
+    return summarise_round(texts, halt.get("rank"))
 
 
-def _halted_rank(findings: Iterable[dict[str, Any]]) -> int | None:
-    halt = next((row for row in findings if row["severity"] == "halt"), {})
-    rank = halt.get("rank")
-    return rank if isinstance(rank, int) else None
+def _halt(findings: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return next((row for row in findings if row["severity"] == "halt"), {})

@@ -12,18 +12,18 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gonogo.cli.applications import (
-    SLURM_COMMANDS,
-    application_argv,
-    application_env,
-    missing_commands,
-)
-from gonogo.cli.client import client_of
+from gonogo.cli.client import connect
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import Json, local_time, out, print_json, print_table, warn
 from gonogo.cli.plan_arguments import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.cli.stack import embedded_server
+from gonogo.cli.stack import (
+    SLURM_COMMANDS,
+    application_argv,
+    application_env,
+    embedded_server,
+    missing_commands,
+)
 from gonogo.contract.api import WorkerState
 from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.cluster import EngineName
@@ -69,13 +69,13 @@ def plans(
     if as_json:
         print_json({"items": [plan.canonical() for plan in found]})
         return
-    phases = [", ".join(f"{phase.name} {phase.steps}" for phase in plan.phases) for plan in found]
     print_table(
+        found,
         {
-            "plan": [plan.name for plan in found],
-            "profile": [plan.profile for plan in found],
-            "ranks": [str(plan.workload.world_size) for plan in found],
-            "phases": phases,
+            "plan": "name",
+            "profile": "profile",
+            "ranks": lambda plan: str(plan.workload.world_size),
+            "phases": lambda plan: ", ".join(f"{row.name} {row.steps}" for row in plan.phases),
         },
         cut=("phases",),
     )
@@ -91,16 +91,14 @@ def _show_plan(argument: PlanArgument, *, as_json: bool) -> None:
     out.print(f"{plan.name}: valid, digest {digest[:12]}", highlight=False)
     for text in warnings_of(plan):
         warn(text)
-    begins = [
-        f"with {row.init_from}'s weights" if row.init_from else "fresh" for row in plan.phases
-    ]
     print_table(
+        plan.phases,
         {
-            "phase": [row.name for row in plan.phases],
-            "steps": [str(row.steps) for row in plan.phases],
-            "data": [row.data or "–" for row in plan.phases],
-            "begins": begins,
-            "criteria": [", ".join(each.id for each in row.gate) for row in plan.phases],
+            "phase": "name",
+            "steps": "steps",
+            "data": "data",
+            "begins": lambda row: f"with {row.init_from}'s weights" if row.init_from else "fresh",
+            "criteria": lambda row: ", ".join(each.id for each in row.gate),
         },
         cut=("criteria",),
     )
@@ -116,10 +114,11 @@ def _show_campaign(argument: PlanArgument, *, as_json: bool) -> None:
     spec = found.spec
     out.print(f"{found.plan}: valid, a campaign on {spec.metric}", highlight=False)
     print_table(
+        spec.variants,
         {
-            "variant": [row.name for row in spec.variants],
-            "changes": [row.text() for row in spec.variants],
-            "runs": [f"{spec.repeats} to {spec.bound}"] * len(spec.variants),
+            "variant": "name",
+            "changes": lambda row: escape(row.text()),
+            "runs": lambda _: f"{spec.repeats} to {spec.bound}",
         },
         cut=("changes",),
     )
@@ -247,7 +246,7 @@ def _check_import(module: str) -> Check:
 
 def _check_service(settings: Settings) -> Check:
     try:
-        with client_of(settings) as client:
+        with connect(settings) as client:
             rows = client.get("/workers")["items"]
     except GonogoError as error:
         return "service", "warn", error.detail
@@ -276,10 +275,3 @@ def flags(as_json: Json = False) -> None:
         print_json({"items": json.loads(done.stdout)})
     else:
         print(done.stdout, end="")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(plans)
-    app.command()(doctor)
-    app.command()(flags)

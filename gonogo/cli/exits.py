@@ -1,20 +1,16 @@
-"""Exit codes of all commands."""
+"""Exit codes of all commands, and the signals that end them."""
 
+import signal
+from collections.abc import Callable
 from enum import IntEnum, StrEnum
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Verdict
-from gonogo.contract.errors import (
-    Corrupt,
-    GonogoError,
-    NotAllowed,
-    NotFound,
-    Rejected,
-    Unavailable,
-)
+from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from gonogo.contract.outcome import OutcomeCode
 
 
@@ -35,6 +31,22 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
+EXIT_WORDS: dict[int, str] = {
+    Exit.OK: "GO, or done",
+    Exit.UNEXPECTED: "unexpected, or different from what was recorded",
+    Exit.BAD_INPUT: "bad input",
+    Exit.NOT_FOUND: "not found",
+    Exit.NOT_ALLOWED: "not allowed",
+    Exit.UNREACHABLE: "the service does not answer",
+    Exit.NO_GO: "NO_GO",
+    Exit.CONDITIONAL_GO: "CONDITIONAL_GO",
+    Exit.INCONCLUSIVE: "INCONCLUSIVE",
+    Exit.CANCELLED: "cancelled",
+    Exit.BY_HAND: "decided by hand: an override stands, whatever it says",
+    Exit.INTERRUPTED: "interrupted by Ctrl-C",
+}
+
+
 class Accepted(StrEnum):
     """Verdicts that a caller may accept besides GO."""
 
@@ -46,20 +58,17 @@ Accept = Annotated[
     typer.Option("--accept", help="Exit with 0 also for this verdict: `conditional`."),
 ]
 
-
 _OF_VERDICT = {
     Verdict.GO: Exit.OK,
     Verdict.NO_GO: Exit.NO_GO,
     Verdict.CONDITIONAL_GO: Exit.CONDITIONAL_GO,
     Verdict.INCONCLUSIVE: Exit.INCONCLUSIVE,
 }
-
 _OF_ERROR: tuple[tuple[type[GonogoError], Exit], ...] = (
     (NotFound, Exit.NOT_FOUND),
     (NotAllowed, Exit.NOT_ALLOWED),
     (Rejected, Exit.BAD_INPUT),
     (Unavailable, Exit.UNREACHABLE),
-    (Corrupt, Exit.UNEXPECTED),
 )
 
 
@@ -88,3 +97,23 @@ def accepted(code: int, accept: Accepted | None) -> int:
 def exit_of_error(error: GonogoError) -> Exit:
     """Return the exit code of an error."""
     return next((code for kind, code in _OF_ERROR if isinstance(error, kind)), Exit.UNEXPECTED)
+
+
+def interrupt_on_signals() -> None:
+    """Raise KeyboardInterrupt(number) for SIGTERM and SIGINT, which a background job ignores."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        del frame
+        raise KeyboardInterrupt(number)
+
+    _answer_by(interrupt)
+
+
+def note_interrupts(asked: list[int]) -> None:
+    """Collect these signals in `asked` from now on, while a run is being started."""
+    _answer_by(lambda number, frame: asked.append(number))
+
+
+def _answer_by(handler: Callable[[int, FrameType | None], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, handler)

@@ -1,9 +1,8 @@
-"""Commands that submit, list, show and steer experiments."""
+"""Commands that submit, list and steer experiments."""
 
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -13,33 +12,20 @@ import typer
 from rich.markup import escape
 
 from gonogo.cli.client import DRAWN_S, Client, connect
-from gonogo.cli.completing import complete_experiments, complete_plans
-from gonogo.cli.describing import (
-    cause_lines,
-    criteria_lines,
-    diagnosis_lines,
-    experiment_lines,
-    goodput_line,
-    run_evidence,
-)
 from gonogo.cli.exits import Accept, accepted, exit_of_experiment
 from gonogo.cli.naming import origin_of
 from gonogo.cli.output import (
     Json,
     ago,
-    decided_text,
-    duration,
     err,
-    harmless,
     lasted,
     out,
-    print_fields,
     print_json,
     print_lines,
+    print_list,
     print_made,
     print_table,
     standing_text,
-    verdict_text,
 )
 from gonogo.cli.plan_arguments import (
     parse_pairs,
@@ -50,42 +36,28 @@ from gonogo.cli.plan_arguments import (
     submit_plan,
 )
 from gonogo.cli.watching import following, print_final, watch_experiment
-from gonogo.contract.api import ExperimentView, RunView
-from gonogo.contract.decision import Cause, Decision, DecisionKind, Verdict
+from gonogo.contract.api import ExperimentView
+from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected
-from gonogo.contract.finding import Finding
-from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
-
-MOST_FINDINGS = 3
-"""The newest findings of a running run."""
-_AGE = re.compile(r"(\d+(?:\.\d+)?)([mhdw])")
-_UNIT = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
 """A picture that a report in Markdown names."""
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
-
-Id = Annotated[
-    str,
-    typer.Argument(
-        help="Experiment: id, beginning of it, name, or `last`.",
-        autocompletion=complete_experiments,
-    ),
+Id = Annotated[str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Why; recorded with the action.")]
+Key = Annotated[str | None, typer.Option(help="Repeat safely: the same key submits once.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")]
 
 
 def submit(
-    plan: Annotated[
-        str,
-        typer.Argument(help="Bundled plan's name, or a YAML file.", autocompletion=complete_plans),
-    ],
+    plan: Annotated[str, typer.Argument(help="Bundled plan's name, or a YAML file.")],
     name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
-    ] = None,
+    set_: Sets = None,
     label: Annotated[list[str] | None, typer.Option(help="Label k=v.")] = None,
     from_: Annotated[
         str | None,
@@ -96,10 +68,8 @@ def submit(
             "@0: from its start.",
         ),
     ] = None,
-    idempotency_key: Annotated[
-        str | None, typer.Option(help="Repeat safely: the same key submits once.")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option(help="Only show what would run.")] = False,
+    idempotency_key: Key = None,
+    dry_run: DryRun = False,
     wait: Annotated[bool, typer.Option(help="Watch until it ends; exit by verdict.")] = False,
     accept: Accept = None,
     as_json: Json = False,
@@ -108,7 +78,6 @@ def submit(
     argument = read_plan(plan)
     sets = parse_sets(set_ or [])
     with connect() as client:
-        origin = {} if from_ is None else {"origin": origin_of(client, from_)}
         answer = submit_plan(
             client,
             "/experiments",
@@ -118,26 +87,23 @@ def submit(
             name=name,
             labels=parse_pairs(label or [], "--label"),
             dry_run=dry_run,
-            **origin,
+            **({} if from_ is None else {"origin": origin_of(client, from_)}),
         )
         if dry_run:
             print_json(answer) if as_json else print_dry_run(answer)
             return
-        if wait:
-            print_made(answer["id"], f"{client.url}/experiments/{answer['id']}", to=err)
-            again = f"follow it again with: gonogo watch {answer['id']}"
-            with following(answer["id"], again):
-                final = watch_experiment(client, answer["id"], quiet=as_json)
-            if as_json:
-                print_json(final.wire())
-            else:
-                print_final(final)
-            raise typer.Exit(accepted(exit_of_experiment(final), accept))
-        if as_json:
-            print_json(answer)
-        else:
-            print_made(answer["id"], f"{client.url}/experiments/{answer['id']}")
-            out.print(f"[dim]follow it with:[/dim] gonogo watch {answer['id']}", soft_wrap=True)
+        address = f"{client.url}/experiments/{answer['id']}"
+        if not wait:
+            print_made(answer, address, f"gonogo watch {answer['id']}", as_json=as_json)
+            return
+        print_lines([f"{answer['id']}  {address}"], err)
+        with following(answer["id"], f"follow it again with: gonogo watch {answer['id']}"):
+            final = watch_experiment(client, answer["id"], quiet=as_json)
+    if as_json:
+        print_json(final.wire())
+    else:
+        print_final(final)
+    raise typer.Exit(accepted(exit_of_experiment(final), accept))
 
 
 def list_(
@@ -147,192 +113,57 @@ def list_(
     label: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Only with this label; repeatable.")
     ] = None,
-    owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """List experiments, newest first, with the reason of each verdict."""
     labels = parse_pairs(label or [], "--label")
-    oldest = None if since is None else parse_since(since, datetime.now(UTC))
-    chosen = bool(name or labels or owner or since)
     with connect() as client:
-        if not chosen:
+        if name is None and not labels:
             page = client.get("/experiments", state=state, limit=limit)
-            rows = [ExperimentView.model_validate(row) for row in page["items"]]
         else:
-            views = map(ExperimentView.model_validate, client.pages("/experiments", state=state))
-            fitting = _fitting(views, name, labels, owner, oldest)
-            rows = list(islice(fitting, limit))
-            page = {"items": [row.wire() for row in rows], "next_cursor": None}
-    if as_json:
-        print_json(page)
-    elif rows:
-        print_experiments(rows)
-    elif chosen or state is not None:
-        out.print("no experiment fits")
-    else:
-        out.print("no experiment yet; submit one with: gonogo submit demo")
-
-
-def _fitting(
-    views: Iterable[ExperimentView],
-    name: str | None,
-    labels: Mapping[str, str],
-    owner: str | None,
-    oldest: datetime | None,
-) -> Iterable[ExperimentView]:
-    """Yield the experiments that fit every filter; `views` are newest first."""
-    for view in views:
-        if oldest is not None and datetime.fromisoformat(view.created_at) < oldest:
-            return
-        named = name is None or name.lower() in view.name.lower()
-        owned = owner is None or owner == view.submitted_by
-        if named and owned and labels.items() <= view.labels.items():
-            yield view
-
-
-def parse_since(text: str, now: datetime) -> datetime:
-    """Return the instant of `90m`, `12h`, `7d`, `2w` ago, or of a date or an RFC 3339 time.
-
-    Raises:
-        Rejected: none of these.
-    """
-    if (age := _AGE.fullmatch(text)) is not None:
-        return now - timedelta(**{_UNIT[age[2]]: float(age[1])})
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
-        raise Rejected(f"--since: found {text!r}; expected 90m, 12h, 7d or a date") from error
-
-
-def print_experiments(rows: Sequence[ExperimentView]) -> None:
-    """Print experiments as a table; verdict and reason stay at 80 columns."""
-    print_table(
+            found = islice(_fitting(client, state, name or "", labels), limit)
+            page = {"items": list(found), "next_cursor": None}
+    fits = "no experiment yet; submit one with: gonogo submit demo"
+    print_list(
+        page,
+        [ExperimentView.model_validate(row) for row in page["items"]],
         {
-            "id": [row.id for row in rows],
-            "verdict": [_verdict(row) for row in rows],
-            "name": [escape(row.name) for row in rows],
-            "submitted": [ago(row.created_at) for row in rows],
-            "state": [row.state for row in rows],
-            "phase": [_phase(row) for row in rows],
-            "took": [lasted(row.started_at, row.ended_at) for row in rows],
-            "plan": [escape(row.plan) for row in rows],
-            "by": [escape(row.submitted_by or "–") for row in rows],
-            "why": [_why(row) for row in rows],
+            "id": "id",
+            "verdict": _verdict,
+            "name": "name",
+            "submitted": lambda row: ago(row.created_at),
+            "state": "state",
+            "phase": _phase,
+            "took": lambda row: lasted(row.started_at, row.ended_at),
+            "plan": "plan",
+            "by": "submitted_by",
+            "why": lambda row: escape(row.cause.text if row.cause else row.waiting_for or ""),
         },
+        as_json=as_json,
+        empty="no experiment fits" if labels or name or state else fits,
         cut=("name", "why"),
         optional=("why", "submitted", "state", "phase", "took", "plan", "by"),
     )
 
 
-def show(experiment: Id, as_json: Json = False) -> None:
-    """Show one experiment: phases, runs, conditions, decisions."""
-    with connect() as client:
-        view = client.experiment(experiment)
-        decisions = list(client.pages(f"/experiments/{view.id}/decisions"))
-        goodput = ExperimentGoodput.model_validate(client.get(f"/experiments/{view.id}/goodput"))
-        if as_json:
-            print_json({**view.wire(), "decisions": decisions, "goodput": goodput.wire()})
-            return
-        _print_experiment(view)
-        print_fields({"time": goodput_line(goodput)})
-        runs = [client.run(run) for phase in view.phases for run in phase.runs]
-        ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
-        evidence = {run.id: run_evidence(client, run.id) for run in ended}
-        findings = [
-            Finding.model_validate(row)
-            for run in runs
-            if run.state is RunState.RUNNING
-            for row in client.pages(f"/runs/{run.id}/findings")
-        ]
-    _print_runs(runs)
-    print_lines(
-        f"{run.phase} #{run.attempt} ended as {run.outcome.code}, by {run.outcome.actor}: "
-        f"{run.outcome.text}"
-        for run in ended
-        if run.outcome and run.outcome.text
-    )
-    print_lines(
-        f"{row.severity} {ago(datetime.fromtimestamp(row.at, UTC).isoformat())}: "
-        f"{row.detector}: {row.text}"
-        for row in findings[-MOST_FINDINGS:]
-    )
-    for run_id, texts in evidence.items():
-        for number, text in enumerate(texts):
-            head = "" if number else f"\nevidence of {run_id}\n"
-            out.print(f"{head}  {text}", highlight=False, markup=False)
-    for decision in decisions:
-        _print_decision(decision)
+def _fitting(
+    client: Client, state: ExperimentState | None, name: str, labels: Mapping[str, str]
+) -> Iterable[dict[str, Any]]:
+    for row in client.pages("/experiments", state=state):
+        if name.lower() in row["name"].lower() and labels.items() <= row["labels"].items():
+            yield row
 
 
-def _print_runs(runs: Sequence[RunView]) -> None:
-    print_table(
-        {
-            "phase": [escape(run.phase) for run in runs],
-            "run": [run.id for run in runs],
-            "verdict": [verdict_text(run.verdict) for run in runs],
-            "outcome": [run.outcome.code if run.outcome else "–" for run in runs],
-            "step": [f"{run.step}/{run.steps}" for run in runs],
-            "why": [run.reason for run in runs],
-            "attempt": [str(run.attempt) for run in runs],
-            "state": [run.state for run in runs],
-        },
-        cut=("phase",),
-        optional=("outcome", "step", "why", "attempt", "state"),
-    )
+def _verdict(row: ExperimentView) -> str:
+    """Return the verdict; without one the state, or the outcome."""
+    if row.verdict:
+        return standing_text(row)
+    ended = row.state is ExperimentState.FINISHED and row.outcome is not None
+    return f"[dim]{row.outcome.code if ended and row.outcome else row.state}[/dim]"
 
 
-def _print_decision(decision: dict[str, Any]) -> None:
-    row = Decision.model_validate(decision)
-    verdict = decided_text(row)
-    out.print(f"\n{decision['id']}  {decision['phase']}  {verdict}", highlight=False)
-    if decision["kind"] != DecisionKind.AUTO:
-        print_lines([f"  {decision['actor']}: {decision['reason'] or 'gave no reason'}"])
-    if row.waives:
-        print_lines([f"  waived: {', '.join(row.waives)}"])
-    if decision.get("never_ran"):
-        print_lines([f"  never ran: {', '.join(decision['never_ran'])}"])
-    if decision.get("cause"):
-        cause = Cause.model_validate(decision["cause"])
-        print_lines(f"  {line}" for line in cause_lines(cause))
-    if row.diagnosis is not None:
-        print_lines(f"  {line}" for line in diagnosis_lines(row))
-    print_lines(criteria_lines(decision["criteria"]))
-
-
-def _print_experiment(view: ExperimentView) -> None:
-    fields = {
-        "experiment": view.id,
-        "name": escape(view.name),
-        "plan": view.plan,
-        "state": view.state,
-        "verdict": standing_text(view),
-    }
-    fields |= submission_fields(view)
-    if view.outcome is not None:
-        fields["outcome"] = view.outcome.code
-    if view.waiting_for is not None:
-        fields["waiting for"] = escape(view.waiting_for)
-    if view.forecast.seconds_p50 is not None:
-        rest = f"{duration(view.forecast.seconds_p50)}, nine in ten"
-        rest += f" {duration(view.forecast.seconds_p90)}"
-        fields["rest"] = f"{rest}  ({view.forecast.basis})"
-    if view.forecast.next_checkpoint_s is not None:
-        fields["checkpoint"] = f"in {duration(view.forecast.next_checkpoint_s)}"
-    if view.forecast.late:
-        fields["deadline"] = "cannot be met at this pace"
-    print_fields(fields)
-    print_lines(experiment_lines(view))
-    print_lines(
-        f"condition {condition.state}: {condition.text} ({condition.id})"
-        for condition in view.conditions
-    )
-
-
-_AS_SEEN = ("promote",)
-"""Verbs that name no phase, and would approve the next one after another person's word."""
+def _phase(row: ExperimentView) -> str:
+    return next((escape(phase.name) for phase in row.phases if phase.state == "active"), "")
 
 
 def _etag(client: Client, experiment: str) -> str:
@@ -345,20 +176,33 @@ def _verb(verb: str, text: str) -> Any:
     def act(experiment: Id, reason: Reason = "", as_json: Json = False) -> None:
         with connect() as client:
             view = client.experiment(experiment)
+            # who promotes names no phase, and must not approve one that he has not seen
+            seen = {"If-Match": _etag(client, view.id)} if verb == "promote" else {}
             path = f"/experiments/{view.id}/{verb}"
-            seen = {"If-Match": _etag(client, view.id)} if verb in _AS_SEEN else {}
             response = client.call("POST", path, body={"reason": reason}, headers=seen)
         answer = response.json()
-        if as_json:
-            print_json(answer)
-            return
         word = "accepted" if response.status_code == HTTPStatus.ACCEPTED else "was asked before"
         if verb == "halt" and word == "accepted" and view.state is ExperimentState.STOPPING:
             word = "asked again, it ends at once"
-        out.print(f"{view.id}: {verb} {word}; state {answer.get('state', view.state)}")
+        if as_json:
+            print_json(answer)
+        else:
+            out.print(f"{view.id}: {verb} {word}; state {answer.get('state', view.state)}")
 
-    act.__doc__ = text
+    act.__doc__, act.__name__ = text, verb
     return act
+
+
+VERBS = tuple(
+    _verb(verb, text)
+    for verb, text in (
+        ("halt", "Stop with a checkpoint, asked again at once; then wait for your decision."),
+        ("resume", "Continue the undecided phase from its last checkpoint."),
+        ("promote", "Approve what waits for approval, so that the next phase begins."),
+        ("takeover", "Declare a silent run dead (you vouch for it) and start its next attempt."),
+        ("cancel", "Stop for good, without a verdict; with a checkpoint, asked again at once."),
+    )
+)
 
 
 def rerun(
@@ -384,31 +228,24 @@ def rerun(
             raise Rejected("--phase goes with --set; without, the undecided phase is run again")
         _verb("rerun", "")(experiment, reason, as_json)
         return
-    said = parse_sets(set_)
+    sets = parse_sets(set_)
     with connect() as client:
         view = client.experiment(experiment)
         again = phases_again(view, phase)
-        sets = sets_of_phases(said, again)
         answer = submit_plan(
             client,
             "/experiments",
             None,
-            sets,
+            sets_of_phases(sets, again),
             key=None,
             name=view.name,
             labels={**view.labels, **({"reason": reason} if reason else {})},
             origin=f"{view.id}:{again[0]}@0",
         )
-        if as_json:
-            print_json(answer)
-            return
-        print_made(answer["id"], f"{client.url}/experiments/{answer['id']}")
-        out.print(
-            f"[dim]{escape(again[0])} of {view.id} again with {escape(' '.join(set_))};"
-            f" follow it with:[/dim] gonogo watch {answer['id']}",
-            soft_wrap=True,
-            highlight=False,
-        )
+        address = f"{client.url}/experiments/{answer['id']}"
+    print_made(answer, address, f"gonogo watch {answer['id']}", as_json=as_json)
+    if not as_json:
+        print_lines([f"{again[0]} of {view.id} again with {' '.join(set_)}"])
 
 
 def override(
@@ -455,37 +292,22 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Print the report of an experiment as Markdown, or write it as one HTML file."""
-    wanted = "markdown" if output is None else _format_of(output)
-    with connect(DRAWN_S) as client:
+    wanted = _FORMATS.get("" if output is None else output.suffix.lower())
+    if wanted is None:
+        name = "" if output is None else output.name
+        raise Rejected(f"--output: found {name!r}; expected a name that ends in .html or .md")
+    with connect(timeout_s=DRAWN_S) as client:
         view = client.experiment(experiment)
         path = f"/experiments/{view.id}/report"
         text = client.call("GET", path, params={"format": wanted}).text
         if output is not None:
-            try:
-                output.write_text(text)
-                for name in _PICTURE.findall(text) if wanted == "markdown" else ():
-                    output.with_name(name).write_bytes(client.call("GET", f"{path}/{name}").content)
-            except OSError as error:
-                raise Rejected(f"--output: {error.filename}: {error.strerror}") from error
+            output.write_text(text)
+            for name in _PICTURE.findall(text) if wanted == "markdown" else ():
+                output.with_name(name).write_bytes(client.call("GET", f"{path}/{name}").content)
     if as_json:
         print_json({"experiment": view.id, "output": output and str(output), "text": text})
-    elif output is None:
-        print(harmless(text))
     else:
-        out.print(str(output))
-
-
-def _format_of(output: Path) -> str:
-    """Return the format that a file's name asks for.
-
-    Raises:
-        Rejected: it asks for none that a report has.
-    """
-    if (wanted := _FORMATS.get(output.suffix.lower())) is None:
-        raise Rejected(
-            f"--output: found {output.name!r}; expected a name that ends in .html or .md"
-        )
-    return wanted
+        print(text if output is None else output)
 
 
 def print_dry_run(answer: Mapping[str, Any]) -> None:
@@ -493,17 +315,17 @@ def print_dry_run(answer: Mapping[str, Any]) -> None:
     orders = [Order.model_validate(row) for row in answer["orders"]]
     out.print(f"{orders[0].plan}: would run, digest {answer['plan_digest'][:12]}", highlight=False)
     print_table(
+        orders,
         {
-            "phase": [order.phase for order in orders],
-            "steps": [str(order.steps) for order in orders],
-            "ranks": [str(order.world_size) for order in orders],
-            "starts": [escape(start_of(order)) for order in orders],
-            "criteria": [", ".join(row.id for row in order.gate) for order in orders],
+            "phase": "phase",
+            "steps": "steps",
+            "ranks": "world_size",
+            "starts": lambda order: escape(start_of(order)),
+            "criteria": lambda order: ", ".join(row.id for row in order.gate),
         },
         cut=("starts", "criteria"),
     )
     print_left_out(orders)
-    out.print("[dim]every order as it would be given:[/dim] --json", highlight=False)
 
 
 def start_of(order: Order) -> str:
@@ -513,65 +335,13 @@ def start_of(order: Order) -> str:
 
 def print_left_out(orders: Sequence[Order]) -> None:
     """Print what the profile leaves out of each phase's gate, and why; of whole gates nothing."""
-    rows = [
-        (order.phase, ", ".join(row.id for row in order.left_out if row.why == why), escape(why))
-        for order in orders
-        for why in dict.fromkeys(row.why for row in order.left_out)
+    left_out = {
+        (order.phase, row.why): order.left_out for order in orders for row in order.left_out
+    }
+    lines = [
+        f"  {phase}: {', '.join(row.id for row in rows if row.why == why)}: {why}"
+        for (phase, why), rows in left_out.items()
     ]
-    if rows:
-        out.print(f"\nprofile {orders[0].profile} leaves out of the gates:", highlight=False)
-        phases, names, whys = zip(*rows, strict=True)
-        print_table({"phase": phases, "left out": names, "why": whys}, cut=("left out", "why"))
-
-
-def submission_fields(view: ExperimentView) -> dict[str, str]:
-    """Return who submitted an experiment and when, its labels, and how long it took."""
-    by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
-    fields = {"submitted": f"{ago(view.created_at)}{by}"}
-    if view.started_at is not None:
-        words = "took" if view.ended_at else "runs for"
-        fields[words] = lasted(view.started_at, view.ended_at)
-    if view.campaign is not None:
-        place = view.campaign
-        fields["campaign"] = f"{place.campaign}, run {place.repeat} of {escape(place.variant)}"
-    if view.labels:
-        labels = ", ".join(f"{name}={value}" for name, value in view.labels.items())
-        fields["labels"] = escape(labels)
-    return fields
-
-
-def _verdict(row: ExperimentView) -> str:
-    """Return the verdict; without one the state, or the outcome."""
-    if row.verdict:
-        return standing_text(row)
-    ended = row.state is ExperimentState.FINISHED and row.outcome is not None
-    return f"[dim]{row.outcome.code if ended and row.outcome else row.state}[/dim]"
-
-
-def _phase(row: ExperimentView) -> str:
-    return next((escape(phase.name) for phase in row.phases if phase.state == "active"), "")
-
-
-def _why(row: ExperimentView) -> str:
-    return escape(row.cause.text if row.cause else row.waiting_for or "")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(submit)
-    app.command("list")(list_)
-    app.command()(show)
-    for verb, text in (
-        (
-            "halt",
-            "Stop with a checkpoint, asked again at once; then wait for your decision.",
-        ),
-        ("cancel", "Stop for good, without a verdict; with a checkpoint, asked again at once."),
-        ("resume", "Continue the undecided phase from its last checkpoint."),
-        ("promote", "Approve what waits for approval, so that the next phase begins."),
-        ("takeover", "Declare a silent run dead (you vouch for it) and start its next attempt."),
-    ):
-        app.command(verb)(_verb(verb, text))
-    app.command()(rerun)
-    app.command()(override)
-    app.command()(report)
+    if lines:
+        print_lines([f"\nprofile {orders[0].profile} leaves out of the gates:", *lines])
+    print_lines(["every order as it would be given: --json"])

@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 
 from gonogo.cli.client import connect
-from gonogo.cli.completing import complete_experiments
 from gonogo.cli.describing import (
     cause_lines,
     criteria_lines,
@@ -250,8 +249,7 @@ def forecast(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            help="Experiment: id, beginning of it, name, or `last`; or --steps and --tok-s.",
-            autocompletion=complete_experiments,
+            help="Experiment: id, beginning of it, name, or `last`; or --steps and --tok-s."
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Steps to go.")] = None,
@@ -296,9 +294,3 @@ def _deadline(found: Forecast) -> str:
         return "–"
     met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
     return f"{duration(found.deadline_s)} for what comes after this phase: {met}"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(judge)
-    app.command()(forecast)

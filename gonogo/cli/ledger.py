@@ -44,10 +44,6 @@ def find_decision(name: str, home: Path) -> Path:
     """Return the file of a decision: a path, or an id (or its beginning) in the home or its demos.
 
     An experiment, a run or `last` stands for its newest decision.
-
-    Raises:
-        NotFound: there is none.
-        Ambiguous: several decisions begin so.
     """
     path = Path(name)
     if path.is_file():
@@ -78,13 +74,7 @@ def _newest_about(name: str, files: Iterable[Path]) -> Path | None:
 
 
 def trusted(keys: Sequence[Path] | None, *homes: Path) -> Trust:
-    """Return the named keys, else the key of the first home that has one.
-
-    Raises:
-        NotFound: a named key is not there.
-        Rejected: a key cannot be read.
-        Corrupt: the two halves of a home's key do not fit.
-    """
+    """Return the named keys, else the key of the first home that has one."""
     if keys:
         return trusting(load_public_key(path) for path in keys)
     for home in homes:
@@ -202,8 +192,6 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
 
     Raises:
         NotFound: there is no such place, or no decision in it.
-        Rejected: a key cannot be read.
-        Corrupt: the two halves of a key do not fit.
     """
     if place.is_file():
         return verify_file(place, trusted(keys, home_of(place), home))
@@ -242,9 +230,3 @@ def _undecided(home: Path) -> list[Doubt]:
 
 def _print_not_verified(doubts: Iterable[Doubt]) -> None:
     print_lines(f"  not verified: {sentence(doubt)}" for doubt in doubts)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(replay)
-    app.command()(verify)

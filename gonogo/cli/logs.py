@@ -1,20 +1,18 @@
 """`gonogo logs`: the log of a run, from the service or from a run directory."""
 
-import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import typer
 
 from gonogo.cli.client import Client, connect
-from gonogo.cli.completing import complete_runs
 from gonogo.cli.exits import Exit
 from gonogo.cli.naming import pick_id, resolve_run
-from gonogo.cli.output import err, harmless_log, print_json, print_lines
+from gonogo.cli.output import err, print_json, print_lines
 from gonogo.cli.settings import load_settings
-from gonogo.contract.errors import Unavailable
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import RunState
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir
@@ -26,21 +24,15 @@ MAX_TEXT_BYTES = 2**20
 
 
 def find_run_dir(text: str, home: Path, *, own: bool = True) -> Path | None:
-    """Return a run directory: a path, or a run of this home; None when none fits.
+    """Return a run directory: a path, or a run of this home by its id; None when none fits.
 
     Args:
         text: a path, a run's id, what is shown of it, or the beginning of it.
         home: GONOGO_HOME.
         own: only runs of `gonogo run`, which no service knows; else also others and demos.
-
-    Raises:
-        Ambiguous: several runs of this home begin so.
     """
-    try:
-        if (Path(text) / "order.json").is_file():
-            return Path(text)
-    except (OSError, ValueError):
-        return None
+    if (Path(text) / "order.json").is_file():
+        return Path(text)
     places = [home / "runs"] if own else [home / "runs", *home.glob("demo/*/runs")]
     rows = (path for place in places for path in place.glob("run_*"))
     found = pick_id(text, Kind.RUN, rows)
@@ -48,23 +40,12 @@ def find_run_dir(text: str, home: Path, *, own: bool = True) -> Path | None:
 
 
 def _is_own(folder: Path) -> bool:
-    try:
-        return NO_SERVICE in (folder / SHIPPED_NAME).read_text()
-    except (OSError, ValueError):
-        return False
+    shipped = folder / SHIPPED_NAME
+    return shipped.is_file() and NO_SERVICE in shipped.read_text()
 
 
-class Log(Protocol):
-    """A log that is read in pages: `{run, name, text, offset, next_offset}`."""
-
-    def last(self, tail: int) -> Mapping[str, Any]:
-        """Return the last lines."""
-
-    def after(self, offset: int) -> Mapping[str, Any]:
-        """Return the page that begins at a byte of the file."""
-
-    def has_ended(self) -> bool:
-        """Say whether the run has ended."""
+Page = Mapping[str, Any]
+"""`{run, name, text, offset, next_offset}`."""
 
 
 class LocalLog:
@@ -75,31 +56,22 @@ class LocalLog:
         self._order = load_json(self._dir.order) or {}
         agent = self._dir.torchrun_log
         whole = rank is None and not self._order.get("command") and _size_of(agent) > 0
-        self.path = agent if whole else self._dir.rank_log(rank or 0)
+        self._path = agent if whole else self._dir.rank_log(rank or 0)
 
-    def last(self, tail: int) -> dict[str, Any]:
+    def last(self, tail: int) -> Page:
         """Return the last lines."""
-        page = self.after(max(0, _size_of(self.path) - MAX_TEXT_BYTES))
+        page = self.after(max(0, _size_of(self._path) - MAX_TEXT_BYTES))
         return {**page, "text": "".join(page["text"].splitlines(keepends=True)[-tail:])}
 
-    def after(self, offset: int) -> dict[str, Any]:
-        """Return the page that begins at a byte of the file.
-
-        Raises:
-            Unavailable: the file cannot be read.
-        """
+    def after(self, offset: int) -> Page:
+        """Return the page that begins at a byte of the file."""
         raw = b""
-        try:
-            with self.path.open("rb") as stream:
-                stream.seek(offset)
-                raw = stream.read(MAX_TEXT_BYTES)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise Unavailable(f"{self.path}: {error.strerror}") from error
+        with suppress(FileNotFoundError), self._path.open("rb") as stream:
+            stream.seek(offset)
+            raw = stream.read(MAX_TEXT_BYTES)
         return {
             "run": str(self._order.get("run") or self._dir.path.name),
-            "name": self.path.name,
+            "name": self._path.name,
             "text": raw.decode(errors="replace"),
             "offset": offset,
             "next_offset": offset + len(raw),
@@ -116,30 +88,26 @@ class ServiceLog:
     def __init__(self, client: Client, run: str, rank: int | None) -> None:
         self._client, self._run, self._rank = client, run, rank
 
-    def last(self, tail: int) -> dict[str, Any]:
+    def last(self, tail: int) -> Page:
         """Return the last lines; without any, print on stderr which log there is."""
-        page = self._page(tail=tail)
+        page = self._page(self._rank, tail=tail)
         if not page["text"]:
-            instead = ""
-            if self._rank != 0:
-                first = self._client.get_patiently(f"/runs/{self._run}/logs", rank=0, tail=1)
-                if first["text"]:
-                    instead = f"; {first['name']} is there: gonogo logs {self._run} --rank 0"
+            first = page if self._rank == 0 else self._page(0, tail=1)
+            there = f"; {first['name']} is there: gonogo logs {self._run} --rank 0"
+            instead = there if first["text"] else ""
             print_lines([f"{page['name']}: nothing of it has come{instead}"], err)
         return page
 
-    def after(self, offset: int) -> dict[str, Any]:
+    def after(self, offset: int) -> Page:
         """Return the page that begins at a byte of the file."""
-        return self._page(offset=offset)
+        return self._page(self._rank, offset=offset)
 
     def has_ended(self) -> bool:
         """Say whether the run has ended."""
         return self._client.run(self._run).state is RunState.ENDED
 
-    def _page(self, **of: int) -> dict[str, Any]:
-        page: dict[str, Any] = self._client.get_patiently(
-            f"/runs/{self._run}/logs", rank=self._rank, **of
-        )
+    def _page(self, rank: int | None, **of: int) -> Page:
+        page: Page = self._client.get(f"/runs/{self._run}/logs", rank=rank, **of)
         return page
 
 
@@ -147,8 +115,7 @@ def logs(
     run: Annotated[
         str,
         typer.Argument(
-            help="Run or experiment: id, beginning, name, or `last`; or a run directory.",
-            autocompletion=complete_runs,
+            help="Run or experiment: id, beginning, name, or `last`; or a run directory."
         ),
     ] = "last",
     rank: Annotated[
@@ -175,7 +142,9 @@ def logs(
         _print_log(log, found, tail, follow=follow, as_json=as_json)
 
 
-def _print_log(log: Log, run: str, tail: int, *, follow: bool, as_json: bool) -> None:
+def _print_log(
+    log: LocalLog | ServiceLog, run: str, tail: int, *, follow: bool, as_json: bool
+) -> None:
     """Print the last lines of a log, and what follows until the run ends."""
     page = log.last(tail)
     try:
@@ -183,8 +152,7 @@ def _print_log(log: Log, run: str, tail: int, *, follow: bool, as_json: bool) ->
             if as_json:
                 print_json(page)
             else:
-                text = harmless_log(page["text"]) if sys.stdout.isatty() else page["text"]
-                print(text, end="", flush=True)
+                print(page["text"], end="", flush=True)
             ended = log.has_ended()
             if not follow or (ended and not page["text"]):
                 return
@@ -196,12 +164,4 @@ def _print_log(log: Log, run: str, tail: int, *, follow: bool, as_json: bool) ->
 
 
 def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(logs)
+    return path.stat().st_size if path.exists() else 0

@@ -35,16 +35,11 @@ LEAST_LETTERS = 4
 
 
 class Ambiguous(Rejected):
-    """The text may mean several things."""
+    """The text may mean several things; `problems` are the candidates."""
 
 
 def pick_id(text: str, kind: Kind, known: Iterable[Path]) -> Path | None:
-    """Return the file or folder whose id a text means; None: none of them.
-
-    Args:
-        text: an id, what is shown of one, or the beginning of one.
-        kind: of the ids.
-        known: paths named by ids.
+    """Return the file or folder that is named by the id that a text means; None: none of them.
 
     Raises:
         Ambiguous: several are.
@@ -67,16 +62,11 @@ def pick_id(text: str, kind: Kind, known: Iterable[Path]) -> Path | None:
 
 
 def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
-    """Return the kind and the id of what a text names.
-
-    Args:
-        client: the service's.
-        text: an id, what is shown of one, the beginning of one, a name, or `last`.
-        kinds: what may be meant.
+    """Return the kind and the id of what a text names; `kinds` are what may be meant.
 
     Raises:
         NotFound: nothing is called so.
-        Ambiguous: several things are; its `problems` are the candidates.
+        Ambiguous: several things are.
     """
     for kind in kinds:
         if is_id(text, kind):
@@ -84,7 +74,10 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
     if Kind.EXPERIMENT in kinds and is_id(text, Kind.RUN):
         return Kind.EXPERIMENT, str(client.get(f"/runs/{text}")["experiment"])
     if text == LAST and Kind.EXPERIMENT in kinds:
-        return Kind.EXPERIMENT, _newest(client)
+        newest = client.get("/experiments", limit=1)["items"]
+        if not newest:
+            raise NotFound("there is no experiment yet; submit one with: gonogo submit demo")
+        return Kind.EXPERIMENT, str(newest[0]["id"])
     answer = client.get("/find", text=text, kind=[kind.value for kind in kinds], limit=SHOWN + 1)
     found = [FoundView.model_validate(row) for row in answer["items"]] if text else []
     if not found:
@@ -96,21 +89,8 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
     return found[0].kind, found[0].id
 
 
-def _newest(client: Client) -> str:
-    """Return the id of the newest experiment."""
-    newest = client.get_patiently("/experiments", limit=1)["items"]
-    if not newest:
-        raise NotFound("there is no experiment yet; submit one with: gonogo submit demo")
-    return str(newest[0]["id"])
-
-
 def resolve_run(client: Client, text: str) -> str | None:
-    """Return the id of a run; of an experiment its newest, or None while it has none.
-
-    Raises:
-        NotFound: nothing is called so.
-        Ambiguous: several things are.
-    """
+    """Return the id of a run; of an experiment its newest, or None while it has none."""
     kind, found = resolve(client, text, Kind.RUN, Kind.EXPERIMENT)
     if kind is Kind.RUN:
         return found
@@ -123,8 +103,6 @@ def origin_of(client: Client, text: str) -> str:
 
     Raises:
         Rejected: it has not that form.
-        NotFound: no experiment is called so.
-        Ambiguous: several are.
     """
     name, colon, rest = text.rpartition(":")
     if not (name and colon and rest):
@@ -143,6 +121,6 @@ def ambiguous(text: str, found: Sequence[FoundView]) -> Ambiguous:
 def describe(row: FoundView) -> str:
     """Return a description: `smoke of nightly, GO, 3 min ago`."""
     what = f"{row.phase} of {row.name}" if row.phase else row.name
-    going_on = row.kind is Kind.EXPERIMENT and row.state != ExperimentState.FINISHED
-    words = row.state if going_on else row.verdict or row.state
-    return f"{what}, {words}{' by hand' if row.by_hand and not going_on else ''}, {ago(row.at)}"
+    active = row.kind is Kind.EXPERIMENT and row.state != ExperimentState.FINISHED
+    words = row.state if active else row.verdict or row.state
+    return f"{what}, {words}{' by hand' if row.by_hand and not active else ''}, {ago(row.at)}"

@@ -7,13 +7,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Annotated, Any, TextIO
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -28,9 +29,8 @@ Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")
 _PIPED_COLUMNS = 100_000
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that a terminal obeys instead of showing them."""
-_COLOURS = re.compile("\x1b\\[[0-9;:]*m")
 GAP = 2
-LEAST_WIDTH = 6
+LEAST_WIDTH = 8
 """Columns that are cut keep at least this width."""
 _RECENT_S = 2 * 86_400
 
@@ -38,13 +38,6 @@ _RECENT_S = 2 * 86_400
 def harmless(text: str) -> str:
     """Return a text without control characters; lines and tabs stay."""
     return _CONTROLS.sub("", text)
-
-
-def harmless_log(text: str) -> str:
-    """Return the output of a program without control characters; colours and `\\r` stay."""
-    rows = ("\r".join(map(harmless, row.split("\r"))) for row in _COLOURS.split(text))
-    colours = [*_COLOURS.findall(text), ""]
-    return "".join(f"{row}{colour}" for row, colour in zip(rows, colours, strict=True))
 
 
 class _Console(Console):
@@ -87,9 +80,8 @@ SO_FAR_STYLE = "magenta"
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON value on one line of stdout; control characters are escaped."""
-    text = json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False)
-    print(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text), flush=True)
+    """Print one JSON value on one line of stdout."""
+    print(json.dumps(wire_value(value), ensure_ascii=False, allow_nan=False), flush=True)
 
 
 def verdict_text(verdict: str | Verdict | None) -> str:
@@ -126,21 +118,19 @@ def warn(text: str) -> None:
     print_lines([f"warning: {text}"], err)
 
 
-def print_made(name: str, address: str, to: Console = out) -> None:
-    """Print what was submitted and the address of its page."""
-    to.print(f"{name}  {address}", soft_wrap=True)
+def print_made(answer: Mapping[str, Any], address: str, again: str, *, as_json: bool) -> None:
+    """Print what was submitted, the address of its page, and what to type next."""
+    if as_json:
+        print_json(answer)
+        return
+    out.print(f"{answer['id']}  {address}", soft_wrap=True)
+    out.print(f"[dim]follow it with:[/dim] {again}", soft_wrap=True)
 
 
-def say(text: str) -> None:
-    """Print a line on stderr after `gonogo: `."""
-    tell(f"gonogo: {text}")
-
-
-def tell(text: str) -> None:
+def say(text: str, before: str = "gonogo: ") -> None:
     """Print a line on stderr. A closed terminal or pipe does not end the command."""
-    if sys.stderr is not None:
-        with suppress(OSError):
-            print(harmless(shorten_ids(text)), file=sys.stderr, flush=True)
+    with suppress(OSError):
+        print(harmless(shorten_ids(before + text)), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -171,7 +161,8 @@ def drop_unwritten(stream: TextIO) -> None:
 
 
 def print_table(
-    columns: Mapping[str, Sequence[str]],
+    rows: Sequence[Any],
+    columns: Mapping[str, str | Callable[[Any], str]],
     *,
     cut: Sequence[str] = (),
     optional: Sequence[str] = (),
@@ -179,28 +170,54 @@ def print_table(
     """Print a table; a narrow terminal shows fewer columns.
 
     Args:
-        columns: header → cells, in rich's markup.
+        rows: models or mappings.
+        columns: header → attribute or key, or a function that returns rich's markup.
         cut: headers of columns whose cells may end in `…`.
         optional: headers of columns that are left out when empty or without room, the last first.
     """
-    cells = {name: [shorten_ids(text) for text in rows] for name, rows in columns.items()}
+    cells = {name: [shorten_ids(_cell(row, of)) for row in rows] for name, of in columns.items()}
     kept = [name for name in cells if name not in optional or any(cells[name])]
     width = {n: max(Text.from_markup(t).cell_len for t in (n, *cells[n])) for n in kept}
-    least = {n: min(width[n], LEAST_WIDTH) if n in cut else width[n] for n in kept}
     for name in reversed(optional):
-        if name in kept and sum(least[n] + GAP for n in kept) - GAP > out.width:
+        wide = sum(GAP + (min(width[n], LEAST_WIDTH) if n in cut else width[n]) for n in kept)
+        if name in kept and wide > out.width + GAP:
             kept.remove(name)
     room = out.width + GAP - sum(width[n] + GAP for n in kept)
-    while room < 0 and (wide := [n for n in kept if n in cut and width[n] > least[n]]):
-        width[max(wide, key=lambda n: width[n])] -= 1
+    while room < 0 and (wide_ones := [n for n in kept if n in cut and width[n] > LEAST_WIDTH]):
+        width[max(wide_ones, key=lambda n: width[n])] -= 1
         room += 1
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold dim")
     for name in kept:
-        overflow: Any = "ellipsis" if name in cut else "ignore"
-        table.add_column(name, no_wrap=True, overflow=overflow, width=width[name])
+        table.add_column(name, no_wrap=True, overflow="ellipsis", width=width[name])
     for row in zip(*(cells[name] for name in kept), strict=True):
         table.add_row(*row)
     out.print(table)
+
+
+def _cell(row: Any, of: str | Callable[[Any], str]) -> str:
+    if callable(of):
+        return of(row)
+    value = row.get(of) if isinstance(row, Mapping) else getattr(row, of)
+    return "" if value is None else escape(str(value))
+
+
+def print_list(
+    document: Any,
+    rows: Sequence[Any],
+    columns: Mapping[str, str | Callable[[Any], str]],
+    *,
+    as_json: bool,
+    empty: str,
+    cut: Sequence[str] = (),
+    optional: Sequence[str] = (),
+) -> None:
+    """Print a list as one JSON document, as a table, or, without rows, as the text `empty`."""
+    if as_json:
+        print_json(document)
+    elif rows:
+        print_table(rows, columns, cut=cut, optional=optional)
+    else:
+        out.print(empty)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -12,17 +13,11 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gonogo.cli.applications import (
-    application_argv,
-    application_env,
-    missing_commands,
-    replace_process,
-)
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import out, print_json, shown_if_taken, tell
+from gonogo.cli.output import out, print_json, say
 from gonogo.cli.settings import load_settings
-from gonogo.cli.stack import Stack
+from gonogo.cli.stack import Stack, application_argv, application_env, missing_commands
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
 from gonogo.planning.resolve import checkout_root
@@ -76,20 +71,18 @@ def up(
         engine=engine,
         allow=allow or (),
         allow_env=allow_env or (),
-        say=tell,
     )
     again: signal.Signals | None = None
     with stack:
-        with shown_if_taken():
-            _announce(stack, as_json)
+        _announce(stack, as_json)
         while (first := _next(signals)) is None:
-            stack.tend(tell)
+            stack.tend(say)
         runs = (
             "runs end with a checkpoint and can be resumed"
             if local
             else "runs of the scheduler continue, and the next `gonogo up` finds them"
         )
-        tell(f"stopping: {runs} (Ctrl-C again: now)")
+        say(f"stopping: {runs} (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, first), daemon=True)
         stopper.start()
         while again is None and stopper.is_alive():
@@ -138,13 +131,20 @@ def serve(
     """Run the control plane alone."""
     more = ["--no-conduct"] if no_conduct else []
     arguments = ["serve", "--host", host, "--port", str(port), *more]
-    replace_process("service", *arguments, environ=load_settings().inherited)
+    _become(load_settings().inherited, "service", *arguments)
 
 
 def worker() -> None:
     """Run a worker on this GPU host, for the service of this home or of GONOGO_URL."""
     settings = load_settings()
-    replace_process("worker", environ={"GONOGO_URL": settings.url, **settings.inherited})
+    _become({"GONOGO_URL": settings.url, **settings.inherited}, "worker")
+
+
+def _become(environ: Mapping[str, str], module: str, *arguments: str) -> None:
+    """Replace this process by an application, in the checkout's folder."""
+    env = application_env(environ)
+    os.chdir(checkout_root())
+    os.execve(sys.executable, application_argv(module, *arguments), env)
 
 
 def simulate(context: typer.Context) -> None:
@@ -153,14 +153,3 @@ def simulate(context: typer.Context) -> None:
         raise NotFound("gonogo simulate needs a checkout: the simulator is not installed here")
     env = application_env(load_settings().inherited)
     os.execve(sys.executable, application_argv("lab", *context.args), env)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(up)
-    app.command()(serve)
-    app.command()(worker)
-    app.command(
-        add_help_option=False,
-        context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    )(simulate)

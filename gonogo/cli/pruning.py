@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from gonogo.cli.client import Client, client_of
+from gonogo.cli.client import Client, connect
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import Json, print_json, print_lines, say, size_text
 from gonogo.cli.settings import Settings, load_settings
@@ -116,7 +116,7 @@ def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
     if not experiments:
         return NOBODY_SAYS
     try:
-        with client_of(settings) as client:
+        with connect(settings) as client:
             return Course(
                 finished=dict(_finished(client, experiments)), begun_from=_begun_from(client)
             )
@@ -137,7 +137,7 @@ def _finished(client: Client, experiments: list[str]) -> dict[str, bool]:
 def _view_of(client: Client, experiment: str) -> ExperimentView | None:
     """Return how the service shows an experiment; None where it knows none of that id."""
     try:
-        return ExperimentView.model_validate(client.get_patiently(f"/experiments/{experiment}"))
+        return ExperimentView.model_validate(client.get(f"/experiments/{experiment}"))
     except NotFound:
         return None
 
@@ -192,8 +192,3 @@ def _print(told: Pruned) -> None:
         whys[kept.why] = whys.get(kept.why, 0) + 1
     print_lines(f"kept: {count}, {why}" for why, count in sorted(whys.items()))
     print_lines([f"{size_text(told.bytes)} {verb} of {told.home}/runs"])
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(prune)

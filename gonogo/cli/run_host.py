@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gonogo.cli.interrupts import interrupt_on_signals, note_interrupts
+from gonogo.cli.exits import interrupt_on_signals, note_interrupts
 from gonogo.cli.output import say
 from gonogo.cli.run_progress import RunProgress
 from gonogo.cli.settings import Settings

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.completing import complete_plans
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_verdict
 from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, wait_for_verdict
 from gonogo.cli.judging import explained, print_brief, print_judged
@@ -90,7 +89,7 @@ def run(
     ] = None,
     plan: Annotated[
         str | None,
-        typer.Option(help="Gate and identity of this plan.", autocompletion=complete_plans),
+        typer.Option(help="Gate and identity of this plan."),
     ] = None,
     phase: Annotated[str | None, typer.Option(help="Phase of that plan.")] = None,
     waive: Annotated[
@@ -289,8 +288,3 @@ def _judge(run_dir: RunDir, home: Path) -> dict[str, Any]:
         say(f"no decision can be recorded; gonogo judge {run_dir.path} shows what it would say")
         raise
     return document
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command(context_settings={"allow_interspersed_args": False})(run)

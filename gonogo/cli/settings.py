@@ -10,11 +10,10 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import NotAllowed
-from gonogo.settings import REACHED_FILE, SERVICE_FILE, home_of, load_key, parse_engine, read
+from gonogo.settings import SERVICE_FILE, home_of, load_key, parse_engine, read
 
 _NAMED = "GONOGO_URL"
 
@@ -30,17 +29,14 @@ class Located:
     """What is wrong with the file, when something is."""
     elsewhere: str | None = None
     """The host of the service, when it is not this one."""
-    far_url: str | None = None
-    """Its address from other hosts, when it is known."""
 
     def unanswered(self) -> str:
         """Return what to do when nobody answers there."""
         if self.stale is not None:
             return f"{self.stale}; start it with `gonogo up`"
         if self.elsewhere is not None:
-            way = "" if self.far_url is None else f", or set GONOGO_URL={self.far_url}"
             where = f"the service of this home is on {self.elsewhere} ({self.source})"
-            return f"{where}; type this there{way}"
+            return f"{where}; type this there, or set GONOGO_URL"
         return f"{self.source} names this address; is it running? (`gonogo up`)"
 
 
@@ -126,19 +122,9 @@ def locate_service(named: str | None, home: Path, default: str) -> Located:
         stale = f"{path} cannot be read as a service's address"
         return Located(url=default, source="the default", stale=stale)
     if isinstance(host, str) and host != socket.gethostname():
-        far = _reached_at(home, host)
-        return Located(url=url, source=str(path), elsewhere=host, far_url=far)
+        return Located(url=url, source=str(path), elsewhere=host)
     gone = None if _lives(pid) else f"{path} is stale: its process {pid} is gone"
     return Located(url=url, source=str(path), stale=gone)
-
-
-def _reached_at(home: Path, host: str) -> str | None:
-    """Return the address of the service on `host` for other hosts; None: it is not known."""
-    try:
-        url = str(json.loads((home / REACHED_FILE).read_text())["url"])
-        return url if urlsplit(url).hostname == host.lower() else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
 
 
 def _lives(pid: int) -> bool:

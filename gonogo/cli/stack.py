@@ -1,17 +1,18 @@
 """The processes of `gonogo up`: an embedded queue server, the service and one worker.
 
-A process that dies is started again within a second, or as soon as the host allows. One home has
-one `up`. A killed `up` takes its processes along; runs continue under their keepers.
+They run with `python -m` from the checkout and are never installed: their names exist on PyPI. A
+process that dies is started again. One home has one `up`. A killed `up` takes its processes along;
+runs continue under their keepers.
 """
 
 import fcntl
 import hashlib
-import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +24,14 @@ from typing import IO, Self
 import httpx
 import typer
 
-from gonogo.cli.applications import application_argv, application_env
+from gonogo.cli.output import say
 from gonogo.cli.settings import Settings
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import Conflict, NotFound, Rejected, Unavailable
+from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
 from gonogo.files import open_private
 from gonogo.planning.resolve import checkout_root
 from gonogo.settings import SERVICE_FILE, socket_url
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.processes import die_with_parent
 
 RESTART_S = 0.5
@@ -38,6 +40,30 @@ SHORT_S = 5.0
 """A process that fails within this time of its start is restarted less and less often."""
 READY_LIMIT_S = 60.0
 EVERYWHERE = ("0.0.0.0", "::")
+SLURM_COMMANDS = ("sbatch", "squeue", "scontrol", "scancel")
+
+
+def application_argv(module: str, *arguments: str) -> list[str]:
+    """Return the command line of an application."""
+    return [sys.executable, "-m", module, *arguments]
+
+
+def application_env(environ: Mapping[str, str], **more: str) -> dict[str, str]:
+    """Return the environment of an application: the checkout is first on its path."""
+    path = os.pathsep.join(filter(None, [str(checkout_root()), environ.get("PYTHONPATH")]))
+    return {**environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **more}
+
+
+def missing_commands(engine: EngineName, path: str | None) -> str | None:
+    """Return a sentence about commands of Slurm that its engine needs and PATH lacks."""
+    needed = SLURM_COMMANDS if engine is EngineName.SLURM else ()
+    missing = [name for name in needed if shutil.which(name, path=path) is None]
+    if not missing:
+        return None
+    return (
+        f"engine {engine}: {', '.join(missing)} not found on PATH; use a login node of the"
+        " cluster, or add the folder of Slurm's commands to PATH"
+    )
 
 
 @dataclass(slots=True)
@@ -51,8 +77,6 @@ class Child:
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
     pause_s: float = RESTART_S
-    refused: bool = False
-    """Whether it was reported that it cannot be started just now."""
 
     def start(self) -> None:
         """Start the process in its own session, so that Ctrl-C of a terminal does not reach it."""
@@ -83,12 +107,10 @@ class Child:
         self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S) if failed else RESTART_S
         try:
             self.start()
-        except (OSError, subprocess.SubprocessError, NotFound) as error:
-            if not self.refused:
-                say(f"{self.name} ended ({code}); it cannot be started just now: {error}")
-            self.refused, self.started_at = True, time.monotonic()
+        except (OSError, subprocess.SubprocessError, GonogoError) as error:
+            self.started_at, self.pause_s = time.monotonic(), LONGEST_PAUSE_S
+            say(f"{self.name} ended ({code}); it cannot be started just now: {error}")
             return
-        self.refused = False
         say(f"{self.name} ended ({code}); started again (log: {self.log})")
 
     def stop(self, timeout_s: float, number: signal.Signals = signal.SIGTERM) -> None:
@@ -127,15 +149,10 @@ def embedded_server(home: Path, search_path: str) -> list[str]:
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     store.mkdir(exist_ok=True)
     return [
-        binary,
-        "--port", "0",
-        "--unixsocket", str(socket_path(home)),
-        "--unixsocketperm", "700",
-        "--dir", str(store),
-        "--appendonly", "yes",
-        "--save", "",
-        "--daemonize", "no",
-    ]  # fmt: skip
+        *(binary, "--port", "0", "--unixsocket", str(socket_path(home))),
+        *("--unixsocketperm", "700", "--dir", str(store)),
+        *("--appendonly", "yes", "--save", "", "--daemonize", "no"),
+    ]
 
 
 def _wheel_server() -> str | None:
@@ -170,7 +187,7 @@ class Stack:
     """Programs that plans may start here, besides `nsa.train` and `GONOGO_WORKER_ALLOW`."""
     allow_env: Sequence[str] = ()
     """Variables that plans may set here, besides `GONOGO_WORKER_ALLOW_ENV`."""
-    say: Callable[[str], None] = lambda text: None
+    say: Callable[[str], None] = say
     """Takes a sentence for each step of the start."""
     children: list[Child] = field(default_factory=list)
     _lock: IO[bytes] | None = None
@@ -222,24 +239,19 @@ class Stack:
             ) from error
 
     def _start_all(self) -> None:
-        logs = self.home / "logs"
-        logs.mkdir(exist_ok=True)
         base = application_env(self.settings.inherited, GONOGO_HOME=str(self.home))
         redis_url = self.settings.redis_url
         if redis_url is None:
             redis_url = socket_url(socket_path(self.home))
-            argv = embedded_server(self.home, base.get("PATH", ""))
             self.say("starting the embedded queue server")
-            self._start(Child("redis", argv, base, logs / "redis.log"))
+            self._start("redis", embedded_server(self.home, base.get("PATH", "")), base)
         self.port = self.port or free_port(self.host)
         env = {**base, "REDIS_URL": redis_url, "GONOGO_URL": self.url}
         serve = application_argv("service", "serve", "--host", self.host, "--port", str(self.port))
         self.say("starting the service: it brings its database up to date, then listens")
-        self._start(Child("service", serve, env, logs / "service.log"))
-        self._await_service(logs / "service.log")
+        self._await_service(self._start("service", serve, env))
         self.say("starting the worker: it looks at its devices, then takes what is queued")
-        argv = application_argv("worker")
-        self._start(Child("worker", argv, self.worker_environ(env), logs / "worker.log"))
+        self._start("worker", application_argv("worker"), self.worker_environ(env))
 
     def worker_environ(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the worker, from that of all processes here."""
@@ -253,34 +265,33 @@ class Stack:
             **{n: ",".join(filter(None, [env.get(n), *row])) for n, row in more.items() if row},
         }
 
-    def _start(self, child: Child) -> None:
+    def _start(self, name: str, argv: list[str], env: Mapping[str, str]) -> Child:
+        logs = self.home / "logs"
+        logs.mkdir(exist_ok=True)
+        child = Child(name, argv, env, logs / f"{name}.log")
         child.start()
         self.children.append(child)
+        return child
 
-    def _await_service(self, log: Path) -> None:
-        service = self.children[-1]
+    def _await_service(self, service: Child) -> None:
         deadline = time.monotonic() + READY_LIMIT_S
         while time.monotonic() < deadline:
             if service.dead():
-                tail = log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise Unavailable(f"the service ended: {''.join(tail)} (log: {log})")
-            if self._is_announced(service) and self._is_ready():
+                tail = service.log.read_text(errors="replace").strip().splitlines()[-1:]
+                raise Unavailable(f"the service ended: {''.join(tail)} (log: {service.log})")
+            if self._is_ready(service):
                 return
             time.sleep(0.1)
-        raise Unavailable(f"the service is not ready after {READY_LIMIT_S:g} s (log: {log})")
+        raise Unavailable(f"the service is not ready after {READY_LIMIT_S:g} s: {service.log}")
 
-    def _is_ready(self) -> bool:
+    def _is_ready(self, service: Child) -> bool:
+        """Whether this very process answers: that of another home may hold the port."""
+        announced = load_json(self.home / SERVICE_FILE) or {}
+        if service.process is None or announced.get("pid") != service.process.pid:
+            return False
         try:
             return httpx.get(f"{self.url}/readyz", timeout=2.0, trust_env=False).is_success
         except httpx.HTTPError:
-            return False
-
-    def _is_announced(self, service: Child) -> bool:
-        """Whether this very process listens: that of another home may hold the port."""
-        try:
-            found = json.loads((self.home / SERVICE_FILE).read_text())
-            return service.process is not None and found["pid"] == service.process.pid
-        except (OSError, ValueError, KeyError, TypeError):
             return False
 
     def tend(self, say: Callable[[str], None]) -> None:

@@ -1,7 +1,8 @@
-"""Commands that only read: `status`, `workers`, `alerts`, `decisions`, `artifacts`, `open`."""
+"""Commands that only read: `status`, `show`, `workers`, `alerts`, `decisions`, `artifacts`, …"""
 
 import sys
 import webbrowser
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,10 +11,18 @@ from urllib.parse import quote
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import Client, client_of, connect
-from gonogo.cli.completing import complete_decisions, complete_experiments, complete_runs
-from gonogo.cli.describing import criteria_lines, diagnosis_lines, wait_of
+from gonogo.cli.client import Client, connect
+from gonogo.cli.describing import (
+    cause_lines,
+    criteria_lines,
+    diagnosis_lines,
+    experiment_lines,
+    goodput_line,
+    run_evidence,
+    wait_of,
+)
 from gonogo.cli.exits import Exit
+from gonogo.cli.experiments import Id
 from gonogo.cli.naming import resolve, resolve_run
 from gonogo.cli.output import (
     Json,
@@ -21,27 +30,34 @@ from gonogo.cli.output import (
     decided_text,
     duration,
     err,
+    lasted,
     local_time,
     out,
     print_fields,
     print_json,
     print_lines,
+    print_list,
     print_table,
     size_text,
+    standing_text,
+    verdict_text,
 )
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import AlertView, ArtifactsView, ExperimentView, RunView, WorkerView
-from gonogo.contract.decision import Decision
+from gonogo.contract.decision import Cause, Decision, DecisionKind
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
+from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.ids import Kind
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.judge.words import sentence
 
-_ACTIVE = (ExperimentState.RUNNING, ExperimentState.STOPPING, ExperimentState.QUEUED)
+MOST_FINDINGS = 3
+"""The newest findings of a running run."""
 MOST_EXPERIMENTS = 20
 """Of each state that `status` shows."""
 MOST_COMMANDS = 3
-DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+_ACTIVE = (ExperimentState.RUNNING, ExperimentState.STOPPING, ExperimentState.QUEUED)
 _STATE_STYLE = {
     "up": "green",
     "silent": "yellow",
@@ -52,9 +68,119 @@ _STATE_STYLE = {
 }
 
 
-def _styled(state: str) -> str:
-    style = _STATE_STYLE.get(state, "dim")
-    return f"[{style}]{state}[/{style}]"
+def _state(row: WorkerView | AlertView) -> str:
+    style = _STATE_STYLE.get(row.state, "dim")
+    return f"[{style}]{row.state}[/{style}]"
+
+
+def _pairs(labels: dict[str, str], between: str) -> str:
+    return escape(between.join(f"{name}={value}" for name, value in labels.items()))
+
+
+def show(experiment: Id, as_json: Json = False) -> None:
+    """Show one experiment: phases, runs, conditions, decisions."""
+    with connect() as client:
+        view = client.experiment(experiment)
+        decisions = list(client.pages(f"/experiments/{view.id}/decisions"))
+        goodput = ExperimentGoodput.model_validate(client.get(f"/experiments/{view.id}/goodput"))
+        if as_json:
+            print_json({**view.wire(), "decisions": decisions, "goodput": goodput.wire()})
+            return
+        runs = [client.run(run) for phase in view.phases for run in phase.runs]
+        ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
+        evidence = [f"{run.id}: {text}" for run in ended for text in run_evidence(client, run.id)]
+        findings = [
+            Finding.model_validate(row)
+            for run in runs
+            if run.state is RunState.RUNNING
+            for row in client.pages(f"/runs/{run.id}/findings")
+        ]
+    print_fields(_fields(view) | {"time": goodput_line(goodput)})
+    print_lines(experiment_lines(view))
+    print_lines(f"condition {row.state}: {row.text} ({row.id})" for row in view.conditions)
+    _print_runs(runs)
+    print_lines(
+        f"{run.phase} #{run.attempt} ended as {run.outcome.code}, by {run.outcome.actor}: "
+        f"{run.outcome.text}"
+        for run in ended
+        if run.outcome and run.outcome.text
+    )
+    print_lines(
+        f"{row.severity} {ago(datetime.fromtimestamp(row.at, UTC).isoformat())}: "
+        f"{row.detector}: {row.text}"
+        for row in findings[-MOST_FINDINGS:]
+    )
+    print_lines(f"evidence of {text}" for text in evidence)
+    for decision in decisions:
+        row = Decision.model_validate(decision)
+        out.print(f"\n{row.id}  {row.phase}  {decided_text(row)}", highlight=False)
+        if row.kind is not DecisionKind.AUTO:
+            print_lines([f"  {row.actor}: {row.reason or 'gave no reason'}"])
+        _print_reasons(decision, row)
+
+
+def _fields(view: ExperimentView) -> dict[str, Any]:
+    """Return what an experiment is, who submitted it, and how far it is."""
+    by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
+    fields = {
+        "experiment": view.id,
+        "name": escape(view.name),
+        "plan": view.plan,
+        "state": view.state,
+        "verdict": standing_text(view),
+        "submitted": f"{ago(view.created_at)}{by}",
+    }
+    if view.started_at is not None:
+        fields["took" if view.ended_at else "runs for"] = lasted(view.started_at, view.ended_at)
+    if view.campaign is not None:
+        place = view.campaign
+        fields["campaign"] = f"{place.campaign}, run {place.repeat} of {escape(place.variant)}"
+    if view.labels:
+        fields["labels"] = _pairs(view.labels, ", ")
+    if view.outcome is not None:
+        fields["outcome"] = view.outcome.code
+    if view.waiting_for is not None:
+        fields["waiting for"] = escape(view.waiting_for)
+    rest = view.forecast
+    if rest.seconds_p50 is not None:
+        most = duration(rest.seconds_p90)
+        fields["rest"] = f"{duration(rest.seconds_p50)}, nine in ten {most}  ({rest.basis})"
+    if rest.next_checkpoint_s is not None:
+        fields["checkpoint"] = f"in {duration(rest.next_checkpoint_s)}"
+    if rest.late:
+        fields["deadline"] = "cannot be met at this pace"
+    return fields
+
+
+def _print_runs(runs: Sequence[RunView]) -> None:
+    print_table(
+        runs,
+        {
+            "phase": "phase",
+            "run": "id",
+            "verdict": lambda run: verdict_text(run.verdict),
+            "outcome": lambda run: run.outcome.code if run.outcome else "–",
+            "step": lambda run: f"{run.step}/{run.steps}",
+            "why": "reason",
+            "attempt": "attempt",
+            "state": "state",
+        },
+        cut=("phase",),
+        optional=("outcome", "step", "why", "attempt", "state"),
+    )
+
+
+def _print_reasons(document: dict[str, Any], row: Decision) -> None:
+    """Print why a decision is what it is."""
+    if row.waives:
+        print_lines([f"  waived       {', '.join(row.waives)}"])
+    if document.get("never_ran"):
+        print_lines([f"  never ran    {', '.join(document['never_ran'])}"])
+    if document.get("cause"):
+        print_lines(f"  {line}" for line in cause_lines(Cause.model_validate(document["cause"])))
+    if row.diagnosis is not None:
+        print_lines(f"  {line}" for line in diagnosis_lines(row))
+    print_lines(criteria_lines(document["criteria"]))
 
 
 def load_workers(client: Client) -> list[WorkerView]:
@@ -66,27 +192,25 @@ def workers(as_json: Json = False) -> None:
     """List the workers: devices, free ones, runs, when they were last heard of."""
     with connect() as client:
         rows = load_workers(client)
-    if as_json:
-        print_json({"items": [row.wire() for row in rows]})
-    elif not rows:
-        out.print("no worker has claimed anything yet; start one with: gonogo worker")
-    else:
-        labels = [" ".join(f"{name}={value}" for name, value in r.labels.items()) for r in rows]
-        print_table(
-            {
-                "worker": [escape(row.id) for row in rows],
-                "state": [_styled(row.state) for row in rows],
-                "free": [f"{len(row.free)} of {len(row.devices)}" for row in rows],
-                "runs": [str(len(row.active)) for row in rows],
-                "heard of": [ago(row.last_seen_at) for row in rows],
-                "labels": [escape(text) for text in labels],
-                "profiles": [escape(", ".join(row.profiles)) for row in rows],
-                "host": [escape(row.host) for row in rows],
-                "version": [escape(row.version) for row in rows],
-            },
-            cut=("worker",),
-            optional=("heard of", "labels", "profiles", "host", "version"),
-        )
+    print_list(
+        {"items": [row.wire() for row in rows]},
+        rows,
+        {
+            "worker": "id",
+            "state": _state,
+            "free": lambda row: f"{len(row.free)} of {len(row.devices)}",
+            "runs": lambda row: str(len(row.active)),
+            "heard of": lambda row: ago(row.last_seen_at),
+            "labels": lambda row: _pairs(row.labels, " "),
+            "profiles": lambda row: escape(", ".join(row.profiles)),
+            "host": "host",
+            "version": "version",
+        },
+        as_json=as_json,
+        empty="no worker has claimed anything yet; start one with: gonogo worker",
+        cut=("worker",),
+        optional=("heard of", "labels", "profiles", "host", "version"),
+    )
 
 
 def alerts(
@@ -96,31 +220,28 @@ def alerts(
     """List alerts, newest first, with what became of their delivery."""
     with connect() as client:
         page = client.get("/alerts", limit=limit)
-    rows = [AlertView.model_validate(row) for row in page["items"]]
-    if as_json:
-        print_json({"items": [row.wire() for row in rows]})
-    elif not rows:
-        out.print("nothing has called for attention")
-    else:
-        print_table(
-            {
-                "at": [ago(row.at) for row in rows],
-                "type": [row.type for row in rows],
-                "delivery": [_styled(row.state) for row in rows],
-                "alert": [escape(row.text) for row in rows],
-                "id": [row.id for row in rows],
-            },
-            cut=("alert",),
-            optional=("type", "delivery", "id"),
-        )
+    print_list(
+        {"items": page["items"]},
+        [AlertView.model_validate(row) for row in page["items"]],
+        {
+            "at": lambda row: ago(row.at),
+            "type": "type",
+            "delivery": _state,
+            "alert": "text",
+            "id": "id",
+        },
+        as_json=as_json,
+        empty="nothing has called for attention",
+        cut=("alert",),
+        optional=("type", "delivery", "id"),
+    )
 
 
 def decisions(
     which: Annotated[
         str,
         typer.Argument(
-            help="Experiment (all its decisions) or one decision: id, beginning, name, or `last`.",
-            autocompletion=complete_decisions,
+            help="Experiment (all its decisions) or one decision: id, beginning, name, or `last`."
         ),
     ] = "last",
     as_json: Json = False,
@@ -129,31 +250,28 @@ def decisions(
     with connect() as client:
         kind, found = resolve(client, which, Kind.EXPERIMENT, Kind.DECISION)
         if kind is Kind.DECISION:
-            documents = [client.get_patiently(f"/decisions/{found}")]
-        else:
-            documents = list(client.pages(f"/experiments/{found}/decisions"))
-    if as_json:
-        print_json(documents[0] if kind is Kind.DECISION else {"items": documents})
-    elif kind is Kind.DECISION:
-        _print_decision(documents[0])
-    elif not documents:
-        out.print(f"nothing is decided yet of {found}")
-    else:
-        rows = [Decision.model_validate(row) for row in documents]
-        print_table(
-            {
-                "#": [str(row.seq) for row in rows],
-                "phase": [escape(row.phase or "–") for row in rows],
-                "verdict": [decided_text(row) for row in rows],
-                "id": [row.id for row in rows],
-                "kind": [row.kind for row in rows],
-                "by": [escape(row.actor) for row in rows],
-                "at": [ago(row.at) for row in rows],
-                "reason": [escape(row.reason or "") for row in rows],
-            },
-            cut=("phase", "reason"),
-            optional=("id", "kind", "by", "at", "reason"),
-        )
+            document = client.get(f"/decisions/{found}")
+            print_json(document) if as_json else _print_decision(document)
+            return
+        documents = list(client.pages(f"/experiments/{found}/decisions"))
+    print_list(
+        {"items": documents},
+        [Decision.model_validate(row) for row in documents],
+        {
+            "#": "seq",
+            "phase": "phase",
+            "verdict": decided_text,
+            "id": "id",
+            "kind": "kind",
+            "by": "actor",
+            "at": lambda row: ago(row.at),
+            "reason": "reason",
+        },
+        as_json=as_json,
+        empty=f"nothing is decided yet of {found}",
+        cut=("phase", "reason"),
+        optional=("id", "kind", "by", "at", "reason"),
+    )
 
 
 def _print_decision(document: dict[str, Any]) -> None:
@@ -170,11 +288,7 @@ def _print_decision(document: dict[str, Any]) -> None:
             "reason": escape(row.reason) if row.reason else None,
         }
     )
-    if row.waives:
-        print_lines([f"  waived       {', '.join(row.waives)}"])
-    if row.diagnosis is not None:
-        print_lines(f"  {line}" for line in diagnosis_lines(row))
-    print_lines(criteria_lines(document["criteria"]))
+    _print_reasons(document, row)
     print_lines(f"  weakened     {sentence(doubt)}" for doubt in row.weakened)
     out.print(f"[dim]check it with:[/dim] gonogo replay {row.id}")
 
@@ -182,10 +296,7 @@ def _print_decision(document: dict[str, Any]) -> None:
 def artifacts(
     run: Annotated[
         str,
-        typer.Argument(
-            help="Run or experiment (its newest run): id, beginning, name, or `last`.",
-            autocompletion=complete_runs,
-        ),
+        typer.Argument(help="Run or experiment (its newest run): id, beginning, name, or `last`."),
     ] = "last",
     file: Annotated[str | None, typer.Argument(help="File to print, as the list names it.")] = None,
     output: Annotated[
@@ -201,48 +312,38 @@ def artifacts(
         if found is None:
             raise NotFound(f"{run} has no run yet")
         if file is not None:
-            answer = client.call("GET", f"/runs/{found}/artifacts/{quote(file)}")
-            _save(answer.content, output)
+            content = client.call("GET", f"/runs/{found}/artifacts/{quote(file)}").content
+            if output is None:
+                sys.stdout.buffer.write(content)
+                sys.stdout.buffer.flush()
+            else:
+                output.write_bytes(content)
+                print_lines([f"{output}: {size_text(len(content))}"], err)
             return
         view = ArtifactsView.model_validate(client.get(f"/runs/{found}/artifacts"))
-    if as_json:
-        print_json(view.wire())
-        return
-    if view.items:
-        print_table(
-            {
-                "file": [escape(row.path) for row in view.items],
-                "size": [size_text(row.bytes) for row in view.items],
-                "": ["cut short" if row.truncated else "" for row in view.items],
-            },
-            cut=("file",),
-            optional=("",),
-        )
-    else:
-        out.print("no file of this run can be had here")
-    if view.dir is not None:
+    print_list(
+        view.wire(),
+        view.items,
+        {
+            "file": "path",
+            "size": lambda row: size_text(row.bytes),
+            "": lambda row: "cut short" if row.truncated else "",
+        },
+        as_json=as_json,
+        empty="no file of this run can be had here",
+        cut=("file",),
+        optional=("",),
+    )
+    if view.dir is not None and not as_json:
         where = "in" if view.reachable else f"the rest lies on {view.host} in"
         print_lines([f"{where} {view.dir}"], err)
 
 
-def _save(content: bytes, output: Path | None) -> None:
-    if output is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-        return
-    try:
-        output.write_bytes(content)
-    except OSError as error:
-        raise Rejected(f"-o {output}: {error.strerror or error}") from error
-    print_lines([f"{output}: {size_text(len(content))}"], err)
-
-
-def open_page(
+def open_(
     experiment: Annotated[
         str | None,
         typer.Argument(
-            help="Experiment: id, beginning, name, or `last`; default: the list of all.",
-            autocompletion=complete_experiments,
+            help="Experiment: id, beginning, name, or `last`; default: the list of all."
         ),
     ] = None,
     only_print: Annotated[
@@ -252,7 +353,7 @@ def open_page(
 ) -> None:
     """Open a page in the browser, or print its address when there is none."""
     settings = load_settings()
-    with client_of(settings) as client:
+    with connect(settings) as client:
         path = "/"
         if experiment is not None:
             path = f"/experiments/{resolve(client, experiment, Kind.EXPERIMENT)[1]}"
@@ -263,14 +364,14 @@ def open_page(
         except NotAllowed:
             link = None
     url = f"{settings.url}{path}"
-    desk = any(settings.inherited.get(name) for name in DISPLAYS)
+    desk = any(settings.inherited.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     opened = desk and not only_print and not as_json and webbrowser.open(link or url)
     if as_json:
         print_json({"url": url, "sign_in": link, "opened": opened})
         return
-    out.print(url, soft_wrap=True, highlight=False)
+    print_lines([url])
     if not opened and link is not None:
-        err.print(f"sign in once with {link}", soft_wrap=True, highlight=False)
+        print_lines([f"sign in once with {link}"], err)
 
 
 def status(as_json: Json = False) -> None:
@@ -304,10 +405,10 @@ def load_status(settings: Settings) -> tuple[dict[str, Any], dict[str, RunView]]
     }
     runs: dict[str, RunView] = {}
     try:
-        with client_of(settings) as client:
-            found["version"] = client.get(f"{settings.url}/healthz").get("version")
-            found["up"] = True
-            client.get(f"{settings.url}/readyz")
+        with connect(settings) as client:
+            health = client.call("GET", f"{settings.url}/healthz").json()
+            found |= {"up": True, "version": health.get("version")}
+            client.call("GET", f"{settings.url}/readyz")
             active = _experiments(client, *_ACTIVE)
             waiting = _experiments(client, ExperimentState.AWAITING_DECISION)
             found |= {"workers": load_workers(client), "going_on": active, "waiting": waiting}
@@ -319,8 +420,8 @@ def load_status(settings: Settings) -> tuple[dict[str, Any], dict[str, RunView]]
         raise
     except Unavailable as error:
         found |= {"problem": error.detail, **{name: [] for name in _LISTS}}
-    except GonogoError as error:
-        found |= {"up": False, "problem": error.detail}
+    except (GonogoError, ValueError) as error:
+        found |= {"up": False, "problem": str(error)}
     return found, runs
 
 
@@ -333,10 +434,8 @@ def _experiments(client: Client, *states: ExperimentState) -> list[ExperimentVie
 
 def _print_status(found: dict[str, Any], runs: dict[str, RunView]) -> None:
     word = "[bold red]not up[/bold red]"
-    if found["ready"]:
-        word = "[green]up[/green]"
-    elif found["up"]:
-        word = "[yellow]up, but not ready[/yellow]"
+    if found["up"]:
+        word = "[green]up[/green]" if found["ready"] else "[yellow]up, but not ready[/yellow]"
     fields = {"service": f"{word}  {found['url']}", "home": escape(found["home"])}
     if found["problem"] is not None:
         fields["why"] = escape(found["problem"])
@@ -346,54 +445,36 @@ def _print_status(found: dict[str, Any], runs: dict[str, RunView]) -> None:
     print_fields({**fields, "workers": _workers_text(found["workers"])})
     out.print("\n[bold]active[/bold]" if found["going_on"] else "\nnothing is active")
     for view in found["going_on"]:
-        out.print(f"  {view.id}  {escape(view.name)}", highlight=False)
-        out.print(f"      {escape(_progress_text(view, runs.get(view.id)))}", highlight=False)
+        print_lines([f"  {view.id}  {view.name}"])
+        print_lines([f"      {_progress_text(view, runs.get(view.id))}"])
     out.print("\n[bold]waits for you[/bold]" if found["waiting"] else "\nnothing waits for you")
     for view in found["waiting"]:
-        out.print(f"  {view.id}  {escape(view.name)}", highlight=False)
-        out.print(f"      [yellow]{escape(view.waiting_for or 'a decision')}[/yellow]")
-        rows = view.next[:MOST_COMMANDS]
-        wide = max((len(row.command) for row in rows), default=0)
-        for row in rows:
-            line = f"      {escape(row.command.ljust(wide))}  [dim]# {escape(row.text)}[/dim]"
-            out.print(line, soft_wrap=True)
+        print_lines([f"  {view.id}  {view.name}", f"      {view.waiting_for or 'a decision'}"])
+        print_lines(f"      {row.command}  # {row.text}" for row in view.next[:MOST_COMMANDS])
 
 
 def _workers_text(rows: list[WorkerView]) -> str:
     living = [row for row in rows if row.state != "silent"]
     silent = len(rows) - len(living)
+    quiet = f", {silent} silent" if silent else ""
     if not living:
-        quiet = f", {silent} silent" if silent else ""
         return f"[yellow]none is up{quiet}[/yellow]: start one with `gonogo worker`"
     free = sum(len(row.free) for row in living)
     devices = sum(len(row.devices) for row in living)
-    text = f"{len(living)} {_styled('up')}, {free} of {devices} devices free"
-    return f"{text}, {silent} {_styled('silent')}" if silent else text
+    return f"{len(living)} [green]up[/green], {free} of {devices} devices free{quiet}"
 
 
 def _progress_text(view: ExperimentView, run: RunView | None) -> str:
     """Return the progress of an experiment on one line."""
     parts = [str(view.state)]
-    wait = wait_of(run, datetime.now(UTC)) if run is not None else None
-    if run is not None and wait is not None:
+    if run is not None and (wait := wait_of(run, datetime.now(UTC))) is not None:
         parts = [f"{run.phase}: {wait}"]
     elif run is not None:
         parts = [f"{run.phase} {run.step}/{run.steps}"]
-        if run.loss is not None:
-            parts.append(f"loss {run.loss:.4f}")
+        parts += [] if run.loss is None else [f"loss {run.loss:.4f}"]
         parts += [flag.upper() for flag in ("suspect", "lost") if getattr(run, flag)]
     if view.forecast.seconds_p50 is not None:
         parts.append(f"about {duration(view.forecast.seconds_p50)} left")
     if view.waiting_for:
         parts.append(f"waits for {view.waiting_for}")
     return " · ".join(parts)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands of this module."""
-    app.command()(status)
-    app.command()(workers)
-    app.command()(alerts)
-    app.command()(decisions)
-    app.command()(artifacts)
-    app.command("open")(open_page)

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from gonogo.cli.completing import complete_plans
 from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import Json, out, print_json, print_table
 from gonogo.cli.plan_arguments import placed, read_plan
@@ -26,7 +25,6 @@ def watchdog(
         typer.Argument(
             metavar="PLAN|RUN",
             help="A bundled plan, a plan file, a run directory, or a run of this home.",
-            autocompletion=complete_plans,
         ),
     ],
     phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
@@ -38,27 +36,35 @@ def watchdog(
         _tables_of_plan(name, phase) if order is None else {order.phase: order.limits_of_places()}
     )
     if as_json:
-        rows = [{"phase": row, "patience": _document(table)} for row, table in tables.items()]
+        rows = [
+            {"phase": row, "patience": {str(place): cell.wire() for place, cell in table.items()}}
+            for row, table in tables.items()
+        ]
         print_json({"name": name, "tables": rows})
         return
     for phases, table in _grouped(tables):
         if len(tables) > 1 or order is not None:
             out.print(f"[bold]{', '.join(phases)}[/bold]")
-        cells = table.items()
         print_table(
+            [{"place": place, "row": row} for place, row in table.items()],
             {
-                "place": [place for place, _ in cells],
-                "seconds": ["none" if r.seconds is None else f"{r.seconds:g}" for _, r in cells],
-                "multiple": [
-                    "" if row.multiple is None else f"{row.multiple:g} × {row.of}"
-                    for _, row in cells
-                ],
-                "from": [row.source for _, row in cells],
-                "setting": [SETTING.get(place, "") for place, _ in cells],
-                "means": [MEANING[place] for place, _ in cells],
+                "place": "place",
+                "seconds": lambda cell: _number(cell["row"].seconds),
+                "multiple": lambda cell: _multiple(cell["row"]),
+                "from": lambda cell: cell["row"].source,
+                "setting": lambda cell: SETTING.get(cell["place"], ""),
+                "means": lambda cell: MEANING[cell["place"]],
             },
             cut=("means",),
         )
+
+
+def _number(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{seconds:g}"
+
+
+def _multiple(row: Patience) -> str:
+    return "" if row.multiple is None else f"{row.multiple:g} × {row.of}"
 
 
 def _order_of_run(name: str) -> Order | None:
@@ -87,19 +93,9 @@ def _grouped(tables: Mapping[str, Table]) -> list[tuple[list[str], Table]]:
     """Return each distinct table with the phases that have it."""
     found: list[tuple[list[str], Table]] = []
     for phase, table in tables.items():
-        for phases, known in found:
-            if known == table:
-                phases.append(phase)
-                break
+        alike = [phases for phases, known in found if known == table]
+        if alike:
+            alike[0].append(phase)
         else:
             found.append(([phase], table))
     return found
-
-
-def _document(table: Table) -> dict[str, object]:
-    return {str(place): row.model_dump(mode="json") for place, row in table.items()}
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command()(watchdog)

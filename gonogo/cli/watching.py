@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from gonogo.cli.client import Client, connect
-from gonogo.cli.completing import complete_experiments
 from gonogo.cli.describing import experiment_lines, near_line, wait_of
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
 from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
@@ -67,39 +66,29 @@ class Glance:
         )
 
 
-class Follower:
-    """Yields a fresh glance at an experiment every second, until nothing more happens."""
-
-    def __init__(self, client: Client, experiment: str) -> None:
-        self._client, self._experiment = client, experiment
-        self._step: tuple[str, int] | None = None
-        self._stepped_at = time.monotonic()
-
-    def glances(self) -> Iterator[Glance]:
-        """Yield the present state; the last one is done."""
-        while True:
-            glance = self._look()
-            yield glance
-            if glance.done:
-                return
-            time.sleep(LOOK_EVERY_S)
-
-    def _look(self) -> Glance:
-        view = self._client.experiment(self._experiment)
+def glances_of(client: Client, experiment: str) -> Iterator[Glance]:
+    """Yield a fresh glance at an experiment every second; the last one is done."""
+    seen: tuple[str, int] | None = None
+    stepped_at = time.monotonic()
+    while True:
+        view = client.experiment(experiment)
         active = [phase for phase in view.phases if phase.runs]
-        run = self._client.run(active[-1].runs[-1]) if active else None
+        run = client.run(active[-1].runs[-1]) if active else None
         running = run is not None and run.state is RunState.RUNNING
-        near = self._client.near(run.id) if run is not None and running else {}
         step = None if run is None else (run.id, run.step)
-        if step != self._step:
-            self._step, self._stepped_at = step, time.monotonic()
-        return Glance(
+        if step != seen:
+            seen, stepped_at = step, time.monotonic()
+        glance = Glance(
             experiment=view,
             run=run,
-            near=near,
+            near=client.near(run.id) if run is not None and running else {},
             now=datetime.now(UTC),
-            stands_s=time.monotonic() - self._stepped_at,
+            stands_s=time.monotonic() - stepped_at,
         )
+        yield glance
+        if glance.done:
+            return
+        time.sleep(LOOK_EVERY_S)
 
 
 def phase_strip(view: ExperimentView) -> Text:
@@ -112,13 +101,7 @@ def phase_strip(view: ExperimentView) -> Text:
 
 
 def run_numbers(run: RunView, now: datetime, stands_s: float = 0.0) -> str:
-    """Return loss, speed and the age of the last heartbeat as one line, or what a run waits for.
-
-    Args:
-        run: newest of its experiment.
-        now: the wall clock's.
-        stands_s: seconds since its last new step was seen.
-    """
+    """Return loss, speed and the age of the last heartbeat as one line, or what a run waits for."""
     wait = wait_of(run, now)
     if wait is not None:
         return wait
@@ -205,7 +188,7 @@ def watch_experiment(
         quiet: print lines even on a terminal.
         meanwhile: called at each look.
     """
-    glances = Follower(client, experiment).glances()
+    glances = glances_of(client, experiment)
     if err.is_terminal and not err.is_dumb_terminal and not quiet:
         glance = next(glances)
         with Live(render(glance), console=err, auto_refresh=False) as live:
@@ -241,30 +224,20 @@ def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> Ex
         if cause not in (None, why):
             print_lines([str(cause)], err)
             why = cause
-        state = (
-            [phase.state for phase in view.phases],
-            run and (run.id, run.state),
-            view.waiting_for,
-        )
-        if state != shown or time.monotonic() - printed_at > say_every_s(glance):
+        phases = [phase.state for phase in view.phases]
+        state = (phases, run and (run.id, run.state), view.waiting_for)
+        every_s = SAY_EVERY_S if view.waiting_for is None else WAITING_EVERY_S
+        if state != shown or time.monotonic() - printed_at > every_s:
             shown, printed_at = state, time.monotonic()
             print_lines([plain_line(glance)], err)
         meanwhile()
     return glance.experiment
 
 
-def say_every_s(glance: Glance) -> float:
-    """Return how often a line is printed when only ages changed, in seconds."""
-    return SAY_EVERY_S if glance.experiment.waiting_for is None else WAITING_EVERY_S
-
-
 def watch(
     experiment: Annotated[
         str,
-        typer.Argument(
-            help="Experiment: id, beginning of it, name, or `last`.",
-            autocompletion=complete_experiments,
-        ),
+        typer.Argument(help="Experiment: id, beginning of it, name, or `last`."),
     ] = "last",
     accept: Accept = None,
     as_json: Annotated[
@@ -289,15 +262,10 @@ def print_final(view: ExperimentView) -> None:
 
 def _watch_json(client: Client, experiment: str) -> ExperimentView:
     shown: object = None
-    for glance in Follower(client, experiment).glances():
+    for glance in glances_of(client, experiment):
         run = glance.run.wire() if glance.run else None
         line = {"experiment": glance.experiment.wire(), "run": run}
         if line != shown:
             print_json(line)
             shown = line
     return glance.experiment
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command of this module."""
-    app.command()(watch)

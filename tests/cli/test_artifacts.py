@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.output import size_text
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -57,14 +56,6 @@ def test_a_run_that_has_left_nothing_says_so(plane: Plane, gonogo: Gonogo) -> No
     experiment = plane.submit(name="none")
     said = gonogo("artifacts", experiment)
     assert (said.code, said.out) == (0, "no file of this run can be had here\n")
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_400_000, "3.4 MB"), (10**13, "10.0 TB")],
-)
-def test_sizes_are_said_as_people_read_them(count: int, text: str) -> None:
-    assert size_text(count) == text
 
 
 def test_json_is_one_object(run: str, gonogo: Gonogo) -> None:

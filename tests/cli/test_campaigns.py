@@ -14,7 +14,7 @@ import yaml
 from gonogo.cli.output import out
 from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
-from tests.cli.test_output_schemas import fits
+from tests.cli.test_json_output import fits
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -69,8 +69,7 @@ plain    3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=0
 static   3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=1
 
 profile cpu leaves out of the gates:
-phase     left out  why
-compared  busy      the profile has no devices
+  compared: busy: the profile has no devices
 every order as it would be given: --json
 """
 

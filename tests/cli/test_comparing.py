@@ -21,7 +21,7 @@ from gonogo.ledger.recorded import RecordedDecision, record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
-from tests.cli.test_output_schemas import fits
+from tests.cli.test_json_output import fits
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
 from tests.ledger.chains import KEY, resealed
 from tests.service.conftest import Plane
@@ -259,19 +259,6 @@ def test_decisions_bring_what_their_facts_hold(
         shutil.copytree(path, tmp_path / "runs" / run_id(number))
     assert gonogo("compare", *names, "--json").json()["left_out"] == []
     assert gonogo("compare", run_id(1), run_id(11), "--json").json()["left_out"] == []
-
-
-def test_a_run_s_directory_that_holds_another_run_is_not_taken_for_it(
-    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    """The answer would be the other way round, under the names of both."""
-    for path, number in ((slow[0], 11), (fast[0], 1)):
-        shutil.copytree(path, tmp_path / "runs" / run_id(number))
-    rows = gonogo("compare", run_id(1), run_id(11), "--json").json()["left_out"]
-    pairs = ((1, 11), (11, 1))
-    assert [row["why"] for row in rows] == [
-        f"the directory of {run_id(asked)} holds {run_id(there)}" for asked, there in pairs
-    ]
 
 
 def test_a_decision_that_was_changed_is_left_out(

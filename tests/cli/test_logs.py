@@ -56,24 +56,6 @@ def test_where_nothing_came_nothing_is_named(plane: Plane, gonogo: Gonogo) -> No
     assert said.err == "torchrun.log: nothing of it has come\n"
 
 
-def test_a_log_commands_no_terminal_and_goes_into_a_pipe_as_it_is(
-    plane: Plane, gonogo: Gonogo, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trainer's colours and bars are shown; harmful control sequences are not."""
-    hostile = "\x1b[31mloss\x1b[0m 5.5\r 50%\x1b]52;c;cm0gLXJm\x07\x1b[2J\x9b6n\x1b[1mend\n"
-    plane.submit(name="mine")
-    worker = plane.worker(devices=("cpu:0", "cpu:1"))
-    order = plane.next_order(worker)
-    worker.start(order)
-    log = {"name": "rank0.log", "start": 0, "end": len(hostile.encode()), "text": hostile}
-    assert worker.telemetry(order, logs=[log]).is_success
-    piped = gonogo("logs", str(order.run), "--rank", "0").out
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    shown = gonogo("logs", str(order.run), "--rank", "0").out
-    assert piped == hostile
-    assert shown == "\x1b[31mloss\x1b[0m 5.5\r 50%]52;c;cm0gLXJm[2J6n\x1b[1mend\n"
-
-
 def test_the_log_of_a_command_is_its_own(plane: Plane, gonogo: Gonogo) -> None:
     experiment = plane.submit(COMMAND)
     worker = plane.worker()

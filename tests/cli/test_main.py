@@ -6,8 +6,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import typer.main
 
+from gonogo.cli.app import app
 from gonogo.cli.doctor import check_stacks
+from gonogo.cli.exits import EXIT_WORDS, Exit
 from tests.cli.typed import typed
 
 RUNS = Path(__file__).parent.parent / "data" / "runs"
@@ -17,49 +20,38 @@ def gonogo(home: Path, *arguments: str, **environ: str) -> subprocess.CompletedP
     return typed(home, *arguments, **{"GONOGO_URL": "http://127.0.0.1:9", **environ})
 
 
-COMMANDS = [
-    "up",
-    "serve",
-    "worker",
-    "demo",
-    "submit",
-    "list",
-    "show",
-    "watch",
-    "logs",
-    "halt",
-    "cancel",
-    "resume",
-    "promote",
-    "override",
-    "takeover",
-    "rerun",
-    "report",
-    "judge",
-    "replay",
-    "verify",
-    "forecast",
-    "plans",
-    "doctor",
-    "db",
-    "keys",
-    "flags",
-    "backup",
-    "restore",
-    "status",
-    "workers",
-    "alerts",
-    "artifacts",
-    "decisions",
-    "open",
-]
-
-
-def test_help_lists_every_command(tmp_path: Path) -> None:
+def test_help_is_whole_and_lists_commands_and_exit_codes(tmp_path: Path) -> None:
     done = gonogo(tmp_path, "--help")
-    assert done.returncode == 0
-    listed = {line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")}
-    assert set(COMMANDS) <= listed
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == gonogo(tmp_path).stdout
+    shown = " ".join(done.stdout.replace("│", "").split())
+    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+        assert f" {name} {' '.join(command.help.split())}" in shown
+    assert set(Exit) == set(EXIT_WORDS)
+    for code, words in EXIT_WORDS.items():
+        assert f"{int(code)} {words}" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["statsu"], "no such command 'statsu'. Did you mean 'status'?"),
+        (["submit", "demo", "--sett", "a=1"], "no such option: --sett"),
+        (["submit"], "missing argument 'plan'"),
+        (["list", "--limit", "0"], "'--limit'"),
+        (["override", "a", "NOGO", "--reason", "r"], "is not one of 'GO'"),
+        (["override", "a", "GO"], "missing option '--reason'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistyped_command_line_is_one_line(
+    arguments: list[str], says: str, tmp_path: Path
+) -> None:
+    done = gonogo(tmp_path, *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert says in line
+    assert line.endswith("--help)")
 
 
 @pytest.mark.parametrize(
@@ -70,17 +62,10 @@ def test_help_lists_every_command(tmp_path: Path) -> None:
         (["submit", "nope"], 3, "neither a plan file nor one of demo"),
         (["submit", "demo", "--set", "steps"], 2, "expected KEY=VALUE"),
         (["demo", "--fault", "hangg"], 2, "expected one of hang"),
-        (["demo", "--fault", "hang:rank=7"], 2, "expected 0 to 1"),
-        (["demo", "--fault", ""], 2, "expected one of hang"),
-        (["demo", "--fault", "nan:phase=lunch"], 2, "expected one of sanity"),
-        (["demo", "--fault", "nan:step=3,step=4"], 2, "step twice"),
         (["forecast"], 2, "give an experiment, or --steps"),
         (["judge", str(RUNS / "healthy"), "--now", "soon"], 2, "Unix seconds or RFC 3339"),
         (["judge", str(RUNS / "healthy"), "--now", "nan"], 2, "Unix seconds or RFC 3339"),
-        (["judge", str(RUNS / "healthy"), "--now", "inf"], 2, "Unix seconds or RFC 3339"),
         (["list"], 5, "is it running"),
-        (["list", "--limit", "0"], 2, "limit"),
-        (["run", "--stall-s", "inf", "--", "true"], 2, "'--stall-s'"),
         (["run", "--stall-s", "nan", "--", "true"], 2, "'--stall-s'"),
     ],
     ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else None,
@@ -122,12 +107,7 @@ def test_the_field_forecast_is_62_days(tmp_path: Path) -> None:
 
 def test_plans_are_shown_and_checked(tmp_path: Path) -> None:
     names = [row["name"] for row in json.loads(gonogo(tmp_path, "plans", "--json").stdout)["items"]]
-    assert names[:5] == ["demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-profile", "m7c-125m-tuned"]
-    assert names[5:] == [
-        *("campaign-adamw", "campaign-buckets", "campaign-compress", "campaign-demo"),
-        *("campaign-isolation", "campaign-prefill", "campaign-ranges", "campaign-scaling"),
-        *("campaign-sdpa", "campaign-sequence"),
-    ]
+    assert {"demo", "m7c-125m", "m7c-125m-fsdp", "campaign-buckets"} <= set(names)
     buckets = gonogo(tmp_path, "plans", "campaign-buckets").stdout
     assert "valid, a campaign on toks_per_s" in buckets
     assert "NSA_DDP_BUCKET_MB=50" in buckets
@@ -186,10 +166,6 @@ def test_the_doctor_tries_to_read_a_stack(
     name, found, said = check_stacks(str(program))
     assert (name, found) == ("py-spy", outcome)
     assert text in said
-
-
-def test_the_doctor_says_that_py_spy_is_missing() -> None:
-    assert check_stacks(None)[1] == "warn"
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 
-from gonogo.contract.ids import Kind, new_id
-from service.rest.find import _beginning
+from gonogo.cli.logs import find_run_dir
+from gonogo.contract.errors import Rejected
+from gonogo.contract.ids import Kind, new_id, short_id
+from gonogo.rundir import NO_SERVICE, SHIPPED_NAME
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 
 ROOT = Path(__file__).parents[2]
-
-
-def submit_two(plane: Plane, *names: str) -> list[str]:
-    return [plane.submit(name=name) for name in names]
+RUNS = Path(__file__).parents[1] / "data" / "runs"
+OWN = "run_01M8PYDD1XJPP7DDFBPRPRF37Z"
+OTHER = "run_01M8PYF4XN1CPHJRD9Z59TQQAF"
 
 
 def shared(*ids: str) -> str:
@@ -26,21 +28,18 @@ def shared(*ids: str) -> str:
     return ids[0][:count]
 
 
-@pytest.mark.parametrize(
-    "named", ["id", "whole name", "beginning", "without kind", "small", "last"]
-)
-def test_an_experiment_has_many_names(named: str, plane: Plane, gonogo: Gonogo) -> None:
-    first, second = submit_two(plane, "first", "second run")
+def test_an_experiment_has_many_names(plane: Plane, gonogo: Gonogo) -> None:
+    first, second = plane.submit(name="first"), plane.submit(name="second run")
     unique = second[: len(shared(first, second)) + 1]
-    text = {
-        "id": second,
-        "whole name": "second run",
-        "beginning": unique,
-        "without kind": unique.removeprefix("exp_"),
-        "small": unique.lower(),
-        "last": "last",
-    }[named]
-    assert gonogo("show", text, "--json").json()["id"] == second
+    names = (second, "second run", unique, unique.removeprefix("exp_"), unique.lower(), "last")
+    for text in names:
+        assert gonogo("show", text, "--json").json()["id"] == second
+    for text in ("fist", "exp_ZZZ", "fir", "%", ""):
+        said = gonogo("show", text)
+        assert said.code == 3, text
+        assert "there is no experiment" in said.err
+    assert gonogo("cancel", "first", "--reason", "no").code == 0
+    assert plane.wait_state(first, "finished")["outcome"]["code"] == "cancelled"
 
 
 def test_the_commands_of_prometheus_alerts_work(plane: Plane, gonogo: Gonogo) -> None:
@@ -53,46 +52,18 @@ def test_the_commands_of_prometheus_alerts_work(plane: Plane, gonogo: Gonogo) ->
     assert gonogo("show", run, "--json").json()["id"] == experiment
     taken = gonogo("takeover", run, "--reason", "its host is gone", "--json")
     assert (taken.code, taken.json()["id"]) == (0, experiment)
-    unknown = gonogo("show", new_id(Kind.RUN))
-    assert unknown.code == 3
-    assert "there is no run" in unknown.err
+    assert gonogo("show", new_id(Kind.RUN)).code == 3
 
 
 def test_an_ambiguous_text_lists_the_candidates(plane: Plane, gonogo: Gonogo) -> None:
-    first, second = submit_two(plane, "twin", "twin")
+    first, second = plane.submit(name="twin"), plane.submit(name="twin")
     for text in ("twin", shared(first, second)):
         said = gonogo("show", text)
-        assert said.code == 2
-        assert said.out == ""
+        assert (said.code, said.out) == (2, "")
         head, *rows = said.err.splitlines()
         assert "may mean 2 things" in head
         assert [row.split()[0] for row in rows] == [second, first]
         assert all("twin, queued" in row for row in rows)
-
-
-def test_nothing_of_that_name_is_not_found(plane: Plane, gonogo: Gonogo) -> None:
-    plane.submit(name="first")
-    for text in ("fist", "exp_ZZZ", "fir", "%", "_", "fir%", ""):
-        said = gonogo("show", text)
-        assert said.code == 3, text
-        assert "there is no experiment" in said.err
-
-
-def test_an_experiment_that_is_called_like_another_s_id_needs_its_id(
-    plane: Plane, gonogo: Gonogo
-) -> None:
-    first = plane.submit(name="first")
-    second = plane.submit(name=first[:-1])
-    assert gonogo("show", first, "--json").json()["id"] == first
-    said = gonogo("show", first[:-1])
-    assert said.code == 2
-    assert {row.split()[0] for row in said.err.splitlines()[1:]} == {first, second}
-
-
-def test_verbs_take_a_name(plane: Plane, gonogo: Gonogo) -> None:
-    first = plane.submit(name="first")
-    assert gonogo("cancel", "first", "--reason", "no").code == 0
-    assert plane.wait_state(first, "finished")["outcome"]["code"] == "cancelled"
 
 
 def test_a_run_is_named_by_its_beginning_or_its_experiment(plane: Plane, gonogo: Gonogo) -> None:
@@ -103,9 +74,44 @@ def test_a_run_is_named_by_its_beginning_or_its_experiment(plane: Plane, gonogo:
     assert gonogo("logs", "run_ZZ").code == 3
 
 
-def test_what_a_text_may_begin() -> None:
-    name = new_id(Kind.RUN)
-    assert _beginning(Kind.RUN, name.lower()) == name
-    assert _beginning(Kind.RUN, name[4:12]) == name[:12]
-    assert _beginning(Kind.RUN, "ru") == "run_"
-    assert _beginning(Kind.RUN, "exp_01") == "run_EXP_01"
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with two runs of `gonogo run`, and one of a worker."""
+    for name in (OWN, OTHER, "run_01M9PYF4XN1CPHJRD9Z59TQQAF"):
+        folder = tmp_path / "runs" / name
+        shutil.copytree(RUNS / "healthy", folder)
+        if name in (OWN, OTHER):
+            (folder / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
+        (folder / "rank0.log").write_text(f"words of {name}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (OWN, OWN),
+        ("run_01M8PYD", OWN),
+        ("01m8pyd", OWN),
+        (short_id(OWN), OWN),
+        ("01M9", None),  # a worker's: the service knows it
+        ("run_", None),
+        ("../runs", None),
+        ("nightly", None),
+    ],
+)
+def test_an_id_or_its_beginning_is_a_run_directory(
+    home: Path, text: str, found: str | None
+) -> None:
+    place = find_run_dir(text, home)
+    assert (None if place is None else place.name) == found
+
+
+def test_a_beginning_of_several_runs_is_refused_with_their_ids(home: Path) -> None:
+    with pytest.raises(Rejected, match="may mean 2 runs") as refused:
+        find_run_dir("01M8PY", home)
+    assert [row.path for row in refused.value.problems] == [OWN, OTHER]
+
+
+def test_logs_and_judge_take_the_id_and_need_no_service(home: Path, gonogo: Gonogo) -> None:
+    assert gonogo("logs", OWN, "--rank", "0").out == f"words of {OWN}\n"
+    assert gonogo("judge", OWN[:12]).code == gonogo("judge", str(RUNS / "healthy")).code

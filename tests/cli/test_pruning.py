@@ -13,7 +13,7 @@ from gonogo.signing import save_signing_key
 from service.db.schema import RunRow
 from service.evidence.artifacts import load_artifact
 from tests.cli.conftest import Gonogo
-from tests.cli.test_output_schemas import fits
+from tests.cli.test_json_output import fits
 from tests.cli.typed import typed
 from tests.ledger.chains import KEY, chain, save_chain, save_runs
 from tests.service.conftest import Plane

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.applications import SLURM_COMMANDS, missing_commands
 from gonogo.cli.exits import Exit
+from gonogo.cli.stack import SLURM_COMMANDS, missing_commands
 from gonogo.contract.cluster import EngineName
 from tests.cli.test_running import environment, gonogo
 

@@ -16,13 +16,11 @@ import pytest
 import redis
 import typer
 
-import gonogo
-from gonogo.cli.client import client_of
+from gonogo.cli.client import connect
 from gonogo.cli.settings import load_settings
-from gonogo.cli.stack import Child, Stack, embedded_server, free_port, socket_path
+from gonogo.cli.stack import Child, Stack, embedded_server, socket_path
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
 from gonogo.settings import socket_url
-from gonogo.supervise.processes import find_descendants, load_program
 from tests.supervise.runs import ROOT, wait_until
 from worker.settings import load_settings as worker_settings
 
@@ -96,60 +94,18 @@ def test_who_cannot_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
     child.process.wait()
 
 
-@pytest.mark.parametrize("why", ["no folder for its log", "a deploy replaces the checkout"])
-def test_a_child_that_cannot_be_started_just_now_is_tried_again_and_ends_nothing(
-    server: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
-) -> None:
-    assert ping(tmp_path)
-    assert server.process is not None
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), "GONOGO_URL": "http://127.0.0.1:1"})
-    stack = Stack(settings=settings, children=[server])
-    server.process.kill()
-    server.process.wait(60)
-    said: list[str] = []
-
-    def tended() -> bool:
-        stack.tend(said.append)
-        return not server.dead()
-
-    with monkeypatch.context() as broken:
-        if why.startswith("a deploy"):
-            broken.setattr(gonogo, "__file__", str(tmp_path / "moved" / "gonogo" / "__init__.py"))
-        else:
-            broken.setattr(server, "log", tmp_path / "gone" / "redis.log")
-        for _ in range(3):
-            server.started_at = 0.0
-            assert not tended()
-    wait_until(tended, "another server")
-    assert ["just now" in text for text in said] == [True, False], "it is said once"
-    assert ping(tmp_path)
-
-
-@pytest.mark.long
-def test_an_up_whose_words_no_disk_takes_goes_on(tmp_path: Path) -> None:
-    """A full disk under its stdout must not end `up`."""
-    with open("/dev/full", "w") as full:
-        up = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gonogo.cli.main", "up", "--port", "0"],
-            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GONOGO_HOME": str(tmp_path)},
-            stdout=full,
-            stderr=full,
-        )
-    try:
-        wait_until((tmp_path / "logs" / "worker.log").exists, "a worker")
-        assert ping(tmp_path)
-        (server,) = (
-            row
-            for row in find_descendants(up.pid).values()
-            if "valkey" in load_program(row.pid) or "redis" in load_program(row.pid)
-        )
-        server.send(signal.SIGKILL)
-        wait_until(lambda: not server.is_alive(), "its end")
-        assert ping(tmp_path)
-        assert up.poll() is None
-    finally:
-        up.terminate()
-        assert up.wait(60) == 0
+def test_a_child_that_cannot_be_started_just_now_ends_nothing(tmp_path: Path) -> None:
+    child = Child("service", ["false"], dict(os.environ), tmp_path / "log")
+    child.start()
+    assert child.process is not None
+    child.process.wait(60)
+    child.log, child.started_at, said = tmp_path / "gone" / "log", 0.0, list[str]()
+    child.restart(said.append)
+    assert "just now" in said[0]
+    child.log, child.started_at = tmp_path / "log", 0.0
+    child.restart(said.append)
+    assert "started again" in said[1]
+    child.process.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -255,12 +211,11 @@ time.sleep(60)
     ("error", "number"),
     [
         (RuntimeError("a bug"), signal.SIGTERM),
-        (OSError(5, "a disk"), signal.SIGTERM),
         (KeyboardInterrupt(), signal.SIGINT),
         (typer.Exit(3), signal.SIGINT),
         (None, signal.SIGINT),
     ],
-    ids=["a bug", "a disk", "Ctrl-C", "an exit", "the end"],
+    ids=["a bug", "Ctrl-C", "an exit", "the end"],
 )
 def test_an_error_that_ends_an_up_is_no_word_of_a_person(
     tmp_path: Path,
@@ -269,13 +224,16 @@ def test_an_error_that_ends_an_up_is_no_word_of_a_person(
     number: signal.Signals,
 ) -> None:
     """Runs of a worker ended by SIGINT wait for a person; others resume by themselves."""
-    log = tmp_path / "worker.log"
-    worker = Child("worker", [sys.executable, "-c", TELLS], dict(os.environ), log)
-    monkeypatch.setattr(Stack, "_start_all", lambda stack: stack._start(worker))
+    log = tmp_path / "logs" / "worker.log"
+    argv = [sys.executable, "-c", TELLS]
+    monkeypatch.setattr(
+        Stack, "_start_all", lambda stack: stack._start("worker", argv, dict(os.environ))
+    )
     with (
         contextlib.suppress(RuntimeError, OSError, KeyboardInterrupt),
-        Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)})),
+        Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)})) as stack,
     ):
+        worker = stack.child("worker")
         wait_until(lambda: "ready" in log.read_text(), "the worker")
         if error is not None:
             raise error
@@ -315,12 +273,6 @@ def test_a_new_home_is_its_owner_s_alone(tmp_path: Path) -> None:
     stack.stop(0)
 
 
-def test_so_is_one_that_is_made_for_the_server(tmp_path: Path) -> None:
-    home = tmp_path / "new" / "home"
-    embedded_server(home, os.environ["PATH"])
-    assert home.stat().st_mode & 0o777 == 0o700
-
-
 def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> None:
     code = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -336,17 +288,13 @@ def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> N
     assert child.process.returncode == -signal.SIGKILL
 
 
-def test_a_free_port_can_be_bound() -> None:
-    assert 0 < free_port("127.0.0.1") < 65536
-
-
 @pytest.mark.long
 def test_a_service_at_an_ipv6_address_is_reached_there(tmp_path: Path) -> None:
     environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
     with Stack(settings=load_settings(environ), host="::1", port=0) as stack:
         settings = load_settings(environ)
         assert settings.url == stack.url == f"http://[::1]:{stack.port}"
-        with client_of(settings) as client:
+        with connect(settings) as client:
             assert client.get("/experiments")["items"] == []
 
 
@@ -365,7 +313,6 @@ def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_service_of_another_home_at_the_port_is_not_taken_for_ours(tmp_path: Path) -> None:
-    """An old home reported that it was up, at the address of the other one."""
     path = os.environ["PATH"]
     old = tmp_path / "old"
     old.mkdir()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gonogo.rundir import RunDir, save_json
 from tests.cli.conftest import Gonogo
-from tests.cli.test_output_schemas import fits
+from tests.cli.test_json_output import fits
 from tests.watch.streams import order_of
 
 

@@ -14,7 +14,6 @@ from gonogo.cli.watching import (
     phase_strip,
     plain_line,
     render,
-    say_every_s,
     watch_experiment,
 )
 from gonogo.contract.api import (
@@ -68,6 +67,13 @@ def glance(
     return Glance(experiment=view, run=run, now=NOW)
 
 
+def rendered(seen: Glance) -> str:
+    console = Console(width=120, force_terminal=False)
+    with console.capture() as captured:
+        console.print(render(seen))
+    return captured.get()
+
+
 def test_the_strip_shows_every_phase_with_its_state() -> None:
     assert phase_strip(glance().experiment).plain.split() == [
         "✓", "sanity", "●", "smoke", "○", "extended",
@@ -83,10 +89,7 @@ def test_a_line_holds_step_loss_speed_eta_and_last_heartbeat() -> None:
 def test_for_how_long_no_step_has_come_is_told_of_a_run_that_owes_one() -> None:
     stands = replace(glance(), stands_s=134.0)
     assert "no step for 2 min 14 s" in plain_line(stands)
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(stands))
-    assert "no step for 2 min 14 s" in captured.get()
+    assert "no step for 2 min 14 s" in rendered(stands)
     assert "no step" not in plain_line(replace(glance(), stands_s=9.0))
     assert "no step" not in plain_line(replace(glance(run_state=RunState.ENDED), stands_s=134.0))
     assert stands.run is not None
@@ -94,24 +97,19 @@ def test_for_how_long_no_step_has_come_is_told_of_a_run_that_owes_one() -> None:
     assert "no step" not in plain_line(replace(stands, run=last))
 
 
-def test_a_later_attempt_is_named_with_why_there_is_one() -> None:
+def test_a_later_attempt_is_named_with_its_reason() -> None:
     first = glance()
     assert first.run is not None
     again = replace(first, run=first.run.model_copy(update={"attempt": 2, "reason": "rerun"}))
     assert "smoke running" in plain_line(first)
-    assert "smoke #2 (rerun) running" in plain_line(again)
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(again))
-    assert "smoke #2 (rerun)" in captured.get()
+    for text in (plain_line(again), rendered(again)):
+        assert "smoke #2 (rerun)" in text
 
 
 def test_the_block_of_a_terminal_holds_the_same() -> None:
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(glance(waiting_for="an approval")))
+    shown = rendered(glance(waiting_for="an approval"))
     for text in ("smoke", "step 17/40", "waiting for an approval", "1 min 30 s left"):
-        assert text in captured.get()
+        assert text in shown
 
 
 def test_what_a_person_must_do_and_did_is_shown_while_watching() -> None:
@@ -127,11 +125,8 @@ def test_what_a_person_must_do_and_did_is_shown_while_watching() -> None:
     line = plain_line(shown)
     assert "decided by hand: sanity" in line
     assert line.endswith("waiting for an approval | type: gonogo promote exp_1 --reason WHY")
-    console = Console(width=120, record=True, file=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(shown))
     for text in ("GO by hand", "sanity", "gonogo promote exp_1 --reason WHY", "[bold]boom"):
-        assert text in captured.get()
+        assert text in rendered(shown)
 
 
 def test_watching_ends_when_finished_or_when_a_person_must_decide() -> None:
@@ -155,18 +150,10 @@ def test_a_phase_that_starts_says_what_it_waits_for(state: RunState, says: str) 
     assert seen.run is not None
     run = seen.run.model_copy(update={"step": 0, "worker": "w1"})
     seen = replace(seen, run=run, now=NOW + timedelta(seconds=20))
-    console = Console(width=120, force_terminal=False)
-    with console.capture() as captured:
-        console.print(render(seen))
-    for text in (captured.get(), plain_line(seen)):
+    for text in (rendered(seen), plain_line(seen)):
         assert f"{state}: " in text
         assert says in text
         assert "step 0" not in text
-
-
-def test_a_wait_is_not_told_every_three_seconds() -> None:
-    assert say_every_s(glance()) == 3
-    assert say_every_s(glance(waiting_for="free devices")) == 60
 
 
 @pytest.mark.parametrize(("term", "block"), [("dumb", False), ("xterm", True)])
@@ -181,7 +168,7 @@ def test_a_terminal_that_cannot_redraw_gets_lines(
     view = retried.experiment.model_copy(update={"cause": failed})
     ends = glance(ExperimentState.FINISHED, RunState.ENDED)
     glances = [replace(retried, experiment=view), ends]
-    monkeypatch.setattr(watching.Follower, "glances", lambda _: iter(glances))
+    monkeypatch.setattr(watching, "glances_of", lambda *_: iter(glances))
     printed: list[str] = []
     monkeypatch.setattr(watching, "print_lines", lambda rows, _: printed.extend(rows))
     assert watch_experiment(Client("http://s", None), "exp_1") == ends.experiment

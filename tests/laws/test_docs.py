@@ -12,7 +12,7 @@ import pytest
 import typer.main
 
 from gonogo.cli.app import app
-from gonogo.cli.help import EXIT_WORDS
+from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS
@@ -268,7 +268,7 @@ def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
 def test_every_exit_code_is_listed_and_no_other() -> None:
     rows = rows_of("docs/reference/cli.md")
     documented = {code: row for code, row in rows.items() if code.isdigit()}
-    assert documented == {str(code): [words] for code, words in EXIT_WORDS.items()}
+    assert documented == {str(int(code)): [words] for code, words in EXIT_WORDS.items()}
 
 
 def test_every_bundled_plan_is_listed_and_no_other() -> None:
