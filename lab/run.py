@@ -10,9 +10,8 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS

@@ -11,9 +11,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line

@@ -12,8 +12,8 @@ from gonogo.cli.naming import resolve
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Problem, Rejected, Unavailable
+from gonogo.contract.finding import Near
 from gonogo.contract.ids import Kind
-from gonogo.contract.nearness import Near
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 TIMEOUT_S = 30.0

@@ -11,9 +11,9 @@ from gonogo.cli.output import duration, local_time
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.decision import Cause, Decision
 from gonogo.contract.errors import GonogoError
+from gonogo.contract.finding import Near, nearest
 from gonogo.contract.goodput import KEPT, WORDS, Goodput, least_words, seconds_of
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.nearness import Near, nearest
 from gonogo.evidence_round import is_described, summarise_round
 from gonogo.judge.failures import explain_decision
 from gonogo.rundir import RunDir

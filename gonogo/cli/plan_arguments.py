@@ -15,9 +15,8 @@ from gonogo.cli.client import Client
 from gonogo.cli.output import warn
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.errors import NotFound, Problem, Rejected
+from gonogo.contract.errors import NotFound, Problem, Rejected, hint, near
 from gonogo.contract.lifecycle import PhaseState
-from gonogo.contract.suggestion import hint, near
 from gonogo.contract.yaml_text import Document, parse_document, parse_yaml
 from gonogo.planning.paths import line_of
 from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names

@@ -6,13 +6,12 @@ from typing import Any
 from gonogo.cli.output import say
 from gonogo.cli.plan_arguments import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
-from gonogo.contract.errors import Rejected
+from gonogo.contract.errors import Rejected, hint
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, guessed_patterns
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
-from gonogo.contract.suggestion import hint
 from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.launch_line import read_launch_line

@@ -24,9 +24,9 @@ from gonogo.cli.describing import experiment_lines, near_line, wait_of
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
 from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.finding import Near
 from gonogo.contract.ids import short_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
-from gonogo.contract.nearness import Near
 
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 3.0

@@ -1,12 +1,11 @@
-"""What do a worker and the control plane say to each other? The messages of `/api/v1/agent/…`.
+"""The messages between a worker and the control plane: `/api/v1/agent/…`.
 
-Every write for a run carries its fencing token and, in the header `X-Gonogo-Claim`, the secret that
-its claim was answered with. A stale token is answered 409 `stale_token`, another secret 403; both
-change nothing.
-Growing files (heartbeats, ticks, device samples, findings) are sent by byte offset: the control
-plane answers up to which byte it has each, and the sender goes on from there, so a lost, doubled or
-late message costs nothing. Small records are sent whole, as the bytes that they are: their digests
-are part of the facts.
+Every write for a run carries its fencing token and, in the header `X-Gonogo-Claim`, the secret of
+its claim. A stale token is answered 409 `stale_token`, another secret 403; both change nothing.
+
+Growing files are sent by byte offset. The answer holds the offset of each file, and the sender
+continues there. So lost, doubled and late messages do no harm. Small records are sent whole,
+because facts hold their digests.
 """
 
 from enum import StrEnum
@@ -15,46 +14,41 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Near
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.nearness import Near
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Document, Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.claims.loop.wake"
-"""The one function that a queue message may name; anything else is refused."""
+"""The only function that a queue message may name."""
 
 MAX_TELEMETRY_LINES = 5_000
 MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
 MAX_FINDINGS_BYTES = 262_144
-"""Of findings.jsonl in one message, which may say each at several times its length in the file."""
+"""Bytes of findings.jsonl in one message."""
 MAX_EVIDENCE_FILES = 1_000
 MAX_EVIDENCE_PATH = 400
 MAX_FINDINGS = 5_000
-"""Of a run that the control plane keeps, tells and waits for, and the first that halts beside them:
-findings.jsonl, which verdicts rest on, holds the rest."""
+"""Findings of a run in the database, besides its first halt; findings.jsonl holds them all."""
 MAX_STREAM_BYTES = 2**20
-"""Of one growing file in one message."""
+"""Bytes of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20
-"""Of one small record; a larger one stays on the host and is not judged."""
+"""A larger record stays on the host and is not judged."""
 MAX_RECORDS_BYTES = 128 * 2**20
-"""Of all small records of a run; what is beyond stays on the host, the ranks' own first."""
+"""Bytes of all small records of a run; the rest stays on the host."""
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
-"""Growing files of every run besides the ranks' heartbeats."""
+"""Growing files of every run besides the heartbeats."""
 STREAM_NAME = r"^(watch|devices|findings|watch_node[0-9]{1,4})\.jsonl$"
-"""Those, and of a run on several nodes what each one's follower told."""
-
 RECORD_PATH = (
     r"^(order\.json|exit\.json|exit_(?:rank|node)[0-9]{1,4}\.json"
     r"|preflight/(?:node[0-9]{1,4}/)?preflight\.json|model\.json|env\.json|\.HALT|\.kill)$"
 )
-"""Small records of a run directory that judging needs byte by byte."""
-
+"""Small records that the judge needs byte by byte."""
 
 RankName = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 StreamName = Annotated[str, Field(pattern=STREAM_NAME)]
@@ -63,15 +57,11 @@ Word = Annotated[str, Field(max_length=255)]
 Words = Annotated[list[Word], Field(max_length=4096)]
 Path = Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]*$")]
 Paths = Annotated[list[Path], Field(max_length=1024)]
-
-
 MOST_WAITS = 4096
 MOST_WAIT_TEXT = 1000
 Waits = Annotated[
     dict[Word, Annotated[str, Field(max_length=MOST_WAIT_TEXT)]], Field(max_length=MOST_WAITS)
 ]
-
-
 CLAIM_HEADER = "X-Gonogo-Claim"
 
 
@@ -79,41 +69,31 @@ class ClaimRequest(Submitted):
     """POST /agent/claims: a worker offers its free devices."""
 
     worker: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
-    """Stable name of the worker on its host."""
     host: Word
     boot_id: Word
-    """/proc/sys/kernel/random/boot_id: a new one of the same machine proves that everything before
-    it is dead."""
+    """Of the host's kernel. A new one proves that everything before it is dead."""
     machine_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
-    """What tells the host from every other, whatever its name; null from a worker of before."""
+    """Identifies the host, whatever its name."""
     pid: int
     version: Word
     labels: Labels = {}
     profiles: Words = []
-    """Hardware profiles that this worker can serve; empty = any."""
+    """Hardware profiles that this worker serves; empty: any."""
     devices: Words = []
-    """All devices of the worker, such as `cpu:0`, `GPU-…`."""
+    """All devices, such as `cpu:0` or `GPU-…`."""
     free: Words = []
-    """Those without a living keeper."""
+    """Devices without a living keeper."""
     active: Words = []
-    """Runs that live or wait to be shipped on this worker. A run claimed by this worker that is
-    not among them never started, or is over: it may be given out again."""
+    """Runs that live here or wait to be shipped."""
     waits: Waits = {}
-    """Run → for what it waits at the worker's engine, or why nothing is heard of it, in the
-    scheduler's words."""
+    """Run → what it waits for at the scheduler."""
     allow: Paths = []
-    """What plans may start on this host besides nsa.train: modules, paths, or `any`."""
+    """What plans may start here besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []
-    """Names that plans may set there besides the listed ones, or `any`."""
+    """Environment names that plans may set besides the listed ones, or `any`."""
     engine: EngineName = EngineName.LOCAL
-    """Who starts its runs: the worker itself, on one host and its devices, or a scheduler."""
     metrics_url: Annotated[str, Field(max_length=2000)] | None = None
-    """Where Prometheus finds the worker's exporter."""
     draining: bool = False
-    tells_again: bool = False
-    """Whether it knows what `untold` in the answer means."""
-    lets_go: bool = False
-    """Whether it knows what `over` in the answer means."""
 
 
 class ClaimAnswer(Submitted):
@@ -121,33 +101,30 @@ class ClaimAnswer(Submitted):
 
     order: Order | None = None
     secret: str | None = None
-    """What every message about the run brings in `X-Gonogo-Claim`; it stays with the worker."""
+    """Sent with every message about the run."""
     untold: list[str] = []
-    """Runs of the worker that are under way as far as is known here, and that it does not name:
-    where it told their end already, a database of before that was restored, and it tells all of
-    them again. One that had not started is asked for once before it is given out again, and so is
-    one that has waited in the queue since before the service's start."""
+    """Runs that the control plane believes this worker holds, although it did not list them.
+    After a database restore the worker sends their ends again."""
     over: list[str] = []
-    """Runs that it names and that were declared dead here, such as by a takeover: no word of theirs
-    is waited for any more."""
+    """Listed runs that were declared dead, such as by a takeover."""
 
 
 class RankTelemetry(Submitted):
-    """A stretch of one rank's heartbeat file."""
+    """Complete lines of one rank's heartbeat file."""
 
     rank: Count
     start: Count
-    """Byte of the file at which the stretch begins (what the control plane last acknowledged)."""
+    """Byte of the file at which the lines begin."""
     end: Count
-    """Byte after the last complete line of the stretch."""
+    """Byte after the last line."""
     lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
-    """The complete lines as they stand in the file (undecodable bytes replaced)."""
+    """Bytes that are not UTF-8 are replaced."""
     raw_b64: str | None = None
-    """The stretch's bytes, where the lines with a newline after each do not give them back."""
+    """The bytes themselves, if `lines` differ from them."""
 
 
 class StreamTelemetry(Submitted):
-    """A stretch of complete lines of another growing file, as the bytes that they are."""
+    """Complete lines of another growing file."""
 
     name: StreamName
     start: Count
@@ -155,7 +132,7 @@ class StreamTelemetry(Submitted):
 
 
 class LogTelemetry(Submitted):
-    """A stretch of one log file."""
+    """A part of one log file."""
 
     name: Annotated[str, Field(pattern=r"^(torchrun|rank[0-9]{1,4})\.log$")]
     start: Count
@@ -164,21 +141,20 @@ class LogTelemetry(Submitted):
 
 
 class Telemetry(Submitted):
-    """POST /agent/runs/{id}/telemetry; an empty one renews the lease and asks for the offsets."""
+    """POST /agent/runs/{id}/telemetry; an empty one renews the lease and returns the offsets."""
 
     token: int
     ranks: list[RankTelemetry] = []
     logs: list[LogTelemetry] = []
     files: list[StreamTelemetry] | None = None
-    """None: a sender of before there were any, which must not be answered about them."""
     suspect: bool = False
     backlog_lines: Count = 0
     near: Annotated[dict[str, Near], Field(max_length=200)] | None = None
-    """Detector → how near it is to its limit; null: as told before."""
+    """Detector → how near it is to its limit; null: unchanged."""
 
 
 class CommandKind(StrEnum):
-    """What an operator (or the control plane for him) asks of a run."""
+    """What an operator asks of a run."""
 
     HALT = "halt"
     CANCEL = "cancel"
@@ -186,28 +162,30 @@ class CommandKind(StrEnum):
 
 
 class Command(Submitted):
-    """Stop with a checkpoint."""
+    """End the run with a checkpoint."""
 
     kind: CommandKind
     reason: Text = ""
     actor: Word = ""
     again: bool = False
-    """Whether the operator asked a second time: the run is to end at once."""
+    """Asked a second time: the run ends at once."""
 
 
 class TelemetryAck(Submitted):
-    """What the control plane has, and what it asks."""
+    """Bytes of each file in the database, and the operator's command."""
 
     acked: dict[str, Count] = {}
-    """Rank → bytes of its heartbeat file that are in the database."""
+    """Rank → bytes of its heartbeat file."""
     logs: dict[str, Count] = {}
     files: dict[str, Count] = {}
-    """Growing file → bytes of it that are in the database; unsaid to whom does not know it."""
     command: Command | None = None
 
 
 class StateReport(Document):
-    """POST /agent/runs/{id}/state: the run's lifecycle went on."""
+    """POST /agent/runs/{id}/state: the run reached another state.
+
+    `sizes`, `findings`, `files` and `records` come with `end`. The judge waits for all of them.
+    """
 
     token: int
     event: RunEvent
@@ -217,13 +195,13 @@ class StateReport(Document):
     model: ModelRecord | None = None
     exit: ExitRecord | None = None
     sizes: dict[RankName, Count] = {}
-    """With `end`: rank → bytes of complete lines in its file; judgement waits for all of them."""
+    """Rank → bytes of complete lines in its file."""
     findings: Count = 0
-    """With `end`: number of findings recorded; judgement waits for all of them."""
+    """Number of findings recorded."""
     files: dict[StreamName, Count] = {}
-    """With `end`: growing file → bytes of complete lines in it; judgement waits for all of them."""
+    """Growing file → bytes of complete lines in it."""
     records: dict[RecordPath, str] = {}
-    """With `end`: small record → SHA-256 of its bytes; judgement waits for these very bytes."""
+    """Small record → SHA-256 of its bytes."""
 
 
 class FindingsReport(Document):
@@ -243,7 +221,7 @@ class EvidenceReport(Submitted):
 
 
 class RecordReport(Submitted):
-    """POST /agent/runs/{id}/records: one small record as it stands, base64; idempotent."""
+    """POST /agent/runs/{id}/records: one small record, base64; idempotent."""
 
     token: int
     path: RecordPath
@@ -251,7 +229,7 @@ class RecordReport(Submitted):
 
 
 class Accepted(Submitted):
-    """Answer of the calls that have nothing to say."""
+    """The message was accepted."""
 
     ok: bool = True
     detail: dict[str, Any] = {}

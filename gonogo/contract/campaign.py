@@ -26,8 +26,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.criterion import Compared, Metric, MetricName
-from gonogo.contract.patch import Patch
 from gonogo.contract.wire import Name, Submitted
+from gonogo.contract.workload import Patch
 
 LEAST_REPEATS = 3
 """Two repeats show next to nothing: three equal variants lead by 3.4 % then, in the median."""

@@ -1,26 +1,47 @@
-"""What was decided, on which evidence, by which rules? A recorded verdict.
+"""A recorded verdict: what was decided, on which evidence, by which rules.
 
-Append-only and hash-chained per experiment: `prev_hash` is the hash of the decision before it,
-`hash` the digest of the recorded document without `hash` and `signature`, fields that nobody knows
-included, and `signature` that of the home whose key `key_id` names. Each is also a self-contained
-file, from which `gonogo replay` comes to the same digests without any service. This model is a
-view of the document; digests are never taken over it (`gonogo.ledger.recorded`).
+Decisions are append-only and hash-chained per experiment. `prev_hash` is the hash of the decision
+before. `hash` covers the whole recorded document without `hash` and `signature`. Each decision is
+also a file, from which `gonogo replay` computes the same digests without a service. This model is a
+view; digests are taken over the document itself (`gonogo.ledger.recorded`).
 """
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
 
 from pydantic import Field
 
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.doubt import Doubt
-from gonogo.contract.provenance import MadeBy
 from gonogo.contract.wire import Recorded
+
+READS_BEFORE = "commit a2d12bc9 reads what was recorded before"
+
+
+class MadeBy(Recorded):
+    """The code that made an order or a decision."""
+
+    gonogo: str
+    """Version."""
+    sources: str
+    """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
+    commit: str | None = None
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Installed plug-in → its version."""
+
+    def is_same_code(self, other: Self) -> bool:
+        """Whether both judge alike; commits may differ in other files."""
+        return self.model_copy(update={"commit": other.commit}) == other
+
+    def words(self) -> str:
+        """Return it for a sentence."""
+        with_ = "".join(f", {name} {version}" for name, version in self.packages.items())
+        return f"gonogo {self.gonogo} (sources {self.sources[:12]}{with_})"
 
 
 class Verdict(StrEnum):
-    """Judgement of a run, a phase or an experiment."""
+    """Verdict on a run, a phase or an experiment."""
 
     GO = "GO"
     CONDITIONAL_GO = "CONDITIONAL_GO"
@@ -29,7 +50,7 @@ class Verdict(StrEnum):
 
 
 PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
-"""Verdicts by which a phase goes on."""
+"""Verdicts that let the next phase begin."""
 
 
 def worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -74,10 +95,10 @@ class CriterionResult(Recorded):
     observed: Any = None
     threshold: Any = None
     window: str | None = None
-    """Which steps were looked at, such as `6..40`."""
+    """Measured steps, such as `6..40`."""
     samples: int | None = None
     evidence: str = ""
-    """One sentence: what was compared, or what is missing."""
+    """One sentence."""
 
 
 class Condition(Recorded):
@@ -87,37 +108,36 @@ class Condition(Recorded):
     text: str
     criterion: str
     evidence_from: str | None = None
-    """Phase whose run can meet it; null in the last phase: only a person can waive it."""
+    """Phase whose run can meet it; null: only a person can waive it."""
     due: str | None = None
-    """Phase that it guards, or `end`."""
+    """Phase before which it must be met, or `end`."""
     on_miss: str = "no_go"
     state: ConditionState = ConditionState.OPEN
 
 
 class Cause(Recorded):
-    """Why a verdict is not GO, in words: under the hash of its decision, and deciding nothing."""
+    """Why a verdict is not GO, in words."""
 
     text: str
     """One sentence: the halt finding, else how the run ended, else the first bad criterion."""
     rank: int | None = None
-    """The rank that is to blame, where one is."""
+    """The culprit."""
     log: str | None = None
-    """The log that says most: the guilty rank's, else the launcher's."""
+    """The culprit's log, else the launcher's."""
     line: str | None = None
-    """The last line of that log that says something, printable and at most 300 characters."""
+    """The last telling line of that log, at most 300 characters."""
     unknown: bool = False
-    """Whether the run failed in a way that no diagnosis fits; not a hang with a named rank."""
+    """Whether no diagnosis fits the failure."""
     look: list[str] = Field(default_factory=list)
-    """Where to look if no diagnosis fits, the most telling first."""
+    """Where to look then, the most useful first."""
 
     def told(self) -> str:
-        """Return it as one line."""
+        """Return it on one line."""
         text = f"unknown failure: {self.text}" if self.unknown else self.text
         return f"{text}; last line of {self.log}: {self.line}" if self.line else text
 
 
 DECISION_V = 3
-"""Version of the recorded form."""
 
 
 class Decision(Recorded):
@@ -139,7 +159,6 @@ class Decision(Recorded):
     rule_digest: str
     facts_digest: str
     made_by: MadeBy
-    """The code that decided it."""
     prev_hash: str | None = None
     hash: str = ""
     actor: str
@@ -147,24 +166,22 @@ class Decision(Recorded):
     at: str
     supersedes: str | None = None
     weakened: list[Doubt] = Field(default_factory=list)
-    """What weakens the watch or the gate of its order."""
+    """What weakens the order's watch or gate."""
     cause: Cause | None = None
-    """Why the verdict is not GO; left out of the document where it is, or where nobody said."""
     never_ran: list[str] = Field(default_factory=list)
-    """Of a person's verdict on a finished experiment: the phases that never ran; left out when
-    there is none."""
+    """Phases of a finished experiment that never ran, for a verdict by a person."""
     key_id: str | None = None
-    """Which key signed it; null for one that no service recorded."""
+    """Key that signed it."""
     signature: str | None = None
     """Ed25519 over `hash`, base64."""
 
     @property
     def by_hand(self) -> bool:
-        """Whether a person's word makes it what it is: a verdict, or a condition waived."""
+        """Whether a person decided: a verdict, or a waived condition."""
         return self.kind is DecisionKind.HUMAN or bool(self.waives)
 
     @property
     def waives(self) -> list[str]:
-        """The conditions that a person waives by it; what a plan waives no person does."""
+        """The conditions that a person waives by it."""
         rows = self.conditions if self.kind is DecisionKind.CONDITION else ()
         return [row.id for row in rows if row.state is ConditionState.WAIVED]

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""Errors as one tree, and hints about unknown words.
 
 GonogoError
 ├── Rejected       the caller's fault: never retried; REST 4xx, CLI exit 2
@@ -7,16 +7,19 @@ GonogoError
 │   └── Conflict       REST 409 (illegal transition)
 │       ├── StaleToken     a newer claim owns the run
 │       └── NameTaken      another machine works under this name
-├── Unavailable    ours or the network's fault: retried; REST 503, CLI exit 5
-└── Corrupt        bytes that we read are wrong: recorded, never swallowed; CLI exit 1
+├── Unavailable    our or the network's fault: retried; REST 503, CLI exit 5
+└── Corrupt        recorded bytes are wrong; CLI exit 1
 
 A sick run is not an exception: it is data (a finding, an outcome, a verdict).
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 MOST_PROBLEMS = 50
-"""Of what is wrong with an input, at most so many are looked for and told."""
+"""Most problems of one input that are reported."""
+_FEW_CHOICES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +29,9 @@ class Problem:
     path: str
     message: str
     line: int | None = None
-    """Line of the file that it was read from; null where there is none, as in a JSON body."""
+    """Line of the file."""
     source: str | None = None
-    """What the line is of, or which argument said it, where that is known."""
+    """The file or the argument."""
 
 
 class GonogoError(Exception):
@@ -113,3 +116,27 @@ class Corrupt(GonogoError):
 
     code = "corrupt"
     title = "Corrupt record"
+
+
+def near(word: str, known: Iterable[str]) -> list[str]:
+    """Return the known words that begin with an unknown one, else the one that looks like it."""
+    words = sorted(known)
+    begun = [row for row in words if word and row.startswith(word)]
+    return begun[:3] or get_close_matches(word, words, n=1)
+
+
+def hint(word: str, known: Iterable[str]) -> str:
+    """Return `did you mean X?` if a known word is near, else all of them."""
+    words = sorted(known)
+    meant = near(word, words)
+    if meant:
+        return f"did you mean {' or '.join(meant)}?"
+    return f"expected one of {', '.join(words)}" if words else "expected nothing here"
+
+
+def choices(word: str, known: Iterable[str]) -> str:
+    """Return all known words if they are few, else a hint."""
+    words = sorted(known)
+    return (
+        f"expected one of {', '.join(words)}" if len(words) <= _FEW_CHOICES else hint(word, words)
+    )

@@ -16,10 +16,10 @@ from gonogo.contract.doubt import Doubt, Effect
 from gonogo.contract.finding import Act, Finding, Held, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
-from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.records import CheckOutcome
 from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.contract.wire import Number, Recorded
+from gonogo.contract.workload import RecordedPatch
 
 
 class SaidIdentity(Identity):

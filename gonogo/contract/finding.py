@@ -1,7 +1,8 @@
-"""What did a detector find?"""
+"""What a detector found, and how near it is to its limit."""
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import Field
 
@@ -10,11 +11,11 @@ from gonogo.contract.tick import ProcessState
 from gonogo.contract.wire import Number, Recorded
 
 Held = Annotated[ProcessState | None, Field(exclude_if=lambda state: state is None)]
-"""State in which a process did nothing; left out of a document where it was not held."""
+"""State in which a process did nothing; left out of a document if it was not held."""
 
 
 class Severity(StrEnum):
-    """Weight of a finding; only `halt` ends a run, and only the first one."""
+    """Weight of a finding; only the first `halt` ends a run."""
 
     INFO = "info"
     SUSPECT = "suspect"
@@ -32,16 +33,15 @@ class Source(StrEnum):
 
 
 class Act(StrEnum):
-    """What is done about a halt, and when; null where nothing is (info, suspect, warn)."""
+    """What a halt does, and when."""
 
     NOW = "now"
     AT_CHECKPOINT = "at_checkpoint"
-    """After the next durable checkpoint: the run is sound until then. `value` is how many seconds
-    it has left, and half of them is the longest that a watcher waits."""
+    """After the next durable checkpoint. `value` is the time left, and the wait ends after half."""
     PAGE = "page"
-    """Nothing is ended; a person is told."""
+    """Nothing ends; a person is alerted."""
     GATE = "gate"
-    """Nothing is ended: the detector may only warn, and the gate judges what it found."""
+    """Nothing ends: the detector only warns, and the gate judges."""
 
 
 class Finding(Recorded):
@@ -49,7 +49,7 @@ class Finding(Recorded):
 
     v: Count = 1
     detector: str
-    """One of `outcome.Detector`, or the name of a plug-in."""
+    """An `outcome.Detector`, or the name of a plug-in."""
     severity: Severity
     rank: Count | None = None
     section: str | None = None
@@ -58,12 +58,50 @@ class Finding(Recorded):
     threshold: Number | None = None
     source: Source = Source.DEFAULT
     since: float | None = None
-    """Since when, in Unix seconds (for a stall: the last line that advanced the step)."""
+    """Unix seconds; for a stall the last line that advanced the step."""
     at: float
-    """When it was found, in Unix seconds."""
+    """When it was found, Unix seconds."""
     key: str
     act: Act | None = None
     held: Held = None
-    """State of the rank's process, if it was held: stopped, uninterruptible or dead."""
     evidence: list[str] = []
     text: str
+
+
+class Near(Recorded):
+    """Distance of one detector to its limit, on the nearest rank."""
+
+    value: Number | None = None
+    """What the detector measures now."""
+    limit: Number | None = None
+    """The value at which it acts."""
+    unit: str = ""
+    """`s`, `steps`, `MB` or `tokens/s`; empty for a ratio."""
+    below: bool = False
+    """Whether it acts when the value falls below the limit."""
+    time_left_s: float | None = None
+    """Seconds until the limit is reached if nothing changes."""
+    blind: str | None = None
+    """Why the detector cannot find anything now."""
+
+    @classmethod
+    def in_time(cls, seconds: float, limit_s: float | None) -> Self:
+        """Return the distance of a duration to its limit."""
+        value = max(0.0, seconds)
+        left_s = None if limit_s is None else max(0.0, limit_s - value)
+        return cls(value=value, limit=limit_s, unit="s", time_left_s=left_s)
+
+    @property
+    def share(self) -> float | None:
+        """Return how much of the way to the limit is used; 1.0 at the limit."""
+        if self.value is None or self.limit is None:
+            return None
+        part, whole = (self.limit, self.value) if self.below else (self.value, self.limit)
+        return part / whole if whole > 0.0 else None
+
+
+def nearest(rows: Mapping[str, Near], most: int) -> list[tuple[str, Near]]:
+    """Return the detectors nearest to their limits, the nearest first."""
+    known = [(name, row, row.share) for name, row in rows.items() if row.blind is None]
+    shares = [(share, name, row) for name, row, share in known if share is not None]
+    return [(name, row) for _, name, row in sorted(shares, key=lambda row: -row[0])[:most]]

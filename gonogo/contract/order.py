@@ -12,12 +12,11 @@ from pydantic import Field, JsonValue, field_validator, model_validator
 from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.failure import RecordedFailure
+from gonogo.contract.decision import READS_BEFORE, MadeBy
 from gonogo.contract.heartbeat import Identity
+from gonogo.contract.outcome import RecordedFailure
 from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
-from gonogo.contract.provenance import READS_BEFORE, MadeBy
-from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Recorded
 from gonogo.contract.workload import is_ours
@@ -82,6 +81,48 @@ class PhaseAhead(Recorded):
 
     name: str
     steps: int
+
+
+class TaintKind(StrEnum):
+    """Why an earlier run counts against whoever resumes from its checkpoint."""
+
+    UNPASSED = "unpassed"
+    """It went to its last step and is not GO."""
+    FAILED = "failed"
+    """Its lines, or what it measured for its gate, had not passed when it ended."""
+    DRIFTED = "drifted"
+    """It trained the checkpoint with other code, or on other work, than was ordered."""
+
+
+class Taint(Recorded):
+    """One fact about an earlier run; orders and checkpoints carry it on, and nothing removes it."""
+
+    kind: TaintKind
+    experiment: str
+    run: str
+    step: int
+    """Last step that the run was ordered to."""
+    found: str | None = None
+    """Its verdict; of a run that did not complete, how it ended. None: it has no verdict."""
+
+    def words(self) -> str:
+        """Return it as a part of a sentence."""
+        who = f"{self.run} of {self.experiment}"
+        if self.kind is TaintKind.UNPASSED:
+            verdict = "has no verdict" if self.found is None else f"is {self.found}"
+            return f"{who} went to its last step, {self.step}, and {verdict}"
+        if self.kind is TaintKind.FAILED:
+            return f"{who} failed ({self.found})"
+        return f"{who} trained the checkpoint, and was not as ordered"
+
+
+def carried_on(*parts: list[Taint]) -> list[Taint]:
+    """Return taints together; each run counts once, by the first that names it."""
+    found: dict[tuple[str, str], Taint] = {}
+    for part in parts:
+        for taint in part:
+            found.setdefault((taint.experiment, taint.run), taint)
+    return list(found.values())
 
 
 def command_digest(command: Sequence[str]) -> str:

@@ -1,15 +1,20 @@
-"""Why did a run end, and who ended it? The only tables of causes.
+"""Why a run ended and who ended it, and the failures that an error text shows.
 
-An outcome is not a verdict: it says what happened, in one code, with its class and its actor.
+An outcome is no verdict: it is the cause as one code, with its class and its actor. A plan adds
+rows of failures. They travel in the order and are tried before `gonogo/judge/failures.yaml`.
 """
 
+import re
 from enum import StrEnum
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, computed_field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, computed_field
+
+from gonogo.contract.wire import Submitted
 
 
 class OutcomeClass(StrEnum):
-    """What an outcome means for the verdict and for retries."""
+    """Class of an outcome, for verdict and retries."""
 
     SUCCESS = "success"
     USER = "user"
@@ -136,20 +141,18 @@ CODE_OF_DETECTOR: dict[Detector, OutcomeCode] = {
     Detector.HARDWARE: OutcomeCode.HARDWARE,
     Detector.WATCHER: OutcomeCode.WATCHER_FAILED,
 }
-"""Cause of a halt by the detector whose halt finding latched (D1 names what the rank did)."""
+"""Cause of a halt by its detector; process_death may name a better one."""
 
 TAKEN_OVER = frozenset((OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED))
-"""Ends of a run that was called dead, and in whose place another was begun."""
+"""Ends of a run that was declared dead and replaced."""
 SHOWN_BY_LINES = frozenset(
     {OutcomeCode.NON_FINITE, OutcomeCode.DIVERGED, OutcomeCode.CONFIG_MISMATCH}
 )
-"""Causes that a run's own lines show. Once the watchdog has halted a run by one of them it has
-failed, whatever becomes of its keeper or its host before the end is written. (A host that goes down
-kills ranks, and lets others wait: of those causes nobody knows which was first.)"""
+"""Causes that a run's own lines show. They stand even if the keeper or the host is lost later."""
 
 
 def code_of(detector: str) -> OutcomeCode:
-    """Return the cause that a halt of `detector` names; a plug-in's halt is a policy's."""
+    """Return the cause of a halt by `detector`; of a plug-in: diverged."""
     try:
         return CODE_OF_DETECTOR.get(Detector(detector), OutcomeCode.STALLED)
     except ValueError:
@@ -157,7 +160,7 @@ def code_of(detector: str) -> OutcomeCode:
 
 
 class Outcome(BaseModel):
-    """Why a run ended: code, class and the actor who ended it."""
+    """Why a run ended, and who ended it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, serialize_by_alias=True)
 
@@ -170,3 +173,53 @@ class Outcome(BaseModel):
     def klass(self) -> OutcomeClass:
         """Class of the code, from the one table."""
         return CLASS_OF[self.code]
+
+
+MOST_LONG_REPEATS = 2
+"""Searching 600 characters takes at most 0.8 s with two long repeats, and 11 s with three."""
+
+_LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_UNBOUNDED = re.compile(r"[*+]|\{\d*,(?:\d{2,})?\}")
+_GROUP_REPEATED = re.compile(r"\)(?:[*+]|\{)")
+
+
+def bounded_pattern(text: str) -> str:
+    """Return a regular expression whose search takes bounded time.
+
+    Raises:
+        ValueError: it is malformed, repeats a group, or has too many of `*`, `+` and `{0,10}`.
+    """
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise ValueError(f"{text[:80]!r} is no regular expression: {error}") from error
+    plain = _LITERAL.sub("x", text)
+    if _GROUP_REPEATED.search(plain):
+        raise ValueError(f"{text[:80]!r} repeats a group: the search could take too long")
+    if len(_UNBOUNDED.findall(plain)) > MOST_LONG_REPEATS:
+        raise ValueError(f"{text[:80]!r} has too many long repeats; at most {MOST_LONG_REPEATS}")
+    return text
+
+
+Pattern = Annotated[str, Field(min_length=3, max_length=400), AfterValidator(bounded_pattern)]
+FailureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")]
+
+
+class FailureRow(Submitted):
+    """A failure that gonogo recognises by the text of the error."""
+
+    name: FailureName
+    """What the failure is called: the `diagnosis` of a decision, and a key of `remedies`."""
+    pattern: Pattern
+    """Regular expression, searched in each line of the error without regard to case. No repeated
+    groups, at most two of `*` and `+`."""
+    cause: Annotated[str, Field(min_length=1, max_length=400)]
+    """Why such a run fails."""
+    remedy: Annotated[str, Field(min_length=1, max_length=600)]
+    """What to do or to type."""
+
+
+class RecordedFailure(FailureRow):
+    """A row of a plan, in an order."""
+
+    model_config = ConfigDict(extra="ignore")

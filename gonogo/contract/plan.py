@@ -15,15 +15,12 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.canonical import digest
 from gonogo.contract.cluster import ClusterRequest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
-from gonogo.contract.errors import MOST_PROBLEMS, NotFound
-from gonogo.contract.failure import FailureRow
+from gonogo.contract.errors import MOST_PROBLEMS, NotFound, hint
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.outcome import Detector
-from gonogo.contract.patch import Patch
-from gonogo.contract.suggestion import hint
+from gonogo.contract.outcome import Detector, FailureRow
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Name, Submitted
-from gonogo.contract.workload import OURS, Workload
+from gonogo.contract.workload import OURS, Patch, Workload
 
 Drift = Literal["git_sha", "torch", "device", "driver"]
 DRIFTS: tuple[Drift, ...] = get_args(Drift)

@@ -1,61 +1,57 @@
-"""Which records do processes leave in a run directory? Small JSON files, one model each."""
+"""The small JSON records of a run directory, and the lines of a follower; one model each."""
 
 from enum import StrEnum
 from typing import Any
 
 from pydantic import Field
 
-from gonogo.contract.heartbeat import Count, Identity
+from gonogo.contract.heartbeat import Count, Finite, Identity
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.tick import ExitNumber, FileSeal
+from gonogo.contract.tick import AgentProbe, ExitNumber, FileSeal, RankProbe, StackProbe
 from gonogo.contract.wire import Recorded
 
 
 class RankExit(Recorded):
-    """exit_rank{N}.json, by the rank wrapper (or the keeper, when the wrapper died too)."""
+    """exit_rank{N}.json, by the rank wrapper or the keeper."""
 
     v: int = 1
     code: ExitNumber | None = None
     signal: ExitNumber | None = None
     at: float
     lost_peer: bool = False
-    """Whether its own last error was that another rank was gone: it is a victim."""
+    """Whether its last error was a lost peer: it is a victim."""
 
 
 class Written(Recorded):
-    """How far a heartbeat file had been written."""
+    """How much of a heartbeat file was written."""
 
     bytes: Count
     lines: Count
     """Complete lines."""
     sha256: str | None = None
-    """Of these bytes; once told only of a rank that was never ordered."""
 
 
 class Unended(Recorded):
-    """A process of the run that outlived SIGKILL: it hangs in the kernel, or is another user's."""
+    """A process of the run that outlived SIGKILL."""
 
     pid: Count
     state: str
-    """As /proc says: D waits uninterruptibly, Z has ended but for some of its threads."""
+    """As in /proc: D or Z."""
     wchan: str = ""
-    """In which function of the kernel it waits; empty where nobody may know."""
+    """Function of the kernel in which it waits."""
 
 
 class PartSeals(Recorded):
-    """What one node had written of its part of a run when the run ended."""
+    """What one node had written when the run ended."""
 
     exit: FileSeal
     """exit_node{K}.json."""
     watch: FileSeal
-    """watch_node{K}.jsonl: its first `bytes` bytes; its follower looks once more after that."""
+    """The first `bytes` bytes of watch_node{K}.jsonl."""
 
 
 class ExitRecord(Recorded):
-    """exit.json, written last: how the run ended. `reason` is an outcome code.
-
-    `text` may name more: the latched finding's text, or the operator and his reason.
-    """
+    """exit.json, written last: how the run ended; `reason` is an outcome code."""
 
     v: int = 1
     code: ExitNumber | None = None
@@ -64,49 +60,39 @@ class ExitRecord(Recorded):
     ended_by: Actor
     reason: OutcomeCode
     text: str = ""
+    """Text of the latched finding, or the operator and his reason."""
     agent: RankExit | None = None
-    """How torchrun (or the one program) itself ended; None where it never ran, or nobody said."""
+    """Exit of torchrun, or of the one program."""
     ranks: dict[str, RankExit] = Field(default_factory=dict)
     run: str | None = None
     attempt: Count | None = None
     order_sha256: str | None = None
-    """Of the bytes of order.json."""
     watch: FileSeal | None = None
-    """watch.jsonl as it was when this was written: its first `bytes` bytes."""
+    """The first `bytes` bytes of watch.jsonl."""
     findings: FileSeal | None = None
-    """findings.jsonl likewise; findings may follow."""
+    """The first `bytes` bytes of findings.jsonl."""
     requests: list[str] = Field(default_factory=list)
-    """Files that stood there by which somebody asked the run to end, such as `.HALT`."""
+    """Files that asked the run to end, such as `.HALT`."""
     heartbeats: dict[str, Written] | None = None
-    """Name of each heartbeat file → what stood in it: no rank lives any more that could add to it.
-
-    None where nobody counted."""
+    """Heartbeat file → what it held after the last rank had ended."""
     error: list[str] = Field(default_factory=list)
-    """Lines that name the error of the rank that failed first, the most important first; none where
-    the program did not end by itself. `gonogo/judge/failures.yaml` recognises them."""
+    """Error lines of the rank that failed first, the most important first."""
     left: list[Unended] = Field(default_factory=list)
-    """What could not be ended within a minute; it is swept on, and holds its devices until then."""
+    """Processes that could not be ended within a minute."""
     unheard: list[Count] = Field(default_factory=list)
-    """Nodes, of a run with several, that have not said how their part ended."""
+    """Nodes that have not reported their end."""
     nodes: dict[str, PartSeals] | None = None
-    """Node → what it had written, of those that have said how their part of a run with several
-    ended; None where there is one node, and where a release before this wrote it."""
+    """Node → what it had written, if it reported its end; None: a run on one node."""
 
 
 PREFLIGHT_CHECKS = (
-    "devices",
-    "disk",
-    "shm",
-    "orphans",
-    "code",
-    "environment",
-    "peak",
-    "resume",
-    "store",
+    *("devices", "disk", "shm", "orphans", "code", "environment", "peak", "resume", "store"),
 )
-"""Ids of the preflight checks, in the order in which they are made; an order owes some of them."""
+"""Ids of the preflight checks in their order; an order requires some of them."""
 SANITY = "sanity"
-"""The check that a workload brings itself; an order of one that does owes it too."""
+"""The check that a workload provides itself."""
+CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})
+"""Checks that say nothing about the host."""
 
 
 class CheckOutcome(StrEnum):
@@ -125,10 +111,6 @@ class Check(Recorded):
     text: str
 
 
-CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})
-"""Checks whose failure says nothing of the host: another run may be fit."""
-
-
 class Preflight(Recorded):
     """preflight/preflight.json."""
 
@@ -137,22 +119,20 @@ class Preflight(Recorded):
     checks: list[Check] = Field(default_factory=list)
     peak_flops: float | None = None
     peak_of: str | None = None
-    """Kind of device on which the peak was measured: cpu, cuda; None where nobody says."""
+    """Kind of device: cpu, cuda."""
     devices: list[dict[str, Any]] = Field(default_factory=list)
     branch: str | None = None
-    """Branch that the code is on; None where it is on none."""
     unfit: dict[str, str] = Field(default_factory=dict)
-    """Device → why it is not fit for any run."""
+    """Device → why it fits no run."""
     host: str | None = None
-    """Name of the host that was checked; of a scheduler's it is no worker's. None: a pod, which
-    does not know its node's."""
+    """None: a pod, which does not know its node."""
 
     def failed(self) -> frozenset[str]:
         """Return the checks that failed."""
         return frozenset(row.id for row in self.checks if row.outcome is CheckOutcome.FAIL)
 
     def host_is_unfit(self) -> bool:
-        """Say whether the host would not be fit for the next run either."""
+        """Say whether the next run would fail on this host too."""
         return bool(self.failed() - CHECKS_OF_THE_RUN)
 
 
@@ -175,3 +155,51 @@ class Manifest(Recorded):
     v: int = 1
     step: int
     files: dict[str, ManifestFile]
+
+
+class NodeLine(Recorded):
+    """One line of watch_node{K}.jsonl, by the follower of a node; node 0's watcher reads it."""
+
+    v: int = 1
+    node: Count
+    token: int
+    """Of the followed attempt."""
+    host: str
+    n: Count
+    """Number of the look."""
+    mono: Finite
+    """Monotonic clock of this node."""
+    ts: Finite
+    ranks: list[RankProbe] = Field(default_factory=list)
+    agent: AgentProbe | None = None
+    stacks: list[StackProbe] = Field(default_factory=list)
+    observations: dict[str, Any] = Field(default_factory=dict)
+
+
+class Refusal(Recorded):
+    """Why a node started nothing."""
+
+    reason: str
+    ended_by: str
+    text: str
+
+
+class NodeExit(Recorded):
+    """exit_node{K}.json: how one node's part of a run ended."""
+
+    v: int = 1
+    node: Count
+    host: str
+    boot_id: str
+    run: str | None = None
+    token: int | None = None
+    ended_at: float
+    agent: RankExit | None = None
+    """Exit of its launcher."""
+    ranks: dict[str, RankExit] = Field(default_factory=dict)
+    left: list[Unended] = Field(default_factory=list)
+    oom_at: float | None = None
+    """When its kernel killed for lack of memory, Unix seconds."""
+    unheld: list[Count] = Field(default_factory=list)
+    """Ranks whose wrapper was killed."""
+    refused: Refusal | None = None

@@ -10,11 +10,10 @@ from pydantic import Field, JsonValue
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.facts import SaidIdentity
-from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.finding import Source
-from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, RunReason
+from gonogo.contract.order import CarriedRemedy, LeftOut, PhaseAhead, RunReason, Taint
+from gonogo.contract.outcome import RecordedFailure
 from gonogo.contract.patience import ProgramKind
-from gonogo.contract.taint import Taint
 from gonogo.contract.wire import Recorded
 
 

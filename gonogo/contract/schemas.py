@@ -16,10 +16,9 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.node import NodeExit, NodeLine
 from gonogo.contract.order import Order
 from gonogo.contract.plan import Plan
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.records import ExitRecord, NodeExit, NodeLine
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import Tick
 

@@ -1,26 +1,87 @@
-"""Which program does a plan run, and how? Ours, or anybody's: an entry or a command.
+"""The program of a plan, its environment, and patches of both.
 
-`entry` (a module or a script) is started by torchrun, once a rank; `command` once a host, as it is
-written. What a worker's host does not allow it does not start.
+`entry` (a module or a script) is started by torchrun, once a rank. `command` is started once a
+host. A host starts only what it allows.
+
+A patch is laid over a plan: mappings key by key, other values whole. A null variable is removed::
+
+    env: {NSA_TB_DISABLE: 0, NSA_DDP_STATIC_GRAPH: null}
+    train: {data: synthetic, optim: {lr: 1e-4}}
+    workload: {parallel: fsdp}
+
+A plan may set listed variables (`gonogo.environment_names`). It may never set those that decide
+what code runs, or whose run it is.
 """
 
+import math
 import posixpath
 import re
 import shlex
 from collections.abc import Collection, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    WithJsonSchema,
+    model_validator,
+)
 
-from gonogo.contract.environment import Env
 from gonogo.contract.wire import Labels, Submitted
 
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_NEVER = re.compile(
+    r"LD_.*|DYLD_.*|PYTHON.*|GONOGO_.*|TORCHELASTIC_.*|MASTER_(?:ADDR|PORT)|RANK|LOCAL_RANK"
+    r"|GROUP_RANK|ROLE_RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|ROLE_WORLD_SIZE|PATH|HOME|SHELL|IFS|ENV"
+    r"|BASH_ENV|BASH_FUNC.*"
+)
+
+
+def _variable(name: str) -> str:
+    if not _VARIABLE.fullmatch(name):
+        raise ValueError(f"{name!r} is no name of a variable")
+    if _NEVER.fullmatch(name):
+        raise ValueError(f"{name} decides what code runs, or whose run it is: no plan sets it")
+    return name
+
+
+def _variable_text(value: Any) -> Any:
+    """Return a number as text."""
+    if isinstance(value, bool):
+        raise ValueError(f'expected a text or a number, such as "{int(value)}"')
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("expected a text or a finite number")
+    return str(value) if isinstance(value, int | float) else value
+
+
+def _can_be_given(text: str) -> str:
+    try:
+        held = b"\0" in text.encode()
+    except UnicodeEncodeError:
+        held = True
+    if held:
+        raise ValueError("holds characters that no process can be given")
+    return text
+
+
+EnvName = Annotated[str, AfterValidator(_variable)]
+EnvText = Annotated[
+    str,
+    BeforeValidator(_variable_text),
+    AfterValidator(_can_be_given),
+    Field(max_length=32_768),
+    WithJsonSchema({"type": ["string", "number"]}),
+]
+Env = dict[EnvName, EnvText]
+
 OURS = "nsa.train"
-"""The entry point of the workload that comes with gonogo."""
 
 
 def is_ours(entry: str | None, command: Sequence[str] | None) -> bool:
-    """Say whether a program is the workload that comes with gonogo, which checks a host itself."""
+    """Say whether a program is the workload that comes with gonogo."""
     return command is None and entry == OURS
 
 
@@ -40,7 +101,7 @@ def _entry(value: str) -> str:
 
 
 def _words(value: Any) -> Any:
-    """Return a command's words; a text is split as a shell would, but no shell ever reads it."""
+    """Return the words of a command; a text is split like in a shell."""
     if not isinstance(value, str):
         return value
     try:
@@ -70,18 +131,21 @@ def _absolute(value: str) -> str:
     return value
 
 
+_WORDS_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}
+)
 Argv = Annotated[
     list[str],
     BeforeValidator(_words),
     Field(min_length=1, max_length=1000),
     AfterValidator(_no_shell),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    _WORDS_SCHEMA,
 ]
 Args = Annotated[
     list[str],
     BeforeValidator(_words),
     Field(max_length=1000),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+    _WORDS_SCHEMA,
 ]
 Path = Annotated[str, AfterValidator(_path)]
 
@@ -90,15 +154,14 @@ class Workload(Submitted):
     """The program, on how many ranks, where and with what around it."""
 
     entry: Annotated[str, AfterValidator(_entry)] | None = OURS
-    """A module or script that torchrun starts once a rank; null where there is a command."""
+    """A module or script that torchrun starts once a rank; null if there is a command."""
     args: Args = []
-    """Arguments of an entry, after `--order PATH`; a command has its own. Placeholders are filled
-    as in a command."""
+    """Arguments of an entry, after `--order PATH`. Placeholders are filled as in a command."""
     command: Argv | None = None
-    """A program and its arguments, started once a host as they are written;
-    [placeholders](../how-to/plans.md#placeholders) such as `{lr}` are filled."""
+    """A program and its arguments, started once a host.
+    [Placeholders](../how-to/plans.md#placeholders) such as `{lr}` are filled."""
     cwd: Annotated[Path, AfterValidator(_absolute)] | None = None
-    """Folder in which it is started; null = the one that holds the worker's code."""
+    """Folder in which it is started; null: the one that holds the worker's code."""
     env: Env = {}
     """Environment of every phase. For a program of your own, placeholders are filled as in a
     command."""
@@ -107,12 +170,11 @@ class Workload(Submitted):
     world_size: WorldSize = 1
     """Number of ranks."""
     nodes: Nodes = 1
-    """On how many hosts they run, the same number on each; no verdict depends on it."""
+    """Number of hosts, with the same number of ranks each; no verdict depends on it."""
     parallel: Parallel = "single"
     """How ranks share the work."""
     labels: Labels = {}
-    """What the worker must say of itself in `GONOGO_WORKER_LABELS`: all of these, each with this
-    value."""
+    """Labels that the worker must have (`GONOGO_WORKER_LABELS`)."""
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
@@ -124,7 +186,7 @@ class Workload(Submitted):
 
     @property
     def program(self) -> str | None:
-        """The entry point, where torchrun starts one."""
+        """The entry that torchrun starts, if any."""
         return None if self.command is not None else self.entry
 
 
@@ -132,9 +194,7 @@ ANY = "any"
 
 
 def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) -> bool:
-    """Say whether a host that lists these programs starts one, as far as their names tell.
-
-    Links are not followed here: the host itself has the last word.
+    """Say whether a host that lists these programs may start one. Links are not followed.
 
     Args:
         program: a module, a script, or the first word of a command.
@@ -146,3 +206,42 @@ def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) ->
     base = cwd or "/"
     place = posixpath.normpath(posixpath.join(base, program))
     return any("/" in name and posixpath.normpath(name) == place for name in listed)
+
+
+class WorkloadPatch(Submitted):
+    """What a patch may change of how the program is started."""
+
+    world_size: WorldSize | None = None
+    """Number of ranks."""
+    parallel: Parallel | None = None
+    """How ranks share the work."""
+    command: Argv | None = None
+    """Another program and its arguments."""
+
+
+class Patch(Submitted):
+    """A change of environment, training configuration and workload."""
+
+    env: dict[EnvName, EnvText | None] = {}
+    """Variables that are set; null removes one."""
+    train: dict[str, JsonValue] = {}
+    """Laid over the training configuration, `data` and `parallel` included, `steps` not."""
+    workload: WorkloadPatch = WorkloadPatch()
+    """What changes of how the program is started."""
+
+    def document(self) -> dict[str, Any]:
+        """Return the JSON form without defaults."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+    def text(self) -> str:
+        """Return the changes as words: `NAME=value …`."""
+        workload = self.workload.model_dump(exclude_none=True)
+        pairs = [*self.env.items(), *self.train.items()]
+        pairs += [(f"workload.{name}", value) for name, value in workload.items()]
+        return " ".join(f"{name}={value}" for name, value in pairs) or "no change"
+
+
+class RecordedPatch(Patch):
+    """A patch in a record; unknown fields are ignored."""
+
+    model_config = ConfigDict(extra="ignore")

@@ -17,7 +17,7 @@ import yaml
 from pydantic import Field, field_validator
 
 from gonogo.contract.decision import Decision
-from gonogo.contract.failure import FailureName, FailureRow, Pattern, RecordedFailure
+from gonogo.contract.outcome import FailureName, FailureRow, Pattern, RecordedFailure
 from gonogo.contract.wire import Submitted
 
 

@@ -15,11 +15,11 @@ from gonogo.contract.decision import (
     CriterionResult,
     Decision,
     DecisionKind,
+    MadeBy,
     Verdict,
 )
 from gonogo.contract.doubt import Doubt
 from gonogo.contract.facts import Facts
-from gonogo.contract.provenance import MadeBy
 from gonogo.contract.rules import Rules
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest

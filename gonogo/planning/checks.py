@@ -14,10 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import ADDED_CRITERIA, Metric, own_name
-from gonogo.contract.errors import Corrupt, Problem
-from gonogo.contract.patch import Patch
+from gonogo.contract.errors import Corrupt, Problem, hint, near
 from gonogo.contract.plan import Phase, Plan
-from gonogo.contract.suggestion import hint, near
+from gonogo.contract.workload import Patch
 from gonogo.environment_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.judge.failures import library
 from gonogo.judge.gate.conditions import END

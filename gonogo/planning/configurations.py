@@ -9,8 +9,7 @@ from typing import Any
 
 import gonogo
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import NotFound, Problem
-from gonogo.contract.suggestion import hint
+from gonogo.contract.errors import NotFound, Problem, hint
 from gonogo.contract.yaml_text import parse_yaml
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.workload import Patch
 from gonogo.planning.workloads.known import WorkloadSchema
 
 OF_THE_PHASE = {

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gonogo.contract.canonical import digest, plain_copy
-from gonogo.contract.failure import RecordedFailure
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
@@ -19,16 +18,16 @@ from gonogo.contract.order import (
     PhaseAhead,
     ResumePoint,
     RunReason,
+    Taint,
     command_digest,
 )
-from gonogo.contract.patch import Patch, RecordedPatch
+from gonogo.contract.outcome import RecordedFailure
 from gonogo.contract.patience import bounded
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.contract.taint import Taint
 from gonogo.contract.watch import Watch
-from gonogo.contract.workload import is_ours
+from gonogo.contract.workload import Patch, RecordedPatch, is_ours
 from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import MOST_PROBLEMS, Problem
-from gonogo.contract.suggestion import hint
+from gonogo.contract.errors import MOST_PROBLEMS, Problem, hint
 from gonogo.contract.wire import MAX_DEPTH
 from gonogo.planning.paths import known_steps, locate
 from gonogo.planning.problems import refuse, rejected

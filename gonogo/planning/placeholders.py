@@ -9,8 +9,8 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gonogo.contract.errors import hint
 from gonogo.contract.plan import Phase, Plan
-from gonogo.contract.suggestion import hint
 from gonogo.placeholders import AT_START, fill, mentions, names_in
 from gonogo.planning.layers import Laid, lay
 from gonogo.planning.programs import Layer, patches

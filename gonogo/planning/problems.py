@@ -8,9 +8,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.errors import MOST_PROBLEMS, Problem, Rejected
+from gonogo.contract.errors import MOST_PROBLEMS, Problem, Rejected, choices, hint
 from gonogo.contract.plan import Phase, Plan
-from gonogo.contract.suggestion import choices, hint
 from gonogo.contract.workload import Workload
 from gonogo.planning.paths import named_path
 

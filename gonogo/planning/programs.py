@@ -4,9 +4,8 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.patch import Patch
 from gonogo.contract.plan import Plan
-from gonogo.contract.workload import ANY, is_allowed
+from gonogo.contract.workload import ANY, Patch, is_allowed
 from gonogo.environment_names import is_listed
 
 Layer = tuple[str, Patch]

@@ -12,9 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import NotFound, Problem
+from gonogo.contract.errors import NotFound, Problem, hint
 from gonogo.contract.plan import Plan
-from gonogo.contract.suggestion import hint
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.facts.metrics import metric_names, metric_row
 from gonogo.planning.overrides import with_overrides as with_overrides

@@ -21,8 +21,8 @@ from typing import Any
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
-from gonogo.contract.node import NodeLine
 from gonogo.contract.order import Order
+from gonogo.contract.records import NodeLine
 from gonogo.files import append_plain, create_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked

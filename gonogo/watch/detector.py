@@ -34,8 +34,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel
 
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patience import ProgramKind
 from gonogo.contract.tick import Tick

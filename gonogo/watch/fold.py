@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import ProcessState, Tick

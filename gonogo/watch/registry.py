@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import gonogo
+from gonogo.contract.decision import MadeBy
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.provenance import MadeBy
 from gonogo.git_commit import load_commit
 from gonogo.watch.detector import Detector
 from gonogo.watch.detectors.checkpoint import CheckpointOverdue

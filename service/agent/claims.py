@@ -24,7 +24,7 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import (
     EPOCH,
@@ -109,8 +109,8 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     untold = tuple(run.id for run in mine if run.state not in NOT_BEGUN and run.id not in active)
     return Claim(
         claimed=_give_again(deed, mine, request, asked) or _give_new(deed, request, asked),
-        untold=(*(untold if request.tells_again else ()), *asked),
-        over=_over(deed, request) if request.lets_go else (),
+        untold=(*untold, *asked),
+        over=_over(deed, request),
     )
 
 
@@ -122,8 +122,6 @@ def _ask(
     The worker may have ended such a run after the backup that was restored. Then it names the run
     in its next claim, and sends all of it again.
     """
-    if not request.tells_again:
-        return []
     started: float = deed.session.info[STARTED]
     query = select(RunRow.id).where(
         RunRow.state == RunState.QUEUED, RunRow.created_at < deed.session.info[STARTED]

@@ -13,8 +13,8 @@ from gonogo.contract.errors import GonogoError
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import MOST_RANKS
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import RecordedPatch
 from gonogo.device_slots import most_ranks
 from gonogo.planning.programs import allows, lacks, spans
 from service.db.documents import ClaimKept

@@ -197,7 +197,7 @@ class ProgressRow(Table):
     toks_per_s: Mapped[float | None] = mapped_column(Seconds)
     identity: Mapped[dict[str, Any] | None]
     near: Mapped[dict[str, Any] | None]
-    """Detector → how near it is to its limit (`gonogo.contract.nearness.Near`)."""
+    """Detector → how near it is to its limit (`gonogo.contract.finding.Near`)."""
 
 
 class AccountRow(Table):

@@ -24,8 +24,8 @@ from gonogo.contract.lifecycle import (
 )
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode
-from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import RecordedPatch
 from gonogo.judge.follow_up.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines

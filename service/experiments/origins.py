@@ -15,11 +15,10 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import OriginView
 from gonogo.contract.decision import Condition, ConditionState, Verdict
-from gonogo.contract.errors import Conflict, Problem, Rejected
+from gonogo.contract.errors import Conflict, Problem, Rejected, hint
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
-from gonogo.contract.suggestion import hint
 from gonogo.judge.follow_up.decide import asks_approval
 from gonogo.judge.follow_up.reruns import keeps_checkpoints
 from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond

@@ -8,11 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
-from gonogo.contract.errors import Problem, Rejected
+from gonogo.contract.errors import Problem, Rejected, hint
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import Order
-from gonogo.contract.suggestion import hint
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.configurations import configurations_stamp
 from gonogo.planning.layers import merged

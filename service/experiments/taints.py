@@ -11,9 +11,8 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import ResumePoint
+from gonogo.contract.order import ResumePoint, Taint, TaintKind, carried_on
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
-from gonogo.contract.taint import Taint, TaintKind, carried_on
 from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow

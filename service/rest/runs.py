@@ -8,9 +8,8 @@ from pydantic import BaseModel
 
 from gonogo.contract.api import ArtifactsView, LogView, RunView
 from gonogo.contract.decision import Decision
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Finding, Near
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.nearness import Near
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.files import load_log
 from service.evidence.heartbeats import load_heartbeats

@@ -7,9 +7,8 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field, field_validator
 
 from gonogo.contract.api import SUBSCRIPTIONS, AlertBody
-from gonogo.contract.errors import Rejected
+from gonogo.contract.errors import Rejected, hint
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.suggestion import hint
 from gonogo.contract.wire import Instant, Submitted
 from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
 from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.contract.nearness import Near, nearest
+from gonogo.contract.finding import Near, nearest
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from gonogo.contract.patch import Patch, RecordedPatch
-from gonogo.contract.workload import Workload
+from gonogo.contract.workload import Patch, RecordedPatch, Workload
 
 
 def test_a_patch_keeps_what_was_said_and_nothing_else() -> None:

@@ -20,7 +20,7 @@ from typing import Any
 from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.facts import Facts, History
-from gonogo.contract.provenance import MadeBy
+from gonogo.contract.decision import MadeBy
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.rules import Rules

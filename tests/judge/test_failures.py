@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from gonogo.contract.decision import Decision
-from gonogo.contract.failure import FailureRow, bounded_pattern
+from gonogo.contract.outcome import FailureRow, bounded_pattern
 from gonogo.judge.failures import Failure, explain, explain_decision, find_failure, library
 from gonogo.log_errors import MOST_ERROR_CHARS, error_lines, outside_lines
 from tests.growth import grows_with_size

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.campaign import variants_of
-from gonogo.contract.patch import Patch
+from gonogo.contract.workload import Patch
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.resolve import resolve_plan

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
-from gonogo.contract.patch import Patch
-from gonogo.contract.workload import OURS
+from gonogo.contract.workload import OURS, Patch
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.overrides import with_overrides
 from gonogo.planning.resolve import build_order, resolve_plan

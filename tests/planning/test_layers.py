@@ -12,7 +12,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import CarriedRemedy, Order, RunReason
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patch import Patch
+from gonogo.contract.workload import Patch
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
-from gonogo.contract.patch import Patch
+from gonogo.contract.workload import Patch
 from gonogo.placeholders import fill_words
 from gonogo.planning.resolve import build_order, resolve_plan
 

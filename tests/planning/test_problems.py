@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract import suggestion
+from gonogo.contract import errors
 from gonogo.contract.errors import MOST_PROBLEMS, Rejected
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -57,7 +57,7 @@ def test_of_very_many_problems_the_first_are_looked_for(
         return difflib.get_close_matches(word, known, **more)
 
     data = plan()
-    monkeypatch.setattr(suggestion, "get_close_matches", look)
+    monkeypatch.setattr(errors, "get_close_matches", look)
     with pytest.raises(Rejected, match=r"\(and more than 49 more\)$") as refused:
         resolve_plan(data)
     assert len(refused.value.problems) == MOST_PROBLEMS

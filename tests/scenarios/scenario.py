@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.errors import GonogoError
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.judge.directory import judge_directory
 from gonogo.watch import near
 from tests.watch.streams import World, watch

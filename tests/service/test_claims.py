@@ -85,13 +85,12 @@ def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane
         }  # fmt: skip
         return worker.post("/claims", body).json().get("untold")
 
-    assert untold([started.run, waiting.run], tells_again=True) is None
-    assert untold([waiting.run], tells_again=True) == [started.run]
-    assert untold([waiting.run]) is None, "a worker of before does not know the word"
-    assert untold([started.run], tells_again=True) == [waiting.run], "its end may have been sent"
-    assert untold([started.run], tells_again=True) is None, "what never began is given again"
+    assert untold([started.run, waiting.run]) is None
+    assert untold([waiting.run]) == [started.run]
+    assert untold([started.run]) == [waiting.run], "its end may have been sent"
+    assert untold([started.run]) is None, "what never began is given again"
     worker.run_through(started)
-    assert untold([waiting.run], tells_again=True) is None
+    assert untold([waiting.run]) is None
 
 
 def test_a_worker_that_drains_or_has_no_free_device_gets_nothing(plane: Plane) -> None:
@@ -168,16 +167,15 @@ def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: 
         }  # fmt: skip
         return worker.post("/claims", {**said, "engine": "slurm"}).json().get("over")
 
-    assert told(lets_go=True) is None
+    assert told() is None
     lost = update(RunRow).where(RunRow.id == order.run).values(lost=True)
     still.context.store.write(lambda session: session.execute(lost) and None)
     taken = still.call("POST", f"/experiments/{experiment}/takeover", json={"reason": "it burned"})
     assert taken.status_code < 300, taken.text
-    assert told(lets_go=True) == [order.run]
+    assert told() == [order.run]
     beside = FakeWorker(http=still.http, key=worker.key, name="login-00000a")
-    assert told(beside, lets_go=True) == [order.run], "one of its home, which looks after it too"
-    assert told(still.worker(name="w2", host="host-2"), lets_go=True) is None
-    assert told() is None, "an older worker refuses what it does not know"
+    assert told(beside) == [order.run], "one of its home, which looks after it too"
+    assert told(still.worker(name="w2", host="host-2")) is None
 
 
 @pytest.mark.parametrize(

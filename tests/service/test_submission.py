@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.patch import RecordedPatch
+from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.placement import Offer
 from service.db.schema import RunRow

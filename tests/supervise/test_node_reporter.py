@@ -11,7 +11,7 @@ from typing import NoReturn
 
 import pytest
 
-from gonogo.contract.node import NodeLine
+from gonogo.contract.records import NodeLine
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise import node_reporter
 from gonogo.supervise.durable import save_json

@@ -264,8 +264,6 @@ class Claimer:
             engine=self.settings.engine,
             metrics_url=self.metrics_url,
             draining=self.draining,
-            tells_again=True,
-            lets_go=True,
         )
         try:
             claim = client.post_claim(request)

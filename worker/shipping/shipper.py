@@ -25,8 +25,7 @@ from gonogo.contract.errors import (
     StaleToken,
     Unavailable,
 )
-from gonogo.contract.finding import Finding
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json

@@ -26,8 +26,8 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
+from gonogo.contract.finding import Near
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.nearness import Near
 from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.transient_errors import TransientErrors

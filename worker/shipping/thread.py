@@ -13,8 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
-from gonogo.contract.finding import Finding
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
 

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from gonogo.contract.criterion import Aggregate, Compared, Criterion, Metric, own_name
-from gonogo.contract.errors import Rejected
-from gonogo.contract.suggestion import hint
+from gonogo.contract.errors import Rejected, hint
 from gonogo.judge.facts.metrics import metric_names, metric_row
 
 MARGIN = 0.02

@@ -21,8 +21,7 @@ from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.node import NodeExit
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.records import ExitRecord, NodeExit
 from gonogo.contract.tick import FileSeal, parse_rank
 from gonogo.files import read_plain, read_small
 from gonogo.rundir import iter_lines, parse_record

@@ -16,9 +16,8 @@ from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Finding
-from gonogo.contract.node import NodeExit
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord, ModelRecord, Preflight, RankExit
+from gonogo.contract.records import ExitRecord, ModelRecord, NodeExit, Preflight, RankExit
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (

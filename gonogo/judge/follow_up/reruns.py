@@ -19,8 +19,8 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Confirmation, FailedBefore, History, Remedy
 from gonogo.contract.order import CarriedRemedy, RunReason
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
-from gonogo.contract.patch import RecordedPatch
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import RecordedPatch
 from gonogo.judge.follow_up.action import SAY_NOTHING, Action, ActionKind, Attempt
 from gonogo.judge.gate.built_in import IN_WEIGHTS
 from gonogo.watch.detectors.death import Start, is_storm

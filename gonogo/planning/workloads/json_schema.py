@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gonogo.contract.suggestion import choices, hint
+from gonogo.contract.errors import choices, hint
 
 Schema = Mapping[str, Any]
 Path = tuple[str, ...]

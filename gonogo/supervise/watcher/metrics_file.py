@@ -20,7 +20,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Near
 from gonogo.files import create_plain, read_small
 from gonogo.supervise.watcher.pace import StepTimes
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.node import NodeLine
 from gonogo.contract.observation import HostMemory, Kind
 from gonogo.contract.order import Order
+from gonogo.contract.records import NodeLine
 from gonogo.contract.tick import (
     AgentProbe,
     NodeProbe,

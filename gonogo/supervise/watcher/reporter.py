@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import METRICS_NAME, save_metrics
 from gonogo.supervise.watcher.pace import Pace

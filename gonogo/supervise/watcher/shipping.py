@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from gonogo.contract.agent import Command
-from gonogo.contract.finding import Finding
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near
 from gonogo.contract.records import ExitRecord
 
 

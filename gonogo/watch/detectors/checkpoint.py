@@ -11,9 +11,8 @@ a watcher that never finishes reading a checkpoint.
 
 from dataclasses import dataclass
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Section
-from gonogo.contract.nearness import Near
 from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place

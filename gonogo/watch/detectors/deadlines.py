@@ -4,8 +4,7 @@ D2, D4 and D5 report what `progress` finds, each for its own places. D2 also cou
 rank's first line, and D5 the time until a finished run exits. D3 halts on silence.
 """
 
-from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Limit, Place, ProgramKind
 from gonogo.contract.tick import STATE_WORDS, ProcessState, Tick

@@ -15,9 +15,8 @@ import math
 import re
 from dataclasses import dataclass, replace
 
-from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg, Section
-from gonogo.contract.nearness import Near
 from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick

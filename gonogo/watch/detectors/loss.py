@@ -15,9 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.contract.nearness import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace

@@ -22,9 +22,8 @@ from typing import Any
 
 from gonogo.contract.canonical import added
 from gonogo.contract.device import devices_in
-from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.nearness import Near
 from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name

@@ -29,9 +29,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.nearness import Near
 from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick

@@ -16,9 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
-from gonogo.contract.nearness import Near
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.timeline.step import RankStep, Step

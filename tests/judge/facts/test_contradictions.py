@@ -9,15 +9,16 @@ import pytest
 
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.node import NodeExit, Refusal
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import (
     Check,
     CheckOutcome,
     ExitRecord,
+    NodeExit,
     PartSeals,
     Preflight,
     RankExit,
+    Refusal,
     Written,
 )
 from gonogo.judge.facts.contradictions import find_contradictions

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from gonogo.contract.node import NodeExit
-from gonogo.contract.records import ExitRecord, PartSeals
+from gonogo.contract.records import ExitRecord, NodeExit, PartSeals
 from gonogo.judge.facts.files import RunFiles, load_parts
 from gonogo.rundir import RunDir, file_seal, save_json
 from tests.judge.runs import exit_record

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.order import Order
-from gonogo.contract.taint import Taint, TaintKind, carried_on
+from gonogo.contract.order import Order, Taint, TaintKind, carried_on
 from gonogo.judge.gate.added_criteria import added_criteria
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import order_of

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.node import NodeExit
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.records import ExitRecord, NodeExit
 from gonogo.contract.tick import NodeState, Tick
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.node_record import exit_path

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.agent import Command, CommandKind
-from gonogo.contract.finding import Act, Finding, Severity
-from gonogo.contract.nearness import Near
+from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
