@@ -144,7 +144,6 @@ def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
     """Put a backup into a home that has no database yet, and return what was in it.
 
     Raises:
-        NotFound: there is no such file.
         Corrupt: the backup is not whole.
         Conflict: the home has a file that the backup would bring, or another restore is at work.
         Rejected: not a backup of this version and kind of database, or a file cannot be written.

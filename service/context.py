@@ -4,17 +4,20 @@ The bell rings after every commit, so that the conductor's loops act at once.
 """
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
-from service.agent.fence import EPOCH, STARTED, begin_epoch
+from gonogo.contract.errors import Rejected
+from gonogo.ledger.sign import SigningKey
+from gonogo.signing import KEY_FILE, load_signing_key, own_signing_key
 from service.db.store import Store, Topic
 from service.experiments.decisions import SIGNING_KEY
 from service.experiments.lifecycle import Deed
-from service.experiments.signing_key import home_key
+from service.queries.experiments import load_first_document
 from service.settings import Settings
 
 READERS = 10
@@ -64,10 +67,8 @@ class Context:
     """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
-    """Threads that may hold a connection beyond the thread that asked for it; see
-    `open_session`."""
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the route that writes a report; see `report_for`."""
+    """Held by the route that writes a report."""
 
     def write(
         self,
@@ -100,7 +101,31 @@ def open_context(
         Rejected: the key cannot be had; see `gonogo.signing.load_signing_key`.
     """
     bell = Bell()
-    info = {SIGNING_KEY: home_key(settings), EPOCH: 0, STARTED: now()}
-    store = Store(settings.database_url, after_commit=bell.ring, info=info)
-    info[EPOCH] = store.write(lambda session: begin_epoch(session, now()))
+    store = Store(
+        settings.database_url, after_commit=bell.ring, info={SIGNING_KEY: _home_key(settings)}
+    )
     return Context(settings=settings, store=store, bell=bell, now=now, mono=mono)
+
+
+def _home_key(settings: Settings) -> SigningKey:
+    """Return the home's signing key, the only one of its database; make it at the first start."""
+    store = Store(settings.database_url)
+    try:
+        document = store.read(load_first_document)
+    finally:
+        store.close()
+    signer = None if document is None else str(json.loads(document).get("key_id"))
+    if signer is not None and load_signing_key(settings.home) is None:
+        raise Rejected(
+            f"{settings.home / KEY_FILE} is not there, and decisions in the database are signed:"
+            " bring the key from a backup, or from the home that signed them; if it is lost for"
+            " good, begin with another GONOGO_HOME and database"
+        )
+    key = own_signing_key(settings.home)
+    if signer not in (None, key.key_id):
+        raise Rejected(
+            f"decisions in the database are signed by the key {signer}, and this home's is"
+            f" {key.key_id}: bring {KEY_FILE} from the home that signed them, or begin with another"
+            " database"
+        )
+    return key

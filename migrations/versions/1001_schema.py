@@ -45,12 +45,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_campaigns_state", "campaigns", ["state"])
     op.create_table(
-        "epochs",
-        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("n", sa.BigInteger(), nullable=False),
-        sa.PrimaryKeyConstraint("id", name="pk_epochs"),
-    )
-    op.create_table(
         "experiments",
         sa.Column("id", _ID, nullable=False),
         sa.Column("name", sa.Text(), nullable=False),
@@ -231,12 +225,10 @@ def upgrade() -> None:
         sa.Column("profile", sa.String(length=64), nullable=True),
         sa.Column("gpus", sa.Integer(), nullable=True),
         sa.Column("foreign", sa.Boolean(), nullable=True),
-        sa.Column("labels", sa.Text(), nullable=True),
         sa.Column("order", _DOCUMENT, nullable=True),
         sa.Column("suspect", sa.Boolean(), nullable=False),
         sa.Column("lost", sa.Boolean(), nullable=False),
         sa.Column("given_up", sa.Boolean(), nullable=True),
-        sa.Column("packed", sa.Boolean(), nullable=True),
         sa.Column("outcome", _DOCUMENT, nullable=True),
         sa.Column("verdict", sa.String(length=20), nullable=True),
         sa.Column("judged", sa.Boolean(), nullable=False),
@@ -265,7 +257,7 @@ def upgrade() -> None:
             "experiment", "phase", "attempt", name="uq_runs_experiment_phase_attempt"
         ),
     )
-    op.create_index("ix_runs_judged_state_packed", "runs", ["judged", "state", "packed"])
+    op.create_index("ix_runs_judged_state", "runs", ["judged", "state"])
     op.create_index("ix_runs_state_created_at", "runs", ["state", "created_at"])
     op.create_index("ix_runs_worker", "runs", ["worker"])
     op.create_table(

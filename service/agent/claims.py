@@ -3,10 +3,6 @@
 A claim is idempotent: a run that this worker claimed and does not know of is given out again under
 a higher token and a new secret. A new boot id of the same machine proves that everything it ran
 before is dead, except runs of a scheduler. A silent worker keeps its runs.
-
-After a restore of the database a worker may hold runs that are queued here, or have ended runs that
-are open here. It keeps the former (`take_up`), and is asked once for the latter before they are
-given out.
 """
 
 import secrets
@@ -26,16 +22,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.resolve import build_order
-from service.agent.fence import (
-    EPOCH,
-    STARTED,
-    Bearer,
-    bind_key,
-    hash_claim,
-    home_of_worker,
-    is_of_now,
-    next_token,
-)
+from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker, next_token
 from service.agent.placement import UNREADABLE, fitting
 from service.db.documents import ClaimKept, is_by_service
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
@@ -56,8 +43,6 @@ from service.queries.runs import load_runs_of_worker
 
 _MOST_UNKNOWN = 8
 """Alerts about unknown runs of one claim."""
-_MOST_ASKED = 100
-"""Queued runs that a worker is asked for at once, the oldest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +59,7 @@ class Claim:
 
     claimed: Claimed | None = None
     untold: tuple[str, ...] = ()
-    """Open runs that the worker neither names nor gave up."""
+    """Runs under way that the worker does not name: it sends all of them again."""
     over: tuple[str, ...] = ()
     """Runs that the worker names and that were declared dead here."""
 
@@ -83,8 +68,6 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     """Return the answer to a worker that asks for work.
 
     Args:
-        deed: the transaction.
-        request: what the worker says of itself and offers.
         key_id: its key, which belongs to this worker from now on; None: an administrator's.
 
     Raises:
@@ -94,54 +77,32 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
     row = deed.session.get(WorkerRow, request.worker)
-    before = row.claim if row is not None else ClaimKept()
+    before = [] if row is None else row.claim.active
     rebooted = _remember_worker(deed, request)
-    _alert_unknown(deed, request, set(request.active) - set(before.active))
+    _alert_unknown(deed, request, set(request.active) - set(before))
     mine = load_runs_of_worker(deed.session, request.worker)
     if rebooted:
         for run in mine:
             if run.boot_id != request.boot_id and run.id not in request.active:
                 _end_lost(deed, run.id, f"host {request.host} booted anew")
         mine = []
+    unnamed = [run for run in mine if run.id not in request.active]
     _renew(deed, mine, request)
-    asked = _ask(deed, mine, request, before)
-    active = set(request.active)
-    untold = tuple(run.id for run in mine if run.state not in NOT_BEGUN and run.id not in active)
+    again = [run.id for run in unnamed if run.state in NOT_BEGUN]
     return Claim(
-        claimed=_give_again(deed, mine, request, asked) or _give_new(deed, request, asked),
-        untold=(*untold, *asked),
+        claimed=_give_again(deed, request, again) or _give_new(deed, request),
+        untold=tuple(run.id for run in unnamed if run.id not in again),
         over=_over(deed, request),
     )
 
 
-def _ask(
-    deed: Deed, mine: Collection[RunRow], request: ClaimRequest, before: ClaimKept
-) -> list[str]:
-    """Return the runs to ask the worker for before they are given out, and note them.
-
-    The worker may have ended such a run after the backup that was restored. Then it names the run
-    in its next claim, and sends all of it again.
-    """
-    started: float = deed.session.info[STARTED]
-    query = select(RunRow.id).where(
-        RunRow.state == RunState.QUEUED, RunRow.created_at < deed.session.info[STARTED]
-    )
-    waited = deed.session.scalars(query.order_by(RunRow.created_at).limit(_MOST_ASKED))
-    own = [run.id for run in mine if run.state in NOT_BEGUN]
-    unknown = [run for run in (*own, *waited) if run not in request.active]
-    row = deed.session.get_one(WorkerRow, request.worker)
-    row.claim = row.claim.model_copy(update={"asked": unknown, "asked_by": started})
-    asked = before.asked if before.asked_by == started else []
-    return [run for run in unknown if run not in asked]
-
-
 def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
     """Alert about runs of a worker that are unknown here, as after a restore."""
-    mine = {run for run in fresh if is_id(run, Kind.RUN)}
-    if not mine:
+    named = {run for run in fresh if is_id(run, Kind.RUN)}
+    if not named:
         return
-    known = set(deed.session.scalars(select(RunRow.id).where(RunRow.id.in_(mine))))
-    for run in sorted(mine - known)[:_MOST_UNKNOWN]:
+    known = set(deed.session.scalars(select(RunRow.id).where(RunRow.id.in_(named))))
+    for run in sorted(named - known)[:_MOST_UNKNOWN]:
         text = (
             f"worker {request.worker} on {request.host} has {run}, which is not known here (was "
             f"the database restored?): it continues there and counts for nothing, and the same "
@@ -150,35 +111,23 @@ def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) ->
         queue_alert_of_none(deed, AlertType.RUN_UNKNOWN, text, run=run)
 
 
-def _give_again(
-    deed: Deed, mine: Collection[RunRow], request: ClaimRequest, asked: Collection[str]
-) -> Claimed | None:
+def _give_again(deed: Deed, request: ClaimRequest, runs: Collection[str]) -> Claimed | None:
     """Return a run that the worker claimed and does not know of."""
-    for run in mine:
-        if run.state in NOT_BEGUN and run.id not in request.active and run.id not in asked:
-            claimed = _give_out(deed, run.id, request, again=True)
-            if claimed is not None:
-                return claimed
-    return None
+    return next(filter(None, (_give_out(deed, run, request, again=True) for run in runs)), None)
 
 
-def _give_new(deed: Deed, request: ClaimRequest, asked: Collection[str]) -> Claimed | None:
+def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
     """Return a run of the queue."""
     if request.draining or not request.free:
         return None
-    for run_id in fitting(deed, request, lambda run, error: _end_unbuilt(deed, run, error)):
-        if run_id in request.active or run_id in asked:
-            continue
-        claimed = _give_out(deed, run_id, request, again=False)
-        if claimed is not None:
-            return claimed
-    return None
+    fit = (run for run in fitting(deed, request) if run not in request.active)
+    return next(filter(None, (_give_out(deed, run, request, again=False) for run in fit)), None)
 
 
 def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
-    """Return the named runs of a scheduler that were declared dead here."""
+    """Return the named runs of a scheduler that were declared dead; on a host its keepers know."""
     if request.engine is EngineName.LOCAL:
-        return ()  # the keepers on the host know
+        return ()
     ended = select(RunRow).where(
         RunRow.id.in_(request.active), RunRow.worker.is_not(None), RunRow.state == RunState.ENDED
     )
@@ -252,12 +201,12 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     expected = run.worker == request.worker and run.state in NOT_BEGUN
     if (again and not expected) or (not again and run.state != RunState.QUEUED):
         return None
-    token = next_token(experiment.token, deed.session.info[EPOCH], deed.now)
+    token = next_token(experiment.token, deed.now)
     secret = secrets.token_hex(16)
     try:
         order = _build_order(deed.session, experiment, run, token)
     except UNREADABLE as error:
-        _end_unbuilt(deed, run_id, error)
+        _end_unbuilt(deed, experiment, run, error)
         return None
     try:
         if again:
@@ -270,75 +219,52 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
         return None
     run.worker, run.boot_id = request.worker, request.boot_id
     run.host, run.machine = request.host, request.machine_id
-    return Claimed(order=_note_claim(deed, experiment, run, order, secret), secret=secret)
+    _note_claim(deed, experiment, run, order, secret)
+    return Claimed(order=order, secret=secret)
 
 
 def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
     """Give a queued run to the worker that holds it since before a restore of the database.
 
     The last claim of the worker must name the run, and no later attempt may be known.
-
-    Args:
-        deed: the transaction.
-        run_id: the run.
-        bearer: who speaks of it, with the token and the secret of that claim.
     """
     experiment, run = lock_run(deed, run_id)
-    given = experiment.token < bearer.token and is_of_now(bearer.token, deed.session.info[EPOCH])
+    given = experiment.token < bearer.token <= next_token(0, deed.now)
     if run.state != RunState.QUEUED or not given or bearer.secret is None:
         return
-    workers = deed.session.scalars(select(WorkerRow).where(heard(deed.now)))
-    worker = next(
-        (
-            row
-            for row in workers
-            if run_id in row.claim.active
-            and (bearer.by_admin or bearer.worker == home_of_worker(row.name))
-        ),
-        None,
-    )
-    if worker is None:
-        return
-    order = _build_order(deed.session, experiment, run, bearer.token)
-    _move(deed, experiment, run, worker.name, bearer.token)
-    run.worker, run.boot_id = worker.name, worker.boot_id
-    run.host, run.machine = worker.host, worker.machine
-    _note_claim(deed, experiment, run, order, bearer.secret)
-    deed.session.flush()
+    for worker in deed.session.scalars(select(WorkerRow).where(heard(deed.now))):
+        own = bearer.by_admin or bearer.worker == home_of_worker(worker.name)
+        if own and run_id in worker.claim.active:
+            order = _build_order(deed.session, experiment, run, bearer.token)
+            _move(deed, experiment, run, worker.name, bearer.token)
+            run.worker, run.boot_id = worker.name, worker.boot_id
+            run.host, run.machine = worker.host, worker.machine
+            _note_claim(deed, experiment, run, order, bearer.secret)
+            deed.session.flush()
+            return
 
 
 def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token: int) -> None:
-    """Move a queued run to `claimed`.
-
-    Raises:
-        Conflict: another was faster.
-    """
     claimed = RunEvent.CLAIM
     move_run(deed, experiment, run, claimed, token=run.token, worker=worker, given_token=token)
 
 
 def _note_claim(
     deed: Deed, experiment: ExperimentRow, run: RunRow, order: Order, secret: str
-) -> Order:
-    """Keep what a run was claimed with; return the order as it is given out."""
+) -> None:
     experiment.token = run.token = order.token
     run.claim = hash_claim(secret)
     run.claimed_at = deed.now
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
-    order = order.model_copy(update={"best_step_s": load_best_step_s(deed.session, order)})
     run.order = order.document()
     progress = deed.session.get_one(ProgressRow, run.id)
     progress.heard += 1
     progress.heard_at = deed.now
-    return order
 
 
-def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
+def _end_unbuilt(deed: Deed, experiment: ExperimentRow, run: RunRow, error: Exception) -> None:
     """End a run of which no order can be made; in the queue it would fail every claim."""
-    experiment, run = lock_run(deed, run_id)
-    if run.state == RunState.ENDED:
-        return
     if experiment.state == ExperimentState.QUEUED:
         move_experiment(deed, experiment, ExperimentEvent.START)
     text = f"no order can be made of its plan: {error}"[:1000]
@@ -346,7 +272,7 @@ def _end_unbuilt(deed: Deed, run_id: str, error: Exception) -> None:
 
 
 def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token: int) -> Order:
-    return build_order(
+    order = build_order(
         resolved_of(experiment),
         run.phase,
         experiment=experiment.id,
@@ -360,3 +286,4 @@ def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token
         carried=run.carried or [],
         taints=taints_of(session, experiment, run),
     )
+    return order.model_copy(update={"best_step_s": load_best_step_s(session, order)})

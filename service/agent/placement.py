@@ -1,11 +1,9 @@
 """Placement: which queued runs fit a worker's offer, and which wait for another host."""
 
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from sqlalchemy import ColumnElement, or_, select, tuple_
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, select, tuple_
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.cluster import EngineName
@@ -48,10 +46,9 @@ class Offer:
     def fits(
         self, plan: Plan, change: RecordedPatch | None = None, phase: str | None = None
     ) -> bool:
-        """Say whether a run of this plan fits: a device for each rank, or one slot on a CPU.
+        """Say whether a run fits: a device for each rank, or one slot on a CPU.
 
         Args:
-            plan: the experiment's plan.
             change: the patch of the run, which may change the number of ranks.
             phase: the run's, which may have its own number of ranks; None: the largest.
         """
@@ -68,22 +65,25 @@ class Offer:
         """The largest number of GPU ranks; a scheduler finds its own."""
         return most_ranks(self.free) if self.engine is EngineName.LOCAL else MOST_RANKS
 
+    def rows(self) -> Iterator[ColumnElement[bool]]:
+        """Yield what a run's row must say to fit, so that other runs are not loaded."""
+        yield RunRow.gpus <= self.gpus
+        if self.profiles:
+            yield RunRow.profile.in_(self.profiles)
+        if not self.allow:
+            yield RunRow.foreign.is_(False)
 
-def fitting(
-    deed: Deed, request: ClaimRequest, unreadable: Callable[[str, Exception], None]
-) -> Iterator[str]:
-    """Yield the queued runs that fit, oldest first; each is looked at only when asked for.
 
-    Args:
-        deed: the transaction.
-        request: what the worker says of itself.
-        unreadable: called with a run whose plan cannot be read, and the error.
+def fitting(deed: Deed, request: ClaimRequest) -> Iterator[str]:
+    """Yield the queued runs that fit, and those whose plan cannot be read, oldest first.
+
+    Each is looked at only when asked for.
     """
     offer, host = _offer(request, request.free), Host(request.host, request.machine_id)
     query = (
         select(RunRow, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
-        .where(RunRow.state == RunState.QUEUED.value, *_suits(deed.session, offer))
+        .where(RunRow.state == RunState.QUEUED.value, *offer.rows())
         .order_by(RunRow.created_at, RunRow.id)
         .limit(_PAGE)
     )
@@ -94,41 +94,37 @@ def fitting(
             try:
                 plan, change = resolved_of(experiment).parsed(), patch_of(run.change, run.carried)
                 fits = offer.fits(plan, change, run.phase)
-            except UNREADABLE as error:
-                unreadable(run.id, error)
+            except UNREADABLE:
+                yield run.id
                 continue
-            if fits and not (
-                _belongs_elsewhere(deed, experiment, host)
-                or _begins_elsewhere(deed, experiment, run, host, plan, change)
-                or _is_tried_elsewhere(deed, run, host, plan, change)
+            if fits and not any(
+                other.fits(plan, change, run.phase)
+                for other in _preferred(deed, experiment, run, host)
             ):
                 yield run.id
         page = query.where(tuple_(RunRow.created_at, RunRow.id) > after)
 
 
-def _suits(session: Session, offer: Offer) -> Iterator[ColumnElement[bool]]:
-    """Yield what a run's row must say to suit an offer, so that other runs are not loaded."""
-    yield or_(RunRow.labels.is_(None), RunRow.labels.in_(_held(session, offer.labels)))
-    yield RunRow.gpus <= offer.gpus
-    if offer.profiles:
-        yield RunRow.profile.in_(offer.profiles)
-    if not offer.allow:
-        yield RunRow.foreign.is_(False)
+def _preferred(deed: Deed, experiment: ExperimentRow, run: RunRow, host: Host) -> Iterator[Offer]:
+    """Yield the offers of living workers for which a run waits rather than run on this host.
+
+    A campaign's runs stay on one host. A run that resumes goes to the host of its checkpoint,
+    unless that was unfit. A retry tries another host for a while.
+    """
+    theirs = _campaign_host(deed, experiment)
+    if theirs is None and run.resume_from is not None:
+        theirs = _checkpoint_host(deed, experiment, run)
+    if theirs is not None:
+        if not theirs.is_same(host):
+            yield from (_whole_offer(row) for row in _living(deed) if _is_at(row, theirs))
+    elif _failed_here(deed, run, host):
+        yield from (_whole_offer(row) for row in _living(deed) if not _is_at(row, host))
 
 
-def _held(session: Session, labels: Mapping[str, str]) -> list[str]:
-    """Return the sets of labels of queued runs that these labels satisfy."""
-    query = select(RunRow.labels).where(
-        RunRow.state == RunState.QUEUED.value, RunRow.labels.is_not(None)
-    )
-    asked = [text for text in session.scalars(query.distinct()) if text is not None]
-    return [text for text in asked if json.loads(text).items() <= labels.items()]
-
-
-def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: Host) -> bool:
-    """Say whether a campaign's run waits for the living host of the campaign's other runs."""
+def _campaign_host(deed: Deed, experiment: ExperimentRow) -> Host | None:
+    """Return the host of the last run of an experiment's campaign."""
     if experiment.campaign is None:
-        return False
+        return None
     query = (
         select(RunRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
@@ -137,64 +133,33 @@ def _belongs_elsewhere(deed: Deed, experiment: ExperimentRow, host: Host) -> boo
         .limit(1)
     )
     last = deed.session.scalars(query).first()
-    theirs = None if last is None else host_of_run(last)
-    if theirs is None or theirs.is_same(host):
-        return False
-    return any(_is_at(row, theirs) for row in _living(deed))
+    return None if last is None else host_of_run(last)
 
 
-def _begins_elsewhere(
-    deed: Deed,
-    experiment: ExperimentRow,
-    run: RunRow,
-    host: Host,
-    plan: Plan,
-    change: RecordedPatch | None,
-) -> bool:
-    """Say whether a run waits for the host that wrote the checkpoint from which it resumes.
-
-    A living worker of that host must be able to take the run, and the host must not have been found
-    unfit for the phase.
-    """
+def _checkpoint_host(deed: Deed, experiment: ExperimentRow, run: RunRow) -> Host | None:
+    """Return the host that wrote the checkpoint of a run, unless it was unfit for the phase."""
     if run.resume_from is None:
-        return False
+        return None
     attempts = runs_of(deed.session, run.experiment)
     theirs = host_of(run.resume_from, attempts) or host_of_origin(experiment)
-    if theirs is None or theirs.is_same(host):
-        return False
     for row in attempts:
         ran_at = host_of_run(row)
-        if row.phase == run.phase and ran_at and ran_at.is_same(theirs) and is_unfit(row):
-            return False
-    there = (row for row in _living(deed) if _is_at(row, theirs))
-    return _takes(there, run, plan, change)
+        here = theirs and ran_at and ran_at.is_same(theirs)
+        if here and row.phase == run.phase and is_unfit(row):
+            return None
+    return theirs
 
 
-def _is_tried_elsewhere(
-    deed: Deed, run: RunRow, host: Host, plan: Plan, change: RecordedPatch | None
-) -> bool:
-    """Say whether a retry still waits for another host than the one that may be to blame."""
-    if run.attempt == 1 or run.resume_from is not None:
-        return False
-    if deed.now - run.created_at > OTHER_HOST_S:
+def _failed_here(deed: Deed, run: RunRow, host: Host) -> bool:
+    """Say whether a fresh retry follows an attempt for which this host may be to blame."""
+    if run.attempt == 1 or run.resume_from or deed.now - run.created_at > OTHER_HOST_S:
         return False
     attempts = runs_of(deed.session, run.experiment, run.phase)
     before = next((row for row in attempts if row.attempt == run.attempt - 1), None)
     theirs = None if before is None else host_of_run(before)
-    if before is None or theirs is None or not theirs.is_same(host):
+    if before is None or before.outcome is None or theirs is None or not theirs.is_same(host):
         return False
-    if before.outcome is None or before.outcome.code not in OF_THE_HOST:
-        return False
-    others = (row for row in _living(deed) if not _is_at(row, host))
-    return _takes(others, run, plan, change)
-
-
-def _takes(
-    workers: Iterable[WorkerRow], run: RunRow, plan: Plan, change: RecordedPatch | None
-) -> bool:
-    """Say whether one of these workers could take a run with all its devices."""
-    offers = (_offer(row.claim, row.claim.devices) for row in workers)
-    return any(offer.fits(plan, change, run.phase) for offer in offers)
+    return before.outcome.code in OF_THE_HOST
 
 
 def _living(deed: Deed) -> Iterator[WorkerRow]:
@@ -207,8 +172,11 @@ def _is_at(worker: WorkerRow, host: Host) -> bool:
     return Host(worker.host, worker.machine).is_same(host)
 
 
+def _whole_offer(worker: WorkerRow) -> Offer:
+    return _offer(worker.claim, worker.claim.devices)
+
+
 def _offer(request: ClaimRequest | ClaimKept, devices: Iterable[str]) -> Offer:
-    """Return what a worker takes with these devices."""
     return Offer(
         free=tuple(devices),
         profiles=tuple(request.profiles),

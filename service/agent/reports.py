@@ -7,7 +7,6 @@ files; judgement waits until the database has every byte and every finding that 
 import base64
 import binascii
 import hashlib
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -26,23 +25,18 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.api import AlertType
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
-from gonogo.watch.registry import shown_by_lines
 from service.agent.fence import Bearer, check_bearer
-from service.db.documents import Promised, is_by_service
+from service.db.documents import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RecordRow, RunRow
 from service.db.store import Topic, ring
-from service.evidence.files import promised_records
-from service.experiments.advance import recall_failure
 from service.experiments.alert_text import finding_text
 from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
 from service.experiments.overview import load_last_line
-from service.queries.experiments import phases_of
 from service.queries.runs import load_findings, load_known
 
 _PROGRESS = list(RunState)
@@ -79,8 +73,6 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
     """Advance a run as its worker reports.
 
     Raises:
-        NotFound: no such run.
-        NotAllowed, StaleToken: see `check_bearer`.
         Conflict: an event that the run's state does not allow.
         Rejected: an end without its record.
     """
@@ -107,7 +99,7 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
 
 
 def freeze_identity(
-    deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, object]
+    deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, Any]
 ) -> None:
     """Freeze code, torch, device and driver when a run reports each first; later runs must equal.
 
@@ -120,7 +112,7 @@ def freeze_identity(
     record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, **found)
 
 
-def unfrozen(frozen: Mapping[str, Any], told: Mapping[str, Any]) -> list[str]:
+def unfrozen(frozen: dict[str, Any], told: dict[str, Any]) -> list[str]:
     """Return the names that a run reports and that are not frozen yet.
 
     A run that contradicts a frozen value freezes nothing more.
@@ -155,42 +147,32 @@ def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport
 def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Bearer) -> int:
     """Store the findings whose key is new and return their number.
 
-    The first halt of a run alerts, and so does each finding that asks for a person (`page`). After
-    the end, so does the first halt by which the run's own lines show a failure. Beyond
-    `MAX_FINDINGS` only the first halt is stored.
-
-    Raises:
-        NotFound: no such run.
-        NotAllowed, StaleToken: see `check_bearer`.
+    The first halt of a run alerts, and so does each finding that asks for a person (`page`),
+    unless the run has been judged. Beyond `MAX_FINDINGS` only the first halt is stored.
     """
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     known = load_known(deed.session, run_id)
-    halts: list[Finding] = []
-    if Severity.HALT in known.values():
-        halts = [row for row in load_findings(deed.session, run_id) if _halts(row)]
-    ended = run.state == RunState.ENDED
+    halted = Severity.HALT in known.values() and any(
+        map(_halts, load_findings(deed.session, run_id))
+    )
     taken = 0
     for finding in report.findings:
         short = _shortened(finding)
-        first_halt = _halts(finding) and not halts
+        first_halt = _halts(finding) and not halted
         if short.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
         known[short.key] = finding.severity
         _store_finding(deed, experiment, run, finding, short, len(known))
         taken += 1
+        halted = halted or first_halt
+        if run.judged:
+            continue
         if finding.act is Act.PAGE:
             _alert(deed, experiment, run, short, AlertType.FINDING_PAGE)
-        elif _halts(finding):
-            had_failed = shown_by_lines(halts) is not None
-            halts.append(finding)
-            failed = ended and not had_failed and shown_by_lines(halts) is not None
-            if failed:
-                deed.session.flush()
-                recall_failure(deed, experiment, run)
-            if first_halt or (failed and run.judged):
-                _alert(deed, experiment, run, short, AlertType.FINDING_HALT)
-    if taken and ended:
+        elif first_halt:
+            _alert(deed, experiment, run, short, AlertType.FINDING_HALT)
+    if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken
 
@@ -228,14 +210,9 @@ def _shortened(finding: Finding) -> Finding:
 def _store_finding(
     deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, short: Finding, n: int
 ) -> None:
+    document = canonical_bytes(finding.wire()).decode()
     deed.session.add(
-        FindingRow(
-            run=run.id,
-            key=short.key,
-            n=n,
-            severity=finding.severity,
-            document=canonical_bytes(finding.wire()).decode(),
-        )
+        FindingRow(run=run.id, key=short.key, n=n, severity=finding.severity, document=document)
     )
     record_event(
         deed,
@@ -255,37 +232,15 @@ def _store_finding(
 def _alert(
     deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: AlertType
 ) -> None:
-    """Alert about a finding, unless the run has been judged.
-
-    A run that was declared dead alerts even then, if its phase has passed without it and its own
-    lines show a failure.
-    """
-    place = f"{experiment.name}, {run.phase}"
-    if run.judged:
-        passed = _passed_without(deed, run)
-        if passed is None or shown_by_lines([finding]) is None:
-            return
-        place = f"{place}, attempt {run.attempt}, which was called dead ({passed} stands)"
     said = None if finding.rank is None else load_last_line(deed.session, run, finding.rank)
-    text = finding_text(experiment.id, place, finding, said)
+    text = finding_text(experiment.id, f"{experiment.name}, {run.phase}", finding, said)
     queue_alert(deed, experiment, kind, text, run=run, rank=finding.rank, finding=finding.wire())
-
-
-def _passed_without(deed: Deed, run: RunRow) -> Verdict | None:
-    """Return the passing verdict of the phase of a run that was declared dead, if any."""
-    if not is_by_service(run.exit):
-        return None
-    phases = phases_of(deed.session, run.experiment)
-    verdict = next(row.verdict for row in phases if row.name == run.phase)
-    return verdict if verdict in PASSING else None
 
 
 def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Bearer) -> None:
     """Store one file of evidence; the same path again replaces it.
 
     Raises:
-        NotFound: no such run.
-        NotAllowed, StaleToken: see `check_bearer`.
         Rejected: a path that leaves the run directory, bad base64, or more than a run may upload.
     """
     _, run = lock_run(deed, run_id)
@@ -316,8 +271,6 @@ def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -
     """Keep a small record; after the end only what the end promised.
 
     Raises:
-        NotFound: no such run.
-        NotAllowed, StaleToken: see `check_bearer`.
         Rejected: bad base64, too large, or more than the records of a run may have.
     """
     content = decoded(report.content_b64, "content_b64")
@@ -326,8 +279,9 @@ def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -
     _, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     sha256, session = hashlib.sha256(content).hexdigest(), deed.session
+    promised = run.promised.records if run.promised is not None else {}
     ended = run.state == RunState.ENDED
-    if ended and promised_records(run).get(report.path) != sha256:
+    if ended and promised.get(report.path) != sha256:
         return
     others = select(func.coalesce(func.sum(func.length(RecordRow.content)), 0)).where(
         RecordRow.run == run_id, RecordRow.path != report.path

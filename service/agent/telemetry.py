@@ -151,15 +151,7 @@ def take_telemetry(
     """Store what is new and answer what is there.
 
     Args:
-        deed: the transaction.
-        run_id: of which run it is.
-        telemetry: the message.
         stretches: its growing files, as `parse_telemetry` returns them.
-        bearer: who brings it.
-
-    Raises:
-        NotFound: no such run.
-        NotAllowed, StaleToken: see `check_bearer`.
     """
     session = deed.session
     run = load_run(session, run_id)

@@ -61,9 +61,6 @@ def subscribe(deed: Deed, url: str, types: Collection[str], secret: str | None) 
     """Begin a subscription and return it.
 
     Args:
-        deed: the transaction.
-        url: where alerts go.
-        types: of which types; none: of every type.
         secret: what they are signed with; one is made when none is given.
     """
     row = WebhookRow(
@@ -154,9 +151,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription.
 
     Args:
-        session: reads.
         now: Unix seconds; what is due later than any retry is from before the clock was set back.
-        url: where people reach this service.
         skip: subscriptions that get nothing now.
     """
     place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)

@@ -86,8 +86,6 @@ def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
     """Return the headers of one try.
 
     Args:
-        body: the text that is sent.
-        alert: id of the alert.
         secret: the subscription's, `whsec_…`.
         now: Unix seconds; receivers refuse what is minutes old.
     """
@@ -107,9 +105,6 @@ def post_alert(
     """Try once to deliver an alert; every error is the answer.
 
     Args:
-        target: where it goes.
-        alert: its id.
-        body: what it says.
         now: Unix seconds.
         timeout_s: for each part of the try, and three times that for the whole.
     """

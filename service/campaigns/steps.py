@@ -83,7 +83,6 @@ def build_dry_run(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any
     """Return what would run: every variant's resolved plan and order.
 
     Args:
-        resolved: the campaign that was submitted.
         waits: why its runs would wait.
     """
     told = [text for plan in resolved.variants.values() for text in warnings_of(plan.parsed())]
@@ -108,11 +107,7 @@ def warnings_for(session: Session, resolved: ResolvedCampaign, now: float) -> li
 
 
 def lock_campaign(deed: Deed, campaign: str) -> CampaignRow:
-    """Return a campaign, locked until the transaction ends; before any of its experiments.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return a campaign, locked until the transaction ends; before any of its experiments."""
     load_campaign(deed.session, campaign)
     query = select(CampaignRow).where(CampaignRow.id == campaign).with_for_update()
     return deed.session.scalars(query.execution_options(populate_existing=True)).one()

@@ -28,7 +28,6 @@ from gonogo.files import open_private
 from service.alerts.outbox import Deliveries
 from service.conductor.judge import Judging
 from service.conductor.leases import Leases
-from service.conductor.run_archive import Packing
 from service.conductor.upkeep import (
     Accounts,
     advance_campaigns,
@@ -219,7 +218,6 @@ class Conductor:
             Loop("cursors", cursors, 0.5, hears=Topic.EVENTS, pause_s=CURSORS_S),
             Loop("reports", Reports(context).run_once, 10.0),
             Loop("accounts", Accounts(context).run_once, 15.0),
-            Loop("packing", Packing(context).run_once, 10.0),
             Loop("upkeep", partial(forget_keys, context), 30.0),
         ]
 

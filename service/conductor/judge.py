@@ -40,7 +40,6 @@ class Judging:
     """Judges what waits for it.
 
     Args:
-        context: the service.
         assessors: where facts are made; default: this checkout's.
     """
 

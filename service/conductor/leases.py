@@ -147,7 +147,6 @@ def load_living(session: Session, limits: dict[str, float | None]) -> list[Livin
     """Return every run that a worker holds, and the ended ones that are not complete.
 
     Args:
-        session: a reading transaction.
         limits: run → its plan's isolated_limit_s, a cache that is filled in here.
     """
     held = RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value))

@@ -133,7 +133,6 @@ def assign_cursors(session: Session, now: float) -> int:
     so a restored database gives out none that it gave out before.
 
     Args:
-        session: of a transaction that writes.
         now: Unix seconds.
     """
     due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)

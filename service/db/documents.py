@@ -92,7 +92,7 @@ class SessionKind(StrEnum):
 
 
 class ClaimKept(Recorded):
-    """What a worker reported of itself in its last claim, to whatever release (`ClaimRequest`)."""
+    """What a worker reported of itself in its last claim."""
 
     version: str = ""
     labels: dict[str, str] = Field(default_factory=dict)
@@ -106,7 +106,3 @@ class ClaimKept(Recorded):
     engine: EngineName = EngineName.LOCAL
     metrics_url: str | None = None
     draining: bool = False
-    asked: list[str] = Field(default_factory=list)
-    """Runs that it was asked for by then (`ClaimAnswer.untold`) before they are given out."""
-    asked_by: float = 0.0
-    """When the service that asked had started, Unix seconds: after a restore another one asks."""

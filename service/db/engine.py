@@ -37,7 +37,6 @@ def build_engine(url: str, *, writes: bool = False) -> Engine:
     """Return an engine; a SQLite engine for `writes` takes the write lock when it begins.
 
     Args:
-        url: a SQLAlchemy URL.
         writes: whether it is the writer's.
     """
     if not is_sqlite(url):

@@ -120,7 +120,7 @@ class RunRow(Table):
     __table_args__ = (
         UniqueConstraint("experiment", "phase", "attempt"),
         Index("ix_runs_state_created_at", "state", "created_at"),
-        Index("ix_runs_judged_state_packed", "judged", "state", "packed"),
+        Index("ix_runs_judged_state", "judged", "state"),
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
@@ -140,15 +140,11 @@ class RunRow(Table):
     """How many; 0: any one slot."""
     foreign: Mapped[bool | None] = mapped_column(Boolean)
     """Whether it starts another program than ours, which a worker must allow."""
-    labels: Mapped[str | None] = mapped_column(Text)
-    """What a worker must say of itself, as canonical JSON; null: nothing."""
     order: Mapped[dict[str, Any] | None]
     suspect: Mapped[bool] = mapped_column(Boolean, default=False)
     lost: Mapped[bool] = mapped_column(Boolean, default=False)
     given_up: Mapped[bool | None] = mapped_column(Boolean)
     """For one that has ended: what its end promised and is not here is waited for no more."""
-    packed: Mapped[bool | None] = mapped_column(Boolean)
-    """For one that was judged: whether its files have been packed since."""
     outcome: Mapped[Outcome | None]
     verdict: Mapped[Verdict | None]
     judged: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -392,14 +388,6 @@ class WorkerRow(Table):
     seen_at: Mapped[float] = mapped_column(Seconds)
     draining: Mapped[bool] = mapped_column(Boolean, default=False)
     claim: Mapped[ClaimKept]
-
-
-class EpochRow(Table):
-    """The one row of fencing epochs: that of the service that started last."""
-
-    __tablename__ = "epochs"
-    id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
-    n: Mapped[int] = mapped_column(BigInteger)
 
 
 class IdempotencyRow(Table):

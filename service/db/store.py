@@ -72,7 +72,6 @@ class Store:
     """The database.
 
     Args:
-        url: a SQLAlchemy URL.
         after_commit: called after a commit with the topics that were rung for.
         info: what every writing session carries (`Session.info`), such as the home's key.
     """

@@ -8,7 +8,6 @@ The files of a run that are here, and those that its end promised.
 The logs of a run: the tail that telemetry sent, by byte offset or by lines.
 """
 
-import bz2
 import re
 import zlib
 from collections.abc import Iterator
@@ -28,7 +27,6 @@ _WINDOW_BITS = 12
 _WINDOW = 2**_WINDOW_BITS
 """A stretch of so many bytes needs no larger window, and a tenth of the time that one takes."""
 _SMALL_TABLES = 5
-_BZIP2 = b"BZh"
 
 
 def heartbeat_name(rank: int) -> str:
@@ -50,14 +48,9 @@ def pack(raw: bytes) -> bytes:
     return packing.compress(raw) + packing.flush()
 
 
-def pack_tight(raw: bytes) -> bytes:
-    """Return bytes as a piece holds them that nothing is added to any more."""
-    return bz2.compress(raw)
-
-
 def unpack(packed: bytes) -> bytes:
     """Return the bytes of a piece."""
-    return bz2.decompress(packed) if packed.startswith(_BZIP2) else zlib.decompress(packed)
+    return zlib.decompress(packed)
 
 
 def load_names(session: Session, run: str) -> list[str]:

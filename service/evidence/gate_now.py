@@ -64,8 +64,6 @@ def load_gates_lately(
     """Return the gates of many runs, each as it was seen last.
 
     Args:
-        session: a reading transaction.
-        orders: run → its order.
         spend_s: for so long runs are looked at anew, those that were seen longest ago first; what
             no time was left for shows what was seen before, or is left out.
     """

@@ -9,27 +9,25 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import (
     ExperimentEvent,
-    ExperimentState,
     PhaseEvent,
     PhaseState,
     RunEvent,
     RunState,
 )
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
-from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, Outcome, OutcomeCode
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import RecordedPatch
 from gonogo.judge.follow_up.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
-from service.db.documents import Awaited, ServiceEnd, is_by_service
+from service.db.documents import Awaited, ServiceEnd
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.awaited import is_owed
@@ -139,7 +137,6 @@ def gpus_of(plan: Plan, change: RecordedPatch | None = None, phase: str | None =
     """Return how many GPUs a run of a plan takes: one a rank; 0 on a profile without devices.
 
     Args:
-        plan: the experiment's plan.
         change: the patch of the run, which may change the number of ranks.
         phase: the run's, which may have its own number of ranks; None: the largest.
     """
@@ -187,7 +184,6 @@ def queue_run(
         profile=plan.profile,
         gpus=gpus_of(plan, patch_of(change, kept), phase),
         foreign=not plan.ours,
-        labels=canonical_bytes(plan.workload.labels).decode() if plan.workload.labels else None,
         sizes={},
         created_at=deed.now,
     )
@@ -252,7 +248,15 @@ def end_without_worker(
     failed = _failed_by(deed, run)
     if failed is not None:
         outcome = failed.model_copy(update={"text": f"{failed.text}; then {text}"})
-    _note_end(deed, run, outcome)
+    run.outcome = outcome
+    run.exit = ServiceEnd(
+        ended_at=deed.now,
+        ended_by=outcome.actor,
+        reason=outcome.code,
+        text=outcome.text,
+        run=run.id,
+        attempt=run.attempt,
+    ).wire()
     move_run(
         deed,
         experiment,
@@ -263,39 +267,6 @@ def end_without_worker(
         text=outcome.text,
     )
     return outcome
-
-
-def recall_failure(deed: Deed, experiment: ExperimentRow, run: RunRow) -> None:
-    """Let a run be judged again whose halt arrives after it was declared dead.
-
-    Its host was cut off meanwhile. What has passed since stands.
-    """
-    if run.state != RunState.ENDED or not is_by_service(run.exit) or run.outcome is None:
-        return
-    phase = active_phase(deed, experiment)
-    if experiment.state == ExperimentState.FINISHED or phase is None or phase.name != run.phase:
-        return
-    failed = _failed_by(deed, run)
-    if failed is None or run.outcome.code in SHOWN_BY_LINES:
-        return
-    text = f"{failed.text}; it was told after: {run.outcome.text or run.outcome.code}"
-    _note_end(deed, run, failed.model_copy(update={"text": text}))
-    run.judged = False
-    ring(deed.session, Topic.ENDED)
-    record_event(deed, experiment, "run.recalled", run=run.id, phase=run.phase, text=text)
-
-
-def _note_end(deed: Deed, run: RunRow, outcome: Outcome) -> None:
-    run.outcome = outcome
-    end = ServiceEnd(
-        ended_at=deed.now,
-        ended_by=outcome.actor,
-        reason=outcome.code,
-        text=outcome.text,
-        run=run.id,
-        attempt=run.attempt,
-    )
-    run.exit = end.wire()
 
 
 _FOUND_CHARS = 400

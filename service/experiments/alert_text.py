@@ -17,8 +17,6 @@ def decision_text(
     """Return the text of the alert that a decision was made.
 
     Args:
-        experiment, name: id and name of the experiment.
-        decision: as recorded.
         overrides: what a person decided and stands, this decision included.
     """
     place = f"{name}, {decision.phase}" if decision.phase else name
@@ -38,9 +36,7 @@ def finding_text(
     """Return the text of the alert that a finding ends a run, or asks for a person.
 
     Args:
-        experiment: its id.
         place: its name, and the phase.
-        finding: as it is reported.
         said: a log and the last line of the rank that it names; None: it has said nothing.
     """
     line = "" if said is None else f"; last line of {said[0]} so far: {said[1]}"

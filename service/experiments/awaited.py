@@ -103,8 +103,6 @@ def verbs_of(
     """Return what can be asked of an experiment with these phases and runs.
 
     Args:
-        experiment: its row.
-        phases, runs: its own.
         now: Unix seconds; None where it only matters what is asked, not whether it is too late.
     """
     state = experiment.state

@@ -1,13 +1,9 @@
-"""Durable checkpoints of a run: complete, with the very bytes that their manifest names.
+"""Durable checkpoints of runs, and the checkpoint from which a run begins.
 
-If the run directory can be reached from here, the files are read whole. Otherwise the ticks of the
-run's watcher say which checkpoints it verified, and the preflight of a later run may have found one
-missing.
-
-The checkpoint from which a run begins: one of its own phase, or the weights of another phase.
-
-Checkpoints are read whole to verify them, which takes long: call this outside of transactions that
-write.
+A durable checkpoint is complete, with the very bytes that its manifest names. If the run directory
+can be reached from here, the files are read whole, so call this outside of transactions that write.
+Otherwise the ticks of the run's watcher say which checkpoints it verified, and the preflight of a
+later run may have found one missing.
 """
 
 import hashlib
@@ -21,7 +17,6 @@ from pydantic import ValidationError
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Corrupt, GonogoError
-from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import PhaseState, RunState
 from gonogo.contract.observation import CheckpointSeen, Kind
 from gonogo.contract.order import ResumePoint
@@ -32,7 +27,6 @@ from gonogo.rundir import RunDir, is_text, load_sealed
 from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
-from service.evidence.heartbeats import load_newest_beats, load_ranks
 from service.experiments.advance import resolved_of
 from service.experiments.awaited import ANSWERS, has_not_passed
 from service.experiments.workers import Host, host_of_run
@@ -48,14 +42,7 @@ _log = logging.getLogger(__name__)
 def durable_checkpoints(
     session: Session, run: RunRow, before: int | None = None, *, since: int = 0
 ) -> Iterator[ResumePoint]:
-    """Yield the durable checkpoints of a run, the newest first.
-
-    Args:
-        session: for reading.
-        run: which run.
-        before: only earlier steps; None: any.
-        since: only this step and later ones.
-    """
+    """Yield a run's durable checkpoints from `since` to before `before`, the newest first."""
     if run.dir is None:
         return
     steps = range(since, sys.maxsize if before is None else before)
@@ -72,44 +59,18 @@ def durable_checkpoints(
             )
 
 
-def is_followed(session: Session, run: RunRow, point: ResumePoint | None) -> bool:
-    """Say whether a run saved a later checkpoint than this one, durable or not.
-
-    Args:
-        session: for reading.
-        run: which run.
-        point: a checkpoint of it; None: it left none.
-    """
-    step = 0 if point is None else point.step
-    seen = list(load_seen(session, run))
-    if any((row.step or 0) > step for row in seen):
-        return True
-    for rank in load_ranks(session, run.id):
-        for beat in load_newest_beats(session, run.id, rank, (Msg.CHECKPOINT,)):
-            name = PurePosixPath(beat.path or "").name
-            known = {PurePosixPath(row.path).name for row in seen if row.verified}
-            known |= {PurePosixPath(point.path).name} if point is not None else set()
-            return beat.step > step and name not in known
-    return False
-
-
 def load_seen(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
     """Yield what the run's watcher reported of its checkpoints, the newest first."""
     for piece in load_bytes_backwards(session, run.id, _TICKS):
-        if _SEEN not in piece:
-            continue
-        for line in reversed(piece.splitlines()):
-            if _SEEN in line:
-                yield from sorted(_parsed(line), key=lambda row: row.step or 0, reverse=True)
-
-
-def _parsed(line: bytes) -> list[CheckpointSeen]:
-    """Return what a tick says of checkpoints; nothing if it cannot be read."""
-    try:
-        rows = json.loads(line)["observations"][Kind.CHECKPOINTS]
-        return [CheckpointSeen.model_validate(row) for row in rows]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return []
+        for line in reversed(piece.splitlines() if _SEEN in piece else []):
+            if _SEEN not in line:
+                continue
+            try:
+                rows = json.loads(line)["observations"][Kind.CHECKPOINTS]
+                seen = [CheckpointSeen.model_validate(row) for row in rows]
+            except (ValueError, KeyError, TypeError):
+                continue
+            yield from sorted(seen, key=lambda row: row.step or 0, reverse=True)
 
 
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | None = None) -> bool:
@@ -118,7 +79,7 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | No
     Args:
         point: the checkpoint.
         attempts: the runs of its experiment.
-        before: the host that wrote a checkpoint of another experiment.
+        before: the host that wrote a checkpoint of another experiment; None: unknown.
     """
     folder = Path(point.path)
     if folder.is_dir():
@@ -135,12 +96,7 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | No
 
 
 def found_missing(attempts: Iterable[RunRow], before: Host | None = None) -> set[str]:
-    """Return the checkpoints that a preflight did not find on the host that wrote them.
-
-    Args:
-        attempts: the runs of an experiment.
-        before: the host that wrote a checkpoint of another experiment; None: unknown.
-    """
+    """Return the checkpoints that a preflight did not find on the host that wrote them."""
     rows = list(attempts)
     found = set()
     for run in rows:
@@ -268,22 +224,18 @@ def load_resume_points(
     if phase is None:
         return found
     plan = resolved_of(experiment).parsed()
-    for wanted in (plan.phase(phase), plan.next_phase(phase)):
-        if wanted is None:
-            continue
-        point = None
-        if wanted.name == phase:
-            # A run that begins at its last step would have no step to show.
-            before = None if unpassed else wanted.steps
-            point = _lineage_checkpoint(session, experiment, phase, before=before, made_by=made_by)
-        if point is not None and not unpassed:
-            holder = holder_of(point, runs_of(session, experiment.id, phase))
-            point = None if holder is not None and has_not_passed(holder) else point
-        if point is None:
-            point = load_weights(session, experiment, wanted.init_from)
-        if point is not None:
-            found[wanted.name] = point
-    return found
+    wanted = plan.phase(phase)
+    # A run that begins at its last step would have no step to show.
+    before = None if unpassed else wanted.steps
+    point = _lineage_checkpoint(session, experiment, phase, before=before, made_by=made_by)
+    if point is not None and not unpassed:
+        holder = holder_of(point, runs_of(session, experiment.id, phase))
+        point = None if holder is not None and has_not_passed(holder) else point
+    following = plan.next_phase(phase)
+    begins = {phase: point or load_weights(session, experiment, wanted.init_from)}
+    if following is not None:
+        begins[following.name] = load_weights(session, experiment, following.init_from)
+    return {name: row for name, row in begins.items() if row is not None}
 
 
 def load_weights(
@@ -322,20 +274,12 @@ def _lineage_checkpoint(
         made_by: says whether the checkpoints of a run fit; None: all do.
     """
     runs = runs_of(session, experiment.id, phase)
-    if not runs and experiment.origin is not None:
-        inherited = [
-            row.name
-            for row in phases_of(session, experiment.id)
-            if row.state == PhaseState.INHERITED
-        ]
-        source = session.get(ExperimentRow, experiment.origin.experiment)
-        if phase not in inherited or source is None:
-            return None
+    source = None if runs else _inherited_from(session, experiment, phase)
+    if source is not None:
         return _lineage_checkpoint(
             session, source, phase, over=over, before=before, made_by=made_by
         )
-    attempts = runs_of(session, experiment.id)
-    taken_over = host_of_origin(experiment)
+    attempts, taken_over = runs_of(session, experiment.id), host_of_origin(experiment)
     missing = found_missing(attempts, taken_over)
     counted = [run for run in reversed(runs) if made_by is None or made_by(run)]
     for run in counted:
@@ -343,30 +287,34 @@ def _lineage_checkpoint(
             continue
         points = durable_checkpoints(session, run, before)
         found = next((row for row in points if row.path not in missing), None)
-        if over and is_followed(session, run, found):
+        last = 0 if found is None else found.step
+        if over and any((row.step or 0) > last for row in load_seen(session, run)):
             return None
         if found is not None:
             return found
         began = run.resume_from
-        early = began is not None and (before is None or began.step < before)
-        if began is not None and early and began.step and is_durable(began, attempts, taken_over):
+        if began is None or not began.step:
+            held = run.dir is not None or run.state not in (RunState.QUEUED, RunState.ENDED)
+            if held or run.reason in ANSWERS:
+                return None  # it started from the beginning on purpose
+        elif (before is None or began.step < before) and is_durable(began, attempts, taken_over):
             return began
-        held = run.dir is not None or run.state not in (RunState.QUEUED, RunState.ENDED)
-        anew = began is None or not began.step
-        if anew and (held or run.reason in ANSWERS):
-            return None  # it started from the beginning on purpose
     return None
 
 
+def _inherited_from(
+    session: Session, experiment: ExperimentRow, phase: str
+) -> ExperimentRow | None:
+    states = {row.name: row.state for row in phases_of(session, experiment.id)}
+    if experiment.origin is None or states.get(phase) != PhaseState.INHERITED:
+        return None
+    return session.get(ExperimentRow, experiment.origin.experiment)
+
+
 def checkpoints_before(session: Session, run: str, step: int | None) -> Iterator[ResumePoint]:
-    """Yield the checkpoints with which a rerun of a run may begin, the newest first.
+    """Yield the checkpoints before a step (None: any) with which a rerun may begin, newest first.
 
     These are its own durable ones, then the one that it began with.
-
-    Args:
-        session: for reading.
-        run: id of the run.
-        step: only earlier steps; None: any.
     """
     row = load_run(session, run)
     began = row.resume_from

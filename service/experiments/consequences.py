@@ -63,10 +63,6 @@ def act(
     """Do what comes after a verdict on a phase; return the decisions about missed conditions.
 
     Args:
-        deed: the transaction.
-        experiment: locked.
-        phase: the phase that was judged.
-        action: what is next.
         resume: phase → checkpoint from which its next run may begin.
         outcome: why the last run ended.
     """

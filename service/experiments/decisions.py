@@ -52,10 +52,7 @@ def record_decision(
     """Append a decision to its experiment's chain, signed by the home, and return it.
 
     Args:
-        deed: the transaction.
-        experiment: locked.
         entry: what was decided.
-        phase, run: what the decision is about.
         supersede: whether it replaces the last decision about the phase.
     """
     key: SigningKey = deed.session.info[SIGNING_KEY]
@@ -162,16 +159,7 @@ def record_conditions(
     actor: str = SERVICE_ACTOR,
     reason: str | None = None,
 ) -> RecordedDecision:
-    """Record that conditions are met, missed or waived, as `conditions` now say.
-
-    Args:
-        deed: the transaction.
-        experiment: locked.
-        conditions: in their new state.
-        phase, run: its cause.
-        criteria: the results of their criteria, where a run was evaluated.
-        actor, reason: who waived, and why.
-    """
+    """Record that conditions are met, missed or waived, as `conditions` now say."""
     changed = {condition.id: condition for condition in conditions}
     known = {
         row.condition.id: row.condition for row in load_conditions(deed.session, experiment.id)

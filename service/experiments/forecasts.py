@@ -38,8 +38,6 @@ _KNOWN_STEPS = 20
 CLAIMED_LABEL = "claimed_seconds"
 """Label that says what somebody promised, shown beside the forecast (R18)."""
 PRICE_LABEL = "price_per_device_hour"
-"""Label that says what a device costs an hour."""
-_TO_COME = (PhaseState.PENDING, PhaseState.ACTIVE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +50,7 @@ class _Living:
     heard_at: float | None
     """Time of its newest line, in Unix seconds of its host."""
     told: RankAccount | None
-    """What rank 0 has spent; None: nothing was heard."""
+    """What its lowest rank has reported; None: nothing was heard."""
     measured: Measured | None
 
 
@@ -78,26 +76,28 @@ def load_forecast(
     phases: Sequence[AnyPhase],
     runs: Sequence[RunRow],
 ) -> Forecast:
-    """Return how long the phases that are not over take.
-
-    Args:
-        session: a transaction.
-        experiment: whose rest it is.
-        phases: its phases, in their order.
-        runs: its runs, oldest first.
-    """
+    """Return how long the phases that are not over take; `runs` are the oldest first."""
     claimed = claimed_s(experiment)
     if experiment.state == ExperimentState.STOPPING:  # its ranks leave: nobody makes these steps
         return Forecast(basis="it is being stopped", claimed_seconds=claimed)
     living = _load_living(session, runs)
-    ahead = [_ahead(phase, living) for phase in phases if phase.state in _TO_COME]
-    ended = _load_ended(session, runs)
+    ahead = [
+        _ahead(phase, living)
+        for phase in phases
+        if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE)
+    ]
+    ended = [
+        known
+        for run in runs
+        if run.state == RunState.ENDED
+        if (known := _measured(run, _load_told(session, run.id))) is not None
+    ]
     measured = None if living is None else living.measured
-    found = build_forecast(ahead, ended, measured, claimed_seconds=claimed)
+    found = build_forecast(ahead, ended[-_RUNS:], measured, claimed_seconds=claimed)
     if found.step_s is None:
         return found
     price = _number(experiment.labels, PRICE_LABEL)
-    devices = _devices(experiment)
+    devices = int((experiment.resolved["plan"].get("workload") or {}).get("world_size") or 1)
     more = {
         "cost_p50": cost_of(found.seconds_p50, devices=devices, per_hour=price),
         "cost_p90": cost_of(found.seconds_p90, devices=devices, per_hour=price),
@@ -117,7 +117,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     queued = row.state == RunState.QUEUED  # then nothing was heard of it
     progress = None if queued else session.get(ProgressRow, row.id)
     told = None if queued else _load_told(session, row.id)
-    resumed = row.resume_from.step if row.resume_from else 0  # made already, whoever says so
+    resumed = row.resume_from.step if row.resume_from else 0
     return _Living(
         row=row,
         order=Order.model_validate(row.order) if row.order else None,
@@ -129,27 +129,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
 
 
 def _load_told(session: Session, run: str) -> RankAccount | None:
-    """Return what a run has spent its time on, by the timeline of one rank."""
     return load_fold(session, run, session.get(AccountRow, run)).told
-
-
-def _load_ended(session: Session, runs: Sequence[RunRow]) -> list[Measured]:
-    """Return how fast the last runs were that have ended and were measured, oldest first."""
-    found: list[Measured] = []
-    for run in reversed(runs):
-        if run.state != RunState.ENDED:
-            continue
-        measured = load_measured(session, run)
-        if measured is not None:
-            found.append(measured)
-        if len(found) == _RUNS:
-            break
-    return found[::-1]
-
-
-def load_measured(session: Session, run: RunRow) -> Measured | None:
-    """Return how fast a run is, or was, with its start-up and its rare pauses."""
-    return _measured(run, _load_told(session, run.id))
 
 
 def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
@@ -157,28 +137,20 @@ def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
     if told is None:
         return None
     times_s = list(told.stream.pace.times_s)[-_WINDOW:]
-    mean_s, steps = _mean_of(told)
+    first, last, mean_s, steps = told.first, told.last, 0.0, 0
+    if first is not None and last is not None and told.boots == 1 and last.step > first.step:
+        steps = last.step - first.step
+        mean_s = (last.at_s - first.at_s) / steps
     return measure(times_s, mean_s, max(steps, len(times_s)), _start_s(run, told))
 
 
-def _mean_of(told: RankAccount) -> tuple[float, int]:
-    """Return the mean seconds from step end to step end, and how many it rests on; 0, 0 = none."""
-    first, last = told.first, told.last
-    if first is None or last is None or told.boots != 1 or last.step <= first.step:
-        return 0.0, 0
-    steps = last.step - first.step
-    return (last.at_s - first.at_s) / steps, steps
-
-
-def _start_s(run: RunRow, told: RankAccount | None) -> float | None:
+def _start_s(run: RunRow, told: RankAccount) -> float | None:
     """Return the seconds from a run's claim to the end of its first step.
 
-    The claim was seen by the service's clock, the step by its host's; a figure that only clocks
+    The claim was seen by the service's clock, the step by its host's. A figure that only clocks
     which disagree can explain is none.
     """
-    if told is None or told.first is None or told.first_ts is None:
-        return None
-    if run.claimed_at is None or run.resume_from:
+    if told.first is None or told.first_ts is None or run.claimed_at is None or run.resume_from:
         return None
     start_s = told.first_ts + told.first.at_s - run.claimed_at
     return start_s if 0 < start_s < _LONGEST_START_S else None
@@ -234,12 +206,6 @@ def _deadline(living: _Living) -> dict[str, float | bool]:
     known = measured is not None and measured.steps >= _KNOWN_STEPS
     late = known and measured is not None and steps * measured.step_s > min(limits)
     return {"deadline_s": min(limits), "late": late}
-
-
-def _devices(experiment: ExperimentRow) -> int:
-    """Return how many devices are paid for: as many as the plan has ranks."""
-    workload = experiment.resolved["plan"].get("workload") or {}
-    return int(workload.get("world_size") or 1)
 
 
 def _number(labels: dict[str, str], name: str) -> float | None:

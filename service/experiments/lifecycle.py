@@ -42,11 +42,7 @@ class Deed:
 
 
 def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
-    """Return an experiment, locked until the transaction ends.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return an experiment, locked until the transaction ends."""
     if is_id(experiment, Kind.EXPERIMENT):
         query = select(ExperimentRow).where(ExperimentRow.id == experiment).with_for_update()
         row = deed.session.scalars(query.execution_options(populate_existing=True)).first()
@@ -56,11 +52,7 @@ def lock_experiment(deed: Deed, experiment: str) -> ExperimentRow:
 
 
 def lock_run(deed: Deed, run: str) -> tuple[ExperimentRow, RunRow]:
-    """Return a run and its experiment, both fresh, the experiment locked.
-
-    Raises:
-        NotFound: there is no such run.
-    """
+    """Return a run and its experiment, both fresh, the experiment locked."""
     experiment = lock_experiment(deed, load_run(deed.session, run).experiment)
     row = deed.session.get_one(RunRow, run, populate_existing=True)
     return experiment, row

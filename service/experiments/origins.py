@@ -41,11 +41,11 @@ from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 
 _TAKEN_OVER = (PhaseState.PASSED, PhaseState.INHERITED)
-_NOT_COMPARED = ("phases_after", "nodes", "cluster")
+_NOT_COMPARED = ("phases_after", "nodes", "cluster", "plan", "plan_digest")
 """Fields of an order about later phases and about hosts."""
-_OF_MODEL = frozenset({"params", "dim", "layers", "heads", "groups", "vocab"})
-_OF_DATA = frozenset({"dataset", "seq_len", "tokens_per_step"})
-_TOLD_ELSEWHERE = frozenset({"params", "loader"})
+_OF_MODEL = ("params", "dim", "layers", "heads", "groups", "vocab")
+_OF_DATA = ("dataset", "seq_len", "tokens_per_step")
+_TOLD_ELSEWHERE = ("params", "loader")
 """Sections of `train` that are part of the identity, or that never change a checkpoint."""
 _FORM = "expected EXPERIMENT:PHASE, EXPERIMENT:PHASE@STEP or EXPERIMENT:PHASE@0 (from its start)"
 
@@ -61,7 +61,6 @@ class Origin:
     verdicts: Mapping[str, Verdict | None]
     """Phase that is not run again → its verdict there."""
     frozen: Mapping[str, Any]
-    """Code identity that the other experiment froze."""
     host: str | None = None
     """Host that wrote the checkpoint."""
 
@@ -111,16 +110,6 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     if problems:
         raise _rejected(*problems)
     point = _point(session, source, phase, step, resolved)
-    if point is not None and point.step:
-        runs = reversed(runs_of(session, source.id, phase))
-        made = next((run for run in runs if wrote(run, point)), None)
-        told = {} if made is None else load_progress(session, made.id).identity or {}
-        differing = _other_work(_order(resolved_of(source), phase, made), told, resolved, phase)
-        if differing:
-            raise _rejected(
-                f"{phase} is other work than in {source.id} ({', '.join(differing)}), so its "
-                f"checkpoints do not fit; {source.id}:{phase}@0 begins it anew"
-            )
     host = point and (host_of(point, runs_of(session, source.id)) or host_of_origin(source))
     return Origin(
         experiment=source.id,
@@ -153,8 +142,8 @@ def _not_shown(
     conditions: Sequence[Condition],
 ) -> Iterator[str]:
     """Yield what the other experiment has not shown about the phases to take over."""
-    overrides = load_decided(session, [source.id])[source.id].overrides
-    by_hand = {row.phase for row in overrides}
+    by_hand = {row.phase for row in load_decided(session, [source.id])[source.id].overrides}
+    beyond = met_beyond(conditions, before)
     for phase in before:
         again = f"begin with it: {_again(session, source, phase)}"
         row = there.get(phase)
@@ -164,21 +153,14 @@ def _not_shown(
             yield f"{phase} is {row.verdict or row.state} in {source.id}, not passed; {again}"
         elif phase in by_hand:
             yield f"{phase} was decided by hand in {source.id}; {again}"
-        own = [row for row in conditions if row.id.partition(":")[0] == phase]
-        yield from (f"{text}; {again}" for text in _not_settled(own, source.id, before))
-
-
-def _not_settled(
-    conditions: Sequence[Condition], where: str, before: Sequence[str]
-) -> Iterator[str]:
-    """Yield the conditions of a phase that the phases to take over have not settled, and why."""
-    beyond = met_beyond(conditions, before)
-    for row in conditions:
-        if row.state in (ConditionState.OPEN, ConditionState.MISSED):
-            yield f"condition {row.id} is {row.state} in {where}"
-        elif row in beyond:
-            met = f"condition {row.id} was met in {where} by {row.evidence_from}"
-            yield f"{met}, which is made anew"
+        for condition in conditions:
+            if condition.id.partition(":")[0] != phase:
+                continue
+            if condition.state in (ConditionState.OPEN, ConditionState.MISSED):
+                yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
+            elif condition in beyond:
+                met = f"condition {condition.id} was met in {source.id} by"
+                yield f"{met} {condition.evidence_from}, which is made anew; {again}"
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:
@@ -203,14 +185,13 @@ def _not_approved(
     names = [row.name for row in plan.phases]
     old = resolved_of(source).parsed()
     for name, following in pairwise(names[: names.index(phase) + 1]):
-        last = there.get(name)
+        last, after = there.get(name), there.get(following)
         if last is None or last.state not in _TAKEN_OVER:
             continue
         if not asks_approval(plan, name, last.verdict):
             continue
-        after = there.get(following)
-        ran = after is not None and after.state == PhaseState.INHERITED
-        ran = ran or bool(runs_of(session, source.id, following))
+        inherited = after is not None and after.state == PhaseState.INHERITED
+        ran = inherited or bool(runs_of(session, source.id, following))
         met = any(
             is_approval(row) and row.due == following and row.state is ConditionState.MET
             for row in conditions
@@ -250,8 +231,7 @@ def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dic
     order = build_order(
         resolved, phase, experiment="exp", run="run", token=0, change=change
     ).document()
-    kept = {name: value for name, value in order.items() if name not in _NOT_COMPARED}
-    return {**kept, "plan_digest": "", "plan": ""}  # both are about the later phases too
+    return {name: value for name, value in order.items() if name not in _NOT_COMPARED}
 
 
 def _differing(one: Any, other: Any, path: str = "") -> list[str]:
@@ -274,110 +254,92 @@ def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callab
     def is_so(run: RunRow) -> bool:
         if not run.change and not run.carried:
             return True
-        if run.dir is None:
-            return False
         plain, made, wanted = _order(old, phase), _order(old, phase, run), _order(new, phase)
-        changed = [row for row in _differing(plain, made) if row.partition(".")[0] != "identity"]
-        other = _differing(made, wanted)
-        return not any(
-            f"{one}.".startswith(f"{two}.") or f"{two}.".startswith(f"{one}.")
-            for one in changed
-            for two in other
-        )
+        patched = [name for name in made if plain.get(name) != made[name] and name != "identity"]
+        return all(made[name] == wanted.get(name) for name in patched)
 
     return is_so
 
 
 def _other_work(
-    one: Mapping[str, Any], told: Mapping[str, Any], new: ResolvedPlan, phase: str
+    old: ResolvedPlan, made: RunRow | None, told: Mapping[str, Any], new: ResolvedPlan, phase: str
 ) -> list[str]:
-    """Return the paths in which a phase's work differs, as far as a checkpoint holds it.
+    """Return what differs in a phase's work, as far as a checkpoint holds it.
 
     These are the first weights and the size of the model. For our trainer, all that it refuses to
-    resume with; for another program, its data and tokens a step.
-
-    Args:
-        one: order of the run that wrote the checkpoint.
-        told: identity that the run reported; it counts where nothing was ordered.
-        new: the plan that is submitted.
-        phase: the phase to resume.
+    resume with; for another program, its data and tokens a step. What a run reported counts where
+    nothing was ordered.
     """
-    other = _order(new, phase)
-    plan = new.parsed()
-    begun = ["init_from"] if one["init_from"] != other["init_from"] else []
-    sizes = [row for row in _differing(one["identity"], other["identity"]) if row in _OF_MODEL]
+    one, other, plan = _order(old, phase, made), _order(new, phase), new.parsed()
+    found = [] if one["init_from"] == other["init_from"] else ["init_from"]
+    was, wanted = one["identity"], other["identity"]
+    found += [name for name in _OF_MODEL if was[name] != wanted[name]]
     if plan.ours:
-        trained = [
-            row
-            for row in _differing(one["train"], other["train"])
-            if row not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": _patch(row)})
-        ]
-        return [*begun, *sizes, *trained]
-    before = {name: told.get(name) for name in _OF_DATA if other["identity"][name] is not None}
-    before |= {name: row for name, row in one["identity"].items() if row is not None}
-    fed = [row for row in _differing(before, other["identity"]) if row in _OF_DATA]
-    return [*begun, *sizes, *fed]
-
-
-def _patch(path: str) -> dict[str, Any]:
-    """Return a patch that changes the value at a path."""
-    section, dot, key = path.partition(".")
-    return {section: {key: None} if dot else None}
+        for path in _differing(one["train"], other["train"]):
+            section, _, key = path.partition(".")
+            patch = {section: {key: None} if key else None}
+            if path not in _TOLD_ELSEWHERE and not keeps_checkpoints(plan, {"train": patch}):
+                found.append(path)
+        return found
+    for name in _OF_DATA:
+        known = told.get(name) if was[name] is None and wanted[name] is not None else was[name]
+        if known != wanted[name]:
+            found.append(name)
+    return found
 
 
 def _point(
-    session: Session,
-    source: ExperimentRow,
-    phase: str,
-    step: int | None,
-    resolved: ResolvedPlan,
+    session: Session, source: ExperimentRow, phase: str, step: int | None, resolved: ResolvedPlan
 ) -> ResumePoint | None:
     """Return the checkpoint from which a phase resumes.
 
     Raises:
-        Rejected: no durable checkpoint of the asked step, or no step after it.
+        Rejected: no durable checkpoint of the asked step, no step after it, or of other work.
     """
+    wanted, old = resolved.parsed().phase(phase), resolved_of(source)
+    if step == 0:
+        return load_weights(session, source, wanted.init_from)
+    made_by = _made_as_ordered(old, resolved, phase)
     found: ResumePoint | None
-    wanted = resolved.parsed().phase(phase)
-    made_by = _made_as_ordered(resolved_of(source), resolved, phase)
     if step is None:
         points = load_resume_points(session, source, phase, unpassed=True, made_by=made_by)
         found = points.get(phase)
-    elif step == 0:
-        found = load_weights(session, source, wanted.init_from)
     else:
-        runs = [run for run in runs_of(session, source.id, phase) if made_by(run)]
-        found = _durable_at(session, source, runs, step)
+        found = _durable_at(
+            session, source, filter(made_by, runs_of(session, source.id, phase)), step
+        )
         if found is None:
-            own = {row.step for run in runs for row in durable_checkpoints(session, run)}
-            there = ", ".join(map(str, sorted(own | _begun_from(session, source, runs).keys())))
             raise _rejected(
-                f"no durable checkpoint of {phase} at step {step}; there are: {there or 'none'} "
+                f"no durable checkpoint of {phase} at step {step} "
                 "(without those of a remedy or a variant that the plan does not say)"
             )
-    if found is not None and found.step >= wanted.steps:
+    if found is None or not found.step:
+        return found
+    anew = f"{source.id}:{phase}@0 begins it anew"
+    if found.step >= wanted.steps:
+        raise _rejected(f"{phase} ends at step {wanted.steps}; {found.step} are done; {anew}")
+    runs = reversed(runs_of(session, source.id, phase))
+    made = next((run for run in runs if wrote(run, found)), None)
+    told = {} if made is None else load_progress(session, made.id).identity or {}
+    differing = ", ".join(_other_work(old, made, told, resolved, phase))
+    if differing:
         raise _rejected(
-            f"{phase} ends at step {wanted.steps}; {found.step} are done already; "
-            f"{source.id}:{phase}@0 begins it anew"
+            f"{phase} is other work than in {source.id} ({differing}), so its checkpoints do not"
+            f" fit; {anew}"
         )
     return found
 
 
 def _durable_at(
-    session: Session, source: ExperimentRow, runs: Sequence[RunRow], step: int
+    session: Session, source: ExperimentRow, runs: Iterable[RunRow], step: int
 ) -> ResumePoint | None:
-    """Return the durable checkpoint of a step, without reading others, which may be large."""
-    for run in reversed(runs):
+    """Return the durable checkpoint of a step: one of these runs, or one that they began from."""
+    attempts = runs_of(session, source.id)
+    for run in reversed(list(runs)):
         found = next(durable_checkpoints(session, run, step + 1, since=step), None)
+        began = run.resume_from
+        if found is None and began is not None and began.step == step:
+            found = began if is_durable(began, attempts, host_of_origin(source)) else None
         if found is not None:
             return found
-    return _begun_from(session, source, runs).get(step)
-
-
-def _begun_from(
-    session: Session, source: ExperimentRow, runs: Sequence[RunRow]
-) -> dict[int, ResumePoint]:
-    """Return step → durable checkpoint from which a run resumed, perhaps of another experiment."""
-    attempts, taken_over = runs_of(session, source.id), host_of_origin(source)
-    began = [run.resume_from for run in runs if run.resume_from and run.resume_from.step]
-    return {row.step: row for row in began if is_durable(row, attempts, taken_over)}
+    return None

@@ -53,7 +53,6 @@ def with_plan(session: Session, submission: Submission) -> Submission:
     """Return a submission with its plan, by default that of the experiment that it continues.
 
     Raises:
-        NotFound: there is no such experiment.
         Rejected: a key of `train` is set that the plan of a program of its own does not have.
     """
     if submission.plan is not None or submission.origin is None:
@@ -111,7 +110,6 @@ def build_dry_run(
     """Return what would run: the resolved plan and the order of every phase.
 
     Args:
-        resolved: the plan that was submitted.
         waits: why its runs would wait.
         origin: what it takes over.
     """
@@ -150,9 +148,6 @@ def create_experiment(
     """Store an experiment and queue the first run of its first phase, or of its origin's.
 
     Args:
-        deed: the transaction.
-        submission: its name and labels.
-        resolved: its plan.
         origin: what it takes over.
         place: of one that a campaign begins: which of its runs it is.
     """

@@ -37,14 +37,7 @@ def taints_of(session: Session, experiment: ExperimentRow, run: RunRow) -> list[
 def taints_left(
     session: Session, experiment: ExperimentRow, phase: str, point: ResumePoint
 ) -> list[Taint]:
-    """Return the taints of a run of another experiment that resumes from a checkpoint of this one.
-
-    Args:
-        session: for reading.
-        experiment: which left the checkpoint, or resumed from it itself.
-        phase: of the checkpoint.
-        point: the checkpoint.
-    """
+    """Return the taints of another experiment's run that resumes from a checkpoint of this one."""
     runs = runs_of(session, experiment.id, phase)
     holder = holder_of(point, runs)
     own = list(_own(session, experiment, runs, point, holder))

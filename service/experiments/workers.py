@@ -71,8 +71,6 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     """Return why a plan's runs will wait, as the workers are now.
 
     Args:
-        session: a transaction.
-        plan: what is submitted.
         now: Unix seconds.
     """
     wanted, gpus = needs(plan), gpus_of(plan)

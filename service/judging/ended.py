@@ -83,7 +83,6 @@ def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
     All that their end promised is here, or nobody waits for the rest any more.
 
     Args:
-        session: for reading.
         failing: runs whose judgement fails again and again; they hold up no other.
     """
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
@@ -110,13 +109,7 @@ def is_complete(session: Session, run: RunRow) -> bool:
 
 
 def prepare(session: Session, run_id: str, folder: Path) -> Case:
-    """Write an ended run's directory from the database, and return what it is judged by.
-
-    Args:
-        session: a reading transaction.
-        run_id: an ended run.
-        folder: where its directory is written.
-    """
+    """Write an ended run's directory from the database, and return what it is judged by."""
     run = load_run(session, run_id)
     experiment = load_experiment(session, run.experiment)
     order = Order.model_validate(run.order) if run.order else None
@@ -175,7 +168,6 @@ def find_beginning(session: Session, assessment: Assessment, now: float) -> Asse
     """Return the assessment with the checkpoint of a rerun, if a rerun is next.
 
     Args:
-        session: a reading transaction.
         assessment: of the run that has ended.
         now: Unix seconds.
     """
@@ -206,7 +198,6 @@ def conclude(
     None: the assessment is outdated, or an earlier attempt is judged first; assess again.
 
     Args:
-        deed: the transaction.
         assessment: of the run that has ended.
         failing: as in `find_unjudged`.
     """
@@ -228,7 +219,7 @@ def conclude(
     over = experiment.state == ExperimentState.FINISHED
     later = runs_of(deed.session, experiment.id, run.phase)[-1].attempt > run.attempt
     if over or later or phase is None or phase.name != run.phase:
-        return []  # it was recalled: what happened since stands
+        return []  # what happened since stands
     follows = partial(
         decide,
         resolved_of(experiment).parsed(),

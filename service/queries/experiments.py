@@ -84,11 +84,7 @@ def has_plan(experiment: ExperimentRow) -> bool:
 
 
 def load_experiment(session: Session, experiment: str) -> ExperimentRow:
-    """Return an experiment without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return an experiment without locking it."""
     row = session.get(ExperimentRow, experiment) if is_id(experiment, Kind.EXPERIMENT) else None
     if row is None:
         raise NotFound(f"there is no experiment {experiment}")
@@ -200,11 +196,7 @@ def _grouped(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
 
 
 def load_campaign(session: Session, campaign: str) -> CampaignRow:
-    """Return a campaign without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return a campaign without locking it."""
     row = session.get(CampaignRow, campaign) if is_id(campaign, Kind.CAMPAIGN) else None
     if row is None:
         raise NotFound(f"there is no campaign {campaign}")
@@ -257,11 +249,7 @@ _OUTLINES = (
 
 
 def load_decision(session: Session, decision: str) -> DecisionRow:
-    """Return a decision.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return a decision."""
     row = session.get(DecisionRow, decision) if is_id(decision, Kind.DECISION) else None
     if row is None:
         raise NotFound(f"there is no decision {decision}")

@@ -40,11 +40,7 @@ HELD = (
 
 
 def load_run(session: Session, run: str) -> RunRow:
-    """Return a run without locking it.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Return a run without locking it."""
     row = session.get(RunRow, run) if is_id(run, Kind.RUN) else None
     if row is None:
         raise NotFound(f"there is no run {run}")

@@ -78,16 +78,15 @@ def test_a_worker_is_asked_for_runs_under_way_that_it_does_not_name(plane: Plane
     worker.active.append(started.run)
     waiting = plane.next_order(worker)
 
-    def untold(active: list[str], **more: object) -> object:
+    def untold(active: list[str]) -> object:
         body = {
             "worker": worker.name, "host": worker.host, "boot_id": worker.boot_id, "pid": 1,
-            "version": "0", "devices": [], "free": [], "active": active, **more,
+            "version": "0", "devices": [], "free": [], "active": active,
         }  # fmt: skip
         return worker.post("/claims", body).json().get("untold")
 
     assert untold([started.run, waiting.run]) is None
     assert untold([waiting.run]) == [started.run]
-    assert untold([started.run]) == [waiting.run], "its end may have been sent"
     assert untold([started.run]) is None, "what never began is given again"
     worker.run_through(started)
     assert untold([waiting.run]) is None
@@ -248,7 +247,6 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
     [
         ("demo", ("cpu:0",), True),
         ("demo", (), False),
-        ("m7c-125m", ("cuda:0", "cuda:1"), True),  # as workers of before say it
         ("m7c-125m", ("GPU-a", "GPU-b"), True),
         ("m7c-125m", ("MIG-a", "MIG-b"), False),
         ("m7c-125m", ("cuda:0",), False),

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select, update
 
 from gonogo.contract.errors import Corrupt
-from service.conductor.run_archive import Packing
-from service.db.schema import PieceRow, RunRow
-from service.evidence.files import heartbeat_name, load_bytes
+from service.db.schema import PieceRow
 from service.judging.ended import find_unjudged
 from service.judging.run_directory import save_run
 from service.queries.runs import load_run
@@ -188,40 +185,3 @@ def test_order_that_is_not_the_one_given_out_is_no_evidence(still: Plane, tmp_pa
         found = written(still, order.run, tmp_path / sha256(content).hexdigest())["order.json"]
         assert b'"steps": 1,' in found or order.steps != 1
         assert found != content
-
-
-def test_a_judged_run_is_packed_and_reads_the_same(still: Plane) -> None:
-    worker, order = started(still)
-    lines = {rank: beats(order, rank) for rank in (0, 1)}
-    have: dict[int, int] = {}
-    for begin in range(0, max(map(len, lines.values())), 7):
-        part = {rank: rows[begin : begin + 7] for rank, rows in lines.items()}
-        worker.ship(order, part, have)
-        have = {rank: have.get(rank, 0) + size_of(rows) for rank, rows in part.items()}
-    store, run = still.context.store, order.run
-
-    def seen() -> Any:
-        files = store.read(
-            lambda s: [b"".join(load_bytes(s, run, heartbeat_name(rank))) for rank in lines]
-        )
-        rows = sorted(
-            (row["rank"], row["seq"], row["line"])
-            for row in still.get(f"/runs/{run}/heartbeats")["items"]
-        )
-        return files, rows, still.get(f"/runs/{run}/series", metric="loss")
-
-    before = seen()
-    packing = Packing(still.context, settle_s=-1.0)
-    packing.run_once()
-    assert store.read(lambda s: s.get_one(RunRow, run).packed) is None  # it is not judged
-    store.write(lambda s: s.execute(update(RunRow).values(judged=True, state="ended")) and None)
-    packing.run_once()
-    assert store.read(lambda s: s.get_one(RunRow, run).packed) is True
-    pieces = store.read(
-        lambda s: s.scalars(select(func.count()).select_from(PieceRow).where(PieceRow.run == run))
-    )
-    assert pieces.one() == len(lines)
-    assert seen() == before
-    late = lines[0][-1].replace('"msg"', '"late": 1, "msg"')
-    worker.ship(order, {0: [late]}, have)
-    assert seen()[0][0] == before[0][0] + f"{late}\n".encode()

@@ -263,7 +263,7 @@ def test_what_goes_on_can_itself_be_gone_on_with(plane: Plane, ended: Ended) -> 
     assert (again.experiment, again.resume_from) == (third, order.resume_from)
     report = plane.call("GET", f"/experiments/{third}/report").text
     assert f"--from {second}:smoke@20" in report, "what repeats it"
-    assert "there are: 20" in refused(plane, f"{second}:smoke@10")
+    assert "no durable checkpoint" in refused(plane, f"{second}:smoke@10")
     fourth = plane.experiment(plane.submit(origin=f"{second}:smoke@20"))
     (run,) = fourth["phases"][2]["runs"]
     assert plane.get(f"/runs/{run}")["resume_from"] == order.resume_from.wire()
@@ -276,7 +276,7 @@ def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> Non
         ("extended", "smoke is NO_GO in"),
         ("production", "smoke is NO_GO in"),
         ("smok", "did you mean smoke?"),
-        ("smoke@15", "there are: 10, 20"),
+        ("smoke@15", "no durable checkpoint of smoke at step 15"),
         ("smoke@x", "expected EXPERIMENT:PHASE"),
         ("", "expected EXPERIMENT:PHASE"),
     ):
@@ -592,7 +592,7 @@ def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
     """The phase would pass as if it had never been changed."""
     experiment, worker, first = remedied
     said = refused(plane, f"{experiment}:sanity@20", set=LONGER)
-    assert "no durable checkpoint of sanity at step 20; there are: 10" in said
+    assert "no durable checkpoint of sanity at step 20" in said
     going = plane.submit(origin=offered(plane, experiment, set=LONGER), set=LONGER)
     order = plane.next_order(worker)
     assert (order.experiment, order.identity.parallel) == (going, "ddp")

@@ -212,27 +212,6 @@ def test_a_run_that_failed_by_its_own_lines_is_not_forgotten_because_its_end_is_
     assert worker.telemetry(order).json()["command"]["kind"] == "supersede"
 
 
-@pytest.mark.parametrize("detector", ["non_finite", "stall"])
-def test_a_person_is_told_of_it_where_the_phase_has_passed_by_then(
-    plane: Plane, detector: str
-) -> None:
-    """The GO stands, and nobody looked at the reports of the host that came back."""
-    worker, other = plane.worker(), plane.worker(name="w2", host="host-2")
-    experiment, order = running(plane, worker)
-    assert verb(plane, experiment, "takeover").status_code == 202
-    other.run_through(plane.next_order(other))
-    assert plane.next_order(other).phase == "synthetic"
-    told = {"detector": detector, "severity": "halt", "at": 1.0, "key": "b", "text": "it is NaN"}
-    for _ in range(2):
-        assert worker.report(order, told).status_code == 200
-    halts = [row for row in plane.get("/alerts")["items"] if row["type"] == "finding.halt"]
-    texts = [row["data"]["text"] for row in halts]
-    assert len(texts) == (detector == "non_finite")
-    said = "attempt 1, which was called dead (GO stands): it is NaN"
-    assert all(said in text for text in texts)
-    assert plane.experiment(experiment)["phases"][0]["verdict"] == "GO"
-
-
 def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhile(
     plane: Plane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,10 +15,9 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
 from gonogo.contract.ids import Kind, new_id
-from service.agent.fence import bind_key, home_of_worker, is_of_now, next_epoch, next_token
+from service.agent.fence import bind_key, home_of_worker, next_token
 from service.context import open_context
 from service.db.schema import KeyRow
-from service.db.store import Store
 from service.experiments.workers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
@@ -252,62 +251,14 @@ def test_a_stale_token_says_which_one_is_newer(plane: Plane) -> None:
     assert (problem["code"], problem["token"]) == ("stale_token", again.token)
 
 
-def test_tokens_grow_and_those_of_a_later_epoch_are_greater() -> None:
-    start = 1_704_067_200.0
-    assert next_token(0, 5, start) == 5 * 2**32
-    assert next_token(5 * 2**32, 5, start) == 5 * 2**32 + 1
-    assert next_token(5 * 2**32 + 7, 6, start) == 6 * 2**32
-    assert next_token(7 * 2**32 + 7, 6, start) == 7 * 2**32 + 8
-    assert next_token(41, 0, start) == 42
-    assert next_token(41, 0, 0.0) == 42, "a clock that is wrong"
-    assert next_token(0, 5, 1e12) < 6 * 2**32
-    assert next_token(0, 5, 2.2e9) > next_token(0, 5, 2.2e9 - 1.0), "still, in 2039"
-
-
-def test_a_database_that_lost_its_last_writes_gives_out_none_of_their_tokens() -> None:
-    """A fail-over under a running service: its epoch is unchanged."""
-    lost = next_token(5 * 2**32 + 7, 5, 1.8e9)
-    assert next_token(5 * 2**32 + 7, 5, 1.8e9 + 0.125) > lost
-
-
-def test_epochs_grow_with_the_hours_and_never_go_back() -> None:
-    hour = 3600.0
-    start = 1_704_067_200.0 + 1000 * hour
-    assert next_epoch(0, start) == 1000
-    assert next_epoch(1001, start) == 1001
-    assert next_epoch(1000, start + 5 * hour) == 1005
-    assert next_epoch(0, 0.0) == 1
-    assert next_epoch(0, 4e9) < 2**21
-
-
-@pytest.mark.parametrize(
-    ("later_s", "starts"),
-    [
-        pytest.param(50 * 3600.0, 1, id="two days later", marks=pytest.mark.long),
-        pytest.param(600.0, 4, id="ten minutes and four starts later"),
-    ],
-)
-def test_a_restored_database_gives_out_no_number_that_is_living(
-    database_url: str, tmp_path: Path, later_s: float, starts: int
-) -> None:
-    """Its tokens are those of the backup; an attempt of after it holds a later one."""
-    settings = Settings(home=tmp_path / "home", database_url=database_url)
-
-    def start(now: float) -> int:
-        context = open_context(settings, now=lambda: now)
-        context.store.close()
-        return int(context.store._info["epoch"])
-
-    before = start(1.8e9)
-    after = [start(1.8e9 + later_s) for _ in range(starts)][-1]
-    living = next_token(next_token(0, before, 1.8e9), after, 1.8e9 + later_s)
-    store = Store(database_url)
-    back = f"UPDATE epochs SET n = {before}"
-    store.write(lambda session: session.connection().exec_driver_sql(back))
-    store.close()
-    restored = start(1.8e9 + later_s + 60)
-    assert next_token(0, restored, 1.8e9 + later_s + 60) > living
-    assert is_of_now(living, restored), "whoever has it is believed"
+def test_tokens_grow_with_each_claim_and_with_time() -> None:
+    """So a restored database gives out none that an attempt after the backup holds."""
+    now = 1.8e9
+    first = next_token(0, now)
+    assert next_token(first, now) == first + 1
+    assert next_token(first, now + 1.0) > first + 1
+    assert next_token(first, 0.0) == first + 1, "a clock that is wrong"
+    assert next_token(0, 4e9) < 2**53, "whole in any reader of JSON"
 
 
 def test_a_second_home_on_the_database_locks_nobody_out(database_url: str, tmp_path: Path) -> None:
@@ -349,8 +300,7 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     """The worker named it in its last claim, under a token that no known attempt exceeds."""
     run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
     owner, other = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
-    epoch = plane.context.store._info["epoch"]
-    token = next_token(0, epoch, time.time())
+    token = next_token(0, time.time())
 
     def say(worker: FakeWorker, token: int) -> int:
         return worker.post(f"/runs/{run}/telemetry", {"token": token}).status_code
@@ -362,7 +312,7 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     owner.active.append(run)
     assert owner.claim() is None
     assert say(other, token) == 409, "another worker reported it"
-    assert say(owner, (epoch + 1) << 32) == 409, "nobody was given that"
+    assert say(owner, next_token(0, time.time() + 3600)) == 409, "nobody was given that"
     secret = owner.secrets.pop(run)
     assert say(owner, token) == 409, "it was claimed with a secret"
     assert plane.get(f"/runs/{run}")["state"] == "queued"
