@@ -109,16 +109,3 @@ def test_a_killed_peer_is_named_with_its_last_line_in_verdict_show_and_alert(lab
 def words(text: str) -> str:
     """Return a text without its line breaks, which depend on the width of a terminal."""
     return " ".join(text.split())
-
-
-@pytest.mark.long
-def test_a_failure_that_comes_again_is_no_go_after_one_rerun(lab: Lab) -> None:
-    confirm = {"on": ["non_finite"], "variants": []}
-    view = lab.wait_for_end(lab.submit(long_plan(confirm=confirm), fault="nan:step=15"))
-    assert (view.state, view.verdict) == ("finished", "NO_GO")
-    failed, again = runs_of(lab, view)
-    order = read_json(folder_of(again).order)
-    assert (order["reason"], order["resume_from"]["step"]) == ("confirm", 10)
-    assert [failed.verdict, again.verdict] == ["NO_GO", "NO_GO"]
-    (decision,) = lab.client.get(f"/experiments/{view.id}/decisions")["items"]
-    assert decision["diagnosis"] == "non_finite_loss"

@@ -86,18 +86,6 @@ def test_what_no_worker_allows_waits_and_says_why(lab: Lab, tmp_path: Path) -> N
 
 
 @pytest.mark.long
-def test_a_folder_that_is_not_on_the_host_fails_once_and_says_so(lab: Lab, tmp_path: Path) -> None:
-    mine = plan(tmp_path / "mine", ATTACHED)
-    mine["workload"]["cwd"] = str(tmp_path / "none")
-    experiment = lab.submit(mine)
-    view = lab.wait_for_end(experiment)
-    assert view.verdict == "NO_GO", view
-    assert [len(phase.runs) for phase in view.phases] == [1]
-    assert view.outcome is not None
-    assert f"there is no folder {tmp_path / 'none'}" in view.outcome.text
-
-
-@pytest.mark.long
 def test_the_reason_of_a_failed_launch_is_quoted_wherever_one_looks(
     lab: Lab, tmp_path: Path
 ) -> None:

@@ -120,20 +120,6 @@ def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm
     assert here.verdict is there.verdict
 
 
-@pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "spec",
-    ["hang:step=31,rank=0,section=optimizer", "exit:step=40,rank=1,code=9", "nan:step=33"],
-    ids=lambda spec: str(spec).partition(":")[0],
-)
-def test_a_fault_on_two_nodes_is_judged_as_on_one_host(slurm: Slurm, spec: str) -> None:
-    there, by_slurm = decided_by("slurm", slurm, one_phase_plan(), fault=spec)
-    here, by_local = decided_by("local", slurm, one_phase_plan(), fault=spec)
-    assert there.verdict is here.verdict is Verdict.NO_GO
-    assert by_slurm
-    assert by_slurm == by_local
-
-
 def halt_of(
     lab: Lab, slurm: Slurm, spec: str, **sets: object
 ) -> tuple[dict[str, Any], OutcomeCode]:
@@ -157,15 +143,12 @@ EITHER = pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on t
     ("spec", "detectors", "code"),
     [
         ("hang:step=12,section=backward", {"stall"}, OutcomeCode.STALLED),
-        ("hang:step=12,section=data", {"section_deadline", "stall"}, OutcomeCode.STALLED),
         ("freeze:step=9", {"alive_lost", "stall"}, OutcomeCode.STALLED),
         ("crash:step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
-        ("exit:code=3,step=8", {"process_death"}, OutcomeCode.NONZERO_EXIT),
         ("desync:step=12", {"stall"}, OutcomeCode.STALLED),
-        ("leak:mb_per_step=50,from=10", {"memory_leak"}, OutcomeCode.RESOURCE_LIMIT),
         ("xid:code=79,step=12", {"hardware"}, OutcomeCode.HARDWARE),
     ],
-    ids=["hang", "loader", "freeze", "crash", "exit", "desync", "leak", "xid"],
+    ids=["hang", "freeze", "crash", "desync", "xid"],
 )
 def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
     lab: Lab, slurm: Slurm, spec: str, detectors: set[str], code: OutcomeCode, rank: int
@@ -181,11 +164,8 @@ def test_a_fault_on_either_node_is_no_go_and_names_rank_and_node(
         ("nan:step=15", "non_finite", OutcomeCode.NON_FINITE),
         ("wrong-config", "identity", OutcomeCode.CONFIG_MISMATCH),
         ("slow:factor=5,from=20", "slow", OutcomeCode.TOO_SLOW),
-        ("diverge:from=20", "divergence", OutcomeCode.DIVERGED),
-        ("frozen:from=20", "frozen", OutcomeCode.DIVERGED),
         ("starve:share=0.7,from=10", "loader", OutcomeCode.TOO_SLOW),
         ("disk:step=12", "disk", OutcomeCode.RESOURCE_LIMIT),
-        ("boast:factor=25,from=10", "implausible_speed", OutcomeCode.CONFIG_MISMATCH),
     ],
     ids=lambda value: str(value).partition(":")[0],
 )
@@ -221,20 +201,6 @@ def test_a_rank_that_is_only_slower_is_named_with_its_node_and_the_run_goes_on(
     named = [row for row in found if row["detector"] == detector]
     assert {row["rank"] for row in named} == {rank}
     assert all(f"on node {rank}" in row["text"] for row in named)
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
-
-
-def test_a_checkpoint_of_two_nodes_that_does_not_hold_is_told(lab: Lab, slurm: Slurm) -> None:
-    experiment = lab.submit(one_phase_plan(), fault="truncate:step=12", **ON_TWO)
-    assert lab.wait_for_end(experiment).state is ExperimentState.FINISHED
-    run = lab.run_of(experiment)
-    assert run is not None
-    assert run.outcome is not None
-    assert run.outcome.code is OutcomeCode.COMPLETED
-    found = findings_of(lab, run.id)
-    told = [row for row in found if row["detector"] == "checkpoint_overdue"]
-    assert {row["severity"] for row in told} == {"warn"}
-    assert "does not hold" in told[0]["text"]
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 

@@ -79,7 +79,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), value=JSON, remove=st.booleans())
 def test_any_change_of_any_part_is_detected_and_nothing_crashes(
     data: st.DataObject, value: Any, remove: bool
@@ -102,7 +102,7 @@ def test_any_change_of_any_part_is_detected_and_nothing_crashes(
     assert not replay_decision(found, Surroundings(trust=TRUST), facts_only=True).equal
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(data=st.data(), value=JSON, remove=st.booleans())
 def test_facts_and_rules_that_were_resealed_never_crash_a_replay(
     data: st.DataObject, value: Any, remove: bool

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.decision import Condition
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import NotFound
 from gonogo.judge.directory import judge_directory
@@ -200,18 +199,6 @@ def test_one_changed_loss_is_named_with_its_rank(step: int, copy_run: CopyRun) -
     assert replay_decision(recorded, Surroundings(run_dir=folder), facts_only=True).equal
 
 
-# The end of a run that only the control plane knew.
-
-
-# What only the record shows.
-
-
-CONDITION = Condition(id="smoke:fast", text="slow", criterion="fast", evidence_from="extended")
-
-
-# Other code.
-
-
 def by_other_code(
     recorded: RecordedDecision, commit: str | None = None, **fields: Any
 ) -> RecordedDecision:
@@ -238,9 +225,6 @@ def test_a_difference_names_both_versions_and_how_to_install_the_other() -> None
     other = made_by().model_copy(update={"commit": "c" * 40}).wire()
     same = unsigned(present("stalled"), verdict="GO", made_by=other)
     assert "It was made by" not in replay_decision(same, facts_only=True).text
-
-
-# The rest.
 
 
 def test_a_go_whose_run_left_no_directory_is_no_evidence() -> None:

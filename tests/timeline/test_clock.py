@@ -85,28 +85,3 @@ def test_another_process_of_a_rank_has_its_own_clock() -> None:
     now = clock.advance(tick(1305.0, 300.0)).mono
     assert clock.line(line(5306.0), now).mono == 5006.0
     assert clock.line(line(70.0, boot="b"), now + 1.0).mono == 70.0
-
-
-def test_of_a_silent_rank_s_absences_the_last_sixty_four_are_kept() -> None:
-    clock = ActiveClock()
-    clock.line(line(0.0), 0.0)
-    for number in range(1, 71):
-        clock.advance(tick(100.0 * number, 20.0))
-    assert [back for back, _ in clock.ranks[0].pending] == [100.0 * n for n in range(7, 71)]
-
-
-def test_an_absence_that_a_line_lies_behind_is_no_longer_pending() -> None:
-    clock = RankClock(boot="a", last=0.0, ahead_s=0.0, pending=((115.0, 20.0), (116.0, 20.0)))
-    clock.wake(100.0)
-    assert clock.pending == ((116.0, 20.0),)
-
-
-def test_a_line_that_waited_to_be_read_says_nothing_of_how_far_its_clock_is_ahead() -> None:
-    clock = ActiveClock()
-    for own, mono, ahead_s in (
-        (5000.0, 1000.0, 4000.0),
-        (5100.0, 1115.0, 4000.0),
-        (5200.0, 1214.0, 3986.0),
-    ):
-        clock.line(line(own), mono)
-        assert clock.ranks[0].ahead_s == ahead_s

@@ -13,11 +13,6 @@ def test_only_a_boot_line_opens_another_boot() -> None:
     assert arrivals == ["new", "stale", "new", "stale", "stale"]
 
 
-def test_seq_may_begin_at_nought_after_a_restart_in_place() -> None:
-    _, arrivals = told(line(0, "a", "boot"), line(1, "a"), line(0, "b", "boot"), line(1, "b"))
-    assert arrivals == ["new"] * 4
-
-
 @pytest.mark.parametrize(
     ("fields", "arrival"),
     [
@@ -95,18 +90,3 @@ def test_what_came_besides_the_obeyed_boot_is_counted_and_known_by_its_digest() 
     assert more.beside() == record.beside(), "its own digest shows what is obeyed"
     assert record.admit(line(2, "b", step=7)) is Arrival.CONFLICT
     assert record.beside()[0] == 4
-
-
-def test_each_line_of_a_refused_boot_is_counted_once() -> None:
-    late = line(7, "a")
-    record, arrivals = told(line(1, "a", "boot"), line(1, "b", "boot"), late, late, line(8, "a"))
-    assert arrivals[2:] == ["stale", "duplicate", "stale"]
-    assert (record.stale, record.beside()[0]) == (2, 3)
-
-
-def test_lines_of_another_boot_are_not_those_that_a_tick_had_read() -> None:
-    record, _ = told(line(1, "a", "boot"), line(2, "a"))
-    seen = record.seen()
-    assert seen is not None
-    assert record.is_at(seen)
-    assert not record.is_at(seen.model_copy(update={"boot": "b"}))

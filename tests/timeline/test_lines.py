@@ -1,6 +1,5 @@
 """Which lines of a rank have come: de-duplication, holes, digests, conflicts."""
 
-import hashlib
 from random import Random
 
 import pytest
@@ -91,20 +90,6 @@ def test_a_line_that_differs_gives_another_digest(seq: int) -> None:
     assert plain.now.digest() != other.now.digest()
 
 
-def test_white_space_around_a_line_is_no_part_of_it() -> None:
-    raw = line(1).beat.model_dump_json().encode()
-    digests = {read.digest for text in (raw, b" " + raw + b" \r\n") if (read := read_line(text, 0))}
-    assert digests == {hashlib.sha256(raw).digest()[:16]}
-    assert read_line(raw, 1) is None
-
-
-def test_a_boot_may_begin_at_nought_and_that_line_may_come_late() -> None:
-    _, arrivals = told(line(0), line(1), line(0), line(2))
-    assert arrivals == ["new", "new", "duplicate", "new"]
-    _, arrivals = told(line(1), line(0))
-    assert arrivals == ["new", "late"]
-
-
 @given(SEQS, st.integers(0, 80))
 def test_a_record_that_was_saved_goes_on_as_it_was(seqs: list[int], cut: int) -> None:
     whole, _ = told(*(line(seq) for seq in seqs))
@@ -121,23 +106,3 @@ def test_gaps_below_a_seq_leave_out_later_holes() -> None:
     for seq in (1, 3, 10):
         lines.take(seq, bytes(16))
     assert [lines.gaps(), lines.gaps(below=4), lines.gaps(below=6)] == [7, 1, 3]
-
-
-def test_the_digest_of_a_boot_chains_sixteen_bytes_of_each_line() -> None:
-    beats = [line(seq) for seq in (1, 2, 3, 5)]
-    record, _ = told(*beats)
-    chain, upto = bytes(32), []
-    for beat in beats:
-        chain = hashlib.sha256(chain + beat.digest).digest()
-        upto.append(chain.hex())
-    assert record.now.digest() == upto[3]
-    assert record.now.chain.hex() == upto[2]
-
-
-def test_of_a_hole_remains_what_did_not_come() -> None:
-    lines = BootLines()
-    left = []
-    for seq in (1, 7, 4, 2, 3, 6, 5):
-        lines.take(seq, bytes(16))
-        left.append(lines.gaps())
-    assert left == [0, 5, 4, 3, 2, 1, 0]

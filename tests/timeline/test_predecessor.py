@@ -84,24 +84,6 @@ def test_tokens_are_those_that_the_reported_speed_implies(
     assert (last.msg, last.tokens) == ("step_end", tokens)
 
 
-def test_a_line_that_names_any_step_is_not_followed_there() -> None:
-    assert len(beats(line(0.0, 1), line(10.0, 10**15))) == 2 + 2 * 10_000 + 1
-
-
-def test_between_lines_of_one_stamp_no_step_took_time() -> None:
-    assert [beat.msg for beat in beats(line(1.0, 1), line(1.0, 5))] == [
-        "progress",
-        "step_end",
-    ] * 2
-
-
-def test_a_line_need_not_name_its_process() -> None:
-    rows = [{"ts": 1.0 + step, "step": step, "msg": "progress"} for step in (1, 2)]
-    lines = [json.dumps(row).encode() for row in rows]
-    assert is_predecessor([lines])
-    assert {(beat.pid, beat.boot) for beat in beats(*lines)} == {(0, "pid-0")}
-
-
 def test_a_process_that_starts_again_begins_anew() -> None:
     again = line(100.0, 1, pid=2)
     assert read_lines(0, convert(0, [line(1.0, 5), again], None)).steps.steps.step_times() == {}

@@ -85,26 +85,6 @@ def test_a_step_end_that_comes_late_ends_its_step(paused: bool) -> None:
     assert (again.completed, again.completed_steps) == (1, 1)
 
 
-def test_a_first_step_whose_end_comes_late_took_what_it_says() -> None:
-    late = beat(2, 1, "step_end", 70.0)
-    stream, _ = told(FIRST[0], beat(3, 1, "section", 71.0, "log"), late)
-    assert (stream.first_s, stream.completed_steps) == (70.0, 1)
-
-
-@pytest.mark.parametrize(
-    "late",
-    [
-        beat(4, 2, "alive", 3.0, "data"),
-        beat(4, 1, "step_end", 3.0),
-    ],
-    ids=["no end", "of a step that has ended"],
-)
-def test_a_late_line_changes_no_step_time(late: Heartbeat) -> None:
-    stream, _ = told(*FIRST, beat(5, 3, "step_start", 4.0, "data"), late, beat(6, 3, "step_end", 5))
-    assert list(stream.pace.times_s) == [2.0]
-    assert stream.pace.stride == 2
-
-
 def test_of_a_long_run_only_the_last_is_kept() -> None:
     seq, lines = 0, list[Heartbeat]()
     for step in range(1, 101):
@@ -125,46 +105,6 @@ def test_of_a_long_run_only_the_last_is_kept() -> None:
     assert stream.evaluated_s == 100.0
 
 
-@pytest.mark.parametrize(("later", "number"), [(16, 0.5), (17, None)])
-def test_numbers_may_come_sixteen_steps_late(later: int, number: float | None) -> None:
-    """Once the rank has read numbers late at all."""
-    stream, seq, mono, found = RankStream(rank=0), 0, 0.0, dict[int, float | None]()
-
-    def tell(step: int, msg: str, **told: float) -> None:
-        nonlocal stream, seq, mono
-        seq, mono = seq + 1, mono + 1.0
-        line = beat(seq, step, msg, mono, "data" if msg == "step_start" else None)
-        stream = absorb(stream, line.model_copy(update=told), mono)
-        for row in stream.ready:
-            found[row.step] = None if row.progress is None else row.progress.loss
-        stream.ready.clear()
-
-    for step in range(1, 30):
-        tell(step, "step_start")
-        tell(step, "step_end")
-        if step in (2, 3 + later - 1):
-            tell(step + 1, "step_start")
-            tell(1 if step == 2 else 3, "progress", loss=0.5)
-    assert found[3] == number
-
-
-def test_a_rank_that_names_no_sections_may_tell_its_tokens_behind_its_step() -> None:
-    """Its `progress` has ended the step; more tokens explain why later steps take longer."""
-    lines = [beat(seq, (seq + 1) // 2, "progress", seq / 2, None) for seq in range(1, 9)]
-    lines = [line.model_copy(update={"section_seq": 0}) for line in lines]
-    for at in range(1, 8, 2):
-        lines[at] = lines[at].model_copy(update={"msg": "step_end", "tokens": 10 * (at + 1)})
-    stream = after(lines)
-    assert (stream.labelled, stream.completed, stream.tokens) == (False, 4, 80)
-
-
-def test_collectives_count_from_the_end_of_the_step_before() -> None:
-    stream = RankStream(rank=0, collective_seq=7, ended_at=(3, 5), completed=3)
-    assert stream.collectives() == 2
-    stream.completed = 4
-    assert stream.collectives() == 7
-
-
 def test_the_collectives_of_a_step_are_known_where_both_ends_report_them() -> None:
     lines = list[Heartbeat]()
     for seq, (step, msg, number) in enumerate(
@@ -174,20 +114,6 @@ def test_the_collectives_of_a_step_are_known_where_both_ends_report_them() -> No
         end = beat(2 * seq + 2, step, msg, 2.0 * seq + 1.0)
         lines += [start, end.model_copy(update={"collective_seq": number})]
     assert after(lines).step_counts == ((2, 1, 2), (4, 1, -1), (5, 1, 3))
-
-
-def test_a_rank_may_say_that_it_is_done_at_an_earlier_step() -> None:
-    stream = after([*FIRST, beat(4, 1, "done", 2.0)])
-    assert (stream.done, stream.done_mono, stream.step) == (True, 2.0, 2)
-
-
-def test_a_second_boot_line_counts_only_while_no_step_has_ended() -> None:
-    lines = [beat(1, 0, "boot", 0.0, "boot"), beat(2, 1, "step_start", 1.0, "data")]
-    same = after([*lines, beat(3, 1, "boot", 50.0)])
-    assert (same.from_step, same.started_mono) == (0, 1.0)
-    ended = [*lines, beat(3, 2, "step_start", 2.0, "data")]
-    later = after([*ended, beat(4, 30, "boot", 50.0)])
-    assert (later.from_step, later.completed, later.completed_steps) == (0, 1, 1)
 
 
 def test_a_rank_names_its_sections_once_it_has_counted_one() -> None:
@@ -216,47 +142,3 @@ def test_a_step_that_begins_again_after_an_evaluation_is_the_same_one() -> None:
     assert (again.begun, again.opened, again.advanced_mono) == (2, 0, 1.0)
     ended = after([*lines, beat(6, 1, "step_end", 62.0)])
     assert ended.first_s == 10.0
-
-
-def test_only_numbers_that_come_late_show_that_a_rank_reads_late() -> None:
-    stream = after([*FIRST, beat(4, 1, "alive", 2.0)])
-    assert (stream.reads_late, stream.completed) == (False, 1)
-    told_again = [
-        *FIRST,
-        beat(4, 2, "progress", 2.0),
-        beat(5, 3, "step_start", 2.5, "data"),
-        beat(6, 2, "progress", 3.0),
-    ]
-    stream = after(told_again)
-    assert stream.progress is not None
-    assert (stream.reads_late, stream.progress.seq) == (False, 4)
-
-
-def test_a_short_evaluation_took_as_long_as_it_did() -> None:
-    lines = [*FIRST, beat(4, 2, "section", 2.0, "eval"), beat(5, 2, "section", 2.25, "data")]
-    assert after(lines).section_times == (("eval", 0.25),)
-
-
-@pytest.mark.parametrize(("dt", "saved_s"), [(0.0, ()), (float("inf"), ()), (0.25, (0.25,))])
-def test_a_pause_that_is_no_time_is_none(dt: float, saved_s: tuple[float, ...]) -> None:
-    saved = beat(4, 2, "checkpoint", 2.0).model_copy(update={"dt": dt})
-    evaluated = beat(5, 2, "eval", 2.0).model_copy(update={"dt": dt})
-    stream = after([*FIRST, saved, evaluated])
-    assert (stream.saved_s, stream.pace.excluded_s) == (saved_s, 2 * sum(saved_s))
-
-
-def test_numbers_that_come_late_end_a_step_only_of_a_rank_that_says_no_ends() -> None:
-    unsaid = [
-        beat(1, 0, "boot", 0.0, "boot"),
-        beat(2, 1, "section", 1.0, "data"),
-        beat(3, 2, "section", 2.0, "data"),
-        beat(4, 1, "progress", 3.0),
-    ]
-    assert after(unsaid).completed == 1
-    said = [
-        *FIRST[:2],
-        beat(3, 2, "section", 2.0, "data"),
-        beat(4, 3, "section", 3.0, "data"),
-        beat(5, 2, "progress", 4.0),
-    ]
-    assert after(said).completed == 1

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.heartbeat import Heartbeat, Msg, StepSections
-from gonogo.timeline.columns import BITS, NEVER, NUMBERS, STEP_MESSAGES, StepTable
-from gonogo.timeline.rank_steps import MAX_PIDS, RankSteps
+from gonogo.contract.heartbeat import Heartbeat, StepSections
+from gonogo.timeline.columns import STEP_MESSAGES
+from gonogo.timeline.rank_steps import RankSteps
 
 
 def beat(seq: int, msg: str = "alive", mono: float | None = None, **fields: Any) -> Heartbeat:
@@ -37,11 +37,6 @@ def test_of_two_lines_of_a_process_that_say_the_same_thing_the_later_one_counts(
         identity = steps.identity()
         assert identity is not None
         assert identity.dim == 3
-
-
-def test_an_evaluation_without_a_loss_is_none() -> None:
-    for steps in in_any_order(beat(1, "eval", val_loss=2.0), beat(2, "eval")):
-        assert steps.evals == {1: 2.0}
 
 
 def test_a_first_line_of_seq_zero_is_taken() -> None:
@@ -78,12 +73,6 @@ def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
         assert (boot.began_mono, boot.ended_mono) == (3.0, 9.0)
 
 
-def test_four_process_ids_of_a_boot_are_kept() -> None:
-    beats = [beat(pid, pid=pid) for pid in (9, 3, 3, 5, 7, 1, 2)]
-    assert RankSteps(beats).boots[0].pids == [3, 5, 7, 9]
-    assert MAX_PIDS == 4
-
-
 def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
     said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
     steps = RankSteps(said)
@@ -115,15 +104,6 @@ def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     assert begun.steps.skipped() == {1}
     assert begun.steps.step_times() == {}, "two processes share it"
     assert begun.steps.tokens[0] == 5
-
-
-def test_what_was_told_of_a_step_that_was_made_again_does_not_count() -> None:
-    steps = RankSteps([
-        beat(1, "progress", 1.0, loss=9.0),
-        beat(1, "step_start", 11.0, boot="c"),
-        beat(2, "step_end", 12.0, boot="c"),
-    ])  # fmt: skip
-    assert steps.samples("loss") == {}
 
 
 def test_a_rank_is_done_where_its_last_process_says_so() -> None:
@@ -168,49 +148,6 @@ def test_without_starts_steps_share_the_time_between_two_ends() -> None:
     assert RankSteps(at_once).mean_step_times() == {}
 
 
-@pytest.mark.parametrize(
-    ("times", "kept"),
-    [
-        ([1.0, 1.0, 0.002, 0.0005], [1, 2, 3]),
-        ([0.01, 0.01, 0.0006, 0.00005], [1, 2, 3]),
-        ([0.001, 1.0], [1, 2]),
-    ],
-    ids=["a millisecond", "a hundredth of the mean", "exactly a millisecond"],
-)
-def test_a_step_that_was_reported_with_another_has_no_time(
-    times: list[float], kept: list[int]
-) -> None:
-    lines, mono = list[Heartbeat](), 0.0
-    for step, seconds in enumerate(times, start=1):
-        lines.append(beat(len(lines), "step_start", mono, step=step))
-        mono += seconds
-        lines.append(beat(len(lines), "step_end", mono, step=step))
-    assert list(RankSteps(lines).mean_step_times()) == kept
-
-
-def test_of_many_boot_lines_of_a_process_the_first_and_the_last_are_kept() -> None:
-    (boot,) = RankSteps([beat(seq, "boot") for seq in range(1, 13)]).boots
-    assert [line.seq for line in boot.boot_lines] == [1, 2, 3, 4, 5, 6, 7, 12]
-
-
-def test_the_loader_was_ready_when_it_said_so_first() -> None:
-    ready = [beat(seq, "loader_ready", dt=dt) for seq, dt in ((1, 1.5), (2, 9.0))]
-    assert RankSteps(ready).boots[0].loader_s == 1.5
-    assert RankSteps([beat(1, "alive", dt=3.0)]).boots[0].loader_s is None
-
-
-def test_steps_are_in_order_whatever_order_they_came_in() -> None:
-    lines = [
-        beat(number, msg, float(number), step=step)
-        for number, (step, msg) in enumerate(
-            (step, msg) for step in (3, 1, 2) for msg in ("step_start", "step_end")
-        )
-    ]
-    steps = RankSteps(lines)
-    assert list(steps.steps.step_times()) == [1, 2, 3]
-    assert list(steps.steps.boot[:3]) == [0, 0, 0]
-
-
 @pytest.mark.parametrize(("reached", "began"), [(8, 0), (8, 1), (10, 0), (10, 10)])
 def test_a_process_that_goes_back_repeats_steps(reached: int, began: int) -> None:
     lines = [
@@ -222,22 +159,6 @@ def test_a_process_that_goes_back_repeats_steps(reached: int, began: int) -> Non
     assert RankSteps(lines).returns() == found
 
 
-def test_what_a_step_did_not_say_is_not_there() -> None:
-    steps = RankSteps(
-        [beat(1, "progress", loss=1.0), beat(2, "step_end"), beat(3, "progress", step=2)]
-    )
-    table = steps.steps
-    assert (table.samples("loss"), table.samples("grad_norm")) == ({1: 1.0}, {})
-    assert table.tokens[0] == NEVER == -1
-    assert [table.said(msg, 1) for msg in STEP_MESSAGES] == [False, True, True]
-    assert not table.said(Msg.PROGRESS, 9)
-
-
-def test_the_steps_that_a_process_ended_are_counted() -> None:
-    steps = RankSteps([beat(seq, "step_end", step=seq) for seq in (1, 2, 5)])
-    assert steps.boots[0].ended_steps == 3
-
-
 def test_the_wall_clock_orders_no_process() -> None:
     first = beat(1, "progress", 1.0, loss=9.0, ts=900.0)
     second = beat(1, "progress", 2.0, loss=1.0, ts=100.0, boot="a")
@@ -245,27 +166,6 @@ def test_the_wall_clock_orders_no_process() -> None:
         assert steps.samples("loss") == {1: 1.0}
         steps.order_by(("a", "b"))
         assert steps.samples("loss") == {1: 9.0}, "as the ticks say"
-
-
-def test_a_step_without_a_progress_line_told_no_number() -> None:
-    table = StepTable()
-    table.take(beat(1, "step_start", 1.0), BITS[Msg.STEP_START])
-    assert not any(map(table.samples, NUMBERS))
-
-
-@pytest.mark.parametrize("skipped", [False, True])
-def test_a_step_that_was_made_again_without_a_progress_line_told_no_number(skipped: bool) -> None:
-    told = dict.fromkeys(NUMBERS, 0.5)
-    first = [
-        beat(1, "step_start", 1.0),
-        beat(2, "progress", 1.5, skipped=skipped, **told),
-        beat(3, "step_end", 2.0),
-    ]
-    later = {"boot": "c", "pid": 2}
-    second = [beat(1, "step_start", 11.0, **later), beat(2, "step_end", 12.0, **later)]
-    steps = RankSteps([*first, *second])
-    assert not any(map(steps.samples, NUMBERS))
-    assert (steps.samples("loss"), steps.steps.skipped()) == ({}, frozenset())
 
 
 def spaced(gaps: dict[int, float], count: int, **others: dict[str, Any]) -> RankSteps:
@@ -310,25 +210,6 @@ def test_what_lies_between_steps_is_what_most_of_them_spend_there(
     assert spaced(gaps, count, **others).between_steps_s() == pytest.approx(mean_s)
 
 
-def test_what_lies_between_two_processes_is_between_no_steps() -> None:
-    lines = [
-        beat(number, msg, mono=at, step=step, boot=boot)
-        for number, (msg, at, step, boot) in enumerate(
-            [
-                ("step_start", 1.0, 1, "b"),
-                ("step_end", 2.0, 1, "b"),
-                ("step_start", 2.5, 2, "b"),
-                ("step_end", 3.0, 2, "b"),
-                ("step_start", 90.0, 3, "c"),
-                ("step_end", 91.0, 3, "c"),
-                ("step_start", 91.25, 4, "c"),
-                ("step_end", 92.0, 4, "c"),
-            ]
-        )
-    ]
-    assert RankSteps(lines).steps.gaps() == {2: 0.5, 4: 0.25}
-
-
 def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> None:
     several = {"step": 5, "steps": 4}
     for steps in in_any_order(
@@ -342,8 +223,3 @@ def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> 
         assert steps.steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
         assert all(steps.steps.said(msg, step) for msg in STEP_MESSAGES for step in range(2, 6))
         assert (steps.boots[0].ended_steps, steps.steps.tokens_told()[3]) == (5, 7)
-
-
-@pytest.mark.parametrize(("step", "count", "ended"), [(3, 1000, [1, 2, 3]), (0, 4, [0])])
-def test_a_line_ends_no_step_before_the_first(step: int, count: int, ended: list[int]) -> None:
-    assert list(beat(1, "step_end", step=step, steps=count).ended()) == ended

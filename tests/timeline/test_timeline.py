@@ -55,11 +55,6 @@ def test_repeated_torn_and_foreign_lines_are_counted_and_move_nothing() -> None:
     assert found.lines[0].distinct() == whole.lines[0].distinct()
 
 
-def test_eighty_letters_of_the_first_unreadable_line_are_kept() -> None:
-    found, _ = timeline(order_of(), (0, [b"x" * 200, b"y"]))
-    assert (found.unreadable[0].first, found.unreadable[0].count) == ("x" * 80, 2)
-
-
 @pytest.mark.parametrize(
     ("told", "counts"),
     [
