@@ -45,10 +45,6 @@ class Intercepted(Unavailable):
     """A stranger between here and the control plane refuses."""
 
 
-class TooLarge(Rejected):
-    """The message is too large for the control plane or a proxy."""
-
-
 class KeyRefused(NotAllowed):
     """The key is not valid."""
 
@@ -160,7 +156,6 @@ class ControlPlane:
             Intercepted: a refusal that is no problem document of ours.
             StaleToken: by the answer's code, and only with the newer token.
             Conflict, NotFound, NotAllowed, Rejected: by the status of a problem document.
-            TooLarge: the message is too large for anybody on the way.
         """
         try:
             response = self._http.post(
@@ -202,7 +197,7 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
     problem = _problem_of(response)
     detail = f"{path}: {status}: {problem.detail if problem else response.reason_phrase}"
     if status == 413:
-        return TooLarge(detail)
+        return Rejected(detail)
     if status == 429 or not response.is_client_error:
         return Unavailable(detail)
     if problem is None:

@@ -17,7 +17,7 @@ from gonogo.contract.errors import (
     Rejected,
     Unavailable,
 )
-from worker.client import ControlPlane, Intercepted, KeyRefused, TooLarge
+from worker.client import ControlPlane, Intercepted, KeyRefused
 
 SECRET = "wk_very_secret"
 
@@ -40,7 +40,7 @@ def problem_of(status: int) -> dict[str, Any]:
         (403, NotAllowed),
         (404, NotFound),
         (409, Conflict),
-        (413, TooLarge),
+        (413, Rejected),
         (422, Rejected),
         (429, Unavailable),
         (500, Unavailable),

@@ -69,7 +69,6 @@ class Claimer:
     transient: TransientErrors = field(default_factory=lambda: TransientErrors(_log))
     _inventory: RunInventory = field(init=False)
     _secrets: ClaimSecrets = field(init=False)
-    _called_stale: dict[str, float] = field(default_factory=dict)
     _client: ControlPlane | None = None
     _unanswered: type[Exception] | None = None
     """What kept the last claim from an answer, as it was logged; None: it had one."""
@@ -209,7 +208,7 @@ class Claimer:
         client = self._connect()
         if client is None:
             return None
-        return Shipper(run_dir, order.run, order.token, client, called_stale=self._called_stale)
+        return Shipper(run_dir, order.run, order.token, client)
 
     def _rest_now(self, why: str) -> None:
         """Claim nothing for a while, so that a sick host does not fail every run of the queue."""

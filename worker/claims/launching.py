@@ -99,7 +99,7 @@ class Launching:
             )
             return Launch(host_unfit=devices is not None and record.host_is_unfit())
         shipper.ship(time.monotonic())  # checks take minutes: the run may be another's by now
-        if shipper.stale:
+        if shipper.fenced:
             return Launch()
         try:
             keeper = self._start(run_dir, devices)
@@ -171,7 +171,7 @@ def prepare_dir(
     if shipper is None:
         return None
     shipper.report()
-    return None if shipper.stale else (run_dir, shipper)
+    return None if shipper.fenced else (run_dir, shipper)
 
 
 def make_room(path: Path, order: Order) -> bool:

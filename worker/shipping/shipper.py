@@ -30,7 +30,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from worker.backoff import Backoff
-from worker.client import ControlPlane, Intercepted, TooLarge
+from worker.client import ControlPlane, Intercepted
 from worker.shipping.reports import (
     build_end,
     build_report,
@@ -39,11 +39,10 @@ from worker.shipping.reports import (
     load_findings,
     recorded_findings,
 )
-from worker.shipping.state import Fence, Reported, load_reported, superseded
+from worker.shipping.state import Reported, load_reported, superseded
 from worker.shipping.telemetry import GrowingFiles, has_content, stream_sizes
 from worker.shipping.uploads import SentRecords, build_evidence, pending_evidence
 
-STALE_PAUSE_S = 1.0
 RENEW_S = 1.0
 """An empty message at least this often renews the lease and returns commands."""
 OUTAGE = Backoff(first_s=0.25, longest_s=4.0)
@@ -63,7 +62,6 @@ class Shipper:
         run_id: the run.
         token: the token that it was claimed with.
         client: the control plane.
-        called_stale: see `Fence`.
     """
 
     def __init__(
@@ -72,10 +70,9 @@ class Shipper:
         run_id: str,
         token: int,
         client: ControlPlane,
-        *,
-        called_stale: dict[str, float] | None = None,
     ) -> None:
-        self._fence = Fence(run_id, token, called_stale)
+        self.fenced = False
+        """Whether a newer attempt owns the run."""
         self._dir = run_dir
         self._run = run_id
         self._token = token
@@ -89,16 +86,6 @@ class Shipper:
         self._outage = OUTAGE
         self._not_before = float("-inf")
         self._last_call = float("-inf")
-
-    @property
-    def fenced(self) -> bool:
-        """Whether a newer attempt owns the run."""
-        return self._fence.fenced
-
-    @property
-    def stale(self) -> bool:
-        """Whether the last answer was that the token is stale."""
-        return self._fence.stale
 
     @property
     def backlog_lines(self) -> int:
@@ -124,8 +111,7 @@ class Shipper:
         try:
             return self._ship(now_mono, suspect, near)
         except StaleToken as error:
-            self._note_stale(error, now_mono)
-            return superseded() if self.fenced else None
+            return superseded() if self._is_fenced(error, now_mono) else None
         except (Unavailable, Rejected) as error:
             self._back_off(now_mono, error)
             return None
@@ -137,7 +123,7 @@ class Shipper:
         try:
             self._send_states()
         except StaleToken as error:
-            self._note_stale(error, time.monotonic())
+            self._is_fenced(error, time.monotonic())
         except (Unavailable, Rejected) as error:
             _log.warning("report waits: %s", error, extra={"action": "report_waits"})
 
@@ -158,8 +144,7 @@ class Shipper:
             if not (self.fenced or self._finish(exit_record, time.monotonic() + within_s)):
                 return False
         except StaleToken as error:
-            self._note_stale(error, time.monotonic())
-            if not self.fenced:
+            if not self._is_fenced(error, time.monotonic()):
                 return False
         except (Unavailable, Rejected) as error:
             _log.warning("end not shipped: %s", error, extra={"action": "finish_failed"})
@@ -249,17 +234,8 @@ class Shipper:
         return True
 
     def _send_telemetry(self, telemetry: Telemetry) -> tuple[TelemetryAck, bool]:
-        """Send one message, or a smaller one where it is too large for a proxy.
-
-        Returns the answer, and whether more is acknowledged than before.
-        """
-        try:
-            ack = self._client.post_telemetry(self._run, telemetry)
-        except TooLarge:
-            if not self._growing.shrink():
-                raise
-            return self._send_telemetry(self._growing.build_message(suspect=telemetry.suspect))
-        self._fence.note_accepted()
+        """Send one message; return the answer, and whether more is acknowledged than before."""
+        ack = self._client.post_telemetry(self._run, telemetry)
         moved = self._growing.take_over(telemetry, ack)
         had, self._reported.had = self._reported.had, self._growing.acknowledged
         if any(self._reported.had.get(name, 0) < size for name, size in had.items()):
@@ -354,11 +330,14 @@ class Shipper:
         self._outage = self._outage.later(now_mono)
         self._not_before = self._outage.not_before
 
-    def _note_stale(self, error: StaleToken, now_mono: float) -> None:
-        if self._fence.note_stale(error, now_mono):
-            self._not_before = now_mono + STALE_PAUSE_S
+    def _is_fenced(self, error: StaleToken, now_mono: float) -> bool:
+        """Note a stale token; False where the control plane names no newer one."""
+        if error.newer > self._token:
+            _log.error("fenced off: %s", error, extra={"action": "fenced"})
+            self.fenced = True
         else:
             self._back_off(now_mono, error)
+        return self.fenced
 
     def _save(self) -> None:
         self._reported.save(self._dir.path)

@@ -32,11 +32,8 @@ from gonogo.files import NoPlainFile, read_plain
 from gonogo.rundir import RunDir, complete_bytes, load_lines
 from gonogo.supervise.transient_errors import TransientErrors
 
-MAX_BATCH_BYTES = 2 * 2**20
-"""Heartbeat bytes in one message."""
-MAX_MESSAGE_BYTES = 8 * 2**20
-"""One message as JSON, half of what the service accepts; one part alone may be longer."""
-LEAST_MESSAGE_BYTES = 2 * MAX_LINE_BYTES
+MAX_MESSAGE_BYTES = 900 * 2**10
+"""One message as JSON: proxies often let a megabyte pass. One part alone may be longer."""
 LOG_LAG_BYTES = 1_048_576
 _STREAM = re.compile(STREAM_NAME)
 _LINE_BYTES = 300.0
@@ -92,7 +89,6 @@ class GrowingFiles:
         self._logs: dict[str, int] = {}
         self._files: dict[str, int] = {}
         self._line_bytes = _LINE_BYTES
-        self._most = MAX_MESSAGE_BYTES
         self.asked = False
         """Whether the control plane has reported what it holds."""
         self.backlog_lines = 0
@@ -106,16 +102,6 @@ class GrowingFiles:
         """Growing file (without logs) → bytes that the control plane has."""
         return {**{str(rank): size for rank, size in self._ranks.items()}, **self._files}
 
-    def shrink(self) -> bool:
-        """Build messages of half the size from now on; False where they are small already.
-
-        A proxy on the way may accept less than the service, often one megabyte.
-        """
-        if self._most <= LEAST_MESSAGE_BYTES:
-            return False
-        self._most = max(LEAST_MESSAGE_BYTES, self._most // 2)
-        return True
-
     def build_message(self, *, suspect: bool, near: Mapping[str, Near] | None = None) -> Telemetry:
         """Return the next part of every file, as far as there is room, heartbeats first.
 
@@ -127,7 +113,7 @@ class GrowingFiles:
         files: list[StreamTelemetry] = []
         self.unread = None
         if self.asked:
-            room = _Room(self._most)
+            room = _Room(MAX_MESSAGE_BYTES)
             ranks = room.take(self._rank_parts())
             logs = room.take(self._log_parts())
             files = room.take(self._stream_parts())
@@ -156,8 +142,7 @@ class GrowingFiles:
     def _rank_parts(self) -> Iterator[RankTelemetry | None]:
         """Yield a part of each rank, first those that are furthest behind."""
         ranks = self._try("the ranks", self._dir.ranks) or []
-        batch = min(MAX_BATCH_BYTES, self._most // 2)
-        share = max(MAX_LINE_BYTES, batch // max(1, len(ranks)))
+        share = max(MAX_LINE_BYTES, MAX_MESSAGE_BYTES // 2 // max(1, len(ranks)))
         for rank in sorted(ranks, key=lambda rank: self._ranks.get(rank, 0)):
             start = self._ranks.get(rank, 0)
             build = partial(build_rank_part, self._dir, rank, start, share)
@@ -169,7 +154,7 @@ class GrowingFiles:
             yield self._try(name, build, promised=False)
 
     def _stream_parts(self) -> Iterator[StreamTelemetry | None]:
-        most = min(MAX_STREAM_BYTES, self._most // 2)
+        most = min(MAX_STREAM_BYTES, MAX_MESSAGE_BYTES // 2)
         for name in self._try("the files", partial(stream_names, self._dir)) or []:
             build = partial(build_stream_part, self._dir, name, self._files.get(name, 0), most)
             yield self._try(name, build)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +15,6 @@ from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
-from tests.supervise.runs import kill_before_the_last_look, starting
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.claims.ending import ShipperOf, end_and_ship
 from worker.client import ControlPlane
@@ -34,11 +32,10 @@ def plane() -> Iterator[FakeControlPlane]:
 
 @pytest.fixture
 def ship(plane: FakeControlPlane) -> Iterator[ShipperOf]:
-    called_stale: dict[str, float] = {}
     with ControlPlane(plane.url, KEY) as client:
 
         def shipper_of(run_dir: RunDir, order: Order) -> Shipper | None:
-            return Shipper(run_dir, order.run, order.token, client, called_stale=called_stale)
+            return Shipper(run_dir, order.run, order.token, client)
 
         yield shipper_of
 
@@ -87,24 +84,6 @@ def test_a_recorded_end_is_shipped_unchanged(
     assert end.exit == completed()
 
 
-@pytest.mark.long
-def test_the_watch_sees_an_unseen_end_before_it_is_shipped(
-    tmp_path: Path, plane: FakeControlPlane, ship: ShipperOf
-) -> None:
-    with starting(tmp_path) as new_run:
-        run = new_run(steps=15)
-        plane.runs[run.order.run] = RunStore(token=run.order.token)
-        kill_before_the_last_look(run.path)
-        assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-        give_up = time.monotonic() + 60.0
-        while not end_and_ship(only(tmp_path), ship, now=500.0, environ=os.environ):
-            assert time.monotonic() < give_up
-        run.assert_replays()
-        arrived = plane.runs[run.order.run]
-        assert arrived.events()[-1] == "end"
-        assert len(arrived.lines["0"]) == len(run.beats(0))
-
-
 def test_a_run_with_a_living_keeper_is_left_alone(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
@@ -142,13 +121,8 @@ def test_a_run_taken_over_elsewhere_is_left(
     lost: RunDir,
     plane: FakeControlPlane,
     ship: ShipperOf,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.shipping.state.STALE_AGAIN_S", 0.05)
     plane.runs[ORDER.run].token = 4
-    assert not end_and_ship(only(tmp_path), ship, now=500.0)
-    assert not (lost.path / ".shipped").exists()
-    time.sleep(0.06)
     assert end_and_ship(only(tmp_path), ship, now=500.0)
     assert plane.runs[ORDER.run].states == []
     assert RunInventory(tmp_path).open_runs() == []
