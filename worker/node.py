@@ -32,12 +32,12 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.children import open_log
-from gonogo.supervise.keeper.node_end import save_refusal
+from gonogo.supervise.keeper.nodes import save_refusal
 from gonogo.supervise.launch.nodes import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
 from gonogo.supervise.node_record import load_end, load_keeping
+from gonogo.supervise.processes import own_python
 from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.version import own_python
 from worker.host.preflight import run_preflight
 from worker.host.probe import ProbeStore
 from worker.host.slots import (

@@ -16,7 +16,7 @@ from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
 from gonogo.rundir import RunDir, read_tail
-from gonogo.supervise.exit_record import last_error_line
+from gonogo.supervise.last_lines import last_error_line
 from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps, float_number
 from gonogo.supervise.processes import SHELLS
 from gonogo.trainer.line_file import ATTACHED

@@ -22,8 +22,7 @@ from gonogo.supervise.devices.choice import has_devices, visible_devices
 from gonogo.supervise.devices.query import list_host_devices
 from gonogo.supervise.end_request import reads_no_halt
 from gonogo.supervise.keeper.kill import end_processes
-from gonogo.supervise.keeper.node_end import report_lost_keeper, save_refusal
-from gonogo.supervise.keeper.node_meeting import find_port
+from gonogo.supervise.keeper.nodes import find_port, report_lost_keeper, save_refusal
 from gonogo.supervise.keeper_start import start_draining, start_keeper
 from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.locks import (

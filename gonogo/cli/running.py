@@ -31,7 +31,7 @@ from gonogo.contract.plan import DRIFTS
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir, load_record, save_json
 from gonogo.signing import own_signing_key
-from gonogo.supervise.keeper.node_meeting import MEET_LIMIT_S
+from gonogo.supervise.keeper.nodes import MEET_LIMIT_S
 from gonogo.supervise.launch.command import OBSERVE
 from gonogo.supervise.launch.nodes import Place
 

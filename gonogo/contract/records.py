@@ -200,6 +200,4 @@ class NodeExit(Recorded):
     left: list[Unended] = Field(default_factory=list)
     oom_at: float | None = None
     """When its kernel killed for lack of memory, Unix seconds."""
-    unheld: list[Count] = Field(default_factory=list)
-    """Ranks whose wrapper was killed."""
     refused: Refusal | None = None

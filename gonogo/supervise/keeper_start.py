@@ -18,7 +18,7 @@ from gonogo.supervise.keeper.companions import build_drain_command
 from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, take_lock
-from gonogo.supervise.version import own_module
+from gonogo.supervise.processes import own_module
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
 READY_LIMIT_S = 60.0

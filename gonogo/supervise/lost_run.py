@@ -21,7 +21,6 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, asked_by
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_processes
-from gonogo.supervise.keeper.log_cap import LogCap
 from gonogo.supervise.keeper_record import process_of
 from gonogo.supervise.processes import ProcessRef, boot_id
 from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
@@ -63,7 +62,6 @@ def end_lost(
     reserve.write(partial(save_json, run_dir.exit, record.wire()))
     with suppress(OSError):
         reserve.free()
-        LogCap(run_dir.path).free_room()
     _log.warning("%s: %s", order.run, text, extra={"action": "keeper_lost"})
     return record
 

@@ -1,7 +1,7 @@
 """Files by which the nodes of a run learn of each other, in the shared run directory. Stdlib only.
 
 - `.meet_node{K}.json`: node K has come for this attempt.
-- `.met.json`: node 0 has seen all nodes; it repeats their nonces.
+- `.met.json`: node 0 has seen all nodes; the launchers' address.
 - `.alive_node{K}`: rewritten every second by node K's follower.
 - `watch_node{K}.jsonl`: what node K's follower sees.
 - `exit_node{K}.json`: how node K's part ended.
@@ -28,7 +28,6 @@ class Keeping:
 
     node: int
     token: int
-    nonce: str
     host: str
     boot_id: str
     pid_ns: str
@@ -43,7 +42,6 @@ class Keeping:
             "v": 1,
             "node": self.node,
             "token": self.token,
-            "nonce": self.nonce,
             "host": self.host,
             "boot_id": self.boot_id,
             "pid_ns": self.pid_ns,
@@ -60,7 +58,6 @@ def own_keeping(*, node: int, token: int, address: str) -> Keeping:
     return Keeping(
         node=node,
         token=token,
-        nonce=os.urandom(8).hex(),
         host=os.uname().nodename,
         boot_id=boot_id(),
         pid_ns=pid_namespace(),
@@ -132,7 +129,6 @@ def keeping_of(found: Mapping[str, Any]) -> Keeping | None:
         return Keeping(
             node=int(found["node"]),
             token=int(found["token"]),
-            nonce=str(found["nonce"]),
             host=str(found["host"]),
             boot_id=str(found["boot_id"]),
             pid_ns=str(found["pid_ns"]),

@@ -29,8 +29,8 @@ from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
 from gonogo.supervise.host.memory import HostMemoryProbe
 from gonogo.supervise.launch.nodes import NoPlace, Place
-from gonogo.supervise.life_signs import LifeSigns
 from gonogo.supervise.node_record import alive_path, exit_path, watch_path
+from gonogo.supervise.processes import LifeSigns
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.entry import start_watching
 from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup

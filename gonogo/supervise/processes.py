@@ -8,9 +8,13 @@ keeper, which is a subreaper.
 import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from gonogo import __version__
+from gonogo.git_commit import load_commit
 
 TOKEN_NAME = "GONOGO_RUN"
 NODE_NAME = "GONOGO_RUN_NODE"
@@ -18,6 +22,11 @@ NODE_NAME = "GONOGO_RUN_NODE"
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
 """Programs that hide how the programs they started ended."""
+SIGN_EVERY_S = 1.0
+_ROOT = Path(__file__).resolve().parents[2]
+_PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
+"""Read at the start: a link to "the current release" may point elsewhere later. The last part is
+not resolved, since that would leave the virtual environment."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_PTRACER = 0x59616D61
@@ -247,3 +256,46 @@ def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
+
+
+def load_release(root: Path = _ROOT) -> dict[str, str | None]:
+    """Return `version` and `git_sha` of gonogo (None outside of a checkout)."""
+    return {"version": __version__, "git_sha": load_commit(root)}
+
+
+def own_python() -> str:
+    """Return the path of this interpreter."""
+    return _PYTHON
+
+
+def own_module(module: str) -> list[str]:
+    """Return the command that runs a module of ours with this interpreter.
+
+    `-P` keeps modules of the current folder (a user's `logging.py`) from hiding ours.
+    """
+    return [_PYTHON, *(["-P"] if module.startswith("gonogo.") else []), "-m", module]
+
+
+class LifeSigns:
+    """Signs of life of this process for its keeper: one byte a second into a pipe.
+
+    Args:
+        descriptor: a pipe's end that never blocks; None if nobody listens.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self._descriptor, self._due = descriptor, float("-inf")
+
+    def give(self, now: float) -> None:
+        """Give a sign when it is time.
+
+        Args:
+            now: monotonic seconds.
+        """
+        if self._descriptor is None or now < self._due:
+            return
+        self._due = now + SIGN_EVERY_S
+        try:
+            os.write(self._descriptor, b".")
+        except OSError:  # the pipe is full, or the keeper is gone
+            return

@@ -14,7 +14,7 @@ from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.supervise.end_request import HALT_LIMIT_S
-from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES, TAIL_BYTES
+from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES
 from gonogo.supervise.watcher.reporter import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
@@ -73,7 +73,7 @@ def percent(share: float) -> str:
         ("how-to/run", f"more than {CAP_BYTES >> 20} MB keeps its"),
         (
             "how-to/run",
-            f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {TAIL_BYTES >> 20} MB",
+            f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {CAP_BYTES // 2 >> 20} MB",
         ),
         ("how-to/run", f"halted after {span(PRINTED_S)}"),
         ("how-to/run", f"evaluate or save have {span(HALT_LIMIT_S)}"),

@@ -31,7 +31,7 @@ FLOORS = {
     "gonogo/judge": ("follow_up", "gate", "compare", "facts"),
     "gonogo/supervise": (
         *("keeper", "launch", "watcher"),
-        *("evidence", "devices", "host", "preflight", "exit_record", "prune"),
+        *("evidence", "devices", "host", "preflight", "prune"),
     ),
     "worker": ("claims", "engine", "host", "shipping"),
 }

@@ -6,10 +6,8 @@ import errno
 import hashlib
 import json
 import os
-import threading
 import tracemalloc
 from collections.abc import Callable
-from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,18 +17,19 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.supervise import exit_record
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.end_request import EndRequest, ask_kill
+from gonogo.supervise.end_request import EndRequest
 from gonogo.supervise.exit_record import (
-    Ended,
+    FULL_BYTES,
+    FULL_FILES,
     build_binding,
     build_exit,
     build_refusal,
     count_heartbeats,
     seal_lines,
-    seals,
 )
-from gonogo.supervise.exit_record.end_cause import FULL_BYTES, FULL_FILES, SPEECHLESS_BYTES
+from gonogo.supervise.last_lines import Ended
 from gonogo.watch.detectors import disk as watched
 
 ORDER = {"world_size": 2, "steps": 10}
@@ -185,34 +184,10 @@ def test_rank_that_failed_first_is_the_cause_and_not_those_told_to_end(tmp_path:
     ("reason", "by"),
     [("stalled", "watchdog"), ("halted", "operator"), ("watcher_failed", "infra")],
 )
-def test_who_asked_first_names_the_cause(tmp_path: Path, reason: str, by: str) -> None:
-    record = build(tmp_path, {0: ended(3), 1: ended(3)}, request(reason, by))
+@pytest.mark.parametrize("end", [ended(3), ended(1), ended(signal=6)], ids=str)
+def test_who_asked_first_names_the_cause(tmp_path: Path, reason: str, by: str, end: Ended) -> None:
+    record = build(tmp_path, {0: ended(3), 1: end}, request(reason, by))
     assert (record.reason.value, record.ended_by.value, record.text) == (reason, by, "why")
-
-
-def test_failure_while_an_operator_waits_is_the_trainers_own(tmp_path: Path) -> None:
-    ranks = {0: ended(3), 1: ended(1)}
-    record = build(tmp_path, ranks, request("halted", "operator"))
-    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
-
-
-def test_a_rank_that_a_second_word_ended_did_not_fail_and_the_reason_says_both(
-    tmp_path: Path,
-) -> None:
-    first = replace(request("halted", "operator"), at=0.5)
-    ask_kill(tmp_path, replace(first, at=2.0, text="ann: asked again, to end at once"))
-    ranks = {0: ended(3, at=1.0), 1: ended(143, at=2.5)}
-    record = build(tmp_path, ranks, first)
-    assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
-    assert record.text == "why; ann: asked again, to end at once"
-    died = build(tmp_path, {**ranks, 1: ended(1, at=1.5)}, first)
-    assert died.reason is OutcomeCode.NONZERO_EXIT
-
-
-def test_failure_of_a_rank_that_the_watchdog_ended_changes_no_cause(tmp_path: Path) -> None:
-    ranks = {0: ended(3), 1: ended(signal=6)}
-    record = build(tmp_path, ranks, request("too_slow", "watchdog"))
-    assert record.reason is OutcomeCode.TOO_SLOW
 
 
 @pytest.mark.parametrize(
@@ -321,37 +296,6 @@ def test_a_disk_that_is_full_is_not_the_programs(
     assert record.error == error
 
 
-READ_ONLY = "OSError: [Errno 30] Read-only file system: 'checkpoints/step_000010'\n"
-
-
-@pytest.mark.parametrize(
-    ("log", "place", "reason"),
-    [
-        (READ_ONLY, "", OutcomeCode.DISK_FULL),
-        (READ_ONLY, "checkpoints", OutcomeCode.DISK_FULL),
-        (READ_ONLY, "elsewhere", OutcomeCode.NONZERO_EXIT),
-        ("ValueError: no such word\n", "", OutcomeCode.NONZERO_EXIT),
-    ],
-    ids=["the run's", "of its checkpoints", "of another folder", "another error"],
-)
-def test_a_disk_that_became_read_only_is_not_the_programs(
-    log: str, place: str, reason: OutcomeCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As the kernel makes one on an error: the run resumes from its last checkpoint, elsewhere."""
-
-    def statvfs(path: Path) -> SimpleNamespace:
-        flag = os.ST_RDONLY if path == tmp_path / place else 0
-        return SimpleNamespace(
-            f_blocks=2**30, f_bavail=2**20, f_frsize=4096, f_files=0, f_favail=0, f_flag=flag
-        )
-
-    monkeypatch.setattr(os, "statvfs", statvfs)
-    (tmp_path / "rank1.log").write_text(log)
-    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
-    assert record.reason is reason
-    assert ("read-only" in record.text) is (reason is OutcomeCode.DISK_FULL)
-
-
 @pytest.mark.parametrize(
     ("log", "fails"),
     [
@@ -377,7 +321,7 @@ def test_a_failing_file_system_is_not_the_programs_fault(
         ("step 3 loss 2.5\n", 2100, ended(1, at=1.0), OutcomeCode.DISK_FULL),
         ("Traceback (most recent call la", 0, ended(1, at=1.0), OutcomeCode.DISK_FULL),
         ("ValueError: no such word\n", 0, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
-        ("", 16 * 1024, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
+        ("", FULL_BYTES // 1024, ended(1, at=1.0), OutcomeCode.NONZERO_EXIT),
         ("", 0, ended(signal=11, at=1.0), OutcomeCode.NONZERO_EXIT),
     ],
     ids=["no word", "none of why", "cut short", "another error", "with room", "by a signal"],
@@ -406,34 +350,6 @@ def test_a_file_system_that_counts_no_room_is_not_full(
     monkeypatch.setattr(os, "statvfs", lambda path: nothing)
     record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
     assert record.reason is OutcomeCode.NONZERO_EXIT
-
-
-@pytest.mark.parametrize(
-    ("last", "free_kb", "reason"),
-    [
-        ({"msg": "step_end", "step": 7}, 0, OutcomeCode.DISK_FULL),
-        ({"msg": "step_end", "step": 7}, SPEECHLESS_BYTES // 1024, OutcomeCode.NONZERO_EXIT),
-        ({"msg": "done", "step": 7}, 0, OutcomeCode.NONZERO_EXIT),
-        ({"msg": "error", "step": 7}, 0, OutcomeCode.NONZERO_EXIT),
-        ({"msg": "step_end", "step": 10}, 0, OutcomeCode.COMPLETED),
-    ],
-    ids=["fell silent", "with room", "done early", "an error", "all steps"],
-)
-def test_what_a_full_disk_kept_from_showing_its_last_steps_did_not_end_early(
-    last: dict[str, Any],
-    free_kb: int,
-    reason: OutcomeCode,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The lines that wait in its memory went with it, and a whole run was NO_GO."""
-    room = SimpleNamespace(f_blocks=2**30, f_bavail=free_kb, f_frsize=1024, f_files=0, f_favail=0)
-    monkeypatch.setattr(os, "statvfs", lambda path: room)
-    for rank in range(2):
-        line = json.dumps(last, separators=(",", ":"))
-        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_text(line + "\n")
-    record = build(tmp_path, {0: ended(0), 1: ended(0)}, agent=ended(0))
-    assert record.reason is reason
 
 
 @pytest.mark.parametrize(
@@ -505,7 +421,6 @@ def test_what_a_disk_refuses_for_a_moment_is_vouched_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """A completed run was left open: its end reported that nothing was written."""
-    monkeypatch.setattr(seals, "_AGAIN_POLL_S", 0.01)
     names = ("order.json", "watch.jsonl", "findings.jsonl", "heartbeat_rank0.jsonl")
     for name in names:
         (tmp_path / name).write_text("{}\n")
@@ -518,8 +433,8 @@ def test_what_a_disk_refuses_for_a_moment_is_vouched_for(
 def test_what_no_disk_gives_any_more_holds_no_end_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert seals.AGAIN_S == 5.0
-    monkeypatch.setattr(seals, "AGAIN_S", 0.2)
+    assert exit_record.AGAIN_S == 5.0
+    monkeypatch.setattr(exit_record, "AGAIN_S", 0.2)
     for name in ("order.json", "watch.jsonl", "heartbeat_rank0.jsonl"):
         (tmp_path / name).write_text("{}\n")
     refuse_opens(monkeypatch, errno.EIO, times=10**6)
@@ -572,47 +487,17 @@ def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(
 
 
 def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> None:
-    (tmp_path / "heartbeat_rank0.jsonl").write_bytes(b"{}\n{}\n{torn")
+    for rank in (0, 7):  # one that was never ordered, too
+        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_bytes(b"{}\n{}\n{torn")
     (tmp_path / "findings.jsonl").write_bytes(b"{}\n")
     (tmp_path / ".HALT").touch()
     found = build_binding(tmp_path, {"run": "r"})
     whole = (tmp_path / "heartbeat_rank0.jsonl").read_bytes()[:6]
     sealed = {"bytes": 6, "lines": 2, "sha256": hashlib.sha256(whole).hexdigest()}
-    assert found["heartbeats"] == {"heartbeat_rank0.jsonl": sealed}
+    assert found["heartbeats"] == {f"heartbeat_rank{rank}.jsonl": sealed for rank in (0, 7)}
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
-
-
-def test_the_end_seals_what_ranks_wrote_those_too_that_were_never_ordered(tmp_path: Path) -> None:
-    for rank in (0, 1, 7):
-        (tmp_path / f"heartbeat_rank{rank}.jsonl").write_bytes(b"{}\n{torn")
-    found = build_binding(tmp_path, {"run": "r", "world_size": 2})["heartbeats"]
-    sealed = {"bytes": 3, "lines": 1, "sha256": hashlib.sha256(b"{}\n").hexdigest()}
-    assert found == {f"heartbeat_rank{rank}.jsonl": sealed for rank in (0, 1, 7)}
-
-
-def test_what_is_counted_of_a_rank_that_was_never_ordered_is_what_is_sealed(tmp_path: Path) -> None:
-    """It may still write: nobody has ended what nobody ordered."""
-    path, written = tmp_path / "heartbeat_rank7.jsonl", threading.Event()
-    path.write_bytes(b"{}\n" * 1_000_000)
-
-    def write() -> None:
-        with path.open("ab", buffering=0) as stream:
-            while not written.is_set():
-                stream.write(b"{}\n")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        rows = [count_heartbeats(tmp_path)[path.name] for _ in range(5)]
-    finally:
-        written.set()
-        writer.join()
-    whole = path.read_bytes()
-    for row in rows:
-        assert row["bytes"] == 3 * row["lines"]
-        assert row["sha256"] == hashlib.sha256(whole[: row["bytes"]]).hexdigest()
 
 
 def test_a_file_of_the_trainer_s_own_that_no_newline_ends_is_not_held_in_memory(

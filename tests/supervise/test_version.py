@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gonogo import __version__
-from gonogo.supervise.version import load_release
+from gonogo.supervise.processes import load_release
 
 ROOT = Path(__file__).parents[2]
 
@@ -42,7 +42,7 @@ def test_what_a_run_starts_stays_in_the_folder_that_the_link_named(tmp_path: Pat
         (folder / "bin" / "python").symlink_to(sys.executable)
     link = tmp_path / "current"
     link.symlink_to(first)
-    code = "from gonogo.supervise.version import own_python; print(own_python())"
+    code = "from gonogo.supervise.processes import own_python; print(own_python())"
     found = subprocess.run(
         [str(link / "bin" / "python"), "-c", code],
         env={"PYTHONPATH": str(ROOT)}, check=True, capture_output=True, text=True,

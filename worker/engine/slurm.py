@@ -26,7 +26,7 @@ from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
 from gonogo.judge.follow_up.explanation import printable
 from gonogo.supervise.node_record import MET_NAME, meet_path
-from gonogo.supervise.version import own_module, own_python
+from gonogo.supervise.processes import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.settings import slurm_environ
 
@@ -40,7 +40,7 @@ COMMAND_LIMIT_S = 30.0
 LOG_NAME = "slurm.log"
 SCRIPT_NAME = "slurm.sh"
 EPILOG_NAME = "slurm_epilog.sh"
-NODE_END_MODULE = "gonogo.supervise.keeper.node_end"
+NODE_END_MODULE = "gonogo.supervise.keeper.nodes"
 LAST_BYTES, LINE_LIMIT = 4096, 200
 _AFTERWARDS = re.compile(
     r"srun: (?:Force Terminated|forcing job termination|Job step aborted|got SIGCONT"

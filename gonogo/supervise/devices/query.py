@@ -19,7 +19,7 @@ from gonogo.contract.wire import Recorded
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.device import Device, DeviceCalls, DeviceHealth, DeviceUnreadable
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.version import own_module
+from gonogo.supervise.processes import own_module
 
 LIMIT_S = 20.0
 _NODES = ("nvidia[0-9]*", "dxg")

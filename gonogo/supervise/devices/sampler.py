@@ -34,8 +34,7 @@ from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.samples import OtherNodes, open_other_nodes
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
-from gonogo.supervise.life_signs import LifeSigns
-from gonogo.supervise.processes import die_with_parent
+from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.settings import load_devices_script
 from gonogo.supervise.transient_errors import start_thread
 

@@ -26,7 +26,7 @@ from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.evidence.collectives import analyse
 from gonogo.supervise.evidence.flight_records import gather_dumps
 from gonogo.supervise.evidence.stacks import LIMIT_S, StackReader, find_py_spy
-from gonogo.supervise.exit_record import load_tail
+from gonogo.supervise.last_lines import load_tail
 from gonogo.supervise.rank_record import load_beyond
 from gonogo.supervise.transient_errors import start_thread
 

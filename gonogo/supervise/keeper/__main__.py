@@ -3,19 +3,14 @@
 `python -m gonogo.supervise.keeper RUNDIR [options]` supervises the run whose order lies in RUNDIR,
 with or without a control plane. Standard library only, one thread, one loop.
 
-Guarantees:
 - One keeper a directory (`.keeper.lock`), and one a device (held while a process of the run lives).
 - torchrun, its ranks, the watcher and the sampler die with the keeper.
-- A dead or silent watcher is replaced (`companions`).
 - When torchrun has ended, at `.kill`, or after the time of a `.HALT`, every process of the run is
   killed, and that is proved (`kill`).
 - `exit.json` is written once, after everything that the run's processes write.
-
-SIGINT ends the run with a checkpoint as an operator's halt, SIGTERM as a preemption. A second
-signal ends it at once. `keeper.json` names keeper, agent, watcher and sampler.
-
-Of an order with several nodes each node has a keeper. They share the run directory and meet there
-first (`node_meeting`). Node 0's keeper writes exit.json when all parts have ended (`other_nodes`).
+- SIGINT ends the run with a checkpoint as an operator's halt, SIGTERM as a preemption. A second
+  signal ends it at once.
+- Of an order with several nodes each node has a keeper (`nodes`).
 
 Exit codes: 0 exit.json is written · 2 bad order · 75 another keeper has the directory or a device.
 """
@@ -34,8 +29,7 @@ from typing import Any
 
 from gonogo.files import is_there, read_small
 from gonogo.supervise.keeper.keeper import Keeper
-from gonogo.supervise.keeper.node_end import save_refusal
-from gonogo.supervise.keeper.node_meeting import MEET_LIMIT_S
+from gonogo.supervise.keeper.nodes import MEET_LIMIT_S, save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
 from gonogo.supervise.launch.nodes import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
@@ -82,37 +76,16 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         prog="gonogo.supervise.keeper", description=(__doc__ or "").split("\n")[0]
     )
     add = parser.add_argument
+    several: dict[str, Any] = {"action": "append", "default": []}
     add("run_dir", type=Path)
-    add(
-        "--held",
-        type=_held,
-        action="append",
-        default=[],
-        metavar="NAME=FD",
-        help="a descriptor that holds a lock: of a device, or `keeper` for .keeper.lock",
-    )
-    add(
-        "--lock",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="lock file of a device to take; ranks get devices in this order",
-    )
-    add(
-        "--allow",
-        action="append",
-        default=[],
-        metavar="PROGRAM",
-        help="a module, script or program that an order may start besides nsa.train, or `any`",
-    )
-    add(
-        "--allow-env",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="an environment name that an order may set, or `any`",
-    )
+    holds = "a descriptor that holds a lock: of a device, or `keeper` for .keeper.lock"
+    add("--held", type=_held, metavar="NAME=FD", help=holds, **several)
+    takes = "lock file of a device to take; ranks get devices in this order"
+    add("--lock", type=Path, metavar="FILE", help=takes, **several)
+    starts = "a module, script or program that an order may start besides nsa.train, or `any`"
+    add("--allow", metavar="PROGRAM", help=starts, **several)
+    sets = "an environment name that an order may set, or `any`"
+    add("--allow-env", metavar="NAME", help=sets, **several)
     add("--home", type=Path, metavar="DIR", help="where GPUs are quarantined")
     add("--watcher", default=WATCHER_MODULE, metavar="MODULE", help="module that watches the run")
     add("--node", type=int, metavar="K", help="number of this node; default: from the launcher")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gonogo.files import append_plain
-from gonogo.supervise.exit_record import Ended
+from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.processes import ProcessRef, die_with_parent, load_stat
 
 FOR_PROGRAMS = (signal.SIGUSR1, signal.SIGUSR2)

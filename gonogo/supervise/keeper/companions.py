@@ -1,8 +1,8 @@
 """Processes that the keeper keeps going beside a run: watcher, follower, sampler. Stdlib only.
 
 Each gives a sign of life through a pipe. One that has died is replaced within a second. One that is
-silent for too long is asked for its stack (SIGUSR1) and replaced. Time in which the keeper itself
-was suspended does not count.
+silent for too long is asked for its stack (SIGUSR1), killed and replaced. Time in which the keeper
+itself was suspended does not count.
 
 Five deaths of the watcher in a minute end the run (`failed`). A watcher that dies before its first
 sign does not count: it is tried again after a growing pause, and the alert GonogoRunUnwatched calls
@@ -11,7 +11,6 @@ a person.
 
 import logging
 import os
-import random
 import signal
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,12 +20,11 @@ from subprocess import SubprocessError
 from typing import Any
 
 from gonogo.device_slots import gpus_of
-from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import Child, start_child
+from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import TOKEN_NAME, catches, load_wait_channel
+from gonogo.supervise.processes import TOKEN_NAME, catches, load_wait_channel, own_module
 from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.version import own_module
 
 SILENT_S = 60.0
 """The longest silence, if the order sets none."""
@@ -35,11 +33,8 @@ FIRST_SIGN_S = 600.0
 AWAY_S = 5.0
 """A keeper that was not here for so long was suspended itself."""
 DUMP_S = 0.5
-UNENDED_S = 10.0
-"""After so long a watcher that outlives SIGKILL is left behind."""
 DEATHS, DEATHS_WITHIN_S = 5, 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 60.0
-_JITTER = 0.25
 _NEVER = float("inf")
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -49,10 +44,11 @@ class Companion:
     """One such process; every call returns at once.
 
     Args:
-        name: what it is called in logs. start: starts it with a descriptor for its signs of life.
-        silent_s: the longest silence. first_sign_s: the longest silence before the first sign.
-        essential: whether its deaths may end the run, and it is replaced even if it cannot be
-        killed.
+        name: what it is called in logs.
+        start: starts it with a descriptor for its signs of life.
+        silent_s: the longest silence.
+        first_sign_s: the longest silence before the first sign.
+        may_finish: whether none follows one that exits with 0.
     """
 
     def __init__(
@@ -62,22 +58,19 @@ class Companion:
         *,
         silent_s: float = SILENT_S,
         first_sign_s: float = FIRST_SIGN_S,
-        essential: bool = True,
+        may_finish: bool = False,
     ) -> None:
-        self._name, self._start, self._essential = name, start, essential
+        self._name, self._start, self._may_finish = name, start, may_finish
         self._silent_s, self._first_sign_s = silent_s, max(silent_s, first_sign_s)
         self.child: Child | None = None
         self._last: Child | None = None
         self.failed: str | None = None
         """Why the run has to end."""
         self._signs = -1
-        self._has_given_sign = False
-        self._heard = self._tended = 0.0
-        self._kill_at = self._leave_at = _NEVER
-        self._due = float("-inf")
-        self._pause_s = 0.0
+        self._has_given_sign = self._stopped = False
+        self._heard = self._tended = self._pause_s = 0.0
+        self._kill_at, self._due = _NEVER, -_NEVER
         self._deaths: deque[float] = deque(maxlen=DEATHS)
-        self._over = self._stopped = False
 
     def pids(self) -> frozenset[int]:
         """Return its process, which is not part of the run."""
@@ -92,8 +85,8 @@ class Companion:
         return self.child is None and self._due == _NEVER
 
     def let_finish(self) -> None:
-        """Note that the run is over: a companion that exits with 0 is not replaced."""
-        self._over = True
+        """Note that the run is over: one that exits with 0 is not replaced."""
+        self._may_finish = True
 
     def note(self, pid: int, ended: Ended, now: float) -> bool:
         """Note that a process ended; return whether it was this one.
@@ -106,21 +99,23 @@ class Companion:
         if self.child is None or self.child.ref.pid != pid:
             return False
         self._hear(now)
-        self.child.ended = ended
-        self._forget()
-        may_finish = self._over or not self._essential
-        if self._stopped or (may_finish and ended.code == 0):
+        self.child.ended, self.child = ended, None
+        os.close(self._signs)
+        self._kill_at = _NEVER
+        if self._stopped or (self._may_finish and ended.code == 0):
             self._due = _NEVER
             return True
         _log.warning("the %s died: %s", self._name, ended)
-        if self._essential and self._has_given_sign:
-            self._count_death(now)
-        else:
-            self._put_off(now)
+        self._put_off(now)
+        if self._has_given_sign and not self._may_finish:
+            self._deaths.append(now)
+            if len(self._deaths) == DEATHS and now - self._deaths[0] <= DEATHS_WITHIN_S:
+                self._due = _NEVER
+                self.failed = f"the {self._name} died {DEATHS} times in {DEATHS_WITHIN_S:g} s"
         return True
 
     def tend(self, now: float) -> bool:
-        """Start one when it is due (returns True), and replace one that is silent.
+        """Start one when it is due (returns True), and end one that is silent.
 
         Args:
             now: monotonic seconds.
@@ -130,8 +125,13 @@ class Companion:
             return now >= self._due and self._begin(now)
         self._hear(now)
         if away:
-            self._heard = max(self._heard, now)
-        self._check(self.child, now)
+            self._heard = now
+        limit_s = self._silent_s if self._has_given_sign else self._first_sign_s
+        if now >= self._kill_at:
+            self.child.ref.send(signal.SIGKILL)
+            self._kill_at = _NEVER
+        elif now - self._heard >= limit_s and self._kill_at == _NEVER:
+            self._ask_for_stack(self.child, now)
         return False
 
     def stop(self) -> None:
@@ -162,52 +162,24 @@ class Companion:
         if heard:
             self._heard, self._has_given_sign, self._pause_s = now, True, 0.0
 
-    def _check(self, child: Child, now: float) -> None:
-        """Ask one that hangs for its stack, kill it, and leave it behind if it outlives that."""
-        if now >= self._leave_at:
-            _log.error("the %s outlives SIGKILL: another takes its place", self._name)
-            self._forget()
-            self._due = now
-        elif now >= self._kill_at:
-            child.ref.send(signal.SIGKILL)
-            self._kill_at = _NEVER
-            self._leave_at = now + UNENDED_S if self._essential else _NEVER
-        elif self._kill_at == self._leave_at and not self._over and self._is_silent(now):
-            stat, pid = child.ref.stat(), child.ref.pid
-            _log.warning(
-                "the %s gave no sign for %.0f s (state %s, in %s): it is replaced",
-                self._name,
-                now - self._heard,
-                stat.state if stat else "gone",
-                load_wait_channel(pid) or "no function of the kernel",
-            )
-            if catches(pid, signal.SIGUSR1):
-                child.ref.send(signal.SIGUSR1)
-            child.ref.send(signal.SIGCONT)
-            self._heard, self._kill_at = now, now + DUMP_S
-
-    def _is_silent(self, now: float) -> bool:
-        limit_s = self._silent_s if self._has_given_sign else self._first_sign_s
-        return now - self._heard >= limit_s
-
-    def _count_death(self, now: float) -> None:
-        self._deaths.append(now)
-        if len(self._deaths) < DEATHS or now - self._deaths[0] > DEATHS_WITHIN_S:
-            self._due = now
-            return
-        self._due = _NEVER
-        if not self._over:
-            self.failed = f"the {self._name} died {DEATHS} times in {DEATHS_WITHIN_S:g} s"
+    def _ask_for_stack(self, child: Child, now: float) -> None:
+        stat, pid = child.ref.stat(), child.ref.pid
+        _log.warning(
+            "the %s gave no sign for %.0f s (state %s, in %s): it is replaced",
+            self._name,
+            now - self._heard,
+            stat.state if stat else "gone",
+            load_wait_channel(pid) or "no function of the kernel",
+        )
+        if catches(pid, signal.SIGUSR1):
+            child.ref.send(signal.SIGUSR1)
+        child.ref.send(signal.SIGCONT)
+        self._heard, self._kill_at = now, now + DUMP_S
 
     def _put_off(self, now: float) -> None:
-        """Set the next start, later each time, and not in step with other runs."""
-        self._due = now + self._pause_s * random.uniform(1.0, 1.0 + _JITTER)
+        """Set the next start, later each time."""
+        self._due = now + self._pause_s
         self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
-
-    def _forget(self) -> None:
-        self.child = None
-        os.close(self._signs)
-        self._signs, self._kill_at, self._leave_at = -1, _NEVER, _NEVER
 
 
 class Companions:
@@ -244,33 +216,24 @@ class Companions:
         settings = (order.get("watch") or {}).get("watcher") or {}
         silent_s = settings.get("silent_s", SILENT_S)
         node = ["--node", str(place.node)]
-        held = [part for name in slots for part in ("--held", name)]
-        self._watcher = self._follower = self._sampler = None
+        self._watching: dict[str, Companion] = {}
         if place.leads:
-            self._watcher = self._build("watcher", "watcher.log", watcher, silent_s=silent_s)
+            self._watching["watcher"] = self._build("watcher", watcher, silent_s=silent_s)
         if not place.is_whole:
-            self._follower = self._build(
-                "follower",
-                "follower.log",
-                "gonogo.supervise.node_reporter",
-                *node,
-                silent_s=silent_s,
-            )
+            module = "gonogo.supervise.node_reporter"
+            self._watching["follower"] = self._build("follower", module, *node, silent_s=silent_s)
+        self._sampler: Companion | None = None
         if samples_devices(order, slots, environ):
+            module = "gonogo.supervise.devices.sampler"
+            held = [part for name in slots for part in ("--held", name)]
             self._sampler = self._build(
-                "sampler",
-                "sampler.log",
-                "gonogo.supervise.devices.sampler",
-                *node,
-                *held,
-                first_sign_s=SILENT_S,
-                essential=False,
+                "sampler", module, *node, *held, first_sign_s=SILENT_S, may_finish=True
             )
 
     @property
     def failed(self) -> str | None:
         """Why the run has to end, if a watcher dies again and again."""
-        return next((row.failed for row in self._watching() if row.failed is not None), None)
+        return next((row.failed for row in self._watching.values() if row.failed is not None), None)
 
     def pids(self) -> frozenset[int]:
         """Return their processes, which are not part of the run."""
@@ -278,12 +241,10 @@ class Companions:
 
     def document(self) -> dict[str, Any]:
         """Return what keeper.json holds of them."""
-        watcher = self._watcher.document() if self._watcher else None
-        sampler = self._sampler.document() if self._sampler else None
-        found: dict[str, Any] = {"watcher": watcher, "sampler": sampler}
-        if self._follower is not None:
-            found |= {"node": self._place.node, "follower": self._follower.document()}
-        return found
+        found: dict[str, Any] = {"watcher": None}
+        found |= {name: row.document() for name, row in self._watching.items()}
+        found["sampler"] = self._sampler.document() if self._sampler else None
+        return found if self._place.is_whole else {**found, "node": self._place.node}
 
     def tend(self, now: float) -> None:
         """Keep all of them going; `now` in monotonic seconds."""
@@ -296,19 +257,14 @@ class Companions:
         if any([row.note(pid, ended, now) for row in self._all()]):
             self._save_state()
 
-    def let_follower_finish(self) -> None:
-        """Note that this node's part has ended."""
-        if self._follower is not None:
-            self._follower.let_finish()
-
-    def let_watcher_finish(self) -> None:
-        """Note that the run has ended."""
-        if self._watcher is not None:
-            self._watcher.let_finish()
+    def let_finish(self, name: str) -> None:
+        """Note that the watcher's run, or the follower's part of it, has ended."""
+        if name in self._watching:
+            self._watching[name].let_finish()
 
     def are_done(self) -> bool:
         """Return whether watcher and follower have finished."""
-        return all(row.is_done() for row in self._watching())
+        return all(row.is_done() for row in self._watching.values())
 
     def stop_sampler(self) -> None:
         """Kill the sampler without waiting."""
@@ -321,22 +277,18 @@ class Companions:
             row.stop()
 
     def _all(self) -> list[Companion]:
-        found = (self._watcher, self._follower, self._sampler)
-        return [row for row in found if row is not None]
+        return [*self._watching.values(), *([self._sampler] if self._sampler else [])]
 
-    def _watching(self) -> list[Companion]:
-        return [row for row in (self._watcher, self._follower) if row is not None]
-
-    def _build(self, name: str, log: str, module: str, *options: str, **limits: Any) -> Companion:
-        path = self._dir / self._place.own(log)
+    def _build(self, name: str, module: str, *options: str, **settings: Any) -> Companion:
+        log = self._dir / self._place.own(f"{name}.log")
 
         def start(signs: int) -> Child:
             command = [*own_module(module), str(self._dir), *options, "--signs", str(signs)]
             return start_child(
-                command, env=self.environ, log=path, pass_fds=(signs,), deaf=True, needs_log=False
+                command, env=self.environ, log=log, pass_fds=(signs,), deaf=True, needs_log=False
             )
 
-        return Companion(name, start, **limits)
+        return Companion(name, start, **settings)
 
 
 def samples_devices(

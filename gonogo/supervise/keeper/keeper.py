@@ -14,7 +14,6 @@ from gonogo.device_slots import gpus_of
 from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import asked_by
-from gonogo.supervise.exit_record import Ended
 from gonogo.supervise.keeper.children import (
     Child,
     StopSignals,
@@ -25,21 +24,24 @@ from gonogo.supervise.keeper.children import (
 from gonogo.supervise.keeper.companions import Companions, build_drain_command
 from gonogo.supervise.keeper.kill import end_processes
 from gonogo.supervise.keeper.log_cap import LogCap
-from gonogo.supervise.keeper.node_end import save_refusal
-from gonogo.supervise.keeper.node_meeting import MEET_LIMIT_S, Meeting, NotMet, Superseded
+from gonogo.supervise.keeper.nodes import (
+    MEET_LIMIT_S,
+    Meeting,
+    NotMet,
+    OtherNodes,
+    Superseded,
+    save_refusal,
+)
 from gonogo.supervise.keeper.oom import OutOfMemory
-from gonogo.supervise.keeper.other_nodes import OtherNodes
 from gonogo.supervise.keeper.run_end import RunEnd
+from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
+from gonogo.supervise.processes import NODE_NAME, boot_id, load_release, load_stat
 from gonogo.supervise.transient_errors import SCARCE, START_LIMIT_S, TransientErrors
-from gonogo.supervise.version import load_release
 
 LAST_WORDS_S = 60.0
 """How long the watcher may ship after the end, and a disk may refuse exit.json."""
-_NODE_WORDS_S = 600.0
-"""How long a disk may refuse the end of another node's part, which nobody else reports."""
 _LOOP_S = 0.05
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -136,14 +138,12 @@ class Keeper:
         self._companions.stop_sampler()
         self._reap()
         self._save(wake, partial(self._end.save_exit, agent, self._statuses))
-        self._companions.let_follower_finish()
+        self._companions.let_finish("follower")
         if not self._place.is_whole and self._place.leads:
             self._await_nodes(agent, started, wake)
-        if self._place.leads:
-            tried("the room of a log", self._logs.free_room, None)
         tried("the reserve", self._reserve.free, None)
         self._over = True
-        self._companions.let_watcher_finish()
+        self._companions.let_finish("watcher")
         self._release_devices(wake)
 
     def _meet(self, wake: int) -> bool:
@@ -181,7 +181,7 @@ class Keeper:
 
     def _await_nodes(self, agent: Child, started: float, wake: int) -> None:
         """Write exit.json when every node has reported its end."""
-        nodes = OtherNodes(self._dir, self._order, self._place, self._grace_s)
+        nodes = OtherNodes(self._dir, self._order, self._grace_s)
         tried = self._transient.tried
         while True:
             now = time.monotonic()
@@ -206,8 +206,7 @@ class Keeper:
         Raises:
             OSError: the disk refused for too long; whoever reaps lost runs writes an end.
         """
-        limit_s = LAST_WORDS_S if self._place.leads or self._stops else _NODE_WORDS_S
-        give_up = time.monotonic() + limit_s
+        give_up = time.monotonic() + LAST_WORDS_S
         while True:
             try:
                 self._reserve.write(save)

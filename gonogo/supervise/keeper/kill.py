@@ -10,9 +10,7 @@ keeper stops waiting for it.
 
 import logging
 import os
-import select
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -26,8 +24,12 @@ from gonogo.supervise.processes import (
     ProcessRef,
     catches,
     find_descendants,
+    iter_pids,
+    load_environ,
+    load_stat,
     load_wait_channel,
 )
+from gonogo.supervise.transient_errors import start_thread
 
 DUMP_S = 0.3
 """The time that ranks get to write their stacks."""
@@ -35,15 +37,9 @@ SWEEP_S = 0.2
 EMPTY_SWEEPS = 3
 """One empty sweep proves nothing: a process may fork after the listing."""
 UNKILLABLE_S = 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 5.0
-SHORT_PAUSE_S = 0.5
-"""The longest pause between sweeps before UNKILLABLE_S."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 END_LIMIT_S = 3.0
 SCAN_LIMIT_S = 5.0
-_SCAN = Path(__file__).with_name("environ_scan.py").read_text("ascii")
-"""Read at the start, since the installation may be gone at the end."""
-_PYTHON = "/proc/self/exe"
-"""This interpreter, even after its environment was removed."""
 
 _log = logging.getLogger("gonogo.supervise.keeper")
 
@@ -54,16 +50,19 @@ class Swept:
 
     found: frozenset[ProcessRef]
     whole: bool
-    """Whether every process was read; False if the helper hung."""
+    """Whether every process was read; False if the kernel did not answer."""
 
 
 class TokenScan:
-    """Finds the processes that carry a run's token, by a helper process with a time limit.
+    """Finds the processes that carry a run's token.
+
+    Reading `/proc/PID/environ` takes the process's mmap lock and may hang for ever. So a thread
+    reads, and the process at which it hangs is skipped from then on.
 
     Args:
         token: the run's token.
         limit_s: time limit of one scan.
-        scan: the helper's program.
+        read: returns a process's environment.
         name: the environment variable that holds the token.
     """
 
@@ -72,62 +71,59 @@ class TokenScan:
         token: str,
         *,
         limit_s: float = SCAN_LIMIT_S,
-        scan: str = _SCAN,
+        read: Callable[[int], bytes] = load_environ,
         name: str = TOKEN_NAME,
     ) -> None:
-        self._mark, self._limit_s, self._scan = f"{name}={token}", limit_s, scan
+        self._mark, self._limit_s, self._read = f"{name}={token}\0".encode(), limit_s, read
         self._unreadable: set[int] = set()
-        self.helpers: frozenset[int] = frozenset()
-        """Helpers that hang and were left behind."""
 
-    def sweep(self, number: int = 0, *, passes: int = 1, spare: Iterable[int] = ()) -> Swept:
+    def sweep(
+        self, number: signal.Signals | None = None, *, passes: int = 1, spare: Iterable[int] = ()
+    ) -> Swept:
         """Read every process, and send a signal to each that carries the token.
 
         Args:
-            number: the signal; 0 sends none.
+            number: the signal; None sends none.
             passes: how often to read, as long as nothing is found.
             spare: processes that are skipped, besides this one.
         """
-        skipped = {os.getpid(), *spare, *self._unreadable, *self.helpers}
-        command = [_PYTHON, "-I", "-S", "-c", self._scan]
-        command += [self._mark, str(int(number)), str(passes), *map(str, sorted(skipped))]
-        helper = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            process_group=0,  # a terminal's Ctrl-C is not for the helper
-        )
-        text, whole = self._listen(helper)
+        skipped = {os.getpid(), *spare, *self._unreadable}
         found: set[ProcessRef] = set()
-        last = 0
-        for kind, *numbers in (line.split() for line in text.decode().splitlines()):
-            last = int(numbers[0])
-            if kind == "!":
-                found.add(ProcessRef(pid=last, start_ticks=int(numbers[1])))
-        if not whole:
-            self._leave(helper, last)
-        return Swept(found=frozenset(found), whole=whole)
+        reading = [0]
 
-    def _listen(self, helper: subprocess.Popen[bytes]) -> tuple[bytes, bool]:
-        """Return the helper's complete lines, and whether it finished."""
-        assert helper.stdout is not None
-        text, give_up = b"", time.monotonic() + self._limit_s
-        with helper.stdout as stream:
-            while select.select([stream], [], [], max(0.0, give_up - time.monotonic()))[0]:
-                part = os.read(stream.fileno(), 65_536)
-                if not part:
-                    return text, helper.wait() == 0
-                text += part
-        return text[: text.rfind(b"\n") + 1], False
+        def work() -> None:
+            for _ in range(passes):
+                for pid in iter_pids():
+                    if pid not in skipped:
+                        reading[0] = pid
+                        found.update(self._look(pid, number))
+                if found:
+                    return
 
-    def _leave(self, helper: subprocess.Popen[bytes], pid: int) -> None:
-        """Leave a hanging helper behind, and skip the process at which it hangs from now on."""
-        helper.send_signal(signal.SIGKILL)
-        self.helpers |= {helper.pid}
-        helper.returncode = 0  # the keeper reaps it, should it ever end
-        if pid and pid not in self._unreadable:
-            self._unreadable.add(pid)
-            _log.warning("process %d does not let its environment be read", pid)
+        try:
+            thread = start_thread(work, "scan")
+        except OSError:  # the host has no thread left
+            work()
+            return Swept(found=frozenset(found), whole=True)
+        thread.join(self._limit_s)
+        if not thread.is_alive():
+            return Swept(found=frozenset(found), whole=True)
+        self._unreadable.add(reading[0])
+        _log.warning("process %d does not let its environment be read", reading[0])
+        return Swept(found=frozenset(found.copy()), whole=False)
+
+    def _look(self, pid: int, number: signal.Signals | None) -> list[ProcessRef]:
+        """Return the process if it lives and carries the mark."""
+        stat = load_stat(pid)
+        if stat is None or stat.ended:
+            return []
+        environ = self._read(pid)
+        if not (environ.startswith(self._mark) or b"\0" + self._mark in environ):
+            return []
+        ref = ProcessRef(pid=pid, start_ticks=stat.start_ticks)
+        if number is not None:
+            ref.send(number)
+        return [ref]
 
 
 def scan_for(run: str, place: Place) -> TokenScan:
@@ -216,15 +212,13 @@ class Killer:
         self._living = frozenset(ref for ref in found if ref.is_alive())
         if not found and marked.whole:
             return True
-        self._rest(now, found_more=bool(self._living - self._hit))
+        if self._living - self._hit:
+            self._pause_s, self._sweep_at = FIRST_PAUSE_S, now
+        else:
+            self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s)
+            self._sweep_at = now + self._pause_s
         self._hit |= self._living
         return False
-
-    def _rest(self, now: float, *, found_more: bool) -> None:
-        """Set the next sweep; the pause grows as long as the same processes are left."""
-        longest_s = LONGEST_PAUSE_S if self.has_given_up(now) else SHORT_PAUSE_S
-        self._pause_s = FIRST_PAUSE_S if found_more else min(longest_s, 2 * self._pause_s)
-        self._sweep_at = now if found_more else now + self._pause_s
 
     def _end_descendants(self) -> frozenset[ProcessRef]:
         """Kill the keeper's descendants until there are no new ones; return all that were found."""
@@ -254,8 +248,7 @@ class Killer:
             process.send(signal.SIGCONT)
 
     def _descendants(self) -> frozenset[ProcessRef]:
-        leave = self._spare() | self._scan.helpers
-        return frozenset(find_descendants(self._root, leave=leave).values())
+        return frozenset(find_descendants(self._root, leave=self._spare()).values())
 
 
 def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:

@@ -1,33 +1,33 @@
-"""Kills by the kernel for want of memory, from the counters of the control group or of the host.
+"""Kills by the kernel for want of memory, from the counter of our control group or of the host.
 
 A rank that the kernel kills looks like any SIGKILL. If only the host counts, another process's
 death within the same seconds may be taken for the rank's. Standard library only.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 LOOK_EVERY_S = 1.0
-_KEY = "oom_kill"
-GROUP_FILES = {"": ("", "memory.events"), "memory": ("memory", "memory.oom_control")}
-"""Controller in /proc/self/cgroup → folder of its hierarchy and the file with the counter (version
-2
-names no controller)."""
 
 
 def load_oom_kills(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return how many processes the kernel has killed in our control group; None: unknown.
+    """Return how many processes the kernel has killed for want of memory; None: unknown.
+
+    In a container the path of our group may be the host's. Then the root is our group.
 
     Args:
         proc, cgroups: where the kernel's files are.
     """
-    for path in (*_group_files(proc, cgroups), proc / "vmstat"):
-        found = _count_in(path)
-        if found is not None:
-            return found
+    groups = [row[3:] for row in _lines(proc / "self" / "cgroup") if row.startswith("0::/")]
+    own = [cgroups / group.lstrip("/") / "memory.events" for group in (*groups, "/")]
+    for path in (*own, proc / "vmstat"):
+        for line in _lines(path):
+            key, _, count = line.partition(" ")
+            if key == "oom_kill" and count.isdecimal():
+                return int(count)
     return None
 
 
@@ -59,30 +59,8 @@ class OutOfMemory:
         self._known = found if found is not None else self._known
 
 
-def _group_files(proc: Path, cgroups: Path) -> Iterator[Path]:
-    """Yield the files with counters, our group's first.
-
-    In a container the path may be the host's, which is not mounted; then the root is the group.
-    """
+def _lines(path: Path) -> list[str]:
     try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+        return path.read_text(errors="replace").splitlines()
     except OSError:
-        return
-    for line in lines:
-        _, controllers, path = [*line.split(":", 2), "", ""][:3]
-        for controller in controllers.split(","):
-            if controller in GROUP_FILES:
-                folder, name = GROUP_FILES[controller]
-                root = cgroups / folder
-                place = root / path.lstrip("/")
-                above = [row for row in (place, *place.parents) if row.is_relative_to(root)]
-                yield from (row / name for row in above)
-
-
-def _count_in(path: Path) -> int | None:
-    try:
-        rows = [line.split() for line in path.read_text(encoding="ascii").splitlines()]
-    except (OSError, ValueError):
-        return None
-    found = [row[1] for row in rows if len(row) == 2 and row[0] == _KEY and row[1].isdecimal()]
-    return int(found[0]) if found else None
+        return []

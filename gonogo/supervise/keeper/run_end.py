@@ -1,10 +1,9 @@
 """The end of a run, or of one node's part: requests, killing, exit stamps, exit.json. Stdlib only.
 
 Of a run with several nodes each keeper writes `exit_node{K}.json`, and node 0's writes `exit.json`
-when it knows of all (`other_nodes`). Called from the keeper's one loop.
+when it knows of all (`nodes`). Called from the keeper's one loop.
 """
 
-import math
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,21 +27,17 @@ from gonogo.supervise.end_request import (
     reads_no_halt,
     until_after,
 )
-from gonogo.supervise.exit_record import Ended, build_exit, ended_of
+from gonogo.supervise.exit_record import build_exit
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer, scan_for
-from gonogo.supervise.keeper.node_end import save_node_end
+from gonogo.supervise.keeper.nodes import OtherNodes, save_node_end
 from gonogo.supervise.keeper.oom import OutOfMemory
-from gonogo.supervise.keeper.other_nodes import OtherNodes
+from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.node_record import load_end, proof_of_loss
-from gonogo.supervise.processes import ProcessRef
+from gonogo.supervise.node_record import proof_of_loss
 from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
 
 OTHERS_EVERY_S = 1.0
-AFTERMATH_S = 10.0
-"""A wrapper killed so long after the first failure or request is killed for that: torchrun waits
-30 s for a rank that does not leave."""
 DEAF_LIMIT_S = 30.0
 """The time to leave of ranks that have not written a line, and so have nothing to save."""
 
@@ -72,13 +67,12 @@ class RunEnd:
         self._place, self._memory = place, memory
         self._unwritten: EndRequest | None = None
         """The first request that the disk refused; it is obeyed all the same."""
-        self._unheld: frozenset[int] = frozenset()
         self._programs = place.programs(order)
         self._launches = bool(order.get("command"))
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._killer: Killer | None = None
         self._halt_until: float | None = None
-        self._first_node_at = self._others_at = float("-inf")
+        self._first_node_at = float("-inf")
 
     def ask_to_leave(self, reason: str, ended_by: str, text: str, *, shield: bool = False) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already.
@@ -101,7 +95,7 @@ class RunEnd:
             agent: torchrun, or the command.
             at_once: whether the keeper was told to stop a second time.
         """
-        if self._all_stamped() and (self._is_asked() or self._waits_in_vain(now)):
+        if self._all_stamped() and self._is_asked():
             self._finish(now, agent)  # torchrun takes seconds to report what the stamps show
         if self._killer is not None:
             return
@@ -109,7 +103,7 @@ class RunEnd:
         if request is None and at_once:
             request = self.end_now("the keeper was told again, to end at once")
         if request is None and self._has_run_out(now):
-            request = self.end_now(self._why_now())
+            request = self.end_now("asked to leave, the ranks did not")
         if request is None and self._first_node_ended(now):
             request = self._request("keeper_lost", "infra", "node 0 has ended", None)
         if request is not None:
@@ -125,7 +119,7 @@ class RunEnd:
         """
         if self._killer is None:
             self._unwritten = self._unwritten or self._request(*cause, None)
-            self._killer = self._build_killer(now, agent, grace_s=0.0)
+            self._kill(now, agent, grace_s=0.0, unseen=True)
 
     def is_over(self, now: float, agent: Child) -> bool:
         """Return whether all processes have ended, or those left are to be reported; kill them."""
@@ -155,33 +149,20 @@ class RunEnd:
             OSError: the disk refuses.
         """
         self._memory.look(time.monotonic(), at_once=True)
-        self._unheld |= self._find_unheld(statuses, agent.ended)
-        stamps = self._complete_stamps(statuses, agent.ended)
-        oom_at = self._memory.at
-        if not self._place.is_whole:
-            save_node_end(
-                self._dir,
-                self._order,
-                self._place,
-                agent=agent.ended,
-                ranks=stamps,
-                left=self.left(),
-                oom_at=oom_at,
-                unheld=self._unheld,
-            )
+        stamps, oom_at = self._complete_stamps(statuses, agent.ended), self._memory.at
+        if self._place.is_whole:
+            oom = {} if oom_at is None else dict.fromkeys(stamps, oom_at)
+            self._save(agent.ended, stamps, left=self.left(), oom_at=oom)
             return
-        record = build_exit(
-            run_dir=self._dir,
-            order=self._order,
-            request=self._first_request(),
+        save_node_end(
+            self._dir,
+            self._order,
+            self._place,
             agent=agent.ended,
             ranks=stamps,
             left=self.left(),
-            oom_at={} if oom_at is None else dict.fromkeys(stamps, oom_at),
-            unheld=self._unheld,
-            now=time.time(),
+            oom_at=oom_at,
         )
-        save_json(self._dir / "exit.json", record)
 
     def save_end_of_all(self, agent: Child, nodes: OtherNodes) -> None:
         """Write exit.json of a run with several nodes.
@@ -189,19 +170,30 @@ class RunEnd:
         Raises:
             OSError: the disk refuses.
         """
+        more = {"unheard": nodes.unheard, "nodes": nodes.seals()}
+        left, oom_at = nodes.left(), nodes.oom_at()
+        self._save(nodes.agent(agent.ended), nodes.stamps(), left=left, oom_at=oom_at, more=more)
+
+    def _save(
+        self,
+        agent: Ended | None,
+        ranks: Mapping[int, Ended],
+        *,
+        left: Sequence[Mapping[str, Any]],
+        oom_at: Mapping[int, float],
+        more: Mapping[str, Any] | None = None,
+    ) -> None:
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
             request=self._first_request(),
-            agent=nodes.agent(agent.ended),
-            ranks=nodes.stamps(),
-            left=nodes.left(),
-            oom_at=nodes.oom_at(),
-            unheld=nodes.unheld(),
+            agent=agent,
+            ranks=ranks,
+            left=left,
+            oom_at=oom_at,
             now=time.time(),
         )
-        record |= {"unheard": nodes.unheard, "nodes": nodes.seals()}
-        save_json(self._dir / "exit.json", record)
+        save_json(self._dir / "exit.json", {**record, **(more or {})})
 
     def end_now(self, text: str) -> EndRequest:
         """Write `.kill` with the cause of the request before it, if there is one."""
@@ -237,34 +229,12 @@ class RunEnd:
             self._halt_until = until or now + HALT_LIMIT_S
         return now >= self._halt_until
 
-    def _why_now(self) -> str:
-        asked = load_request(self._dir / HALT_NAME) or self._unwritten
-        if asked is not None and asked.leave_s == 0.0:
-            return "the program does not leave when asked, and was ended"
-        return "asked to leave, the ranks did not"
-
     def _first_node_ended(self, now: float) -> bool:
         """Return, on another node, whether node 0 is over: nobody watches this part any more."""
         if self._place.leads or now < self._first_node_at:
             return False
         self._first_node_at = now + OTHERS_EVERY_S
         return (self._dir / "exit.json").exists() or proof_of_loss(self._dir, 0) is not None
-
-    def _waits_in_vain(self, now: float) -> bool:
-        """Return whether this node's launcher waits at its last barrier for one that is gone.
-
-        Torch gives that barrier five minutes.
-        """
-        if self._place.is_whole or now < self._others_at:
-            return False
-        self._others_at = now + OTHERS_EVERY_S
-        if any((load_json(self._stamp(rank)) or {}).get("code") != 0 for rank in self._programs):
-            return False  # a launcher whose rank has failed waits for nobody
-        token = int(self._order["token"])
-        others = set(range(self._place.nodes)) - {self._place.node}
-        ends = [load_end(self._dir, node, token) for node in others]
-        failed = any((end.get("agent") or {}).get("code") != 0 for end in ends if end is not None)
-        return failed or any(proof_of_loss(self._dir, node) is not None for node in others)
 
     def _put(self, ask: Callable[[Path, EndRequest], bool], request: EndRequest) -> None:
         try:
@@ -286,35 +256,22 @@ class RunEnd:
     def _finish(self, now: float, agent: Child) -> None:
         """Kill what is left without waiting."""
         if self._killer is None:
-            self._kill(now, agent, grace_s=0.0, dump=False)
+            self._kill(now, agent, grace_s=0.0)
         else:
             self._killer.hurry(now)
 
-    def _kill(self, now: float, agent: Child, *, grace_s: float, dump: bool) -> None:
-        ranks = [record.ref for record in self._rank_records().values()]
-        pipes = sorted(self._dir.glob(".nccl_dump_rank_*"))
-        self._killer = self._build_killer(
-            now, agent, grace_s=grace_s, ranks=ranks, dump=dump, pipes=pipes
-        )
-
-    def _build_killer(
-        self,
-        now: float,
-        agent: Child,
-        *,
-        grace_s: float,
-        ranks: Sequence[ProcessRef] = (),
-        dump: bool = False,
-        pipes: Sequence[Path] = (),
-    ) -> Killer:
-        return Killer(
+    def _kill(
+        self, now: float, agent: Child, *, grace_s: float, dump: bool = False, unseen: bool = False
+    ) -> None:
+        records = {} if unseen else self._rank_records()
+        self._killer = Killer(
             scan=scan_for(str(self._order["run"]), self._place),
             agent=agent.ref if agent.ended is None else None,
-            ranks=ranks,
+            ranks=[record.ref for record in records.values()],
             spare=self._spare,
             grace_s=grace_s,
             dump=dump,
-            pipes=pipes,
+            pipes=() if unseen else sorted(self._dir.glob(".nccl_dump_rank_*")),
             now=now,
         )
 
@@ -325,35 +282,6 @@ class RunEnd:
             ranks = [rank for rank in recorded_ranks(self._dir) if rank in self._place.ranks]
         records = {rank: load_rank_record(self._dir, rank) for rank in ranks}
         return {rank: record for rank, record in records.items() if record is not None}
-
-    def _find_unheld(self, statuses: Mapping[int, Ended], agent: Ended | None) -> frozenset[int]:
-        """Return the ranks whose wrapper was killed, which took the program along.
-
-        The keeper reaps a program itself only if its wrapper is gone. A command's wrapper is the
-        agent. A torchrun that was killed takes all wrappers along, which tells nothing.
-        """
-        records = self._rank_records()
-        killed = agent is not None and agent.signal == signal.SIGKILL
-        if killed is not self._launches:
-            return frozenset()
-        if self._launches and not records:  # killed before it recorded its program
-            first = self._programs.start
-            return frozenset() if self._stamp(first).exists() else frozenset({first})
-        until = self._first_bad_end(records) + AFTERMATH_S
-        return frozenset(
-            rank
-            for rank, record in records.items()
-            if (ended := statuses.get(record.ref.pid)) is not None
-            and ended.at < until
-            and not (record.launched or self._stamp(rank).exists())
-        )
-
-    def _first_bad_end(self, ranks: Iterable[int]) -> float:
-        """Return when the first rank failed, or the run was asked to end."""
-        stamps = [ended_of(row) for rank in ranks if (row := load_json(self._stamp(rank)))]
-        asked = self._first_request()
-        ends = [ended.at for ended in stamps if ended.code or ended.signal]
-        return min([*ends, *([asked.at] if asked is not None else [])], default=math.inf)
 
     def _complete_stamps(
         self, statuses: Mapping[int, Ended], agent: Ended | None

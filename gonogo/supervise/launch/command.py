@@ -19,8 +19,7 @@ from gonogo.environment_names import NO_SECRET, is_listed, may_hold_secret, refe
 from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
 from gonogo.supervise.launch.launchers import build_launcher
 from gonogo.supervise.launch.nodes import NoPlace, Place
-from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME
-from gonogo.supervise.version import own_python
+from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, own_python
 
 ENTRIES = frozenset({"nsa.train"})
 """Modules that an order may start; `--allow` of the keeper adds more on this host."""

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.exit_record import Ended, load_tail, lost_a_peer
+from gonogo.supervise.last_lines import Ended, load_tail, lost_a_peer
 from gonogo.supervise.processes import (
     SHELLS,
     ProcessRef,

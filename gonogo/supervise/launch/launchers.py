@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.launch.nodes import NoPlace, Place, fence_of
-from gonogo.supervise.version import own_python
+from gonogo.supervise.processes import own_python
 
 _HERE = "127.0.0.1"
 MEET_LIMIT_S = 600

@@ -29,7 +29,7 @@ from gonogo.files import append_plain
 from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_kill
-from gonogo.supervise.exit_record import Ended, lost_a_peer
+from gonogo.supervise.last_lines import Ended, lost_a_peer
 from gonogo.supervise.launch.launched_ranks import Launched
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.launch.output_lines import OutputLines

@@ -18,8 +18,7 @@ from pathlib import Path
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.life_signs import LifeSigns
-from gonogo.supervise.processes import die_with_parent
+from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.watcher.journal import WATCHED_NAME
 from gonogo.supervise.watcher.shipping import Offline, Shipping
 from gonogo.supervise.watcher.watcher import Watcher, load_exit

@@ -23,7 +23,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.life_signs import LifeSigns
+from gonogo.supervise.processes import LifeSigns
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.journal import Journal

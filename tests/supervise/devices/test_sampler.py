@@ -19,7 +19,7 @@ from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
 from gonogo.supervise.devices.samples import OtherNodes
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.life_signs import LifeSigns
+from gonogo.supervise.processes import LifeSigns
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
 

@@ -26,10 +26,6 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import load_record
 from gonogo.supervise import durable
 from gonogo.supervise.disk_reserve import PIECES, RESERVE_NAME, Reserve
-from gonogo.supervise.keeper import keeper
-from gonogo.supervise.keeper.keeper import Keeper
-from gonogo.supervise.launch.command import Allowed
-from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.transient_errors import TransientErrors
 from tests.supervise.runs import (
     ROOT,
@@ -418,29 +414,6 @@ def start_printing(new_run: NewRun, folder: Path) -> SupervisedRun:
 
 
 @pytest.mark.long
-def test_a_program_may_print_on_a_full_disk(tmp_path: Path, small_disk: Path) -> None:
-    """Its output goes to a log of the run: a print that is refused ends most programs."""
-    with starting(small_disk) as new_run:
-        run = start_printing(new_run, tmp_path)
-        log = run.path / "rank0.log"
-        wait_until(lambda: log.exists() and _room_of(log) > 2**19, "room for the log")
-        filler = fill(small_disk)
-        full_at = told(tmp_path)
-        wait_until(lambda: told(tmp_path) >= full_at + 30, "three seconds on a full disk")
-        filler.unlink()
-        record = run.wait_for_exit()
-        assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
-        assert log.read_text().count("\n") == 120
-        assert _room_of(log) < 2**16
-
-
-def _room_of(log: Path) -> int:
-    """Return how many bytes a log takes beyond its end."""
-    found = log.stat()
-    return found.st_blocks * 512 - found.st_size
-
-
-@pytest.mark.long
 def test_a_disk_without_names_has_some_for_every_last_word(
     tmp_path: Path, small_disk: Path
 ) -> None:
@@ -473,32 +446,3 @@ def test_the_reserve_is_freed_piece_by_piece(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no more files"):
         reserve.write(partial(write, -1))
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("node", "tries"), [(0, 1), (1, 4)])
-def test_the_end_of_another_nodes_part_waits_longer_for_its_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, node: int, tries: int
-) -> None:
-    """Nobody else reports it; node 0's run is reaped as lost."""
-    monkeypatch.setattr(keeper, "LAST_WORDS_S", 0.0)
-    monkeypatch.setattr(Keeper, "_wait", lambda self, wake: None)
-    order = build_test_order("run_x", nodes=2).document()
-    kept = Keeper(
-        run_dir=tmp_path,
-        order=order,
-        locks={},
-        environ=os.environ,
-        allowed=Allowed(programs=frozenset({"any"})),
-        watcher="watcher",
-        place=Place.of(order, node),
-    )
-    tried: list[int] = []
-
-    def save() -> None:
-        tried.append(1)
-        if len(tried) < 4:
-            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    with pytest.raises(OSError, match="Read-only") if node == 0 else contextlib.nullcontext():
-        kept._save(0, save)
-    assert len(tried) == tries

@@ -13,9 +13,8 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise.keeper.oom import LOOK_EVERY_S, OutOfMemory, load_oom_kills
 from tests.supervise.runs import ROOT, SupervisedRun, build_test_order
 
-V1, V2 = "4:memory:/a/b\n3:cpu:/\n", "0::/a/b\n"
+V2 = "0::/a/b\n"
 EVENTS = "low 0\nhigh 0\nmax 41\noom 9\noom_kill {}\noom_group_kill 0\n"
-CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"
 
 
 def build_host(folder: Path, group: str, files: dict[str, str]) -> int | None:
@@ -32,13 +31,11 @@ def build_host(folder: Path, group: str, files: dict[str, str]) -> int | None:
     [
         (V2, {"groups/a/b/memory.events": EVENTS.format(3)}, 3),
         (V2, {"groups/memory.events": EVENTS.format(4)}, 4),
-        (V1, {"groups/memory/a/b/memory.oom_control": CONTROL.format(5)}, 5),
-        (V1 + "0::/\n", {"groups/memory/memory.oom_control": CONTROL.format(6)}, 6),
         (V2, {"proc/vmstat": "nr_free_pages 7\noom_kill 8\n"}, 8),
         ("", {"proc/vmstat": "oom_kill many\n"}, None),
         (V2, {"groups/a/b/memory.events": "max 3\n", "proc/vmstat": "oom_kill 2\n"}, 2),
     ],
-    ids=["v2", "v2 in a container", "v1", "hybrid in a container", "host", "nothing", "no count"],
+    ids=["group", "in a container", "host", "nothing", "no count"],
 )
 def test_the_nearest_counter_tells(
     tmp_path: Path, group: str, files: dict[str, str], found: int | None

@@ -14,10 +14,8 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
-from gonogo.supervise.rank_record import load_rank_record
 from gonogo.watch.registry import detector_names
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
 from tests.supervise.runs import wait_until
@@ -83,22 +81,6 @@ def test_dead_rank_ends_the_run_on_both_nodes(new_cluster: NewCluster, rank: int
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("rank", [0, 1], ids=["on the first node", "on the second node"])
-def test_a_wrapper_that_is_killed_on_any_node_is_no_rank_that_failed(
-    new_cluster: NewCluster, rank: int
-) -> None:
-    run = new_cluster(steps=4000)
-    run.wait_for_step(3)
-    record = load_rank_record(run.path, rank)
-    assert record is not None
-    assert send_signal(record.wrapper, signal.SIGKILL)
-    told = run.wait_for_all()
-    assert (told.reason, told.ended_by) == (OutcomeCode.KEEPER_LOST, Actor.INFRA), told.text
-    assert run.part(rank).unheld == [rank]
-    assert run.living() == []
-
-
-@pytest.mark.long
 def test_device_of_another_node_that_fails_ends_the_run_by_its_rank(
     new_cluster: NewCluster,
 ) -> None:
@@ -137,24 +119,6 @@ def test_node_whose_keeper_is_gone_is_lost_and_that_is_no_fault_of_the_program(
     assert "node 1 is lost" in record.text
     assert record.unheard == [1]
     assert (1, NodeState.LOST) in run.node_states()
-    assert run.living() == []
-
-
-@pytest.mark.long
-def test_a_launcher_that_is_killed_behind_its_rank_holds_no_other_node(
-    new_cluster: NewCluster,
-) -> None:
-    """torch's launchers wait five minutes for each other when their ranks have ended."""
-    run = new_cluster()
-    run.wait_for_step(3)
-    own = Place.of(run.order.document(), 1).own("keeper.json")
-    launcher = (load_json(run.path / own) or {})["agent"]["pid"]
-    assert send_signal(launcher, signal.SIGSTOP)
-    stamps = [run.path / f"exit_rank{rank}.json" for rank in range(2)]
-    wait_until(lambda: all(stamp.exists() for stamp in stamps), "the ends of the ranks")
-    assert send_signal(launcher, signal.SIGKILL)
-    record = run.wait_for_all()
-    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
     assert run.living() == []
 
 

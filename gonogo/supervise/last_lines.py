@@ -21,18 +21,11 @@ from gonogo.log_errors import (
 from gonogo.trainer.line_file import ATTACHED
 from gonogo.trainer.run_dir import NOT_LET_BEGIN, UNTOLD
 
-HALTED_CODE = 3
-"""Exit code of a trainer that left because it was asked to."""
 _TAIL_BYTES = 65_536
 _LOG_BYTES = 16_384
 """The end of a log, in which the last traceback lies."""
 _ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
 """How the last line of a traceback begins."""
-_READ_ONLY = re.compile(r"Read-only file system|\bEROFS\b", re.I)
-_FAILING = re.compile(
-    r"Stale file handle|\bESTALE\b|Input/output error|\bEIO\b|Transport endpoint is not connected",
-    re.I,
-)
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
@@ -138,27 +131,30 @@ def error_of_cause(
 
 
 def last_words(
-    run_dir: Path, order: Mapping[str, Any], ranks: Mapping[int, Ended], rank: int
+    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
 ) -> str:
-    """Return the error that a rank ended with; empty if a signal from outside ended it."""
-    return _last_words(run_dir, order, rank, ranks[rank], alone=len(ranks) == 1)
+    """Return the error that a rank ended with; empty if a signal from outside ended it.
 
-
-def met_read_only_disk(words: str) -> bool:
-    """Return whether an error is a write to a read-only file system."""
-    return _READ_ONLY.search(words) is not None
-
-
-def met_failing_disk(words: str) -> bool:
-    """Return whether an error is one of a failing file system."""
-    return _FAILING.search(words) is not None
+    Args:
+        run_dir: the run's directory.
+        order: the order as data.
+        rank: number of the rank.
+        ended: how it ended.
+        alone: whether the log is its own.
+    """
+    if ended.signal in _FROM_OUTSIDE:
+        return ""
+    error = last_error_line(run_dir, rank) or {}
+    shared = bool(order.get("command")) and not alone
+    printed = last_error(_log_text(run_dir, order, rank), rank if shared else None, _steps(order))
+    return f"{error.get('type') or ''}: {error.get('text') or ''}\n{printed}"
 
 
 def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended) -> bool:
     """Return whether the error of a failed rank is that another rank was gone."""
     if ended.code == 0:
         return False
-    return bool(signs_in(_last_words(run_dir, order, rank, ended, alone=False)) & OF_VICTIMS)
+    return bool(signs_in(last_words(run_dir, order, rank, ended, alone=False)) & OF_VICTIMS)
 
 
 def gave_its_error(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
@@ -192,17 +188,6 @@ def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
         if not (isinstance(error, FileNotFoundError) or is_for_good(error)):
             raise
         return b""
-
-
-def _last_words(
-    run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
-) -> str:
-    if ended.signal in _FROM_OUTSIDE:
-        return ""
-    error = last_error_line(run_dir, rank) or {}
-    shared = bool(order.get("command")) and not alone
-    printed = last_error(_log_text(run_dir, order, rank), rank if shared else None, _steps(order))
-    return f"{error.get('type') or ''}: {error.get('text') or ''}\n{printed}"
 
 
 def _steps(order: Mapping[str, Any]) -> list[re.Pattern[str]]:
