@@ -3,11 +3,8 @@
 import csv
 import json
 import shutil
-from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -16,28 +13,19 @@ from nsa.attention import Kernels, counters, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
 from nsa.profiling import _label_on_gpu, _ranked_by, summarise
+from tests.nsa.runs import ENGINE, build_trainer, losses, of, read_lines
 
-TrainHere = Callable[..., list[dict[str, Any]]]
-ENGINE = {"fused_adamw": False, "compile": False, "keep_checkpoints": 0, "profile_steps": 0}
-
-
-def _of(lines: list[dict[str, Any]], msg: str) -> list[dict[str, Any]]:
-    return [line for line in lines if line["msg"] == msg]
+needs_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None, reason="torch.compile on CPUs needs g++"
+)
 
 
-def _losses(lines: list[dict[str, Any]]) -> list[Any]:
-    return [line["loss"] for line in _of(lines, "progress")]
-
-
-def test_fp16_skips_what_overflows_and_halves_its_scale_then_learns(
-    make_order: Callable[..., Path], helpers: Any
-) -> None:
+def test_fp16_skips_what_overflows_and_halves_its_scale_then_learns(train_here, tmp_path):
     environ = {"NSA_SCALER_INIT_SCALE": "16777216", "NSA_SCALER_GROWTH_INTERVAL": "4"}
     environ["NSA_SCALER_GROWTH_FACTOR"] = "1.5"
-    order = make_order(train={"dtype": "fp16", "steps": 14}, checkpoint={"every_steps": 14})
-    helpers.build_trainer(order, environ).run()
-    told = _of(helpers.read_lines(order.parent), "progress")
-    scale, good = 2.0**24, 0
+    train = {"dtype": "fp16", "steps": 14}
+    lines = train_here("whole", environ=environ, train=train, checkpoint={"every_steps": 7})
+    told, scale, good = of(lines, "progress"), 2.0**24, 0
     for line in told:
         good = 0 if line["skipped"] else good + 1
         scale = scale / 2 if line["skipped"] else scale
@@ -48,72 +36,63 @@ def test_fp16_skips_what_overflows_and_halves_its_scale_then_learns(
     assert skipped[0] is True
     assert skipped.count(False) >= 6
     assert told[-1]["loss"] < told[0]["loss"] - 0.1
-    saved = load_checkpoint(order.parent / "checkpoints" / "step_000014")
+    places = tmp_path / "whole" / "checkpoints"
+    saved = load_checkpoint(places / "step_000014")
     assert saved.loss_scale["scale"] == told[-1]["loss_scale"]
     assert {tensor.dtype for tensor in saved.model.values()} == {torch.float32}
+    resume = {"path": str(places / "step_000007"), "step": 7}
+    rest = train_here("rest", environ=environ, train=train, resume_from=resume)
+    assert losses(rest) == losses(lines)[7:]
 
 
-def test_fp16_goes_on_with_the_scale_it_had(train_here: TrainHere, tmp_path: Path) -> None:
-    train = {"dtype": "fp16", "steps": 6}
-    whole = train_here("whole", train=train, checkpoint={"every_steps": 3})
-    place = str(tmp_path / "whole" / "checkpoints" / "step_000003")
-    rest = train_here("rest", train=train, resume_from={"path": place, "step": 3})
-    assert _losses(rest) == _losses(whole)[3:]
-
-
-def test_a_run_that_skips_every_step_is_not_good_for_ever(
-    make_order: Callable[..., Path], helpers: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_skips_every_step_is_not_good_for_ever(make_order, monkeypatch):
     monkeypatch.setattr("nsa.trainer._SCALED_LIMIT", 10)
     order = make_order(train={"dtype": "fp16", "steps": 70}, checkpoint={"every_steps": 4})
     environ = {"NSA_SCALER_INIT_SCALE": "1e38", "NSA_SCALER_BACKOFF_FACTOR": "0.9"}
     with pytest.raises(NonFinite, match="10 updates running"):
-        helpers.build_trainer(order, environ).run()
-    lines = helpers.read_lines(order.parent)
-    assert [line["skipped_steps"] for line in _of(lines, "progress")] == list(range(1, 11))
-    assert all(line["skipped"] for line in _of(lines, "progress"))
-    scales = [line["loss_scale"] for line in _of(lines, "progress")]
-    assert scales == pytest.approx([1e38 * 0.9 ** (n + 1) for n in range(10)], rel=1e-4)
-    assert [int(line["path"][-6:]) for line in _of(lines, "checkpoint")] == [4, 8]
+        build_trainer(order, environ).run()
+    lines = read_lines(order.parent)
+    told = of(lines, "progress")
+    assert [line["skipped_steps"] for line in told] == list(range(1, 11))
+    assert all(line["skipped"] for line in told)
+    expected = [1e38 * 0.9 ** (n + 1) for n in range(10)]
+    assert [line["loss_scale"] for line in told] == pytest.approx(expected, rel=1e-4)
+    assert [int(line["path"][-6:]) for line in of(lines, "checkpoint")] == [4, 8]
 
 
-def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(
-    train_here: TrainHere, tmp_path: Path
-) -> None:
-    train = {"engine": {**ENGINE, "keep_checkpoints": 2}, "steps": 5}
+def test_only_the_newest_checkpoints_are_kept_where_the_engine_says_so(train_here, tmp_path):
+    train = {"engine": ENGINE | {"keep_checkpoints": 2}}
     lines = train_here(train=train, checkpoint={"every_steps": 1})
-    assert len(_of(lines, "checkpoint")) == 5
+    assert len(of(lines, "checkpoint")) == 4
     left = sorted(place.name for place in (tmp_path / "run" / "checkpoints").iterdir())
-    assert left == ["step_000004", "step_000005"]
-    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "step_000004").step == 4
+    assert left == ["step_000003", "step_000004"]
+    assert load_checkpoint(tmp_path / "run" / "checkpoints" / "step_000003").step == 3
 
 
-def test_fused_adamw_takes_the_same_steps(train_here: TrainHere) -> None:
-    plain = train_here("plain", train={"steps": 6})
-    fused = train_here("fused", train={"steps": 6, "engine": {**ENGINE, "fused_adamw": True}})
-    assert _losses(fused) == pytest.approx(_losses(plain), rel=1e-5)
+def test_fused_adamw_takes_the_same_steps(train_here):
+    plain = train_here("plain")
+    fused = train_here("fused", train={"engine": ENGINE | {"fused_adamw": True}})
+    assert losses(fused) == pytest.approx(losses(plain), rel=1e-5)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")  # PyTorch's compiler warns about itself
-def test_compiled_it_takes_the_same_steps(
-    train_here: TrainHere, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_it_takes_the_same_steps(train_here, tmp_path, monkeypatch):
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     plain = train_here("plain", train={"steps": 3})
     from torch._dynamo import reset, utils
 
     reset()
     utils.counters.clear()
-    compiled = train_here("compiled", train={"steps": 3, "engine": {**ENGINE, "compile": True}})
-    assert _losses(compiled) == pytest.approx(_losses(plain), rel=1e-4)
+    compiled = train_here("compiled", train={"steps": 3, "engine": ENGINE | {"compile": True}})
+    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
     assert not utils.counters["graph_break"]
     # For all layers, in training and in evaluation.
     assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
 
 
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPUs needs g++")
+@needs_compiler
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     ("environ", "apart", "whole"),
@@ -121,107 +100,72 @@ def test_compiled_it_takes_the_same_steps(
     ids=["alone", "a toggle", "documents apart"],
 )
 def test_a_layer_is_compiled_whole_where_its_attention_is_one_operator(
-    environ: dict[str, str],
-    apart: bool,
-    whole: bool,
-    make_order: Callable[..., Path],
-    helpers: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    environ, apart, whole, make_order, monkeypatch
+):
     monkeypatch.setattr("nsa.attention.kernels._asked", Kernels())  # the toggle is put back
-    engine, packing = {**ENGINE, "compile": True}, {"documents_apart": apart}
+    engine, packing = ENGINE | {"compile": True}, {"documents_apart": apart}
     order = make_order(train={"steps": 1, "engine": engine, "packing": packing})
-    trainer = helpers.build_trainer(order, environ)
+    trainer = build_trainer(order, environ)
     trainer._boot()
     for block in trainer.rig.model.layers():
         assert ("forward" in vars(block), "forward" in vars(block.ffn)) == (whole, not whole)
-    trainer.at_end.close()
-    trainer.stacks.close()
-    trainer.heart.close()
+    for opened in (trainer.at_end, trainer.stacks, trainer.heart):
+        opened.close()
 
 
-def test_without_a_compiler_compile_is_bad_configuration(
-    train_here: TrainHere, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_compiler_compile_is_bad_configuration(train_here, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadConfig, match="compiler"):
-        train_here(train={"engine": {**ENGINE, "compile": True}})
+        train_here(train={"engine": ENGINE | {"compile": True}})
 
 
-def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(
-    train_here: TrainHere, tmp_path: Path
-) -> None:
-    train = {"engine": {**ENGINE, "profile_steps": 2}, "steps": 6}
-    profiled = train_here("run", train=train)
+@pytest.mark.parametrize("steps", [5, pytest.param(4, marks=pytest.mark.long)])
+def test_the_profile_names_the_hot_spots_of_the_steps_it_was_asked_for(train_here, tmp_path, steps):
+    """A run that ends before its profile does writes what it has."""
+    asked = 2 if steps == 5 else 9
+    lines = train_here(train={"engine": ENGINE | {"profile_steps": asked}, "steps": steps})
     told = json.loads((tmp_path / "run" / "profile.json").read_text())
     assert told["steps"] == [3, 4]
     assert set(told["sections"]) == {"data", "forward", "backward", "optimizer", "log"}
-    names = [spot["name"] for spot in told["hot_spots"]]
-    assert "aten::mm" in names or "aten::addmm" in names or "aten::bmm" in names
+    assert {"aten::mm", "aten::addmm", "aten::bmm"} & {spot["name"] for spot in told["hot_spots"]}
     shares = [spot["share"] for spot in told["hot_spots"]]
     assert shares == sorted(shares, reverse=True)
     assert 0.3 < sum(shares) <= 1.001
-    backward_s = sum(
-        line["step_sections"]["backward"]
-        for line in _of(profiled, "step_end")
-        if line["step"] in (3, 4)
-    )
+    profiled = [line for line in of(lines, "step_end") if line["step"] in (3, 4)]
+    backward_s = sum(line["step_sections"]["backward"] for line in profiled)
     assert told["sections"]["backward"] == pytest.approx(backward_s, rel=0.5, abs=0.02)
     assert "aten::" in (tmp_path / "run" / "profile.txt").read_text()
 
 
-@pytest.mark.long
-def test_a_run_that_ends_before_its_profile_does_still_writes_what_it_has(
-    train_here: TrainHere, tmp_path: Path
-) -> None:
-    train_here("run", train={"engine": {**ENGINE, "profile_steps": 9}, "steps": 4})
-    told = json.loads((tmp_path / "run" / "profile.json").read_text())
-    assert told["steps"] == [3, 4]
-    assert told["hot_spots"]
-
-
-def test_on_a_gpu_hot_spots_are_ranked_by_what_the_gpu_did() -> None:
-    def row(key: str, cpu: float, device: float) -> SimpleNamespace:
+def test_on_a_gpu_both_files_rank_by_its_time_and_sections_are_nvtx_ranges(monkeypatch):
+    def row(key, cpu, device):
         times = {"self_cpu_time_total": cpu, "self_device_time_total": device}
         return SimpleNamespace(key=key, count=1, cpu_time_total=cpu, **times)
 
     rows = [row("launch", 9e6, 0.0), row("gemm", 1e6, 3e6), row("copy", 1e6, 1e6)]
-    spots = summarise([row("section:forward", 2e6, 0.0), *rows])
-    assert spots["sections"] == {"forward": 2.0}
-    assert [(spot["name"], spot["share"]) for spot in spots["hot_spots"]] == [
-        ("gemm", 0.75),
-        ("copy", 0.25),
-        ("launch", 0.0),
-    ]
-
-
-def test_a_run_counts_which_attention_path_served_it(train_here: TrainHere, tmp_path: Path) -> None:
-    train_here(train={"steps": 3})
-    with (tmp_path / "run" / "fallback_counters.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert list(rows[0]) == list(counters.Served._fields)
-    last = counters.Served._fields[-1]
-    served = {(row["operation"], row["path"]): int(row[last]) for row in rows}
-    assert served["attention", "torch"] == 3 * 2
+    assert _ranked_by(rows[:1]) == "self_cpu_time_total"
+    assert _ranked_by(rows) == "self_device_time_total"
+    found = summarise([row("section:forward", 2e6, 0.0), *rows])
+    assert found["sections"] == {"forward": 2.0}
+    spots = [(spot["name"], spot["share"]) for spot in found["hot_spots"]]
+    assert spots == [("gemm", 0.75), ("copy", 0.25), ("launch", 0.0)]
+    ranges = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
+    with _label_on_gpu("forward"):
+        ranges.append("within")
+    assert ranges == ["section:forward", "within", "end"]
 
 
 @pytest.mark.parametrize("name", ["NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY", "NSA_USE_FA2"])
-def test_a_toggle_of_kernels_shows_in_the_counters_or_is_refused(
-    make_order: Callable[..., Path], tiny: dict[str, Any], helpers: Any, name: str
-) -> None:
-    cuda = torch.backends.cuda
-    told = []
+def test_a_toggle_of_kernels_shows_in_the_counters_or_is_refused(train_here, tmp_path, name):
+    cuda, environ = torch.backends.cuda, {name: "1"}
     try:
-        for environ in ({}, {name: "1"}):
-            order = make_order(f"run{len(told)}", train={"steps": 1})
-            helpers.build_trainer(order, environ).run()
-            told.append((order.parent / "fallback_counters.csv").read_text())
-        assert told[0] != told[1]
-        assert f"attention,torch,{name} chooses its kernels" in told[1]
-        other = {**tiny["attention"], "backend": "reference"}
-        order = make_order("refused", train={"attention": other})
+        train_here(train={"steps": 1}, environ=environ)
+        text = (tmp_path / "run" / "fallback_counters.csv").read_text()
+        assert f"attention,torch,{name} chooses its kernels" in text
         with pytest.raises(BadConfig, match=f"{name} chooses its kernels: take auto or torch"):
-            helpers.build_trainer(order, {name: "1"}).run()
+            train_here("refused", train={"attention": {"backend": "reference"}}, environ=environ)
     finally:
         use_kernels(Kernels())
         cuda.enable_flash_sdp(True)
@@ -229,69 +173,44 @@ def test_a_toggle_of_kernels_shows_in_the_counters_or_is_refused(
         cuda.enable_mem_efficient_sdp(True)
 
 
-def test_selection_is_looked_at_in_every_layer_now_and_then(
-    train_here: TrainHere, tmp_path: Path, tiny: dict[str, Any]
-) -> None:
-    attention = {**tiny["attention"], "n_sel": 4}
-    train_here(train={"steps": 12, "attention": attention})
-    with (tmp_path / "run" / "k_stats.csv").open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert [(row["step"], row["layer"]) for row in rows] == [
-        ("1", "0"),
-        ("1", "1"),
-        ("11", "0"),
-        ("11", "1"),
-    ]
+def _rows(file):
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_selection_is_looked_at_in_every_layer_now_and_then(train_here, tmp_path):
+    train_here(train={"steps": 11, "attention": {"n_sel": 4}})
+    rows = _rows(tmp_path / "run" / "k_stats.csv")
+    seen = [(row["step"], row["layer"]) for row in rows]
+    assert seen == [("1", "0"), ("1", "1"), ("11", "0"), ("11", "1")]
     for row in rows:
         assert 2 <= float(row["distance_blocks"]) <= 6
         assert 0 < float(row["distinct_share"]) <= 1
         assert 0 <= float(row["kept_share"]) <= 1
+    served = _rows(tmp_path / "run" / "fallback_counters.csv")
+    assert list(served[0]) == list(counters.Served._fields)
+    calls = {(row["operation"], row["path"]): int(row["calls"]) for row in served}
+    assert calls["attention", "torch"] == 11 * 2
 
 
-@pytest.mark.parametrize("version", ["0", "1"])
-def test_evaluation_token_by_token_gives_what_the_batched_one_gives(
-    make_order: Callable[..., Path],
-    helpers: Any,
-    train_here: TrainHere,
-    version: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    train = {"steps": 2, "eval": {"every_steps": 2, "batches": 1}}
+def test_evaluation_token_by_token_gives_what_the_batched_one_gives(train_here, monkeypatch):
+    train = {"steps": 1, "eval": {"every_steps": 1, "batches": 1}}
     batched = train_here("batched", train=train)
-    asked = set()
     decoding = import_module("nsa.attention.decode")
-
-    def note(name: str) -> None:
+    asked = set()
+    for name in ("ranges_v1", "ranges_v2"):
         merge = getattr(decoding, name)
 
-        def merge_and_tell(*arguments: Any) -> Any:
+        def merge_and_tell(*arguments, name=name, merge=merge):
             asked.add(name)
             return merge(*arguments)
 
         monkeypatch.setattr(decoding, name, merge_and_tell)
-
-    note("ranges_v1")
-    note("ranges_v2")
-    order = make_order("sequential", train=train)
-    environ = {"NSA_PREFILL_BATCHED": "0", "NSA_SEL_RANGES_V2": version}
-    helpers.build_trainer(order, environ).run()
-    sequential = helpers.read_lines(order.parent)
-    assert _losses(sequential) == _losses(batched)
-    assert asked == {"ranges_v2" if version == "1" else "ranges_v1"}
-    expected = _of(batched, "eval")[0]["val_loss"]
-    assert _of(sequential, "eval")[0]["val_loss"] == pytest.approx(expected, rel=1e-5)
-
-
-def test_on_a_gpu_both_files_rank_by_its_time_and_sections_are_nvtx_ranges(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    row = SimpleNamespace(key="gemm", count=1, cpu_time_total=9.0, self_cpu_time_total=9.0)
-    idle, busy = (SimpleNamespace(**vars(row), self_device_time_total=x) for x in (0.0, 3.0))
-    assert _ranked_by([idle]) == "self_cpu_time_total"
-    assert _ranked_by([idle, busy]) == "self_device_time_total"
-    ranges: list[str] = []
-    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.append)
-    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: ranges.append("end"))
-    with _label_on_gpu("forward"):
-        ranges.append("within")
-    assert ranges == ["section:forward", "within", "end"]
+    for version in "01":
+        asked.clear()
+        environ = {"NSA_PREFILL_BATCHED": "0", "NSA_SEL_RANGES_V2": version}
+        sequential = train_here(f"sequential{version}", train=train, environ=environ)
+        assert losses(sequential) == losses(batched)
+        assert asked == {"ranges_v2" if version == "1" else "ranges_v1"}
+        expected = of(batched, "eval")[0]["val_loss"]
+        assert of(sequential, "eval")[0]["val_loss"] == pytest.approx(expected, rel=1e-5)
