@@ -59,17 +59,13 @@ class Processes(ABC):
         """Return node → seconds since it was heard, of the silent nodes."""
         return {}
 
-    def is_quiet(self) -> bool:
-        """Return whether a node was not heard just now, and may fall silent any moment."""
-        return False
+    def all_heard(self, since: float) -> bool:
+        """Return whether every node was heard since then (monotonic seconds)."""
+        return True
 
     def lost(self) -> dict[int, str]:
         """Return node → why it is certain that it ended without a report."""
         return {}
-
-    def may_be_victim(self, rank: int | None) -> bool:
-        """Return whether a rank may have died because another node is silent."""
-        return False
 
 
 class Prober(Processes):

@@ -1,4 +1,4 @@
-"""From finding to request: evidence first, at most a second of it, and only once."""
+"""From finding and command to request: evidence first, at most a second of it, and only once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,13 @@ from gonogo.contract.agent import Command, CommandKind
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.rundir import RunDir
-from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, load_request
+from gonogo.supervise.end_request import (
+    HALT_LIMIT_S,
+    HALT_NAME,
+    KILL_NAME,
+    EndRequest,
+    load_request,
+)
 from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS,
     MAX_ROUNDS_BEFORE_HALTS,
@@ -24,13 +30,16 @@ from gonogo.supervise.evidence.rounds import (
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.watcher import halting as halting_module
 from gonogo.supervise.watcher.halting import (
+    AT_CHECKPOINT_LIMIT_S,
     EVIDENCE_WAIT_S,
     NEXT_ROUND_S,
     RECENT_ROUND_S,
     SECOND_ROUND_S,
-    VICTIM_WAIT_S,
+    SIGN_AFTER_S,
     Halting,
     find_near_deadline,
+    leaving,
+    patience_s,
 )
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
@@ -68,16 +77,13 @@ class NodesOnPaper(Prober):
     def __init__(self) -> None:
         super().__init__(RunDir(Path()), Place.whole({"world_size": 0}))
         self.silence: dict[int, float] = {}
-        self.victims = self.quiet = False
+        self.heard = float("inf")
 
     def silent(self) -> dict[int, float]:
         return self.silence
 
-    def is_quiet(self) -> bool:
-        return self.quiet
-
-    def may_be_victim(self, rank: int | None) -> bool:
-        return self.victims
+    def all_heard(self, since: float) -> bool:
+        return self.heard >= since
 
 
 @pytest.fixture
@@ -107,22 +113,27 @@ def finding(
     )
 
 
-def test_warning_takes_no_evidence_and_asks_for_nothing(
-    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+@pytest.mark.parametrize(
+    ("severity", "act", "rounds"),
+    [
+        (Severity.WARN, None, []),
+        (Severity.WARN, Act.PAGE, []),
+        (Severity.SUSPECT, None, ["stall"]),
+        (Severity.HALT, Act.PAGE, ["stall"]),
+    ],
+)
+def test_what_does_not_end_a_run_asks_for_nothing(
+    halting: Halting,
+    evidence: EvidenceOnPaper,
+    severity: Severity,
+    act: Act | None,
+    rounds: list[str],
 ) -> None:
-    halting.observe(finding(Severity.WARN), 0.0)
-    halting.advance(10.0)
-    assert evidence.rounds == []
-    assert not halting.asked()
-
-
-def test_suspicion_takes_evidence_and_asks_for_nothing(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    found = halting.observe(finding(Severity.SUSPECT), 0.0)
+    found = halting.observe(finding(severity).model_copy(update={"act": act}), 0.0)
+    halting.saved(time.time())
     halting.advance(1.5)
-    assert found.evidence == ["evidence/stall"]
-    assert evidence.rounds == ["stall"]
+    assert evidence.rounds == rounds
+    assert found.evidence == [f"evidence/{name}" for name in rounds]
     assert not halting.asked()
 
 
@@ -220,23 +231,89 @@ def test_suspicion_that_went_away_gets_no_second_round(
     assert len(evidence.rounds) == 1
 
 
+@pytest.mark.parametrize("running", [True, False])
 def test_halt_waits_for_its_evidence_but_not_for_long(
-    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper, running: bool
 ) -> None:
-    evidence.running = True
+    evidence.running = running
     halting.observe(finding(), 0.0)
     halting.advance(EVIDENCE_WAIT_S - 0.1)
-    assert not halting.asked()
+    assert halting.asked() is not running
     halting.advance(EVIDENCE_WAIT_S)
     found = load_request(tmp_path / KILL_NAME)
     assert found is not None
     assert (found.reason, found.key) == ("stalled", "k")
 
 
-def test_halt_does_not_wait_when_the_evidence_is_there(halting: Halting) -> None:
-    halting.observe(finding(), 0.0)
-    halting.advance(0.01)
-    assert halting.asked()
+@pytest.mark.parametrize(
+    ("detector", "name", "reason", "by"),
+    [
+        (Detector.STALL, KILL_NAME, "stalled", "watchdog"),
+        (Detector.ALIVE_LOST, KILL_NAME, "stalled", "watchdog"),
+        (Detector.SECTION_DEADLINE, KILL_NAME, "stalled", "watchdog"),
+        (Detector.NO_FIRST_HEARTBEAT, KILL_NAME, "start_failed", "watchdog"),
+        (Detector.IDENTITY, KILL_NAME, "config_mismatch", "watchdog"),
+        (Detector.PROCESS_DEATH, KILL_NAME, "nonzero_exit", "trainer"),
+        (Detector.HARDWARE, KILL_NAME, "hardware", "watchdog"),
+        (Detector.DISK, KILL_NAME, "resource_limit", "watchdog"),
+        (Detector.MEMORY_LEAK, HALT_NAME, "resource_limit", "watchdog"),
+        (Detector.MEMORY_LIMIT, HALT_NAME, "resource_limit", "watchdog"),
+        (Detector.CHECKPOINT_OVERDUE, HALT_NAME, "resource_limit", "watchdog"),
+        (Detector.LOADER, HALT_NAME, "too_slow", "watchdog"),
+        (Detector.FROZEN, HALT_NAME, "diverged", "watchdog"),
+        (Detector.SLOW, HALT_NAME, "too_slow", "watchdog"),
+        (Detector.NON_FINITE, HALT_NAME, "non_finite", "watchdog"),
+        (Detector.HYGIENE, HALT_NAME, "config_mismatch", "watchdog"),
+    ],
+)
+def test_ranks_that_move_are_asked_and_others_are_ended(
+    tmp_path: Path, halting: Halting, detector: Detector, name: str, reason: str, by: str
+) -> None:
+    halting.observe(finding(detector=detector), 0.0)
+    halting.advance(0.0)
+    found = load_request(tmp_path / name)
+    assert found is not None
+    assert (found.reason, found.ended_by, found.key, found.text) == (reason, by, "k", "why")
+    assert (found.leave_s is None) is (name == KILL_NAME)
+
+
+def test_leaving_is_limited_by_the_pace_and_by_the_limit() -> None:
+    kill = EndRequest(reason="too_slow", ended_by="watchdog", at=1000.0)
+    for leaving_s, moving_s in ((20.0, 20.0), (9e9, HALT_LIMIT_S)):
+        asked = leaving(kill, leaving_s, 50.0, HALT_LIMIT_S)
+        assert asked.moving_s == moving_s
+        assert asked.until_mono == 50.0 + HALT_LIMIT_S, "for those that evaluate or save"
+    deaf = leaving(kill, 0.0, 50.0, HALT_LIMIT_S)
+    assert (deaf.until_mono, deaf.moving_s) == (50.0, None), "a program that is read is not asked"
+    superseded = leaving(kill, 20.0, 50.0, 10.0)
+    assert (superseded.until_mono, superseded.moving_s) == (60.0, None)
+
+
+EVERY_20 = {"every_steps": 20}
+
+
+@pytest.mark.parametrize(
+    ("act", "cadence", "left_s", "waits_s"),
+    [
+        (Act.NOW, EVERY_20, 1000.0, 0.0),
+        (None, EVERY_20, 1000.0, 0.0),
+        (Act.AT_CHECKPOINT, EVERY_20, 1000.0, 480.0),
+        (Act.AT_CHECKPOINT, {"every_s": 60.0}, 1000.0, 480.0),
+        (Act.AT_CHECKPOINT, {}, 1000.0, 0.0),
+        (Act.AT_CHECKPOINT, EVERY_20, 30.0, 0.0),
+        (Act.AT_CHECKPOINT, EVERY_20, -5.0, 0.0),
+        (Act.AT_CHECKPOINT, EVERY_20, 1e9, AT_CHECKPOINT_LIMIT_S),
+        (Act.AT_CHECKPOINT, EVERY_20, None, AT_CHECKPOINT_LIMIT_S),
+        (Act.AT_CHECKPOINT, EVERY_20, float("nan"), AT_CHECKPOINT_LIMIT_S),
+    ],
+    ids=str,
+)
+def test_a_halt_waits_for_a_checkpoint_half_of_the_time_that_is_left(
+    act: Act | None, cadence: dict[str, float], left_s: float | None, waits_s: float
+) -> None:
+    found = finding(detector=Detector.MEMORY_LEAK).model_copy(update={"act": act, "value": left_s})
+    order = build_test_order("run_x", checkpoint=cadence)
+    assert patience_s(found, order, leaving_s=20.0) == waits_s
 
 
 def test_halt_uses_a_recent_round_and_takes_another_after_a_while(
@@ -284,13 +361,6 @@ def test_halt_at_a_checkpoint_asks_to_leave_once_one_has_been_verified(
     assert not (tmp_path / KILL_NAME).exists()
 
 
-def test_halt_at_a_checkpoint_takes_evidence_at_once(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    assert halting.observe(waiting(), 0.0).evidence == ["evidence/memory_leak"]
-    assert evidence.rounds == ["memory_leak"]
-
-
 def test_halt_at_a_checkpoint_waits_no_longer_than_half_of_what_is_left(
     tmp_path: Path, halting: Halting
 ) -> None:
@@ -298,12 +368,6 @@ def test_halt_at_a_checkpoint_waits_no_longer_than_half_of_what_is_left(
     halting.advance(400.0 - 25.0)
     assert not halting.asked()
     halting.advance(500.0)
-    assert reason_in(tmp_path) == "resource_limit"
-
-
-def test_halt_at_a_checkpoint_with_no_time_left_acts_now(tmp_path: Path, halting: Halting) -> None:
-    halting.observe(waiting(3.0), 0.0)
-    halting.advance(0.1)
     assert reason_in(tmp_path) == "resource_limit"
 
 
@@ -331,27 +395,6 @@ def test_the_first_that_waits_decides(tmp_path: Path, halting: Halting) -> None:
     found = load_request(tmp_path / HALT_NAME)
     assert found is not None
     assert found.key == "first"
-
-
-def test_a_page_takes_no_evidence_of_a_warning_and_ends_nothing(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    page = finding(Severity.WARN, Detector.WATCHER).model_copy(update={"act": Act.PAGE})
-    halting.observe(page, 0.0)
-    halting.observe(page.model_copy(update={"severity": Severity.HALT}), 0.0)
-    halting.saved(time.time())
-    halting.advance(9_999.0)
-    assert not halting.asked()
-    assert evidence.rounds == ["watcher"]
-
-
-def test_waiting_survives_a_watcher_that_died(tmp_path: Path, halting: Halting) -> None:
-    halting.resume([waiting(1000.0, found_s_ago=100.0)], 50.0)
-    halting.advance(60.0)
-    assert not halting.asked()
-    halting.saved(time.time())
-    halting.advance(61.0)
-    assert reason_in(tmp_path) == "resource_limit"
 
 
 @pytest.mark.parametrize(("verified_s_ago", "due"), [(99.0, True), (101.0, False)])
@@ -393,47 +436,40 @@ def test_run_that_is_ending_is_not_asked_again(tmp_path: Path, halting: Halting)
     assert not (tmp_path / KILL_NAME).exists()
 
 
-AGAIN = Command(
-    kind=CommandKind.HALT,
-    actor="ann",
-    reason="asked again, to end at once: a wrong rate",
-    again=True,
+@pytest.mark.parametrize(
+    ("kind", "reason", "by"),
+    [
+        (CommandKind.HALT, "halted", "operator"),
+        (CommandKind.CANCEL, "cancelled", "operator"),
+        (CommandKind.SUPERSEDE, "superseded", "infra"),
+    ],
 )
-
-
-def test_an_operator_who_asks_again_ends_a_run_that_is_leaving_after_its_evidence(
-    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper
+def test_command_asks_for_a_checkpoint_and_ends_the_run_when_it_is_repeated(
+    tmp_path: Path, halting: Halting, kind: CommandKind, reason: str, by: str
 ) -> None:
-    halting.obey(Command(kind=CommandKind.HALT, actor="ann"), 0.0)
-    evidence.running = True
-    for now in (10.0, 10.5):  # every answer of the control plane says it
-        halting.obey(AGAIN, now)
-        halting.advance(now)
-    assert evidence.rounds == ["halt"]
+    again = Command(kind=kind, reason="r", actor="a", again=True)
+    halting.obey(again, 0.0)
+    halting.advance(0.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by, found.text) == (reason, by, "a: r")
+    assert not (tmp_path / KILL_NAME).exists(), "it never heard the first word"
+    halting.obey(again.model_copy(update={"again": False}), 1.0)
     assert not (tmp_path / KILL_NAME).exists()
-    halting.advance(10.0 + EVIDENCE_WAIT_S)
+    halting.obey(again, 2.0)
     found = load_request(tmp_path / KILL_NAME)
     assert found is not None
-    assert (found.reason, found.ended_by, found.until_mono) == ("halted", "operator", None)
-    assert found.text == "ann: asked again, to end at once: a wrong rate"
+    assert (found.reason, found.ended_by, found.until_mono) == (reason, by, None)
 
 
-def test_the_second_word_does_not_wait_for_evidence_that_is_there(
+def test_isolation_is_infrastructures_end_with_a_checkpoint(
     tmp_path: Path, halting: Halting
 ) -> None:
-    halting.obey(Command(kind=CommandKind.HALT), 0.0)
-    halting.obey(AGAIN, 10.0)
-    halting.advance(10.0)
-    assert (tmp_path / KILL_NAME).exists()
-
-
-def test_a_run_that_never_heard_the_first_word_is_asked_to_leave_before_it_is_ended(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.obey(AGAIN, 0.0)
-    halting.advance(0.0)
-    assert (tmp_path / HALT_NAME).exists()
-    assert not (tmp_path / KILL_NAME).exists()
+    halting.isolate(301.0, 0.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("isolated", "infra")
+    assert "301" in found.text
 
 
 def test_decision_of_a_watcher_that_died_is_carried_out_at_once(
@@ -485,48 +521,31 @@ def reason_of(tmp_path: Path) -> str | None:
     return None if request is None else request.reason
 
 
-def test_rank_that_missed_another_is_blamed_only_when_no_node_falls_silent(
-    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
+@pytest.mark.parametrize("detector", [Detector.PROCESS_DEATH, Detector.STALL])
+@pytest.mark.parametrize("silent", [False, True])
+def test_deaths_and_stalls_wait_for_a_later_sign_of_every_node(
+    tmp_path: Path, halting: Halting, nodes: NodesOnPaper, detector: Detector, silent: bool
 ) -> None:
-    nodes.victims = True
-    halting.observe(finding(detector=Detector.PROCESS_DEATH), 0.0)
-    halting.advance(VICTIM_WAIT_S - 0.1)
-    assert reason_of(tmp_path) is None
-    halting.advance(VICTIM_WAIT_S)
-    assert reason_of(tmp_path) == "nonzero_exit"
-
-
-def test_rank_that_missed_a_silent_node_is_a_matter_of_infrastructure(
-    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
-) -> None:
-    nodes.victims = True
-    halting.observe(finding(detector=Detector.PROCESS_DEATH), 0.0)
-    nodes.silence = {1: 10.0}
-    halting.advance(8.0)
-    assert reason_of(tmp_path) == "isolated"
-
-
-@pytest.mark.parametrize(
-    ("silence", "reason"),
-    [({}, "stalled"), ({1: 10.0}, "isolated")],
-    ids=["that is heard again", "that falls silent"],
-)
-def test_ranks_that_stand_wait_for_what_becomes_of_a_node_that_is_quiet(
-    tmp_path: Path, halting: Halting, nodes: NodesOnPaper, silence: dict[int, float], reason: str
-) -> None:
-    nodes.quiet = True
-    halting.observe(finding(rank=1), 0.0)
-    halting.advance(8.0)
-    assert reason_of(tmp_path) is None
-    nodes.quiet, nodes.silence = False, silence
+    """A node that is lost takes the ranks of the others along."""
+    nodes.heard = 1.0
+    halting.observe(finding(detector=detector), 0.0)
     halting.advance(9.0)
-    assert reason_of(tmp_path) == reason
+    assert reason_of(tmp_path) is None
+    nodes.silence, nodes.heard = ({1: 12.4, 3: 61.0}, 1.0) if silent else ({}, SIGN_AFTER_S)
+    halting.advance(10.0)
+    request = load_request(tmp_path / KILL_NAME)
+    assert request is not None
+    if silent:
+        assert (request.reason, request.ended_by, request.key) == ("isolated", "infra", "k")
+        assert request.text == "nothing was heard of node 3 for 61 s; why"
+    else:
+        assert request.reason == ("stalled" if detector is Detector.STALL else "nonzero_exit")
 
 
-def test_what_a_rank_has_told_itself_waits_for_no_quiet_node(
+def test_what_a_rank_has_told_itself_waits_for_no_node(
     tmp_path: Path, halting: Halting, nodes: NodesOnPaper
 ) -> None:
-    nodes.quiet = True
+    nodes.heard = 0.0
     halting.observe(finding(detector=Detector.IDENTITY), 0.0)
     halting.advance(EVIDENCE_WAIT_S)
     assert reason_of(tmp_path) == "config_mismatch"
@@ -539,7 +558,8 @@ def test_lost_node_is_told_once_and_never_over_another_request(
     halting.lose(2, "so is this one's")
     request = load_request(tmp_path / KILL_NAME)
     assert request is not None
-    assert (request.reason, request.text) == ("node_lost", "node 1 is lost: the power is off")
+    assert (request.reason, request.ended_by) == ("node_lost", "infra")
+    assert request.text == "node 1 is lost: the power is off"
 
 
 @pytest.mark.parametrize(

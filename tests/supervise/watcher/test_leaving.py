@@ -20,7 +20,7 @@ from gonogo.supervise.end_request import (
 )
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.watcher.halting import Halting, Leaving
+from gonogo.supervise.watcher.halting import Halting, Standing
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.timeline.rank import RankStream
@@ -39,24 +39,17 @@ LINE = {0: replace(RANKS[0], heard_mono=70.0), 1: RANKS[1]}
 """The lines that a heartbeat thread keeps writing for a rank that hangs."""
 
 
-def test_ranks_stand_when_none_has_moved_for_as_long_as_leaving_takes() -> None:
-    leaving = Leaving()
-    assert not leaving.stand(RANKS, 100.0, 60.0)
-    assert not leaving.stand(LINE, 159.0, 60.0)
-    assert leaving.stand(LINE, 160.0, 60.0)
-
-
 @pytest.mark.parametrize(
     "moved",
     [{"section": "optimizer"}, {"section_seq": 41}, {"step": 13}, {"done": True}],
-)  # fmt: skip
+)
 def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]) -> None:
-    leaving = Leaving()
-    leaving.stand(RANKS, 100.0, 60.0)
+    standing_ = Standing()
+    assert standing_.lasts_s(RANKS, 100.0, may_step=True) == 0.0
+    assert standing_.lasts_s(LINE, 159.0, may_step=True) == 59.0
     there = {**RANKS, 1: standing(1, **moved)}
-    assert not leaving.stand(there, 159.0, 60.0)
-    assert not leaving.stand(there, 218.0, 60.0)
-    assert leaving.stand(there, 219.0, 60.0)
+    assert standing_.lasts_s(there, 160.0, may_step=True) == 0.0
+    assert standing_.lasts_s(there, 219.0, may_step=True) == 59.0
 
 
 @pytest.mark.parametrize(
@@ -65,11 +58,10 @@ def test_one_that_moves_gives_all_of_them_their_time_again(moved: dict[str, Any]
     ids=["saves", "evaluates", "names nothing", "leaves"],
 )
 def test_one_that_may_be_at_work_unheard_is_waited_for(busy: dict[str, Any]) -> None:
-    leaving = Leaving()
-    saving = {**RANKS, 0: standing(**busy)}
-    assert not leaving.stand(saving, 100.0, 60.0)
-    assert not leaving.stand(saving, 1000.0, 60.0)
-    assert leaving.stand(RANKS, 1001.0, 0.0)
+    standing_ = Standing()
+    there = {**RANKS, 0: standing(**busy)}
+    assert standing_.lasts_s(there, 100.0, may_step=True) == 0.0
+    assert standing_.lasts_s(there, 1000.0, may_step=True) == 0.0
 
 
 @pytest.fixture
@@ -123,7 +115,7 @@ def test_a_person_s_request_to_a_run_that_hangs_takes_no_five_minutes(
     found = load_request(tmp_path / KILL_NAME)
     assert found is not None
     assert (found.reason, found.ended_by, found.until_mono) == ("halted", "operator", None)
-    assert found.text == "asked to leave, the ranks have not moved for 30 s"
+    assert found.text == "asked to leave, the ranks did not within 30 s"
     first = asked_by(tmp_path)
     assert first is not None
     assert first.text == ""

@@ -22,7 +22,7 @@ from gonogo.supervise.node_record import (
     proof_of_loss,
     watch_path,
 )
-from gonogo.supervise.watcher.node_probes import AWAY_S, FIRST_S, QUIET_S, NodesProber
+from gonogo.supervise.watcher.node_probes import AWAY_S, FIRST_S, NodesProber
 from tests.supervise.runs import build_test_order
 
 
@@ -113,19 +113,14 @@ def test_a_sign_of_an_older_attempt_is_no_sign_of_this_one(followers: Followers)
     assert states(found) == {1: NodeState.SILENT}
 
 
-def test_node_that_missed_a_look_is_quiet_until_it_is_heard_or_counts_as_silent(
-    followers: Followers,
-) -> None:
+def test_a_node_that_ended_is_waited_for_no_longer(followers: Followers) -> None:
     prober = heard(followers)
-    assert not prober.is_quiet()
-    look_on(followers, prober, 1.0 + QUIET_S, 0)
-    assert prober.is_quiet()
-    followers.be_seen(0, 1)
-    prober.look(2.0 + QUIET_S, ending=False)
-    assert not prober.is_quiet()
-    look_on(followers, prober, 12.0 + QUIET_S, 0)
-    assert list(prober.silent()) == [1]
-    assert not prober.is_quiet()
+    assert prober.all_heard(1.0)
+    look_on(followers, prober, 3.0, 0)
+    assert not prober.all_heard(2.0)
+    save_json(exit_path(followers.dir, 1), {"v": 1})
+    look_on(followers, prober, 4.0, 0)
+    assert prober.all_heard(2.0)
 
 
 def test_watcher_that_was_away_itself_calls_nobody_silent(followers: Followers) -> None:
@@ -203,9 +198,7 @@ def test_death_is_told_until_the_run_is_asked_to_end(followers: Followers) -> No
     followers.tell_rank(1, "dead", code=1, lost_peer=True)
     found = prober.look(1.2, ending=False).ranks
     assert [(row.rank, row.state, row.code) for row in found] == [(1, ProcessState.DEAD, 1)]
-    assert prober.may_be_victim(1)
-    assert not prober.may_be_victim(0)
-    assert prober.may_be_victim(None), "a launcher may miss another's"
+    assert found[0].lost_peer
     followers.tell_rank(0, "dead", signal=15)
     assert prober.look(1.4, ending=True).ranks == []
     assert prober.all_gone()
