@@ -26,7 +26,7 @@ from service.pages import sign_in
 from service.pages.guard import add_missing_page
 from service.pages.routes import PAGES
 from service.report import files as report
-from service.rest import agent, campaigns, experiments, find, overview, plans, runs, verbs, webhooks
+from service.rest import agent, campaigns, experiments, overview, plans, runs, verbs, webhooks
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
 """The framework would look for tracers at every request; what is measured is in /metrics."""
@@ -39,7 +39,6 @@ API = (
     plans.router,
     overview.router,
     webhooks.router,
-    find.router,
     sign_in.api,
     agent.router,
 )

@@ -83,17 +83,6 @@ def unsubscribe(deed: Deed, webhook: str) -> None:
     load_webhook(deed.session, webhook).disabled_at = deed.now
 
 
-def rotate_secret(deed: Deed, webhook: str) -> WebhookRow:
-    """Give a subscription a new secret and return it.
-
-    Raises:
-        NotFound: there is none that is active.
-    """
-    row = load_webhook(deed.session, webhook)
-    row.secret = new_secret()
-    return row
-
-
 def subscribe_settings(session: Session, url: str | None, secret: str | None, now: float) -> None:
     """Make the subscription of the environment what the environment says; random secret if none."""
     row = session.get(WebhookRow, SETTINGS_WEBHOOK)

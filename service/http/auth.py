@@ -1,7 +1,7 @@
-"""API keys by their hash, four roles, and the local key files of a home.
+"""API keys, four roles, the key files of a home, and the sessions of browsers.
 
-A key is 256 random bits, so its SHA-256 needs no salt. The local keys lie in `GONOGO_HOME` (`key`
-of role admin, `worker_key` of role worker), mode 0600.
+Keys and tokens are 256 random bits and are stored by their SHA-256, which needs no salt. A session
+has the rights of the key that began it and ends with it. Its cookie opens the pages, never the API.
 """
 
 import hashlib
@@ -17,14 +17,15 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
 from gonogo.machine_id import load_machine_id
 from service.context import Context
-from service.db.schema import KeyRow
+from service.db.documents import SessionKind
+from service.db.schema import KeyRow, SessionRow
 from service.http.problems import NoKey
 from service.queries.callers import load_living_key
 
@@ -46,6 +47,11 @@ ALLOWS: dict[Role, frozenset[Role]] = {
 }
 """Role that a call asks for → roles of keys that may make it."""
 
+COOKIE = "gonogo-session"
+SECURE_COOKIE = "__Host-gonogo-session"
+"""Behind https: a browser sends it over TLS alone, to this host alone."""
+SESSION_S = 7 * 86_400.0
+LINK_S = 600.0
 LOCAL_KEYS = (("key", Role.ADMIN), ("worker_key", Role.WORKER))
 _bearer = HTTPBearer(auto_error=False, description="An API key.")
 
@@ -160,7 +166,7 @@ def load_local_keys(context: Context) -> None:
         known = context.store.read(partial(_find_row, key=key))
         moved = known is not None and known.worker is not None and known.home not in (None, home)
         if known is not None and (moved or known.revoked_at is not None):
-            key = _create(path)
+            key = _create_key_file(path)
         context.store.write(partial(_register, key, role, home, context.now()))
 
 
@@ -204,11 +210,11 @@ def _load_or_create(path: Path) -> str:
         found = path.read_text(errors="replace").strip()
     except FileNotFoundError:
         found = ""
-    return found if found.isascii() and found.isprintable() and found else _create(path)
+    return found if found.isascii() and found.isprintable() and found else _create_key_file(path)
 
 
-def _create(path: Path) -> str:
-    """Return a fresh key, which the file holds in place of what it held."""
+def _create_key_file(path: Path) -> str:
+    """Return a fresh key, and write it into the file for its owner alone."""
     key = f"gonogo_{secrets.token_urlsafe(32)}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -218,6 +224,68 @@ def _create(path: Path) -> str:
         os.fsync(stream.fileno())
     temporary.replace(path)
     return key
+
+
+def cookie_name(url: str) -> str:
+    """Return the name of the cookie of a service at `url`."""
+    return SECURE_COOKIE if url.startswith("https") else COOKIE
+
+
+def create_link(session: Session, key_id: str, now: float) -> str:
+    """Return the token of a new one-time link."""
+    session.execute(delete(SessionRow).where(SessionRow.expires_at < now))
+    return _create_token(session, key_id, SessionKind.LINK, now, LINK_S)
+
+
+def begin_session(session: Session, key: str, now: float) -> str | None:
+    """Return the token of a new session with the rights of a key that may look at pages, if any."""
+    found = find_principal(session, key)
+    if found is None or _may_look(session, found.key_id) is None:
+        return None
+    return _create_token(session, found.key_id, SessionKind.SESSION, now, SESSION_S)
+
+
+def use_link(session: Session, token: str, now: float) -> str | None:
+    """Use a link up and return the token of the session that it begins, None when it is void."""
+    used = session.execute(
+        delete(SessionRow)
+        .where(SessionRow.hash == hash_key(token), SessionRow.kind == SessionKind.LINK)
+        .where(SessionRow.expires_at >= now)
+        .returning(SessionRow.key)
+    ).first()
+    if used is None or _may_look(session, used.key) is None:
+        return None
+    return _create_token(session, used.key, SessionKind.SESSION, now, SESSION_S)
+
+
+def find_viewer(session: Session, token: str, now: float) -> Principal | None:
+    """Return whose session it is, when it lives and may look at pages."""
+    row = session.get(SessionRow, hash_key(token))
+    if row is None or row.kind != SessionKind.SESSION or row.expires_at < now:
+        return None
+    return _may_look(session, row.key)
+
+
+def end_session(session: Session, token: str) -> None:
+    """End a session."""
+    session.execute(delete(SessionRow).where(SessionRow.hash == hash_key(token)))
+
+
+def _create_token(session: Session, key_id: str, kind: str, now: float, lives_s: float) -> str:
+    token = secrets.token_urlsafe(32)
+    session.add(
+        SessionRow(
+            hash=hash_key(token), key=key_id, kind=kind, created_at=now, expires_at=now + lives_s
+        )
+    )
+    return token
+
+
+def _may_look(session: Session, key_id: str) -> Principal | None:
+    row = session.get(KeyRow, key_id)
+    if row is None or row.revoked_at is not None or Role(row.role) not in ALLOWS[Role.VIEWER]:
+        return None
+    return Principal(key_id=row.id, name=row.name, role=Role(row.role))
 
 
 async def get_context(request: Request) -> Context:

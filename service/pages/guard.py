@@ -1,7 +1,6 @@
 """The guard and the headers of every page, and how an error looks.
 
-Without a session a page leads to the sign-in page and back. A link from another site arrives
-without the SameSite=Strict cookie, so its first visit asks for the page once more from here.
+Without a session a page leads to the sign-in page and back.
 """
 
 from collections.abc import Callable, Coroutine
@@ -17,9 +16,8 @@ from starlette.exceptions import HTTPException
 from gonogo.contract.errors import GonogoError, NotAllowed, Unavailable
 from service.context import Context
 from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
-from service.http.auth import Principal, get_context
+from service.http.auth import Principal, cookie_name, find_viewer, get_context
 from service.http.problems import status_of
-from service.http.sessions import cookie_name, find_viewer
 from service.pages.render import render
 
 HEADERS = {
@@ -52,11 +50,9 @@ class PageRoute(APIRoute):
                 response = _to_sign_in(request)
             except RequestValidationError as error:
                 response = _error_page(404, "Not found", str(error.errors()[0]["msg"]))
-            except GonogoError as error:
-                response = _error_page(status_of(error), error.title, error.detail)
-            except NO_ANSWER:
-                gone = Unavailable(NO_ANSWER_TEXT)
-                response = _error_page(status_of(gone), gone.title, gone.detail)
+            except (GonogoError, *NO_ANSWER) as error:
+                known = error if isinstance(error, GonogoError) else Unavailable(NO_ANSWER_TEXT)
+                response = _error_page(status_of(known), known.title, known.detail)
             for name, value in HEADERS.items():
                 response.headers.setdefault(name, value)
             return response
@@ -65,7 +61,7 @@ class PageRoute(APIRoute):
 
 
 def add_missing_page(app: FastAPI) -> None:
-    """Show a person who went where nothing is a page; a program is answered as before."""
+    """Answer a browser with a page if the address is unknown; a program gets a problem."""
     inner = app.exception_handlers[HTTPException]
 
     async def handle(request: Request, error: Exception) -> Response:
@@ -84,8 +80,6 @@ def add_missing_page(app: FastAPI) -> None:
 
 def _to_sign_in(request: Request) -> Response:
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    if request.headers.get("sec-fetch-site") == "cross-site":
-        return HTMLResponse(render("again.html", here=here))
     return RedirectResponse(f"/sign-in?next={quote(here, safe='')}", 303)
 
 

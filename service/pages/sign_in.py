@@ -1,4 +1,7 @@
-"""Signing in: with an API key in a form, or by the one-time link that `gonogo up` prints."""
+"""Signing in: with an API key in a form, or by the one-time link that `gonogo up` prints.
+
+The cookie is SameSite=Lax: no other site can send a form with it, and pages only read.
+"""
 
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -7,13 +10,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel
 
-from gonogo.contract.errors import NotAllowed
 from gonogo.contract.wire import Instant
-from service.http.auth import Admin, Service
-from service.http.sessions import (
+from service.http.auth import (
     LINK_S,
     SECURE_COOKIE,
     SESSION_S,
+    Admin,
+    Service,
     begin_session,
     cookie_name,
     create_link,
@@ -24,7 +27,6 @@ from service.instants import stamp
 from service.pages.guard import PageRoute
 from service.pages.render import render
 
-MAX_FORM_BYTES = 4_096
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 api = APIRouter(tags=["overview"])
 
@@ -50,40 +52,9 @@ def local_path(path: str) -> str:
     return path if inside and path.isprintable() else "/"
 
 
-def _is_from_elsewhere(request: Request, url: str) -> bool:
-    """Say whether another site's page sent a form, which would sign a browser in as somebody else.
-
-    A browser that reaches us by plain HTTP does not say so itself, but of where the page is. A
-    request without both is not from a page of a browser. A proxy may have given us another name
-    than it has.
-
-    Args:
-        request: what brings the form.
-        url: where people reach us.
-    """
-    site = request.headers.get("sec-fetch-site")
-    if site is not None:
-        return site in ("cross-site", "same-site")
-    page = request.headers.get("origin") or request.headers.get("referer")
-    ours = {request.headers.get(name) for name in ("host", "x-forwarded-host")} | {_host_of(url)}
-    return page is not None and _host_of(page) not in ours
-
-
-def _host_of(url: str) -> str:
-    """Return host and port of an address, however broken; nothing of `null`."""
-    return url.partition("://")[2].partition("/")[0]
-
-
-async def read_form(request: Request, context: Service) -> dict[str, str]:
-    """Return the fields of a small form of our own page."""
-    if _is_from_elsewhere(request, context.url):
-        raise NotAllowed("this form was sent by another site")
-    body = b""
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise NotAllowed("the form is too long")
-    fields = parse_qs(body.decode("utf-8", "replace"))
+async def read_form(request: Request) -> dict[str, str]:
+    """Return the fields of a small form."""
+    fields = parse_qs((await request.body()).decode("utf-8", "replace"))
     return {name: values[0] for name, values in fields.items()}
 
 
@@ -118,9 +89,8 @@ def sign_in(context: Service, form: Form) -> Response:
 
 
 @router.post("/sign-out")
-def sign_out(request: Request, context: Service, form: Form) -> Response:
+def sign_out(request: Request, context: Service) -> Response:
     """End the session."""
-    del form
     name = cookie_name(context.url)
     token = request.cookies.get(name)
     if token is not None:
@@ -137,7 +107,7 @@ def _welcome(token: str, to: str, url: str) -> Response:
         token,
         max_age=int(SESSION_S),
         httponly=True,
-        samesite="strict",
+        samesite="lax",
         secure=name == SECURE_COOKIE,
     )
     return response

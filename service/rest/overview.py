@@ -1,20 +1,38 @@
-"""What happened over all experiments: events, alerts, workers, and where the time went."""
+"""What is over all experiments: events, alerts, workers, device time, and names to look up."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from gonogo.contract.api import AlertView, EventView, WorkerView
+from gonogo.contract.api import AlertView, EventView, FoundPage, FoundView, WorkerView
+from gonogo.contract.decision import DecisionKind
 from gonogo.contract.goodput import ExperimentGoodput, FleetGoodput
 from gonogo.contract.ids import Kind
+from gonogo.ledger.recorded import parse_decision
+from service.db.store import Session
+from service.experiments.overview import load_decided
 from service.http.auth import Service, Viewer
 from service.http.dependencies import Cursor, Limit, Page, Reading, id_cursor, number_cursor
+from service.instants import stamp
 from service.queries.callers import load_alerts, load_workers_page
-from service.queries.experiments import load_events_page, load_experiment
+from service.queries.experiments import (
+    find_campaigns,
+    find_decisions,
+    find_experiments,
+    load_events_page,
+    load_experiment,
+)
+from service.queries.runs import find_runs
 from service.views.goodput import FLEET_HOURS, load_experiment_goodput, load_fleet_goodput
 from service.views.rows import view_alert, view_event, view_worker
 
 router = APIRouter(tags=["overview"])
+FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
+Text = Annotated[
+    str,
+    Query(max_length=200, description="Id, short id (exp_7Q2M9XKD), its beginning, or a name."),
+]
 
 
 @router.get("/workers", operation_id="list_workers")
@@ -71,3 +89,72 @@ def show_fleet_goodput(
 ) -> FleetGoodput:
     """Say where the device time of all runs went that are active or have ended lately."""
     return load_fleet_goodput(session, context.now(), hours)
+
+
+@router.get("/find", operation_id="list_found")
+def find(
+    session: Reading,
+    _: Viewer,
+    text: Text = "",
+    kind: Annotated[list[Kind] | None, Query(description="Only of these kinds.")] = None,
+    begins: Annotated[bool, Query(description="Also names that only begin so.")] = False,
+    limit: Annotated[int, Query(ge=1, le=100, description="So many of each kind.")] = 20,
+) -> FoundPage:
+    """Find what a text may name: experiments and campaigns by name too, runs, decisions by id."""
+    kinds = [each for each in FINDABLE if kind is None or each in kind]
+    found = [
+        *(_experiments(session, text, limit, begins) if Kind.EXPERIMENT in kinds else ()),
+        *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
+        *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
+        *(_campaigns(session, text, limit, begins) if Kind.CAMPAIGN in kinds else ()),
+    ]
+    return FoundPage(items=sorted(found, key=lambda row: (row.at, row.id), reverse=True))
+
+
+def _beginning(kind: Kind, text: str) -> str:
+    """Return the beginning of an id: `EXP_01k`, `01k` → `exp_01K`."""
+    head, tail = f"{kind.value}_", text
+    if text[: len(head)].lower() == head:
+        tail = text[len(head) :]
+    elif head.startswith(text.lower()):
+        tail = ""
+    return head + tail.upper()
+
+
+def _experiments(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
+    beginning = _beginning(Kind.EXPERIMENT, text)
+    rows = list(find_experiments(session, beginning, text, begins=begins, limit=limit))
+    decided = load_decided(session, [row.id for row in rows])
+    for row in rows:
+        by_hand = bool(decided[row.id].overrides) and row.verdict is not None
+        yield _found(Kind.EXPERIMENT, row, row.name, experiment=row.id, by_hand=by_hand)
+
+
+def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
+    beginning = _beginning(Kind.CAMPAIGN, text)
+    for row in find_campaigns(session, beginning, text, begins=begins, limit=limit):
+        yield _found(Kind.CAMPAIGN, row, row.name, experiment=None, verdict=None)
+
+
+def _runs(session: Session, text: str, limit: int) -> Iterator[FoundView]:
+    for row, name in find_runs(session, _beginning(Kind.RUN, text), limit=limit):
+        yield _found(Kind.RUN, row, name, phase=row.phase)
+
+
+def _decisions(session: Session, text: str, limit: int) -> Iterator[FoundView]:
+    for row, name in find_decisions(session, _beginning(Kind.DECISION, text), limit=limit):
+        # the document of an automatic decision may be large, and is not read
+        is_auto = row.kind == DecisionKind.AUTO
+        by_hand = not is_auto and parse_decision(row.document).decision.by_hand
+        more = {"phase": row.phase, "state": "decided", "at": stamp(row.at), "by_hand": by_hand}
+        yield _found(Kind.DECISION, row, name, **more)
+
+
+def _found(kind: Kind, row: Any, name: str, **more: Any) -> FoundView:
+    known = {"id": row.id, "kind": kind, "name": name}
+    for field in ("experiment", "state", "verdict"):
+        if field not in more:
+            known[field] = getattr(row, field)
+    if "at" not in more:
+        known["at"] = stamp(row.created_at)
+    return FoundView.model_validate({**known, **more})

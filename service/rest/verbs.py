@@ -5,7 +5,7 @@ whole. If the experiment changes meanwhile, the checkpoint is looked up again.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -41,97 +41,100 @@ from service.views.experiments import view_experiment
 router = APIRouter(tags=["actions"])
 _BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
 _ROUNDS = 5
-"""How often a changing experiment is looked at again."""
-Said = Annotated[VerbBody | None, Body()]
+"""How often the checkpoint of a changing experiment is looked up."""
+Action = Annotated[VerbBody | None, Body()]
 _T = TypeVar("_T")
+_Find = Callable[[Session, ExperimentRow, str | None], Points]
 
 
 @dataclass(frozen=True, slots=True)
-class _Beginning:
-    """Place at which the next run may begin, and the experiment's state when it was looked up."""
+class _Found:
+    """Checkpoints of the next run, and the state of the experiment when they were looked up."""
 
-    points: Points = field(default_factory=dict)
-    stood: Sequence[Any] | None = None
+    points: Points
+    state: Sequence[Any]
+
+    def lock(self, deed: Deed, experiment: str, if_match: str | None) -> ExperimentRow:
+        """Return the locked experiment.
+
+        Raises:
+            _Changed: it is in another state now.
+            Outdated: the caller saw another version.
+        """
+        row = lock_experiment(deed, experiment)
+        check_if_match(row, if_match)
+        if self.state != _state_of(deed.session, row):
+            text = "the experiment changed while its checkpoints were read: ask again"
+            raise _Changed(text, state=row.state)
+        return row
 
 
-class _WentOn(Conflict):
-    """The experiment stands otherwise than when it was looked at."""
+class _Changed(Conflict):
+    """The experiment has changed since it was looked at."""
 
 
-def _standing(session: Session, row: ExperimentRow) -> Sequence[Any]:
-    """Return what of an experiment says where its next run begins."""
+def _state_of(session: Session, row: ExperimentRow) -> Sequence[Any]:
+    """Return what of an experiment decides where its next run begins."""
     runs = [(run.id, run.state, run.judged) for run in runs_of(session, row.id)]
-    return row.state, row.decision_seq, _phase_at(session, row), runs
+    return row.state, row.decision_seq, _last_phase(session, row), runs
 
 
-def _check_stands(deed: Deed, row: ExperimentRow, beginning: _Beginning) -> None:
-    if beginning.stood not in (None, _standing(deed.session, row)):
-        raise _WentOn(
-            "the experiment went on while its checkpoints were read: ask again", state=row.state
-        )
+def _last_phase(session: Session, row: ExperimentRow) -> str | None:
+    began = [phase.name for phase in phases_of(session, row.id) if phase.state in _BEGAN]
+    return began[-1] if began else None
 
 
-def _settle(find: Callable[[], _Beginning], act: Callable[[_Beginning], _T]) -> _T:
-    """Return what was done with a beginning that was still one when it was done.
+def _with_points(context: Context, experiment: str, find: _Find, act: Callable[[_Found], _T]) -> _T:
+    """Return what was done with checkpoints that were still the newest when it was done.
 
     Raises:
-        Conflict: it never was.
+        Conflict: the experiment changed each time.
     """
+
+    def look_up(session: Session) -> _Found:
+        row = load_experiment(session, experiment)
+        return _Found(find(session, row, _last_phase(session, row)), _state_of(session, row))
+
     for _ in range(_ROUNDS - 1):
         try:
-            return act(find())
-        except _WentOn:
+            return act(context.store.read(look_up))
+        except _Changed:
             continue
-    return act(find())
+    return act(context.store.read(look_up))
+
+
+def _find_nothing(session: Session, row: ExperimentRow, phase: str | None) -> Points:
+    return {}
+
+
+def _find_weights(session: Session, row: ExperimentRow, phase: str | None) -> Points:
+    """Return the weights with which a phase begins that is run again from its start."""
+    if phase is None:
+        return {}
+    weights = load_weights(session, row, resolved_of(row).parsed().phase(phase).init_from)
+    return {} if weights is None else {phase: weights}
+
+
+_FINDS: dict[str, _Find] = {
+    "halt": _find_nothing,
+    "cancel": _find_nothing,
+    "resume": load_resume_points,
+    "promote": load_resume_points,
+    "takeover": load_resume_points,
+    "rerun": _find_weights,
+}
+"""Verb → what looks up its checkpoint."""
 
 
 def _do(
-    deed: Deed, verb: str, experiment: str, reason: str, beginning: _Beginning, if_match: str | None
+    deed: Deed, verb: str, experiment: str, reason: str, found: _Found, if_match: str | None
 ) -> tuple[bool, str, ExperimentView]:
     """Do what a verb says; return whether it changed anything, and what it came to."""
-    row = lock_experiment(deed, experiment)
-    check_if_match(row, if_match)
-    _check_stands(deed, row, beginning)
-    changed = VERBS[verb](deed, row, reason, beginning.points)
+    row = found.lock(deed, experiment, if_match)
+    changed = VERBS[verb](deed, row, reason, found.points)
     deed.session.flush()
     view = view_experiment(deed.session, row)
     return changed, etag_of(row, view), view
-
-
-def _resume_points(context: Context, experiment: str) -> _Beginning:
-    """Return where the next run may resume from."""
-    return context.store.read(lambda session: _look_up(session, experiment, fresh=False))
-
-
-def _weights(context: Context, experiment: str) -> _Beginning:
-    """Return the weights with which the phase begins when it is run again from its start."""
-    return context.store.read(lambda session: _look_up(session, experiment, fresh=True))
-
-
-def _look_up(session: Session, experiment: str, *, fresh: bool) -> _Beginning:
-    row = load_experiment(session, experiment)
-    stood, phase = _standing(session, row), _phase_at(session, row)
-    if not fresh:
-        return _Beginning(load_resume_points(session, row, phase), stood)
-    if phase is None:
-        return _Beginning(stood=stood)
-    weights = load_weights(session, row, resolved_of(row).parsed().phase(phase).init_from)
-    return _Beginning({} if weights is None else {phase: weights}, stood)
-
-
-_LOADS = {
-    "resume": _resume_points,
-    "promote": _resume_points,
-    "takeover": _resume_points,
-    "rerun": _weights,
-}
-"""Verbs whose checkpoint is looked up first."""
-
-
-def _phase_at(session: Session, row: ExperimentRow) -> str | None:
-    """Return the phase at which an experiment stands: the last one that began."""
-    began = [phase.name for phase in phases_of(session, row.id) if phase.state in _BEGAN]
-    return began[-1] if began else None
 
 
 def _add_verb(verb: str, summary: str) -> None:
@@ -141,18 +144,15 @@ def _add_verb(verb: str, summary: str) -> None:
         caller: Operator,
         experiment: str,
         response: Response,
-        action: Said = None,
+        action: Action = None,
         if_match: IfMatch = None,
     ) -> ExperimentView:
-        load = _LOADS.get(verb)
         reason = action.reason if action else ""
 
-        def act(beginning: _Beginning) -> tuple[bool, str, ExperimentView]:
-            return write(caller.actor, _do, verb, experiment, reason, beginning, if_match)
+        def act(found: _Found) -> tuple[bool, str, ExperimentView]:
+            return write(caller.actor, _do, verb, experiment, reason, found, if_match)
 
-        changed, etag, view = _settle(
-            lambda: load(context, experiment) if load is not None else _Beginning(), act
-        )
+        changed, etag, view = _with_points(context, experiment, _FINDS[verb], act)
         response.status_code = 202 if changed else 200
         response.headers["ETag"] = etag
         return view
@@ -204,17 +204,18 @@ def post_decision(
     write: Writing,
     caller: Operator,
     experiment: str,
-    said: Override,
-    response: Response,
+    wanted: Override,
     if_match: IfMatch = None,
     key: IdempotencyKey = None,
 ) -> Response:
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
     route = f"POST /experiments/{experiment}/decisions"
-    creation = Creation(caller=caller, route=route, key=key, body=said)
-    document = _settle(
-        lambda: _resume_points(context, experiment),
-        lambda beginning: write.once(creation, _decide, experiment, said, beginning, if_match),
+    creation = Creation(caller=caller, route=route, key=key, body=wanted)
+    document = _with_points(
+        context,
+        experiment,
+        load_resume_points,
+        lambda found: write.once(creation, _decide, experiment, wanted, found, if_match),
     )
     recorded = record_of(document)
     save_soon(context.settings.decisions, recorded)
@@ -223,9 +224,7 @@ def post_decision(
 
 
 def _decide(
-    deed: Deed, experiment: str, said: Override, beginning: _Beginning, if_match: str | None
+    deed: Deed, experiment: str, wanted: Override, found: _Found, if_match: str | None
 ) -> dict[str, Any]:
-    row = lock_experiment(deed, experiment)
-    check_if_match(row, if_match)
-    _check_stands(deed, row, beginning)
-    return dict(override(deed, row, said, beginning.points).document)
+    row = found.lock(deed, experiment, if_match)
+    return dict(override(deed, row, wanted, found.points).document)

@@ -10,7 +10,7 @@ from gonogo.contract.api import SUBSCRIPTIONS, AlertBody
 from gonogo.contract.errors import Rejected, hint
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.wire import Instant, Submitted
-from service.alerts.outbox import rotate_secret, subscribe, unsubscribe
+from service.alerts.outbox import subscribe, unsubscribe
 from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert
 from service.db.schema import WebhookRow
 from service.experiments.lifecycle import Deed
@@ -111,13 +111,6 @@ def delete_webhook(write: Writing, caller: Admin, webhook: str) -> Response:
     """End a subscription; alerts already queued for it are not sent any more."""
     write(caller.actor, unsubscribe, webhook)
     return Response(status_code=204)
-
-
-@router.post("/webhooks/{webhook}/secret", operation_id="rotate_webhook_secret")
-def rotate_webhook_secret(write: Writing, caller: Admin, webhook: str) -> WebhookView:
-    """Give a subscription a new secret, shown once; from now on alerts are signed with it."""
-    row = write(caller.actor, rotate_secret, webhook)
-    return _webhook(row, row.secret)
 
 
 class TriedView(BaseModel):

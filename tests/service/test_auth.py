@@ -58,7 +58,6 @@ CALLS: dict[Role, tuple[str, ...]] = {
         "POST /webhooks",
         "GET /webhooks",
         "DELETE /webhooks/{webhook}",
-        "POST /webhooks/{webhook}/secret",
         "POST /webhooks/{webhook}/test",
         "POST /sign-in-links",
     ),

@@ -222,7 +222,7 @@ def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhil
     order = plane.next_order(worker)
     save_checkpoint(home / order.run, step=10)
     looks = []
-    look = rest_verbs.load_resume_points
+    look = rest_verbs._FINDS["promote"]
 
     def slow(*asked: Any) -> Any:
         looks.append(found := look(*asked))
@@ -232,7 +232,7 @@ def test_what_a_verb_goes_on_from_is_looked_up_again_where_the_run_ends_meanwhil
             plane.wait_state(experiment, "awaiting_decision")
         return found
 
-    monkeypatch.setattr(rest_verbs, "load_resume_points", slow)
+    monkeypatch.setitem(rest_verbs._FINDS, "promote", slow)
     assert verb(plane, experiment, "promote").status_code == 202
     assert len(looks) == 2
     following = plane.next_order(worker)

@@ -1,12 +1,11 @@
-"""Signing in: who gets in, how long, and that nothing else opens."""
+"""Signing in: by a link or a key, for how long, and what a session opens."""
 
 from __future__ import annotations
 
 import httpx
 import pytest
 
-from service.http.auth import Role, create_key, revoke_key
-from service.http.sessions import COOKIE, LINK_S, SESSION_S
+from service.http.auth import COOKIE, LINK_S, SESSION_S, Role, create_key, revoke_key
 from service.pages.sign_in import local_path
 from tests.service.conftest import Plane
 
@@ -43,7 +42,7 @@ def test_a_link_opens_one_browser_once(plane: Plane) -> None:
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"]
         assert "HttpOnly" in cookie
-        assert "SameSite=strict" in cookie
+        assert "SameSite=lax" in cookie
         assert sees(first)
         again = second.get(link)
         assert again.status_code == 403
@@ -113,48 +112,6 @@ def test_links_need_an_admin(plane: Plane) -> None:
     key = new_key(plane, Role.OPERATOR)
     assert plane.call("POST", "/sign-in-links", key=key).status_code == 403
     assert plane.http.post("/api/v1/sign-in-links").status_code == 401
-
-
-def test_a_form_from_another_site_is_refused(plane: Plane) -> None:
-    with browser(plane) as client:
-        headers = {"Sec-Fetch-Site": "cross-site"}
-        answer = client.post("/sign-in", data={"key": plane.key()}, headers=headers)
-        assert answer.status_code == 403
-        assert "another site" in answer.text
-
-
-@pytest.mark.parametrize(
-    ("headers", "status"),
-    [
-        ({}, 303),
-        ({"Origin": "http://gpu-box:8080", "Host": "gpu-box:8080"}, 303),
-        ({"Origin": "https://there.example", "X-Forwarded-Host": "there.example"}, 303),
-        ({"Origin": "https://gonogo.example"}, 303),
-        ({"Referer": "https://gonogo.example/sign-in?next=/"}, 303),
-        ({"Origin": "https://evil.example"}, 403),
-        ({"Origin": "http://gpu-box:9090", "Host": "gpu-box:8080"}, 403),
-        ({"Origin": "null"}, 403),
-        ({"Origin": "http://["}, 403),
-        ({"Referer": "https://evil.example/gonogo.example"}, 403),
-        ({"Origin": "http://testserver", "Sec-Fetch-Site": "same-site"}, 403),
-    ],
-    ids=str,
-)
-def test_a_browser_that_does_not_say_whose_form_it_is_tells_from_where_it_came(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str], status: int
-) -> None:
-    """By plain HTTP none says so, and any page could sign it in with a key of its own."""
-    with browser(plane) as client:
-        monkeypatch.setattr(plane.context, "url", "https://gonogo.example")
-        answer = client.post("/sign-in", data={"key": plane.key()}, headers=headers)
-        assert answer.status_code == status
-
-
-def test_a_link_from_a_chat_is_asked_for_again_from_here(plane: Plane) -> None:
-    with browser(plane) as client:
-        answer = client.get("/alerts", headers={"Sec-Fetch-Site": "cross-site"})
-        assert answer.status_code == 200
-        assert 'content="0; url=/alerts"' in answer.text
 
 
 @pytest.mark.parametrize(
