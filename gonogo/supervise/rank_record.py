@@ -1,14 +1,12 @@
 """`.rank{N}.json`, which names a rank's process. The rank wrapper writes it. Standard library only.
 
 A command may start its ranks itself (torchrun, accelerate, a shell). Until they are found, the
-command's own process stands for rank 0. Then each rank has a record marked `launched`. Ranks beyond
-the ordered world size are kept in `.beyond.json`, and only their stacks are collected.
+command's own process stands for rank 0. Then each rank has a record marked `launched`.
 """
 
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.processes import ProcessRef
 
 _NAME = re.compile(r"\.rank(0|[1-9][0-9]{0,5})\.json")
-_BEYOND_NAME = ".beyond.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,28 +71,6 @@ def recorded_ranks(folder: Path) -> Iterator[int]:
     """Yield the numbers of the ranks that have a record, in their order."""
     matches = map(_NAME.fullmatch, os.listdir(folder))
     yield from sorted(int(match[1]) for match in matches if match is not None)
-
-
-def save_beyond(folder: Path, refs: Mapping[int, ProcessRef]) -> None:
-    """Write which processes are ranks beyond the ordered ones.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    ranks = {str(rank): [ref.pid, ref.start_ticks] for rank, ref in refs.items()}
-    save_json(folder / _BEYOND_NAME, {"v": 1, "ranks": ranks})
-
-
-def load_beyond(folder: Path) -> dict[int, ProcessRef]:
-    """Return the living ranks beyond the ordered ones; none if the file cannot be read."""
-    with suppress(AttributeError, OSError, TypeError, ValueError):
-        rows = ((load_json(folder / _BEYOND_NAME) or {}).get("ranks") or {}).items()
-        refs = {
-            int(rank): ProcessRef(pid=int(pid), start_ticks=int(ticks))
-            for rank, (pid, ticks) in rows
-        }
-        return {rank: ref for rank, ref in sorted(refs.items()) if ref.is_alive()}
-    return {}
 
 
 class RankRecords:

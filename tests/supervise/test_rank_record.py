@@ -1,19 +1,16 @@
 """Which process a rank is, as the run directory records."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.processes import ProcessRef, find_process
+from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import (
     RankRecord,
     RankRecords,
-    load_beyond,
     load_rank_record,
     recorded_ranks,
-    save_beyond,
     save_rank_record,
 )
 
@@ -49,20 +46,3 @@ def test_a_record_is_read_again_when_it_changes_and_kept_when_it_goes(tmp_path: 
     assert records.of(0) == record(9, launched=True)
     (tmp_path / ".rank0.json").unlink()
     assert records.of(0) == record(9, launched=True)
-
-
-def test_ranks_beyond_those_ordered_are_told_while_they_live(tmp_path: Path) -> None:
-    mine = find_process(os.getpid())
-    assert mine is not None
-    save_beyond(tmp_path, {1: mine, 2: ProcessRef(pid=mine.pid, start_ticks=1)})
-    assert load_beyond(tmp_path) == {1: mine}
-    assert list(recorded_ranks(tmp_path)) == []
-
-
-@pytest.mark.parametrize(
-    "text", ["", "[]", '{"ranks": [1]}', '{"ranks": {"1": 7}}', '{"ranks": {"x": [1, 2]}}']
-)
-def test_what_names_no_such_ranks_is_none(text: str, tmp_path: Path) -> None:
-    assert load_beyond(tmp_path) == {}
-    (tmp_path / ".beyond.json").write_text(text)
-    assert load_beyond(tmp_path) == {}

@@ -46,7 +46,7 @@ def test_an_unfit_gpu_is_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyP
     settings = load_settings({"GONOGO_HOME": str(tmp_path)})
     order, run_dir = make_order(), RunDir(tmp_path / "runs" / "run")
     run_dir.path.mkdir(parents=True)
-    place = Place.whole(order.document())
+    place = Place.of(order.document())
     assert program.check_host(settings, find_own_slots(settings), order, run_dir, place) is None
     assert list(load_quarantines(tmp_path, time.time())) == ["GPU-a"]
     assert run_dir.exit.exists()

@@ -27,7 +27,6 @@ from gonogo.supervise.evidence.collectives import analyse
 from gonogo.supervise.evidence.flight_records import gather_dumps
 from gonogo.supervise.evidence.stacks import LIMIT_S, StackReader, find_py_spy
 from gonogo.supervise.last_lines import load_tail
-from gonogo.supervise.rank_record import load_beyond
 from gonogo.supervise.transient_errors import start_thread
 
 MAX_ROUNDS = 12
@@ -88,7 +87,7 @@ class _Collectors:
         return [self._probes.get_nowait() for _ in range(self._probes.qsize())]
 
     def _jobs_of_node(
-        self, number: int, target: Target, pid: int, *, native: bool, counts: bool = True
+        self, number: int, target: Target, pid: int, *, native: bool
     ) -> dict[str, Collector]:
         """Return file → collector of what only a rank's own host can see.
 
@@ -97,7 +96,6 @@ class _Collectors:
             target: the rank.
             pid: its process.
             native: whether native frames are wanted.
-            counts: whether detectors are to see its stack.
         """
 
         def read() -> str:
@@ -108,7 +106,7 @@ class _Collectors:
                 stopped=target.stopped,
                 native=native,
             )
-            if probe is not None and counts:
+            if probe is not None:
                 self._probes.put(probe)
             return text
 
@@ -204,10 +202,6 @@ class Evidence(_Collectors):
         for _, target in sorted(targets.items()):
             if target.pid is not None and not target.elsewhere:
                 jobs |= self._jobs_of_node(self._taken, target, target.pid, native=native)
-        for rank, ref in load_beyond(self._dir.path).items():
-            if rank not in targets:
-                more = Target(rank=rank, pid=ref.pid)
-                jobs |= self._jobs_of_node(self._taken, more, ref.pid, native=native, counts=False)
         for rank in sorted(targets):
             jobs[f"log_rank{rank}.txt"] = partial(_tail, self._dir.rank_log(rank), LOG_LINES)
             beats = partial(_tail, self._dir.heartbeat(rank), HEARTBEATS)

@@ -4,21 +4,19 @@ Each rank runs behind the rank wrapper (`rank`). Only allowed programs start, wi
 their environment. The keeper's own settings (keys, URLs) never reach a rank.
 """
 
+import importlib.util
 import os
 import re
 import shutil
-import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 from gonogo.device_slots import gpus_of
 from gonogo.environment_names import NO_SECRET, is_listed, may_hold_secret, referred
 from gonogo.placeholders import RESUME, RUN_DIR, fill, fill_words
-from gonogo.supervise.launch.launchers import build_launcher
-from gonogo.supervise.launch.nodes import NoPlace, Place
+from gonogo.supervise.launch.nodes import Place, fence_of
 from gonogo.supervise.processes import NODE_NAME, TOKEN_NAME, own_python
 
 ENTRIES = frozenset({"nsa.train"})
@@ -41,10 +39,9 @@ OBSERVE = "GONOGO_OBSERVE"
 _OBSERVER = Path(__file__).resolve().parents[2] / "observer" / "site"
 RECORDED_CALLS = "2000"
 """Collectives that torch's flight recorder keeps of each rank."""
-_RENAMED_IN = (2, 9)
-"""Release of torch that renamed the recorder's variable, and warns about the older name."""
-_PACKAGES = ("python3*/site-packages", "python3*/dist-packages")
-_TORCH = re.compile(r"torch-(\d+)\.(\d+)")
+_HERE = "127.0.0.1"
+_JOIN_S = 600
+"""How long a torchrun waits for the others; torch may come from a cold file system."""
 
 
 class LaunchRefused(ValueError):
@@ -131,13 +128,52 @@ def build_command(
     else:
         entry = str(order.get("entry", "nsa.train"))
         _check_program(entry, cwd, allowed, "entry")
-        program = [entry] if entry.endswith(".py") else [*_isolation(entry), "-m", entry]
+        program = (
+            [entry]
+            if entry.endswith(".py")
+            else [*(["-P"] if entry in ENTRIES else []), "-m", entry]
+        )
         args = _words(order, "args", run_dir)
         rank = [*wrapper, "--", python, *program, "--order", str(run_dir / "order.json"), *args]
-    try:
-        return build_launcher(order, here, run_dir, rank)
-    except NoPlace as error:
-        raise LaunchRefused(str(error)) from error
+    if command or (len(here.ranks) == 1 and here.is_whole and not _has_torch()):
+        return rank
+    if not _has_torch():
+        ranks = int(order["world_size"])
+        raise LaunchRefused(f"{ranks} ranks need torchrun, and torch is not installed here")
+    return [
+        python, "-P", "-m", "torch.distributed.run",
+        *_rendezvous(order, here),
+        "--nproc-per-node", str(len(here.ranks)),
+        "--max-restarts", "0",
+        "--monitor-interval", "0.1",
+        "--log-dir", str(run_dir / here.own(".torchrun")),
+        "--no-python", *rank,
+    ]  # fmt: skip
+
+
+def _has_torch() -> bool:
+    return importlib.util.find_spec("torch") is not None
+
+
+def _rendezvous(order: Mapping[str, Any], place: Place) -> list[str]:
+    """Return the options by which torchruns find each other.
+
+    On several nodes they meet at node 0 under the id `{run}.{token}`, so the torchrun of an older
+    attempt meets nobody. `--standalone` would resolve `localhost`, which not every host can.
+    """
+    if place.is_whole:
+        endpoint, address, more = f"{_HERE}:0", _HERE, []
+    elif place.rendezvous is None:
+        raise LaunchRefused("it is not known where the nodes meet")
+    else:
+        limits = f"join_timeout={_JOIN_S},read_timeout={_JOIN_S}"
+        more = ["--nnodes", str(place.nodes), "--rdzv-conf", f"is_host={int(place.leads)},{limits}"]
+        endpoint, address = place.rendezvous, place.sorted_address
+    meeting = str(order["run"]) if place.is_whole else fence_of(order)
+    return [
+        *("--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint, "--rdzv-id", meeting),
+        *("--local-addr", address, *more),
+    ]
 
 
 def _words(order: Mapping[str, Any], field: str, run_dir: Path) -> list[str]:
@@ -154,16 +190,6 @@ def _known(order: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
     """Return the values of `{run_dir}` and `{resume}`; the latter is empty without a checkpoint."""
     point = (order.get("resume_from") or {}).get("path")
     return {RUN_DIR: str(run_dir), RESUME: str(run_dir / point) if point else ""}
-
-
-def _isolation(module: str) -> list[str]:
-    """Return `-P` for a module of this host, so that the plan's folder cannot replace it."""
-    name = module.partition(".")[0]
-    paths = sys.path if sys.flags.safe_path else sys.path[1:]  # without the folder we stand in
-    own = any(
-        finder.find_spec(name, paths if finder is PathFinder else None) for finder in sys.meta_path
-    )
-    return ["-P"] if own else []
 
 
 def _check_program(program: str, cwd: Path, allowed: Allowed, what: str) -> None:
@@ -211,7 +237,8 @@ def build_environment(
             **_observer_path(order, chosen),
             "PYTHONUNBUFFERED": "1",
             "PYTHONFAULTHANDLER": "1",
-            **_recorder_names(order, chosen.get("PATH") or os.defpath),
+            "TORCH_FR_BUFFER_SIZE": RECORDED_CALLS,
+            "TORCH_NCCL_TRACE_BUFFER_SIZE": RECORDED_CALLS,  # its name before torch 2.9
             "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
             "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(run_dir / "nccl_trace_rank_"),
             "TORCH_NCCL_DEBUG_INFO_PIPE_FILE": str(run_dir / ".nccl_dump_rank_"),
@@ -262,40 +289,6 @@ def _value(name: str, value: str, environ: Mapping[str, str]) -> str:
             f"environment name {name!r}: secret {secret!r} cannot be read on this host"
             f" ({type(error).__name__}); put it into $GONOGO_HOME/secrets/{secret}"
         ) from error
-
-
-def _recorder_names(order: Mapping[str, Any], path: str) -> dict[str, str]:
-    """Return the names that switch torch's flight recorder on.
-
-    The older name is left out only if every torch that is found is newer.
-    """
-    found = list(_torch_versions(order, path))
-    names = {"TORCH_FR_BUFFER_SIZE": RECORDED_CALLS}
-    if not found or min(found) < _RENAMED_IN:
-        names["TORCH_NCCL_TRACE_BUFFER_SIZE"] = RECORDED_CALLS
-    return names
-
-
-def _torch_versions(order: Mapping[str, Any], path: str) -> Iterator[tuple[int, int]]:
-    """Yield the versions of torch beside a command, else beside the `python` that it may start."""
-    command = order.get("command")
-    first = str(command[0]) if command else own_python()
-    if "/" in first:
-        first = str(Path(order.get("cwd") or ".") / first)
-    for program in (first, "python", "python3"):
-        place = shutil.which(program, path=path)
-        root = None if place is None else Path(place).absolute().parent.parent
-        folders = [] if root is None else [*root.glob("lib"), *root.glob("local/lib")]
-        names = (
-            torch.name
-            for folder in folders
-            for packages in _PACKAGES
-            for torch in folder.glob(f"{packages}/torch-*.dist-info")
-        )
-        found = [(int(row[1]), int(row[2])) for name in names if (row := _TORCH.match(name))]
-        if found:
-            yield from found
-            return
 
 
 def check_patterns(patterns: Sequence[str]) -> str | None:

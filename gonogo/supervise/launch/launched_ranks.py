@@ -34,7 +34,7 @@ from gonogo.supervise.processes import (
     load_program,
     load_stat,
 )
-from gonogo.supervise.rank_record import RankRecord, save_beyond, save_rank_record
+from gonogo.supervise.rank_record import RankRecord, save_rank_record
 from gonogo.supervise.transient_errors import start_thread
 
 LOOK_EVERY_S = 0.5
@@ -71,7 +71,6 @@ class Launched:
         self._look_at = float("-inf")
         self._calm = False
         self._are_more = False
-        self._beyond: dict[int, ProcessRef] = {}
 
     def look(self, now: float) -> None:
         """Look for ranks that are unknown or gone, when it is time.
@@ -79,18 +78,16 @@ class Launched:
         Args:
             now: monotonic seconds.
         """
-        if now < self._look_at and not self._has_lost_one():
-            return
+        if now < self._look_at and (not self._calm or self._all_live()):
+            return  # a rank that has ended since may have been started again
         self._seek()
-        whole = len(self._ranks) == len(self._here)
-        self._calm = whole and all(ref.is_alive() for ref in self._ranks.values())
+        self._calm = len(self._ranks) == len(self._here) and self._all_live()
         took_s = time.monotonic() - now
         rest_s = RARELY_S if self._calm else LOOK_EVERY_S
         self._look_at = now + max(rest_s, LEAST_REST_X * took_s)
 
-    def _has_lost_one(self) -> bool:
-        """Whether a rank has ended since all were alive; it may have been started again."""
-        return self._calm and not all(ref.is_alive() for ref in self._ranks.values())
+    def _all_live(self) -> bool:
+        return all(ref.is_alive() for ref in self._ranks.values())
 
     def _seek(self) -> None:
         below = find_descendants(self._program)
@@ -120,7 +117,6 @@ class Launched:
         return frozenset(self._ranks)
 
     def _take(self, rank: int, pid: int) -> None:
-        """Record the process of a rank."""
         ref = find_process(pid)
         if ref is None or ref == self._ranks.get(rank):
             return
@@ -129,8 +125,9 @@ class Launched:
         self._ends.watch(ref)
 
     def _save(self, rank: int, ref: ProcessRef) -> None:
-        shell = self._is_by_shell(ref.pid)
-        record = RankRecord(ref=ref, wrapper=os.getpid(), launched=True, by_shell=shell)
+        record = RankRecord(
+            ref=ref, wrapper=os.getpid(), launched=True, by_shell=self._is_by_shell(ref.pid)
+        )
         save_rank_record(self._folder, rank, record, time.time())
 
     def _is_by_shell(self, pid: int) -> bool:
@@ -171,16 +168,7 @@ class Launched:
                 told.setdefault(int(rank), []).append(pid)
                 self._are_more |= int(said.get(b"WORLD_SIZE") or 0) > self._world_size
         only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
-        self._take_beyond({rank: pid for rank, pid in only.items() if rank >= self._world_size})
         return {rank: pid for rank, pid in only.items() if rank in self._here}
-
-    def _take_beyond(self, found: Mapping[int, int]) -> None:
-        """Record the ranks beyond those that were ordered, if they have changed."""
-        refs = {rank: ref for rank, pid in found.items() if (ref := find_process(pid)) is not None}
-        if refs and refs != self._beyond and self._here.start == 0:  # the watcher's own node
-            with suppress(OSError):  # only evidence
-                save_beyond(self._folder, refs)
-                self._beyond = refs
 
     def _guess(self, below: Collection[int]) -> None:
         """Name the only Python below a command that is no Python, so that its stack is read."""

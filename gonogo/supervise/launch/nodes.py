@@ -41,12 +41,6 @@ class Place:
     """`host:port` of node 0, where the launchers meet; None: one node, or not known yet."""
 
     @classmethod
-    def whole(cls, order: Mapping[str, Any], devices: Sequence[str] = ()) -> Self:
-        """Return the place of an order on one host: all ranks are here."""
-        ranks = range(int(order["world_size"]))
-        return cls(node=0, nodes=1, ranks=ranks, devices=tuple(devices))
-
-    @classmethod
     def of(
         cls,
         order: Mapping[str, Any],

@@ -2,8 +2,7 @@
 
 `python -m gonogo.supervise.launch.rank --dir RUNDIR --keeper PID -- PROGRAM …`
 
-- starts the program with its output in `rank{N}.log`; a host that cannot start it for START_LIMIT_S
-  fails the preflight;
+- starts the program with its output in `rank{N}.log`;
 - passes SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on, dies with its parent and takes the program along;
 - names the program's process in `.rank{N}.json`, or the ranks below a launcher (`launched_ranks`);
 - writes heartbeats from the program's output if the order has patterns (`output_lines`);
@@ -25,10 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from gonogo.files import append_plain
+from gonogo.files import append_plain, is_there
 from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.durable import load_json, save_json
-from gonogo.supervise.end_request import EndRequest, ask_kill
 from gonogo.supervise.last_lines import Ended, lost_a_peer
 from gonogo.supervise.launch.launched_ranks import Launched
 from gonogo.supervise.launch.nodes import Place
@@ -41,7 +39,7 @@ from gonogo.supervise.processes import (
     load_stat,
 )
 from gonogo.supervise.rank_record import RankRecord, save_rank_record
-from gonogo.supervise.transient_errors import SCARCE, START_LIMIT_S, TransientErrors
+from gonogo.supervise.transient_errors import TransientErrors
 
 _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
@@ -51,8 +49,6 @@ _LOOK_S = 0.2
 """Longest time of reading output between two looks for signals."""
 _STAMPED_WITHIN_S = 0.25
 """How long the exit record waits for the last lines: half of `process_death.settle_s`."""
-_UNFIT = 1
-"""Exit code if nothing could be started."""
 LAST_WORDS_S = 10.0
 """How long a disk may refuse the exit record."""
 _transient = TransientErrors(logging.getLogger("gonogo.supervise.launch.rank"))
@@ -84,18 +80,9 @@ def main(argv: list[str]) -> int:
     reserve = Reserve(asked.dir, f"{RESERVE_NAME}.rank{rank}", pieces=1)
     _transient.tried("the reserve", reserve.hold, None)
     log = asked.dir / f"rank{rank}.log"
-    begin = _transient.retried("its log", partial(_size_of, log))
-    try:
-        child = _transient.retried(
-            "the program", partial(_start, asked.program, log, shielded=shielded)
-        )
-    except OSError as error:
-        if error.errno not in SCARCE:
-            raise
-        print(f"gonogo: the program cannot be started: {error}", file=sys.stderr)
-        _transient.tried("a request", partial(_ask_for_another_host, asked.dir, error), None)
-        _transient.tried("the reserve", reserve.free, None)
-        return _UNFIT
+    begin = _transient.retried("its log", lambda: log.stat().st_size if is_there(log) else 0)
+    start = partial(_start, asked.program, log, shielded=shielded)
+    child = _transient.retried("the program", start)
 
     def record() -> bool:
         stat = load_stat(child.pid)
@@ -123,50 +110,16 @@ def main(argv: list[str]) -> int:
     if rank not in known:
         missed = Guarded("reading its last words", lambda: ended)
         lost = not has_ranks and missed.do(partial(lost_a_peer, asked.dir, order, rank), False)
-        stamp = replace(ended, lost_peer=lost)
-        tell = partial(_tell_end, asked.dir / f"exit_rank{rank}.json", stamp, reserve)
-        _transient.tried("how it ended", tell, None)
+        path, document = asked.dir / f"exit_rank{rank}.json", replace(ended, lost_peer=lost)
+        write = partial(reserve.write, partial(save_json, path, document.document()))
+        last = partial(_transient.retried, "the stamp", write, LAST_WORDS_S)
+        _transient.tried("how it ended", last, None)
     if not is_all:
         close()
     _transient.tried("the reserve", reserve.free, None)
     if number is not None:
         _die_by(number)
     return status
-
-
-def _tell_end(path: Path, stamp: Ended, reserve: Reserve) -> None:
-    """Write how the program ended.
-
-    Raises:
-        OSError: the disk has refused it for LAST_WORDS_S.
-    """
-    save = partial(save_json, path, stamp.document())
-    _transient.retried("the stamp", partial(reserve.write, save), LAST_WORDS_S)
-
-
-def _size_of(path: Path) -> int:
-    """Return the bytes of a file; 0 if it is missing."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
-def _ask_for_another_host(folder: Path, error: OSError) -> None:
-    """Ask the keeper to end the run as `preflight_failed`, so that another host gets it.
-
-    Raises:
-        OSError: the disk refuses.
-    """
-    request = EndRequest(
-        reason="preflight_failed",
-        ended_by="infra",
-        at=time.time(),
-        text=f"the program could not be started for {START_LIMIT_S:g} s: {error}",
-        grace_s=0.0,
-        dump=False,
-    )
-    Reserve(folder).write(partial(ask_kill, folder, request))
 
 
 def _is_orphan(keeper: int, order: dict[str, Any]) -> bool:

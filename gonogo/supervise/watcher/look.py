@@ -120,7 +120,7 @@ class Looking:
         if order.nodes > 1:
             self.processes = NodesProber(run_dir, order, now)
         else:
-            self.processes = Prober(run_dir, Place.whole(order.document()))
+            self.processes = Prober(run_dir, Place.of(order.document()))
         self._seals = Seals(run_dir, order.world_size, memory.files, order.nodes)
         self._observations = build_observations(run_dir, order)
         observed = memory.state.view.observed

@@ -10,8 +10,6 @@ import pytest
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round, Target
 from gonogo.supervise.evidence.stacks import StackReader
-from gonogo.supervise.processes import find_process
-from gonogo.supervise.rank_record import save_beyond
 from tests.supervise.runs import no_threads
 
 
@@ -37,21 +35,6 @@ def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> Non
     assert len((folder / "heartbeats_rank0.jsonl").read_text().splitlines()) == HEARTBEATS
     assert "State:" in (folder / "proc_rank0.txt").read_text()
     assert not (folder / "stacks_rank1.txt").exists()
-
-
-def test_stacks_of_ranks_beyond_those_ordered_are_for_people_alone(tmp_path: Path) -> None:
-    """If rank 0 prints for all, any rank may be the one that hangs."""
-    mine = find_process(os.getpid())
-    assert mine is not None
-    save_beyond(tmp_path, {0: mine, 1: mine})
-    evidence = Evidence(RunDir(tmp_path))
-    found = finished(evidence.start_round("stall", {0: Target(rank=0, pid=mine.pid)}, 0.0))
-    names = [Path(path).name for path in found.paths]
-    assert {"stacks_rank0.txt", "stacks_rank1.txt", "log_rank0.txt"} <= set(names)
-    assert {probe.rank for probe in evidence.take_probes()} <= {0}
-    folder = (tmp_path / found.paths[0]).parent
-    assert (folder / "stacks_rank1.txt").read_text()
-    assert "State:" in (folder / "proc_rank1.txt").read_text()
 
 
 @pytest.mark.parametrize("own", ["2026-11-23_profile", "2026_profile", "99_mine", "1a_b", "3_x"])

@@ -9,7 +9,6 @@ import pytest
 
 from gonogo.log_errors import log_rank
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
-from gonogo.supervise.launch.launchers import build_launcher
 from gonogo.supervise.launch.nodes import (
     NODE_LAUNCHERS,
     NoPlace,
@@ -146,17 +145,6 @@ def test_torchrun_and_shells_find_where_the_nodes_of_a_command_meet() -> None:
         "NNODES": "2", "NODE_RANK": "1", "NPROC_PER_NODE": "4",
         "MASTER_ADDR": "fd00::1", "MASTER_PORT": "20001",
     }  # fmt: skip
-
-
-def test_only_a_command_is_started_on_several_nodes_without_torchrun(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    place = Place.of(COMMAND, 1, rendezvous="a:1")
-    assert build_launcher(COMMAND, place, RUN_DIR, ["true"]) == ["true"]
-    entry = {**ORDER, "world_size": 2}
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(NoPlace, match="need torchrun"):
-        build_launcher(entry, Place.of(entry, 1, rendezvous="a:1"), RUN_DIR, ["true"])
 
 
 def test_the_wrapper_of_a_command_is_told_its_node_and_that_of_an_entry_is_not() -> None:

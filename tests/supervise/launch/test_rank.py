@@ -14,7 +14,6 @@ from typing import IO, Any
 
 import pytest
 
-from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.launch import rank
 from gonogo.supervise.processes import find_process
 from gonogo.supervise.rank_record import load_rank_record
@@ -87,10 +86,6 @@ def test_when_memory_runs_out_the_program_is_to_go_before_whoever_watches_it(
     start(tmp_path, program).wait(timeout=120)
     ours = int(Path("/proc/self/oom_score_adj").read_text())
     assert int((tmp_path / "rank1.log").read_text()) == 500 > ours
-
-
-# Without Yama nobody forbids it, and nothing shows who was allowed: so the calls are noted.
-PTRACER, ANYBODY = "0x59616d61", 2**64 - 1  # linux/prctl.h
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT])
@@ -176,21 +171,6 @@ def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_pa
     wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
     wrapper.send_signal(signal.SIGTERM)
     assert wrapper.wait(timeout=60) == -signal.SIGTERM
-
-
-def test_a_host_without_a_process_for_long_is_said_to_be_unfit(tmp_path: Path) -> None:
-    """The program has not begun: that it failed (`nonzero_exit`) would be recorded of it for
-    good."""
-    flag = tmp_path / "scarce"
-    flag.touch()
-    environ = {**os.environ, "GONOGO_TEST_SCARCE": str(flag), "GONOGO_TEST_START_S": "0.5"}
-    command = [sys.executable, "-m", "tests.supervise.scarce_host", "gonogo.supervise.launch.rank"]
-    command += ["--dir", str(tmp_path), "--", sys.executable, "-c", "print('hello')"]
-    assert subprocess.run(command, cwd=ROOT, env=environ, timeout=60, check=False).returncode == 1
-    request = load_request(tmp_path / KILL_NAME)
-    assert request is not None
-    assert (request.reason, request.ended_by) == ("preflight_failed", "infra")
-    assert not (tmp_path / "exit_rank0.json").exists()
 
 
 LAUNCHER = """

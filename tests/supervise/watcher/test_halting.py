@@ -75,7 +75,7 @@ class NodesOnPaper(Prober):
     """Ranks of which nothing is known, on nodes whose silence is a test's to say."""
 
     def __init__(self) -> None:
-        super().__init__(RunDir(Path()), Place.whole({"world_size": 0}))
+        super().__init__(RunDir(Path()), Place.of({"world_size": 0}))
         self.silence: dict[int, float] = {}
         self.heard = float("inf")
 

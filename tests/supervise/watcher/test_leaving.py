@@ -70,7 +70,7 @@ def halting(tmp_path: Path) -> Halting:
     pace = Pace(checkpoint_s=5.0)
     pace.steps_s.append(10.0)
     folder = RunDir(tmp_path)
-    nobody = Prober(folder, Place.whole({"world_size": 0}))
+    nobody = Prober(folder, Place.of({"world_size": 0}))
     return Halting(folder, order, pace, Evidence(folder), nobody, lambda _: 12)
 
 

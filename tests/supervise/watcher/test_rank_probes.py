@@ -39,7 +39,7 @@ def cmdline(pid: int) -> bytes:
 
 
 def prober(path: Path, world_size: int = 1) -> Prober:
-    return Prober(RunDir(path), Place.whole({"world_size": world_size}))
+    return Prober(RunDir(path), Place.of({"world_size": world_size}))
 
 
 def only(probes: list[RankProbe]) -> RankProbe:
