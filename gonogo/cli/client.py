@@ -82,12 +82,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         timeout_s: float | None = None,
     ) -> httpx.Response:
-        """Return the response of one call; parameters that are None are left out.
-
-        Raises:
-            Unavailable: no answer, or a 5xx.
-            Rejected: a 4xx, as its own kind (NotFound, NotAllowed, Conflict).
-        """
+        """Return the response of one call; parameters that are None are left out."""
         try:
             response = self._http.request(
                 method,
@@ -122,11 +117,7 @@ class Client:
         return self._document(self.call("POST", path, body=body or {}, headers=headers))
 
     def _document(self, response: httpx.Response) -> dict[str, Any]:
-        """Return the JSON object of an answer.
-
-        Raises:
-            Unavailable: it holds none: something else than gonogo listens there.
-        """
+        """Return the JSON object of an answer."""
         found = _object_in(response)
         if found is None:
             text = f"something else than gonogo answers at {self.url}; {self._unanswered}"
@@ -159,11 +150,7 @@ class Client:
 
 
 def connect(settings: Settings | None = None, timeout_s: float = TIMEOUT_S) -> Client:
-    """Return a client of the service that the environment or its home names.
-
-    Raises:
-        Unavailable: the process that wrote the address into the home is gone.
-    """
+    """Return a client of the service that the environment or its home names."""
     settings = settings or load_settings()
     if settings.service.stale is not None and settings.api_key is None:
         raise Unavailable(settings.service.unanswered())

@@ -134,11 +134,7 @@ def compare(
 
 
 def _share(text: str) -> tuple[str, float]:
-    """Return the metric and the share of `METRIC=SHARE`.
-
-    Raises:
-        Rejected: it has not that form.
-    """
+    """Return the metric and the share of `METRIC=SHARE`."""
     metric, _, share = text.partition("=")
     try:
         found = float(share)
@@ -212,9 +208,6 @@ def read_variants(arguments: Sequence[str]) -> dict[str, list[str]]:
 
     A variant of one run is named like the run (the last part of a directory). One of several runs
     gets a letter by its place, unless it is named.
-
-    Raises:
-        Rejected: fewer than two, an empty part, or a name or a run that is given twice.
     """
     if len(arguments) < 2:
         raise Rejected("expected a baseline and at least one more variant: gonogo compare A B")
@@ -256,12 +249,7 @@ class Reach:
     """Files of the public keys to trust; none: those of the homes."""
 
     def unit(self, name: str) -> Unit | NoUnit:
-        """Return what a run brings to a comparison.
-
-        Raises:
-            NotFound: there is no such directory, decision, run or experiment.
-            Unavailable: only the service could know it, and does not answer.
-        """
+        """Return what a run brings to a comparison."""
         path = Path(name)
         if os.path.isdir(path):
             return unit_of_directory(name, path, self.question)

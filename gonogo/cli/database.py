@@ -54,11 +54,7 @@ class KeyRole(StrEnum):
 
 
 def ask_service(*arguments: str) -> list[dict[str, Any]]:
-    """Return the JSON lines that `python -m service` answers with.
-
-    Raises:
-        Exit: it failed; its stderr and its exit code are passed on.
-    """
+    """Return the JSON lines that `python -m service` answers with."""
     done = subprocess.run(
         application_argv("service", *arguments),
         env=application_env(load_settings().inherited),

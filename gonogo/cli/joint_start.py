@@ -3,11 +3,10 @@
 A launcher (srun, mpirun, a cloud's) starts the same line once on each node. Each node but the first
 writes `node{K}.json` with a nonce. Node 0 waits for all of them, makes the run directory with its
 order, and writes `begun.json`, which repeats the nonces. A node follows the run that repeats its
-own nonce, so files of an earlier start mislead nobody. At the end node 0 writes `.verdict.json`
-into the run directory, and every node ends with the same exit code.
+own nonce. At the end node 0 writes `.verdict.json` into the run directory.
 
-Guarantees: nothing is started before all nodes have come, and no node waits forever. Not covered:
-two starts at once without a launcher that tells them apart; the second one is refused.
+Guarantees: nothing is started before all nodes have come, no node waits forever, and all end with
+the same exit code. Not covered: two starts at once that no launcher tells apart.
 """
 
 import logging
@@ -57,17 +56,7 @@ def find_nodes(
     master_addr: str | None,
     environ: Mapping[str, str],
 ) -> Nodes | None:
-    """Return this process's part of a joint start; None for one node.
-
-    Args:
-        asked: `--nodes`: a number, or `auto`.
-        node_rank: `--node-rank`; None: as the launcher tells.
-        master_addr: `--master-addr`; None: as the launcher tells.
-        environ: the environment of this process.
-
-    Raises:
-        Rejected: nobody tells how many nodes there are or which this is, or both tell otherwise.
-    """
+    """Return this process's part of a joint start by options and launcher; None for one node."""
     if asked is None:
         if node_rank is not None or master_addr is not None:
             raise Rejected("--node-rank and --master-addr need --nodes")
@@ -94,12 +83,8 @@ def find_nodes(
         return None
     address = master_addr or (None if told is None else told.address)
     named = [told.launcher.name, told.launch] if told is not None else []
-    return Nodes(
-        count=count,
-        node=node,
-        address=address,
-        launch=digest([*named, count, address or ""])[:16],
-    )
+    launch = digest([*named, count, address or ""])[:16]
+    return Nodes(count=count, node=node, address=address, launch=launch)
 
 
 class JointStart:
@@ -121,16 +106,7 @@ class JointStart:
         self._command = digest(list(command))
 
     def lead(self, make_run: Callable[[], str]) -> None:
-        """Wait for the other nodes, and let them follow a run.
-
-        Args:
-            make_run: makes the run directory with its order; returns the run's id.
-
-        Raises:
-            Rejected: another start is under way here, or a node was started with another command.
-            Unavailable: a node has not come in time.
-            OSError: the folder cannot be written.
-        """
+        """Wait for the other nodes, make the run directory, and let them follow the run."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if take_lock(self._folder / "lead.lock") is None:  # held until this process ends
             raise Rejected(
@@ -140,9 +116,27 @@ class JointStart:
         for path in self._folder.glob("*.json"):
             path.unlink(missing_ok=True)
         others: dict[int, dict[str, Any]] = {}
-        self._wait(partial(self._have_come, others), partial(self._missing, others))
+
+        def have_come() -> bool:
+            for node in range(1, self._nodes.count):
+                row = load_json(self._folder / f"node{node}.json")
+                others.update({} if row is None else {node: row})
+            return len(others) == self._nodes.count - 1
+
+        def missing() -> str:
+            absent = [str(node) for node in range(1, self._nodes.count) if node not in others]
+            return (
+                f"nothing of node {', '.join(absent)} in {self._folder} within {self._limit_s:g} s:"
+                " was gonogo run started there, and does that node see the same folder?"
+            )
+
+        self._wait(have_come, missing)
         nonces = {str(node): row.get("nonce") for node, row in others.items()}
-        wrong = [f"{k} ({row.get('host')})" for k, row in others.items() if self._differs(row)]
+        wrong = [
+            f"{node} ({row.get('host')})"
+            for node, row in others.items()
+            if row.get("command") != self._command
+        ]
         if wrong:
             text = (
                 f"node {', '.join(wrong)} was started with another command: leave --node-rank and"
@@ -153,45 +147,35 @@ class JointStart:
         self._save(_BEGUN_NAME, {"run": make_run(), "nonces": nonces})
 
     def follow(self) -> str:
-        """Return the run that node 0 has begun with this node.
-
-        Raises:
-            Rejected: node 0 refuses the start.
-            Unavailable: node 0 has not answered in time.
-            OSError: the folder cannot be written.
-        """
-        nonce, found = os.urandom(8).hex(), dict[str, Any]()
+        """Return the run that node 0 has begun with this node."""
+        node, host = self._nodes.node, os.uname().nodename
+        own = {"nonce": os.urandom(8).hex(), "host": host, "command": self._command}
+        name, found = f"node{node}.json", dict[str, Any]()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own = {"nonce": nonce, "host": os.uname().nodename, "command": self._command}
-        self._wait(partial(self._is_answered, own, found), self._unanswered)
+
+        def is_answered() -> bool:
+            if (load_json(self._folder / name) or {}).get("nonce") != own["nonce"]:
+                self._save(name, own)  # also where node 0 came later, and removed it
+            begun = load_json(self._folder / _BEGUN_NAME) or {}
+            if begun.get("nonces", {}).get(str(node)) != own["nonce"]:
+                return False
+            order = self._runs / str(begun.get("run")) / "order.json"
+            if "refused" not in begun and not order.exists():
+                return False  # a network file system shows it later
+            found.update(begun)
+            return True
+
+        def unanswered() -> str:
+            return (
+                f"node {node} ({host}) was not answered in {self._folder} within"
+                f" {self._limit_s:g} s: was gonogo run started on node 0, and does node 0 see the"
+                " same folder (GONOGO_HOME, --dir)?"
+            )
+
+        self._wait(is_answered, unanswered)
         if "refused" in found:
             raise Rejected(str(found["refused"]))
-        return Path(str(found["run"])).name
-
-    def _have_come(self, others: dict[int, dict[str, Any]]) -> bool:
-        for node in range(1, self._nodes.count):
-            row = load_json(self._folder / f"node{node}.json")
-            if row is not None:
-                others[node] = row
-        return len(others) == self._nodes.count - 1
-
-    def _differs(self, row: Mapping[str, Any]) -> bool:
-        return row.get("command") != self._command
-
-    def _is_answered(self, own: Mapping[str, Any], found: dict[str, Any]) -> bool:
-        """Say whether node 0 has repeated this node's nonce; write it where it is not there."""
-        name = f"node{self._nodes.node}.json"
-        if (load_json(self._folder / name) or {}).get("nonce") != own["nonce"]:
-            self._save(name, own)  # also where node 0 came later, and removed it
-        begun = load_json(self._folder / _BEGUN_NAME) or {}
-        nonces = begun.get("nonces")
-        if not isinstance(nonces, dict) or nonces.get(str(self._nodes.node)) != own["nonce"]:
-            return False
-        order = self._runs / Path(str(begun.get("run"))).name / "order.json"
-        if "refused" not in begun and not order.exists():
-            return False  # a network file system shows it later
-        found.update(begun)
-        return True
+        return str(found["run"])
 
     def _save(self, name: str, document: Mapping[str, Any]) -> None:
         save_json(self._folder / name, {"v": 1, **document})
@@ -207,47 +191,17 @@ class JointStart:
                 say(f"waiting for the other nodes: {missing()}")
             time.sleep(_POLL_S)
 
-    def _missing(self, others: Mapping[int, object]) -> str:
-        absent = [str(node) for node in range(1, self._nodes.count) if node not in others]
-        return (
-            f"nothing of node {', '.join(absent)} in {self._folder} within {self._limit_s:g} s: was"
-            " gonogo run started there, and does that node see the same folder?"
-        )
-
-    def _unanswered(self) -> str:
-        return (
-            f"node {self._nodes.node} ({os.uname().nodename}) was not answered in {self._folder}"
-            f" within {self._limit_s:g} s: was gonogo run started on node 0, and does node 0 see"
-            " the same folder (GONOGO_HOME, --dir)?"
-        )
-
 
 def save_verdict(run_dir: RunDir, code: int) -> None:
-    """Tell the other nodes with which exit code to end.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Tell the other nodes with which exit code to end."""
     save_json(run_dir.path / VERDICT_NAME, {"v": 1, "exit": code})
 
 
 def wait_for_verdict(run_dir: RunDir, limit_s: float = VERDICT_LIMIT_S) -> int:
-    """Return the exit code of node 0's verdict.
-
-    The watcher on node 0 writes as long as the run goes on: while it does, there is more to come.
-
-    Args:
-        run_dir: the run's directory.
-        limit_s: how long nothing may come.
-
-    Raises:
-        Unavailable: node 0 has shown nothing for so long.
-    """
+    """Return the exit code of node 0's verdict; while its watcher writes, there is more to come."""
     seen, since = -1, time.monotonic()
     look = partial(load_json, run_dir.path / VERDICT_NAME)
-    while not isinstance(
-        code := (_transient.tried("the verdict", look, None) or {}).get("exit"), int
-    ):
+    while (found := _transient.tried("the verdict", look, None)) is None:
         size = _transient.tried("the watch", partial(_size_of, run_dir.watch), seen)
         if size != seen:
             seen, since = size, time.monotonic()
@@ -257,7 +211,7 @@ def wait_for_verdict(run_dir: RunDir, limit_s: float = VERDICT_LIMIT_S) -> int:
                 f" gonogo judge {run_dir.path} derives it"
             )
         time.sleep(_POLL_S)
-    return code
+    return int(found["exit"])
 
 
 def _size_of(path: Path) -> int:

@@ -93,11 +93,7 @@ def judge(
 
 
 def parse_time(text: str) -> float:
-    """Return Unix seconds from Unix seconds or RFC 3339.
-
-    Raises:
-        Rejected: neither.
-    """
+    """Return Unix seconds from Unix seconds or RFC 3339."""
     try:
         seconds = float(text)
     except ValueError:
@@ -148,11 +144,6 @@ def explained(document: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]) -> list[str]:
     """Print a decision in few lines: why, the numbers, what was not seen, verdict, what is next.
-
-    Args:
-        document: the decision.
-        directory: of the run.
-        advice: what can be done next, the most useful first.
 
     Returns:
         The advice that fits, so that all of it is at most `MOST_LINES` lines.

@@ -189,9 +189,6 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
         place: what is checked.
         keys: files of the keys to trust; none: those of the place's own home, else of `home`.
         home: GONOGO_HOME.
-
-    Raises:
-        NotFound: there is no such place, or no decision in it.
     """
     if place.is_file():
         return verify_file(place, trusted(keys, home_of(place), home))

@@ -39,11 +39,7 @@ class Ambiguous(Rejected):
 
 
 def pick_id(text: str, kind: Kind, known: Iterable[Path]) -> Path | None:
-    """Return the file or folder that is named by the id that a text means; None: none of them.
-
-    Raises:
-        Ambiguous: several are.
-    """
+    """Return the file or folder that is named by the id that a text means; None: none of them."""
     letters = text.removeprefix(f"{kind.value}_").upper()
     if len(letters) < LEAST_LETTERS or re.search(r"[^0-9A-Z]", letters):
         return None
@@ -62,12 +58,7 @@ def pick_id(text: str, kind: Kind, known: Iterable[Path]) -> Path | None:
 
 
 def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
-    """Return the kind and the id of what a text names; `kinds` are what may be meant.
-
-    Raises:
-        NotFound: nothing is called so.
-        Ambiguous: several things are.
-    """
+    """Return the kind and the id of what a text names; `kinds` are what may be meant."""
     for kind in kinds:
         if is_id(text, kind):
             return kind, text
@@ -99,11 +90,7 @@ def resolve_run(client: Client, text: str) -> str | None:
 
 
 def origin_of(client: Client, text: str) -> str:
-    """Return `EXP:PHASE[@STEP]` with the id of its experiment.
-
-    Raises:
-        Rejected: it has not that form.
-    """
+    """Return `EXP:PHASE[@STEP]` with the id of its experiment."""
     name, colon, rest = text.rpartition(":")
     if not (name and colon and rest):
         raise Rejected(f"--from: found {text!r}; expected EXP:PHASE, such as last:smoke")

@@ -135,11 +135,7 @@ def say(text: str, before: str = "gonogo: ") -> None:
 
 @contextmanager
 def shown_if_taken() -> Iterator[None]:
-    """Print on stdout within; a closed or full stdout does not end the command.
-
-    Raises:
-        OSError: a file that was to be shown cannot be read.
-    """
+    """Print on stdout within; a closed or full stdout does not end the command."""
     try:
         yield
     except OSError as error:

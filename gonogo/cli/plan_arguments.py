@@ -47,12 +47,7 @@ class PlanArgument:
 
 
 def read_plan(plan: str) -> PlanArgument:
-    """Return the plan that an argument names.
-
-    Raises:
-        NotFound: neither a bundled plan nor a file.
-        Rejected: a file that cannot be read, is not YAML (the problem has its line), or no mapping.
-    """
+    """Return the plan that an argument names."""
     names = [*bundled_plan_names(), *bundled_campaign_names()]
     if plan in names:
         return PlanArgument(name=plan)
@@ -103,11 +98,7 @@ def _covers(said: str, path: str) -> bool:
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
-    """Return `k=v` arguments as a mapping.
-
-    Raises:
-        Rejected: an argument without `=`.
-    """
+    """Return `k=v` arguments as a mapping."""
     result: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -122,19 +113,12 @@ def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
 
     What a variable of an `env` is set to is a text however it looks (`…env.NSA_TB_DISABLE=0`);
     null takes it away.
-
-    Raises:
-        Rejected: an argument without `=`, or a value that is not YAML.
     """
     return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
 
 
 def parse_grid(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `--grid KEY=A,B` arguments as overrides of a campaign's grid.
-
-    Raises:
-        Rejected: an argument without `=`, or values that are not YAML.
-    """
+    """Return `--grid KEY=A,B` arguments as overrides of a campaign's grid."""
     found = {}
     for name, text in parse_pairs(pairs, "--grid").items():
         of_variable = name.startswith("env.")
@@ -176,9 +160,6 @@ def submit_plan(
         sets: overrides of its keys.
         key: idempotency key; None: a fresh one, so that a repeated request submits once.
         body: what else is asked for.
-
-    Raises:
-        Rejected: the plan or an override is wrong; each problem has its line.
     """
     submitted = None if plan is None else wire_value(plan.submitted)
     whole = {"plan": submitted, "set": wire_value(dict(sets)), **body}
@@ -195,9 +176,6 @@ def phases_again(view: ExperimentView, named: str | None) -> list[str]:
     """Return the phase that is run again, and those after it.
 
     That is the named one, or the first that has not passed, or the first of all.
-
-    Raises:
-        Rejected: there is no phase of that name.
     """
     names = [phase.name for phase in view.phases]
     if named is None:

@@ -16,12 +16,10 @@ from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.contract.tick import parse_rank
 from gonogo.rundir import RunDir, read_tail
-from gonogo.supervise.last_lines import last_error_line
 from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps, float_number
 from gonogo.supervise.processes import SHELLS
 from gonogo.trainer.line_file import ATTACHED
 
-MOST_OF_ERROR = 200
 MOST_SHOWN = 60
 """Characters of a line that are shown."""
 _LOG_BYTES = 2**18
@@ -34,6 +32,15 @@ _WHOLE = re.compile(r"(?<![\w.:/,-])\d{1,9}(?![\w:%]|[.,-]\d)")
 """A number that may be a step: no part of a date, a time, a duration or a decimal."""
 _LOSS = re.compile(r"(?i)(?:loss|cost|error)[\w/]*\W{1,4}(?=[\d.+-]|nan|inf)")
 _TOTAL = re.compile(r"(?<![\d.])\d+/(\d+) \[\d+:\d")
+_REMEDY = "give a --pattern for a number that counts the whole run, or attach it"
+_DOUBTS = {
+    Doubt.NO_NUMBER: "its lines show no step and were counted: that shows that it moves, not that"
+    f" it is complete; {_REMEDY}",
+    Doubt.WENT_BACK: f"a number in its lines went back (epochs, or a restart): {_REMEDY}",
+    Doubt.OTHER_TOTAL: "its lines count to {total}, and {steps} steps were ordered: correct"
+    f" --steps, or {_REMEDY}",
+    Doubt.FAILED: "its last step was read, and an error behind it (rank0.log)",
+}
 
 
 def advise_run(
@@ -57,7 +64,6 @@ def advise_run(
         planned=planned,
         read=read,
         printed=printed_lines(run_dir) if read else [],
-        run_dir=run_dir,
     ).all(failed=document["verdict"] == Verdict.NO_GO, stopped=stopped)
 
 
@@ -79,7 +85,6 @@ class Advice:
     read: bool
     """Whether the program is known by its output alone."""
     printed: Sequence[str]
-    run_dir: RunDir
 
     def all(self, *, failed: bool = False, stopped: bool = False) -> list[str]:
         """Return all advice; little for a failed run, and for one that a person stopped."""
@@ -119,9 +124,8 @@ class Advice:
 
     def _loss(self) -> Iterator[str]:
         """Yield what a pattern of the user found as losses, if none of it is a number."""
-        known = PATTERNS.values()
         own = [] if self.order.patterns_guessed else self.order.patterns
-        rows = [re.compile(text) for text in own if text not in known]
+        rows = [re.compile(text) for text in own if text not in PATTERNS.values()]
         hits = [r.search(line) for r in rows if "loss" in r.groupindex for line in self.printed]
         found = [hit["loss"] for hit in hits if hit is not None and hit["loss"] is not None]
         if found and all(float_number(text) is None for text in found):
@@ -140,10 +144,6 @@ class Advice:
                 what = f"in the plan, allow_drift: [{', '.join(fields)}]"
             yield f"if {' and '.join(fields)} may differ: {what} (CONDITIONAL_GO then)"
 
-    def _place_of_steps(self) -> str:
-        own = "--steps" in (self.order.command or ()) and not self.planned
-        return " before the --; behind it that is the program's own" if own else ""
-
     def _counted_steps(self) -> Iterator[str]:
         """Yield the number of steps to order, if all ranks agree on another one."""
         ranks = self.facts["ranks"].values()
@@ -151,9 +151,9 @@ class Advice:
         count = counts.pop() if len(counts) == 1 else 0
         if count <= 0 or count == self.order.steps or self._clean_exit() is None:
             return
-        remedy = f"say --steps {count}{self._place_of_steps()}"
-        if self.planned:
-            remedy = f"correct the steps of the plan to {count}"
+        remedy = f"correct the steps of the plan to {count}"
+        if not self.planned:
+            remedy = f"say --steps {count} before the --"
         what = "1 step was" if count == 1 else f"{count} steps were"
         yield f"{what} counted: {remedy} if that is a whole run"
 
@@ -187,7 +187,7 @@ class Advice:
                 " --world-size out"
             )
         if order.steps is None and not counted:
-            yield f"the last step of a whole run is unknown: say --steps N{self._place_of_steps()}"
+            yield "the last step of a whole run is unknown: say --steps N before the --"
         missing = [n for n in ("identity", "coverage") if n in open_ and n not in order.waive]
         if self.read and self.heard and missing and (self.planned or "completed" not in open_):
             waivers = " ".join(f"--waive {name}" for name in missing)
@@ -202,8 +202,8 @@ class Advice:
         """Yield what keeps the criterion `completed` open."""
         if "completed" not in self._open():
             return
-        ranks, steps = self.facts["ranks"], self.order.steps
-        last = max((row["last_step"] for row in ranks.values()), default=None)
+        ranks, steps = self.facts["ranks"].values(), self.order.steps
+        last = max((row["last_step"] for row in ranks), default=None)
         if self.read and self.heard and steps is not None and last is not None:
             yield from advise_end(self.order, self.printed, last)
         ended = self._clean_exit()
@@ -217,20 +217,11 @@ class Advice:
                 f"only the shell saw how rank {', '.join(unseen)} ended: write exec before the"
                 " trainer's command there, or start it without a shell (docs/how-to/run.md)"
             )
-        whole = [n for n, row in ranks.items() if steps is not None and row["last_step"] >= steps]
-        undone = [rank for rank in whole if ranks[rank]["done_step"] is None]
-        if self.read or not undone:
-            return
-        lines = [last_error_line(self.run_dir.path, int(rank)) for rank in undone]
-        if error := next((text for line in lines if (text := error_text(line))), None):
+        whole = [row for row in ranks if steps is not None and row["last_step"] >= steps]
+        if not self.read and any(row["done_step"] is None for row in whole):
             yield (
-                f"an error left its block after the last step, and the script continued: {error}."
-                " Mend what raised it, or catch it within the block"
-            )
-        else:
-            yield (
-                "a script reports its end by leaving its block: with gonogo.trainer.attach() as"
-                " beat (docs/how-to/attach.md)"
+                "a script reports its end by leaving its block without an error: with"
+                " gonogo.trainer.attach() as beat (docs/how-to/attach.md)"
             )
 
     def _gate(self) -> Iterator[str]:
@@ -262,11 +253,8 @@ def resumed_after(
 ) -> int | None:
     """Return the step after which a script resumed from a checkpoint that it found by itself.
 
-    None if it began with the first step, if lines are missing, or if it was restarted.
-
-    Args:
-        ranks: `ranks` of the decision's facts.
-        boots: `boots` of them.
+    None if it began with the first step, if lines are missing, or if it was restarted. Takes
+    `ranks` and `boots` of the facts.
     """
     found: set[int] = set()
     for rank, row in ranks.items():
@@ -278,28 +266,14 @@ def resumed_after(
     return step if step > 0 else None
 
 
-def error_text(line: Mapping[str, Any] | None) -> str | None:
-    """Return the error in a rank's last line, on one line."""
-    if line is None:
-        return None
-    return f"{line.get('type')}: {line.get('text')}".splitlines()[0][:MOST_OF_ERROR]
-
-
 def advise_unread(order: Order, lines: Sequence[str]) -> list[str]:
-    """Return what would read a program of which no step was read.
-
-    Args:
-        order: what was run.
-        lines: what the program printed, the newest last.
-    """
+    """Return what would read a program of which no step was read, by the lines it printed."""
     if not order.patterns_guessed:
         return ["no line of its output (rank0.log) fits --pattern: correct it, or leave it out"]
     totals = [int(found[1]) for line in lines if (found := _TOTAL.search(line)) is not None]
     if order.steps is None and totals:
-        return [
-            f"a bar in its output counts to {totals[-1]}: --steps {totals[-1]} reads it, if that"
-            " is the whole run"
-        ]
+        steps = f"--steps {totals[-1]}"
+        return [f"a bar in its output counts to {totals[-1]}: {steps} reads it, if that is all"]
     if "tqdm" in fitting(lines):
         return [
             "no pattern that was tried fits a line of its output, but --pattern"
@@ -344,34 +318,14 @@ def _escaped(text: str) -> str:
 
 
 def advise_end(order: Order, lines: Sequence[str], last: int) -> list[str]:
-    """Return what keeps the end of a program open whose steps were read.
-
-    Args:
-        order: what was run, with its steps.
-        lines: what the program printed.
-        last: the last step that was read.
-    """
+    """Return what keeps the end of a program open of which `last` steps were read."""
     steps = order.steps
     printed = PrintedSteps(order.patterns, steps, guessed=order.patterns_guessed)
     for line in lines:
         for _ in printed.take(line, 0.0):
             pass
-    remedy = r"give a --pattern for a number that counts the whole run, or attach it"
-    match printed.doubt(0):
-        case Doubt.NO_NUMBER:
-            return [
-                "its lines show no step and were counted: that shows that it moves, not that it is"
-                f" complete; {remedy}"
-            ]
-        case Doubt.WENT_BACK:
-            return [f"a number in its lines went back (epochs, or a restart): {remedy}"]
-        case Doubt.OTHER_TOTAL:
-            return [
-                f"its lines count to {printed.count(0).total}, and {steps} steps were ordered:"
-                f" correct --steps, or {remedy}"
-            ]
-        case Doubt.FAILED:
-            return ["its last step was read, and an error behind it (rank0.log)"]
+    if (doubt := printed.doubt(0)) in _DOUBTS:
+        return [_DOUBTS[doubt].format(total=printed.count(0).total, steps=steps)]
     if steps is not None and last < steps:
         return [
             f"step {last} was the last that was read from its lines, of {steps}: print every"

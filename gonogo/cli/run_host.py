@@ -5,7 +5,7 @@ import signal
 import subprocess
 import time
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from gonogo.cli.exits import interrupt_on_signals, note_interrupts
@@ -46,20 +46,31 @@ class Refused(Exception):
     """The host is not fit for the run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RunHost:
     """A run, or one node's part of it, on this host."""
 
     order: Order
     run_dir: RunDir
+    settings: Settings
     place: Place
-    home: Path
-    locks: DeviceLocks
-    environ: dict[str, str]
-    address: str | None
+    address: str | None = None
     """Address of node 0 for the other nodes; None: its keeper finds it."""
-    quiet: bool
+    quiet: bool = False
     """Whether the program's output goes to stderr."""
+
+    @property
+    def home(self) -> Path:
+        """The home of gonogo."""
+        return self.settings.home
+
+    @cached_property
+    def locks(self) -> DeviceLocks:
+        """Locks of the devices; nodes share the home, but not their locks."""
+        usual = self.settings.locks or HOST_FOLDER
+        shared = open_host_folder(usual) if has_devices(self.order) else None
+        own = self.home if self.place.is_whole else self.home / "hosts" / os.uname().nodename
+        return DeviceLocks(home=own, shared=shared)
 
     def supervise(self) -> bool:
         """Check the host and follow the run to its end; return whether it was interrupted here."""
@@ -83,12 +94,7 @@ class RunHost:
         return interrupted
 
     def _start(self, early: list[int]) -> Keeper:
-        """Check the host and start the keeper; signals that come meanwhile go to `early`.
-
-        Raises:
-            Refused: the host is not fit.
-            KeyboardInterrupt: a signal came before the keeper was started.
-        """
+        """Check the host and start the keeper; signals that come meanwhile go to `early`."""
         while True:
             interrupt_on_signals()
             devices = self._devices()
@@ -121,16 +127,12 @@ class RunHost:
         listing = list_host_devices()
         if listing.error is not None:
             return ()
-        seen = visible_devices(listing.devices, self.environ)
+        seen = visible_devices(listing.devices, self.settings.inherited)
         fit = without_quarantined(self.home, [row.uuid for row in seen], time.time())
         return choose_together(self.locks.free(fit), len(self.place.ranks))
 
     def _launch(self, devices: tuple[str, ...], early: list[int]) -> Keeper | None:
-        """Start the keeper; None if another launch has taken one of the devices.
-
-        Raises:
-            Unavailable: another launch in this home holds its lock for a minute.
-        """
+        """Start the keeper; None if another launch has taken one of the devices."""
         options = ["--allow", "any", "--allow-env", "any"]
         if not self.place.is_whole:
             options += ["--node", str(self.place.node)]
@@ -145,7 +147,7 @@ class RunHost:
                 home=self.home,
                 locks=self.locks,
                 devices=devices,
-                environ=self.environ,
+                environ=self.settings.inherited,
                 cwd=Path.cwd(),
                 place=self.place,
                 options=options,
@@ -214,42 +216,7 @@ class RunHost:
             except OSError as error:
                 say(f"its end cannot be written: {error}")
             home, locks = self.locks.home, self.locks
-            start_draining(run_dir.path, home=home, locks=locks, environ=self.environ)
-
-
-def run_host(
-    order: Order,
-    run_dir: RunDir,
-    settings: Settings,
-    place: Place,
-    *,
-    quiet: bool,
-    address: str | None,
-) -> RunHost:
-    """Return this host's part of a run.
-
-    Args:
-        order: of the run.
-        run_dir: its directory.
-        settings: of this invocation.
-        place: the part that is kept here.
-        quiet: whether the program's output goes to stderr.
-        address: address of node 0 for the other nodes; None: its keeper finds it.
-    """
-    shared = open_host_folder(settings.locks or HOST_FOLDER) if has_devices(order) else None
-    home = settings.home
-    if not place.is_whole:  # nodes share the home, but not their locks
-        home = home / "hosts" / os.uname().nodename
-    return RunHost(
-        order=order,
-        run_dir=run_dir,
-        place=place,
-        home=settings.home,
-        locks=DeviceLocks(home=home, shared=shared),
-        environ=dict(settings.inherited),
-        address=address,
-        quiet=quiet,
-    )
+            start_draining(run_dir.path, home=home, locks=locks, environ=self.settings.inherited)
 
 
 def _last_line(path: Path) -> str:

@@ -1,5 +1,7 @@
 """What does `gonogo run` order? A command as it is written, or one under the phase of a plan."""
 
+import os
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,21 +60,13 @@ def order_of(
         allow_drift: fields that may differ between ranks.
         nodes: number of hosts.
         observe: whether the program is observed from within.
-
-    Raises:
-        Rejected: a pattern that cannot be used, a field that may not differ, or a folder or a word
-            that no record can hold.
     """
-    here = _find_folder()
+    here = os.getcwd()
     for word in (here, *command, name, *patterns):
         if not is_text(word):
             raise Rejected(f"{word!a}: no record can hold this: it is no UTF-8")
-    for field in allow_drift:
-        if field not in DRIFTS:
-            raise Rejected(f"--allow-drift: found {field!r}; {hint(field, list(DRIFTS))}")
-    for text in patterns:
-        if text.isidentifier() and text not in PATTERNS:
-            raise Rejected(f"--pattern: found {text!r}; {hint(text, list(PATTERNS))}")
+    _require_known("--allow-drift", allow_drift, DRIFTS)
+    _require_known("--pattern", [text for text in patterns if text.isidentifier()], PATTERNS)
     chosen = [PATTERNS.get(text, text) for text in patterns]
     if (wrong := check_patterns(chosen)) is not None:
         raise Rejected(f"--{wrong}")
@@ -114,17 +108,7 @@ def _by_script(command: list[str], folder: str) -> dict[str, Any]:
 def ranks_of(
     command: list[str], asked: int | None, nodes: int, *, observe: bool = True
 ) -> int | None:
-    """Return how many ranks a command has; None if nobody says, on one node.
-
-    Args:
-        command: program and arguments.
-        asked: `--world-size`; None: as many as the line says, else one on each of several nodes.
-        nodes: on how many nodes it is started.
-        observe: whether each rank can be seen; else rank 0 may print for all ranks of one node.
-
-    Raises:
-        Rejected: the line is for another number of nodes, or they cannot share the ranks evenly.
-    """
+    """Return how many ranks a command has; None if nobody says, on one node."""
     line = read_launch_line(command)
     if line is not None and line.nodes not in (None, nodes):
         if nodes == 1:
@@ -146,16 +130,10 @@ def ranks_of(
     return asked
 
 
-def _find_folder() -> str:
-    """Return the folder that this was typed in.
-
-    Raises:
-        Rejected: it is gone, or may not be looked at.
-    """
-    try:
-        return str(Path.cwd())
-    except OSError as error:
-        raise Rejected(f"the folder that you are in: {error.strerror}") from error
+def _require_known(option: str, found: Iterable[str], known: Collection[str]) -> None:
+    for text in found:
+        if text not in known:
+            raise Rejected(f"{option}: found {text!r}; {hint(text, list(known))}")
 
 
 def _watch_of(stall_s: float | None) -> Watch:
@@ -175,16 +153,24 @@ def _watch_of(stall_s: float | None) -> Watch:
     )
 
 
-def under_plan(order: Order, plan: str, phase: str) -> Order:
+def under_plan(order: Order, plan: str, phase: str, own: Mapping[str, object]) -> Order:
     """Return the order with gate, identity and watch of a plan's phase.
 
-    Raises:
-        NotFound, Rejected: no such plan or phase, or not a valid one.
+    Args:
+        order: of the command.
+        plan: its name or file.
+        phase: of the plan.
+        own: options that the plan decides → what was said.
     """
+    for option, value in own.items():
+        if value is not None:
+            raise Rejected(f"{option}: the plan says that; leave it out, or change the plan")
     argument = read_plan(plan)
     with placed(argument):
         resolved = resolve_plan(argument.data(), load_config=load_train_config)
         planned = build_order(resolved, phase, experiment=order.experiment, run=order.run, token=1)
+    if planned.nodes != order.nodes:
+        raise Rejected(f"--nodes: found {order.nodes}; the plan says {planned.nodes}")
     for text in warnings_of(resolved.parsed()):
         say(f"warning: {text}")
     mine = order.model_dump(include={"command", "entry", "cwd", "patterns", "patterns_guessed"})
@@ -203,15 +189,8 @@ def under_plan(order: Order, plan: str, phase: str) -> Order:
 
 
 def check_waivers(order: Order) -> None:
-    """Refuse waivers of what is no criterion of the run, or must not be waived.
-
-    Raises:
-        Rejected: such a waiver.
-    """
+    """Refuse waivers of what is no criterion of the run, or must not be waived."""
     known = [*BUILT_IN_CRITERIA, *(row.id for row in order.gate)]
-    waivable = [name for name in known if name not in NEVER_WAIVED]
-    for name in order.waive:
-        if name in NEVER_WAIVED:
-            raise Rejected(f"--waive {name}: without it nothing is proved")
-        if name not in waivable:
-            raise Rejected(f"--waive: found {name!r}; {hint(name, waivable)}")
+    for name in set(order.waive) & set(NEVER_WAIVED):
+        raise Rejected(f"--waive {name}: without it nothing is proved")
+    _require_known("--waive", order.waive, [name for name in known if name not in NEVER_WAIVED])

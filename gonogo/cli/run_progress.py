@@ -33,8 +33,7 @@ class RunProgress:
         self._dir, self._order = run_dir, order
         self._log = run_dir.rank_log(0 if place is None else place.ranks.start)
         self._leads = place is None or place.leads
-        stream = sys.stderr if quiet else sys.stdout
-        self._shown_on = None if stream is None else stream.fileno()
+        self._shown_on = (sys.stderr if quiet else sys.stdout).fileno()
         self._offset = self._findings = 0
         self._last = b"\n"
         """The last byte of the output that was shown."""
@@ -59,8 +58,6 @@ class RunProgress:
             self._tell(now)
 
     def _pass_on(self) -> None:
-        if self._shown_on is None:  # this process was started without
-            return
         with suppress(OSError), self._log.open("rb", buffering=0) as log:
             while chunk := os.pread(log.fileno(), _CHUNK_BYTES, self._offset):
                 written = os.write(self._shown_on, chunk)
@@ -68,7 +65,7 @@ class RunProgress:
 
     def end_line(self) -> None:
         """End the last line of the output, unless the program or a bar on a terminal has."""
-        if self._shown_on is not None and self._last != b"\n":
+        if self._last != b"\n":
             with suppress(OSError):
                 if self._last != b"\r" or not os.isatty(self._shown_on):
                     os.write(self._shown_on, b"\n")

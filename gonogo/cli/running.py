@@ -20,7 +20,7 @@ from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, save_verdict, 
 from gonogo.cli.judging import explained, print_brief, print_judged
 from gonogo.cli.output import Json, print_json, say, shown_if_taken
 from gonogo.cli.run_advice import advise_run
-from gonogo.cli.run_host import run_host
+from gonogo.cli.run_host import RunHost
 from gonogo.cli.run_order import check_waivers, order_of, ranks_of, under_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.decision import Verdict
@@ -142,23 +142,28 @@ def run(
         nodes=count,
         observe=observe,
     )
-    own = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size is not None}
-    order = _lay_plan(order, plan, phase, [option for option, used in own.items() if used])
+    if (plan is None) != (phase is None):
+        raise Rejected("--plan and --phase go together")
+    if plan is not None and phase is not None:
+        own = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size}
+        order = under_plan(order, plan, phase, own)
     check_waivers(order)
     _make_folders(settings, runs)
     if part is not None and joint is not None and part.node > 0:
         led = RunDir(runs / joint.follow())
         raise typer.Exit(accepted(_follow_node_0(led, part, settings, as_json), accept))
     run_dir = RunDir(runs / order.run)
-    if joint is None:
-        _make_run(run_dir, order)
-    else:
-        joint.lead(partial(_make_run, run_dir, order))
+    make_run = partial(_make_run, run_dir, order)
+    joint.lead(make_run) if joint is not None else make_run()
     say(f"{order.run} in {run_dir.path}")
-    address = None if part is None else part.address
-    place = Place.of(order.document())
-    host = run_host(order, run_dir, settings, place, quiet=as_json, address=address)
-    interrupted = host.supervise()
+    interrupted = RunHost(
+        order=order,
+        run_dir=run_dir,
+        settings=settings,
+        place=Place.of(order.document()),
+        address=None if part is None else part.address,
+        quiet=as_json,
+    ).supervise()
     document = _judge(run_dir, settings.home)
     code = exit_of_verdict(Verdict(document["verdict"]) if document["verdict"] else None)
     if joint is not None:
@@ -191,71 +196,30 @@ def _print_end(
         say(text)
 
 
-def _lay_plan(order: Order, plan: str | None, phase: str | None, own: list[str]) -> Order:
-    """Return the order under the phase of a plan, if one is named.
-
-    Args:
-        order: of the command.
-        plan, phase: `--plan` and `--phase`.
-        own: options that the plan decides.
-
-    Raises:
-        NotFound, Rejected: no such plan or phase, or the options do not fit it.
-    """
-    if plan is None and phase is None:
-        return order
-    if plan is None or phase is None:
-        raise Rejected("--plan and --phase go together")
-    if own:
-        raise Rejected(f"{own[0]}: the plan says that; leave it out, or change the plan")
-    planned = under_plan(order, plan, phase)
-    if planned.nodes != order.nodes:
-        raise Rejected(f"--nodes: found {order.nodes}; the plan says {planned.nodes}")
-    return planned
-
-
 def _make_folders(settings: Settings, runs: Path) -> None:
-    """Make the home and the folder of run directories.
-
-    Raises:
-        Rejected: they cannot be made, or hold no key that can be read.
-    """
-    try:
-        settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-        runs.mkdir(parents=True, exist_ok=True)
-        own_signing_key(settings.home)  # fails now rather than after the run
-    except OSError as error:
-        raise Rejected(f"GONOGO_HOME: {runs}: {error.strerror}") from error
+    """Make the home and the folder of run directories."""
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runs.mkdir(parents=True, exist_ok=True)
+    own_signing_key(settings.home)  # fails now rather than after the run
 
 
 def _make_run(run_dir: RunDir, order: Order) -> str:
-    """Make a run's directory with its order; return its id.
-
-    Raises:
-        Rejected: it cannot be made.
-    """
-    try:
-        run_dir.path.mkdir()
-    except OSError as error:
-        raise Rejected(f"GONOGO_HOME: {run_dir.path}: {error.strerror}") from error
+    """Make a run's directory with its order; return its id."""
+    run_dir.path.mkdir()
     save_json(run_dir.order, order.document())
     (run_dir.path / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
     return order.run
 
 
 def _follow_node_0(run_dir: RunDir, part: Nodes, settings: Settings, as_json: bool) -> int:
-    """Run this node's part of the run that node 0 leads; return the exit code of its verdict.
-
-    Raises:
-        Corrupt: its order cannot be read.
-        Unavailable: node 0 reports no verdict.
-    """
+    """Run this node's part of the run that node 0 leads; return the exit code of its verdict."""
     order = load_record(run_dir.order, Order)
     if order is None:
         raise Unavailable(f"{run_dir.order} cannot be seen from {os.uname().nodename}")
     say(f"node {part.node} of {order.run} in {run_dir.path}")
     place = Place.of(order.document(), part.node)
-    if run_host(order, run_dir, settings, place, quiet=as_json, address=None).supervise():
+    host = RunHost(order=order, run_dir=run_dir, settings=settings, place=place, quiet=as_json)
+    if host.supervise():
         return Exit.INTERRUPTED
     return wait_for_verdict(run_dir)
 
@@ -273,18 +237,8 @@ def _hint(word: str) -> str:
 
 
 def _judge(run_dir: RunDir, home: Path) -> dict[str, Any]:
-    """Judge the run directory, record the decision in the home, and return it.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
-    key = own_signing_key(home)
-    document: dict[str, Any] = judge_directory(run_dir.path, key=key)
-    decisions = home / "decisions"
-    try:
-        decisions.mkdir(exist_ok=True)
-        save_json(decisions / f"{document['id']}.json", document)
-    except OSError:
-        say(f"no decision can be recorded; gonogo judge {run_dir.path} shows what it would say")
-        raise
+    """Judge the run directory, record the decision in the home, and return it."""
+    document: dict[str, Any] = judge_directory(run_dir.path, key=own_signing_key(home))
+    (home / "decisions").mkdir(exist_ok=True)
+    save_json(home / "decisions" / f"{document['id']}.json", document)
     return document

@@ -70,11 +70,7 @@ class Settings:
         return f"does not know the key in {file}; set GONOGO_API_KEY, or GONOGO_HOME to its home"
 
     def key(self) -> str | None:
-        """Return the API key: the environment's, else the local one in the home.
-
-        Raises:
-            NotAllowed: the local key belongs to somebody else.
-        """
+        """Return the API key: the environment's, else the local one in the home."""
         try:
             return self.api_key or load_key(self.home)
         except PermissionError as error:
@@ -82,11 +78,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of this process.
-
-    Raises:
-        Rejected: an unknown `GONOGO_*` name.
-    """
+    """Return the settings of this process."""
     source = dict(os.environ if environ is None else environ)
     values = read(source, "cli")
     home = home_of(values)
@@ -102,13 +94,7 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def locate_service(named: str | None, home: Path, default: str) -> Located:
-    """Return where the service of a home is.
-
-    Args:
-        named: GONOGO_URL, when it is set.
-        home: GONOGO_HOME.
-        default: the address where no file names one.
-    """
+    """Return where the service of a home is."""
     if named:
         return Located(url=named.rstrip("/"), source=_NAMED)
     path = home / SERVICE_FILE

@@ -133,11 +133,7 @@ def free_port(host: str) -> int:
 
 
 def embedded_server(home: Path, search_path: str) -> list[str]:
-    """Return the command line of a Redis-compatible server on a socket in the home.
-
-    Raises:
-        Rejected: no such server is installed.
-    """
+    """Return the command line of a Redis-compatible server on a socket in the home."""
     found = (shutil.which(n, path=search_path) for n in ("valkey-server", "redis-server"))
     binary = next(filter(None, found), None) or _wheel_server()
     if binary is None:

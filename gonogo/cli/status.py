@@ -388,11 +388,7 @@ _LISTS = ("workers", "going_on", "waiting")
 
 
 def load_status(settings: Settings) -> tuple[dict[str, Any], dict[str, RunView]]:
-    """Return what `--json` prints, with views, and experiment → its newest run.
-
-    Raises:
-        NotAllowed: the service does not know the key.
-    """
+    """Return what `--json` prints, with views, and experiment → its newest run."""
     found: dict[str, Any] = {
         "up": False,
         "ready": False,

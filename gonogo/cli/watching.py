@@ -201,11 +201,7 @@ def watch_experiment(
 
 @contextmanager
 def following(name: str, again: str) -> Iterator[None]:
-    """Follow something within; Ctrl-C ends that alone, and shows what to type then.
-
-    Raises:
-        Exit: it was interrupted.
-    """
+    """Follow something within; Ctrl-C ends that alone, and shows what to type then."""
     try:
         yield
     except KeyboardInterrupt:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ from gonogo.cli.run_advice import (
     Advice,
     advise_end,
     advise_unread,
-    error_text,
     resumed_after,
     suggest,
 )
@@ -21,7 +19,6 @@ from gonogo.contract.order import Order
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
-from gonogo.rundir import RunDir
 
 ERROR = "Traceback (most recent call last):"
 
@@ -74,7 +71,6 @@ def advice(
         planned=planned,
         read=read,
         printed=printed,
-        run_dir=RunDir(Path("/none")),
     ).all(**how)
 
 
@@ -88,10 +84,6 @@ CLEAN = {"agent": {"code": 0}, "ranks": {}}
         (advice("completed", heard=(), order=order_of(30, "x")), ["fits --pattern: correct it"]),
         (advice("identity", order=order_of(world_size=2)), ["--world-size", "cannot report"]),
         (advice("completed", order=order_of(None)), ["--steps N"]),
-        (
-            advice("completed", order=order_of(None, command=("x", "--steps", "9"))),
-            ["--steps N before the --; behind it"],
-        ),
         (advice("completed", ranks=(rank(29),)), ["step 29 was the last that was read"]),
         (advice("completed", ranks=(rank(),)), []),
         (advice("completed", ranks=(rank(29),), read=False), []),
@@ -141,11 +133,16 @@ def test_what_is_missing_is_named_with_the_option_that_gives_it(
 @pytest.mark.parametrize(
     ("steps", "counts", "code", "planned", "text"),
     [
-        (400, (320,), 0, False, "320 steps were counted: say --steps 320 if that is a whole run"),
-        (100, (320, 320), 0, False, "320 steps were counted: say --steps 320 if"),
-        (None, (320,), 0, False, "say --steps 320 before the --; behind it that is the program's"),
+        (
+            400,
+            (320,),
+            0,
+            False,
+            "320 steps were counted: say --steps 320 before the -- if that is a whole run",
+        ),
+        (None, (320,), 0, False, "320 steps were counted: say --steps 320 before the -- if"),
         (400, (320,), 0, True, "320 steps were counted: correct the steps of the plan to 320 if"),
-        (400, (1,), 0, False, "1 step was counted: say --steps 1 if"),
+        (400, (1,), 0, False, "1 step was counted: say --steps 1 before"),
         (320, (320,), 0, False, None),
         (400, (320, 319), 0, False, None),  # its ranks do not agree
         (400, (320,), 1, False, None),
@@ -155,7 +152,7 @@ def test_what_is_missing_is_named_with_the_option_that_gives_it(
 def test_another_number_of_steps_is_named(
     steps: int | None, counts: tuple[int, ...], code: int, planned: bool, text: str | None
 ) -> None:
-    order = order_of(steps, command=("x", "--steps", "9") if steps is None else ("x",))
+    order = order_of(steps)
     ranks = tuple(rank(row, row) for row in counts)
     ended = {"agent": {"code": code}, "ranks": {}}
     how = {"read": False, "planned": planned, "failed": True}
@@ -226,12 +223,6 @@ def test_the_checkpoint_of_a_script_is_found_by_its_steps(
     ranks = {str(n): {"done_step": done, "gaps": gaps} for n in range(2)}
     boots = {str(n): [{"ended_steps": row}] * lives for n, row in enumerate(ended)}
     assert resumed_after(ranks, boots) == after
-
-
-def test_an_error_is_shown_on_one_line() -> None:
-    assert error_text(None) is None
-    line = {"msg": "error", "type": "ValueError", "text": "it\nfailed"}
-    assert error_text(line) == "ValueError: it"
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def test_how_long_a_step_may_take_holds_for_its_batch_too(stall_s: float, batch_
 def test_what_may_differ_by_a_plan_and_by_the_command_may_differ() -> None:
     order = order_of(["train"], [], 1, "mine", None, None, [], ["device"])
     assert order.allow_drift == ["device"]
-    assert "device" in under_plan(order, "demo", "smoke").allow_drift
+    assert "device" in under_plan(order, "demo", "smoke", {}).allow_drift
 
 
 def test_what_a_plan_is_warned_of_is_told_of_a_run_under_it(
@@ -37,7 +37,7 @@ def test_what_a_plan_is_warned_of_is_told_of_a_run_under_it(
         " phases: [{name: a, steps: 9, gate: [{id: low, metric: loss, pass_below: 1}]}]}"
     )
     order = order_of(["train"], [], 1, "mine", None, None, [], [])
-    assert under_plan(order, str(path), "a").world_size == 2
+    assert under_plan(order, str(path), "a", {}).world_size == 2
     assert "gonogo: warning: remedies: max_remedies is 0" in capsys.readouterr().err
 
 
