@@ -26,7 +26,7 @@ from gonogo.timeline.rank_steps import read_lines
 from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.run_dir import RunDir as TrainerRunDir
 from nsa.heartbeat import Heartbeat as WorkloadHeartbeat
-from tests.nsa.conftest import TINY
+from tests.nsa.runs import TINY
 from tests.trainer.runs import write_order
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.judge.failures import library
 from gonogo.watch.registry import detector_names
 from nsa.data.make_parquet import write_parquet_folder
-from tests.nsa.conftest import TINY
+from tests.nsa.runs import TINY
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 
 DEADLINES = {
