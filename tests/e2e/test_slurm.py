@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,18 @@ import pytest
 from gonogo.cli.client import Client
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
-from gonogo.contract.api import ExperimentView, RunView
+from gonogo.contract.api import RunView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.node_record import load_keeping
 from gonogo.supervise.processes import send_signal
 from tests.e2e.lab import (
     Lab,
     clean_environ,
-    last_step,
     one_phase_plan,
     processes_of,
     read_json,
@@ -82,42 +79,6 @@ def test_a_plan_on_two_nodes_ends_in_go_by_jobs_of_slurm(lab: Lab, slurm: Slurm)
     digests = {row["rules"]["plan_digest"] for row in decisions}
     assert len(digests) == 1, "the plan is the same on one host and on two"
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
-
-
-def decided_by(
-    engine: str, slurm: Slurm, plan: dict[str, Any], **sets: object
-) -> tuple[ExperimentView, list[tuple[str, str, str, str | None]]]:
-    """Return an experiment's end by an engine, and phase, verdict, rules and outcome of each."""
-    home = Path(tempfile.mkdtemp(prefix="gonogo-e2e-"))
-    environ = {**clean_environ(home), **slurm.environ, "GONOGO_ENGINE": engine}
-    settings = load_settings(environ)
-    stack = Stack(settings=settings, host="0.0.0.0", port=0, engine=settings.engine)
-    on = ON_TWO if engine == "slurm" else {}
-    with stack, Client(stack.url, settings.key()) as client:
-        lab = Lab(stack=stack, client=client)
-        experiment = lab.submit(plan, **on, **sets)
-        view = lab.wait_for_end(experiment)
-        decisions = list(client.pages(f"/experiments/{experiment}/decisions"))
-        codes = {
-            run: outcome.code if (outcome := client.run(run).outcome) else None
-            for run in {row["run"] for row in decisions}
-        }
-    shutil.rmtree(home, ignore_errors=True)
-    return view, [
-        (row["phase"], row["verdict"], row["rule_digest"], codes[row["run"]])
-        for row in sorted(decisions, key=lambda row: str(row["at"]))
-    ]
-
-
-@pytest.mark.timeout(2400)
-def test_the_whole_demo_is_go_on_two_nodes_by_the_rules_of_one_host(slurm: Slurm) -> None:
-    there, by_slurm = decided_by("slurm", slurm, bundled_plan("demo"))
-    assert there.verdict is Verdict.GO, there
-    assert [phase.verdict for phase in there.phases] == [Verdict.GO] * 5
-    here, by_local = decided_by("local", slurm, bundled_plan("demo"))
-    assert len(by_slurm) == 5
-    assert by_slurm == by_local, "no rule knows of an engine or of nodes"
-    assert here.verdict is there.verdict
 
 
 def halt_of(
@@ -295,28 +256,6 @@ def test_a_keeper_that_is_killed_costs_an_attempt_and_no_more(
     assert (ended.code, ended.klass) == (code, OutcomeClass.INFRA)
     lab.wait(lambda: not processes_of(first.id), 30)
     lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
-
-
-def test_a_network_that_is_cut_for_twenty_seconds_ends_no_healthy_run(
-    lab: Lab, slurm: Slurm
-) -> None:
-    plan = one_phase_plan(steps=60)
-    plan["watch"] = {}  # the demo halts sooner than TCP comes back
-    experiment = lab.submit(plan, **ON_TWO)
-    run = lab.wait_for_step(experiment, 10)
-    folder = RunDir(Path(run.dir or ""))
-    slurm.link(2, "down")
-    try:
-        time.sleep(2.0)
-        stood = last_step(folder, 0)
-        time.sleep(18.0)
-        assert last_step(folder, 0) <= stood + 1, "the ranks need each other at every step"
-    finally:
-        slurm.link(2, "up")
-    found = lab.wait_for_end(experiment)
-    assert [row["text"] for row in findings_of(lab, run.id) if row["severity"] == "halt"] == []
-    assert found.verdict is Verdict.GO, found
-    slurm.wait_for_idle()
 
 
 @pytest.mark.timeout(1800)  # a silent node is given its time, and then there is another attempt

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
 from gonogo.judge.directory import judge_directory
 from gonogo.planning.resolve import build_order, resolve_plan
@@ -78,42 +76,3 @@ def test_a_device_that_nobody_heard_is_inconclusive_never_well(
     assert (said["utilisation"], said["balance"]) == ("inconclusive", "inconclusive")
     assert found["verdict"] != "GO"
     assert [text for text in found["not_observed"] if "gpu_util" in text]
-
-
-Lines = list[bytes]
-EDITS: dict[str, Callable[[Lines], Lines | None]] = {
-    "removed": lambda lines: None,
-    "emptied": lambda lines: [],
-    "cut": lambda lines: lines[: len(lines) // 2],
-    "without one line": lambda lines: lines[:3] + lines[4:],
-    "an Xid written in": lambda lines: [
-        *lines[:3], wire_line({**json.loads(lines[3]), "xids": [79]}), *lines[4:],
-    ],
-    "another utilisation": lambda lines: [
-        wire_line({**json.loads(line), "util": 99.0}) for line in lines
-    ],
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory: pytest.TempPathFactory, order: Order) -> Path:
-    folder = tmp_path_factory.mktemp("devices") / "run"
-    ranks = ranks_of(order)
-    save_run(folder, order, ranks, exit_of(ranks), {0: 95.0, 1: 93.0})
-    return folder
-
-
-@pytest.mark.parametrize("edit", EDITS)
-def test_device_lines_that_are_not_those_of_the_ticks_are_never_go(
-    edit: str, healthy: Path
-) -> None:
-    file = healthy / "devices.jsonl"
-    before = file.read_bytes()
-    after = EDITS[edit](before.splitlines(keepends=True))
-    try:
-        file.unlink() if after is None else file.write_bytes(b"".join(after))
-        found = judge_directory(healthy)
-    finally:
-        file.write_bytes(before)
-    assert found["verdict"] == "INCONCLUSIVE"
-    assert "devices_differ" in [row["kind"] for row in found["facts"]["doubts"]]

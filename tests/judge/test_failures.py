@@ -63,60 +63,24 @@ def test_a_row_must_say_everything(field: str) -> None:
 ENDS = [
     ("illegal_memory_access", f"{HEAD}loss.backward()\nRuntimeError: CUDA error: an illegal memory"
      f" access was encountered{DSA}"),
-    ("token_out_of_range", "/b/Indexing.cu:1289: indexSelectLargeIndex: block: [43,0,0], thread:"
-     f" [1,0,0] Assertion `srcIndex < srcSelectDimSize` failed.\n{HEAD}x = self.wte(i)\n"
-     f"RuntimeError: CUDA error: device-side assert triggered{DSA}"),
-    ("device_assert", f"{HEAD}loss.item()\nRuntimeError: CUDA error: device-side assert"
-     f" triggered{DSA}"),
     ("gpu_lost", "[99.1] NVRM: Xid (PCI:0000:1b:00): 79, pid=7, GPU has fallen off the bus.\n"
      f"{HEAD}x.cpu()\nRuntimeError: CUDA error: unspecified launch failure{DSA}"),
-    ("loader_worker_killed", f"{HEAD}raise\nRuntimeError: DataLoader worker (pid 77) is killed by"
-     f" signal: Killed. \n{CAUSED}{HEAD}for x in y:\nRuntimeError: DataLoader worker (pid(s) 77)"
-     " exited unexpectedly\n"),
     ("nccl_system_error", f"{HEAD}ddp = DDP(m)\ntorch.distributed.DistBackendError: NCCL error in:"
      " /p/NCCLUtils.hpp:317, unhandled system error (run with NCCL_DEBUG=INFO for details)\n"
      "ncclSystemError: System call (e.g. socket, malloc) or external library call failed\n"),
-    ("lost_peer", f"{HEAD}dist.barrier()\ntorch.distributed.DistBackendError: NCCL error in:"
-     " /p/NCCLUtils.hpp:317, remote process exited or there was a network error\nncclRemoteError:"
-     " A call failed possibly due to a network error.\nLast error:\n"),
-    ("collective_timeout", "[rank7]:[E12 08:00:00.1 ProcessGroupNCCL.cpp:607] [Rank 7] Watchdog"
-     " caught collective operation timeout: WorkNCCL(SeqNum=3, OpType=BROADCAST) ran for 600010"
-     " milliseconds before timing out.\n[rank7]:[E12 08:00:00.2 ProcessGroupNCCL.cpp:698] [Rank 7]"
-     " To avoid data inconsistency, we are taking the entire process down.\nterminate called after"
-     " throwing an instance of 'c10::DistBackendError'\n"),
     ("out_of_memory", f"{HEAD}y = m(x)\njaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED:"
      " Out of memory while trying to allocate 34359738368 bytes.\n"),
-    ("host_allocation_failed", "terminate called after throwing an instance of 'std::bad_alloc'\n"
-     "  what():  std::bad_alloc\n"),
-    ("disk_full", f"{HEAD}torch.save(s, p)\nOSError: [Errno 28] No space left on device\n"),
-    ("tracker_unreachable", f"{HEAD}wandb.init()\nwandb.errors.CommError: Error communicating with"
-     " wandb process, exceeded timeout\n"),
-    ("rendezvous_timeout", f"{HEAD}init()\ntorch.distributed.DistStoreError: Timed out after 61"
-     " seconds waiting for clients. 3/4 clients joined.\n"),
-    ("driver_mismatch", f"{HEAD}x.cuda()\nRuntimeError: The NVIDIA driver on your system is too old"
-     " (found version 11040). Please update your GPU driver\n"),
     ("ddp_unused_parameters", f"{HEAD}m(x)\nRuntimeError: Expected to have finished reduction in"
      " the prior iteration before starting a new one.\nParameter indices which did not receive"
      " grad for rank 1: 3\n"),
-    ("fp16_overflow", f"{HEAD}step()\nException: Current loss scale already at minimum - cannot"
-     " decrease scale anymore. Exiting run.\n"),
-    ("non_finite_loss", "Loss is nan, stopping training\n{'loss_ce': tensor(nan)}\n"),
     ("host_out_of_memory", "slurmstepd: error: Detected 2 oom_kill events in StepId=1.0. Some of"
      " the step tasks have been OOM Killed.\nsrun: error: node-1: task 3: Out Of Memory\n"),
-    ("time_limit", "slurmstepd: error: *** STEP 88.0 ON n1 CANCELLED AT 2031-02-03T04:05:06 DUE TO"
-     " TIME LIMIT ***\nsrun: Job step aborted\n"),
-    ("segmentation_fault", "Fatal Python error: Segmentation fault\n\nCurrent thread 0x7f (most"
-     " recent call first):\n  File \"/a/op.py\", line 3 in call\n"),
     ("missing_file", f"{HEAD}np.memmap(p)\nFileNotFoundError: [Errno 2] No such file or directory:"
      " '/data/x.bin'\n"),
-    ("usage_error", "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments:"
-     " --lrr 1\n"),
     ("launch_failure", f"{HEAD}run()\nOSError: (External) CUDA error(719), unspecified launch"
      " failure. \n  [Hint: 'cudaErrorLaunchFailure'. An exception occurred on the device.]\n"),
-    ("size_mismatch", f"{HEAD}m.load_state_dict(s)\nRuntimeError: Error(s) in loading state_dict"
-     " for GPT:\n\tsize mismatch for wte.weight: copying a param with shape torch.Size([5, 2])\n"),
-(None, f"{HEAD}f()\nValueError: the number of experts is odd\n"),
-(None, "wandb: Run summary: loss 2.5\nall done, exit 3\n"),
+    (None, f"{HEAD}f()\nValueError: the number of experts is odd\n"),
+    (None, "wandb: Run summary: loss 2.5\nall done, exit 3\n"),
 ]  # fmt: skip
 
 

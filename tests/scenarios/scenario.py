@@ -23,7 +23,7 @@ from tests.watch.streams import World, watch
 
 Outcome = dict[str, Any]
 Worlds = Callable[..., Iterator[World]]
-QUICK_EVERY = 12
+QUICK_EVERY = 6
 _JUDGED = ("facts", "criteria", "conditions", "diagnosis")
 _LEFT_OUT = frozenset(
     {"at", "blind", "bytes", "digest", "evidence", "expected", "files", "found", "identity"}

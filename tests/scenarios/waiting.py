@@ -97,38 +97,6 @@ def rank_0_saves_for_all(section: str, seconds: float, in_log: bool) -> Iterator
     yield opens_at_once(opened, 10)
 
 
-def asks_each_step(world: World, count: int) -> World:
-    """A plain attached script: it names nothing, and all ranks agree after a step to continue."""
-    for _ in range(count):
-        for rank in world.ranks:
-            rank.in_step, rank.step = True, max(1, rank.step)
-            rank.spend(0.5)
-            rank.say("progress", loss=world.loss(rank.step))
-            rank.say("step_end", tokens=2048)
-            rank.step += 1
-            rank.say("step_start")
-            rank.collective_seq += 1
-            rank.enter("log")
-            rank.spend(0.01)
-            rank.enter(None)
-    return world
-
-
-def rank_0_evaluates_repeatedly() -> Iterator[World]:
-    world = world_of()
-    for _ in range(3):
-        evaluates(asks_each_step(world, 40), 0, 120.0)
-    yield asks_each_step(world, 10)
-
-
-def hang_of_both_after_rank_0_evaluated() -> Iterator[World]:
-    world = asks_each_step(world_of(), 40)
-    evaluates(world, 0, 5.0)
-    for rank in world.ranks:
-        rank.spend(400.0)
-    yield world
-
-
 def rank_0_never_leaves_its_checkpoint() -> Iterator[World]:
     yield saves_alone(world_of().steps(40, step_s=1.0), "checkpoint", 1000.0)
 
@@ -257,8 +225,6 @@ def scenarios() -> Iterator[Scenario]:
         stalled_loader_after_checkpoints_of_rank_0,
         hang_after_a_checkpoint_of_rank_0,
         rank_0_saves_for_all,
-        rank_0_evaluates_repeatedly,
-        hang_of_both_after_rank_0_evaluated,
         rank_0_never_leaves_its_checkpoint,
         done_after_an_evaluation_of_rank_0,
         both_ranks_fall_silent,

@@ -58,21 +58,6 @@ def test_seq_begins_at_zero_or_one_and_has_no_gaps(seqs: tuple[int, ...], gaps: 
         assert (steps.gaps, steps.count) == (gaps, len(seqs))
 
 
-def test_the_first_error_of_a_process_counts_and_a_loaders_is_no_error_of_its() -> None:
-    for steps in in_any_order(beat(4, "error"), beat(2, "error"), beat(1, "loader_error")):
-        assert steps.boots[0].error_seq == 2
-        assert {msg: seq for msg, (seq, _) in steps.boots[0].errors.items()} == {
-            "error": 4, "loader_error": 1
-        }  # fmt: skip
-    assert RankSteps([beat(4, "loader_error")]).boots[0].error_seq is None
-
-
-def test_a_process_began_with_its_first_stamp_and_ended_with_its_last() -> None:
-    for steps in in_any_order(beat(1, mono=5.0), beat(2, mono=3.0), beat(3, mono=9.0)):
-        (boot,) = steps.boots
-        assert (boot.began_mono, boot.ended_mono) == (3.0, 9.0)
-
-
 def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
     said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
     steps = RankSteps(said)

@@ -12,12 +12,9 @@ Example::
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-
-from pydantic import TypeAdapter
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
@@ -47,13 +44,8 @@ class Ran:
     ranks: int = 0
     """How many; 0 for as many as are ordered."""
     labelled: bool = True
-    watched: bool = True
     number: int = 0
     mono: float = T0
-    """The ranks' clock."""
-    watcher: float = T0
-    wall: bool = True
-    """Whether the ranks' wall clock is right, whatever their own does; else it lags with that."""
     boot: str = "boot"
     steps: list[Step] = field(default_factory=list)
     peak_flops: float | None = None
@@ -64,8 +56,6 @@ class Ran:
         *,
         dt_s: float | Sequence[float | None] | None = -1.0,
         sections: Mapping[str, float] | Sequence[Mapping[str, float]] | None = None,
-        late_s: float = 0.0,
-        receipt_s: float | None = None,
         tokens: int | None = None,
         between_s: float = 0.0,
         silent: Sequence[int] = (),
@@ -77,8 +67,6 @@ class Ran:
         Args:
             dt_s: seconds of the step, one for all or one a rank; None = not known.
             sections: of `step_end`, one for all or one a rank.
-            late_s: how late its tick was.
-            receipt_s: seconds that pass on the watcher's clock; default: as on the ranks'.
             tokens: of `step_end`.
             between_s: seconds of the step before the rank reported its start.
             silent: ranks that write no progress line.
@@ -92,14 +80,8 @@ class Ran:
         passed_s = max((seconds or 0.0 for seconds in times), default=0.0)
         self.number += 1
         self.mono += passed_s
-        self.watcher += passed_s if receipt_s is None else receipt_s
-        tick = Tick(
-            n=self.number,
-            mono=self.watcher,
-            ts=EPOCH + self.watcher - T0,
-            late_s=late_s,
-            interval_s=0.25,
-        )
+        now = EPOCH + self.mono - T0
+        tick = Tick(n=self.number, mono=self.mono, ts=now, interval_s=0.25)
         rows = {}
         for rank in range(count):
             own = sections if isinstance(sections, Mapping | None) else sections[rank]
@@ -135,7 +117,7 @@ class Ran:
         line = Heartbeat.__new__(Heartbeat)
         said = {
             **_DEFAULTS,
-            "ts": EPOCH + (self.watcher if self.wall else self.mono) - T0,
+            "ts": EPOCH + self.mono - T0,
             "mono": self.mono,
             "pid": 100 + rank,
             "rank": rank,
@@ -155,7 +137,6 @@ class Ran:
         return View(
             run=Run(order=self.order),
             streams={r: RankStream(rank=r, labelled=self.labelled) for r in range(count)},
-            watched=self.watched,
         )
 
 
@@ -197,8 +178,6 @@ def feed(
     kind: type[Detector[Any]],
     ran: Ran,
     *,
-    saved_every: int = 0,
-    another: bool = False,
     after: Callable[[Fed], None] = lambda fed: None,
 ) -> Fed:
     """Feed a run's steps to a detector, as the fold does: one finding for each key.
@@ -206,8 +185,6 @@ def feed(
     Args:
         kind: the detector's class.
         ran: the run.
-        saved_every: steps after which the state goes through JSON, as in a restarted watcher.
-        another: whether what begins at a lower step is another training.
         after: called after each step, with what that step alone raised.
     """
     assert kind.steps or kind.lines, "the fold would show it none"
@@ -217,9 +194,7 @@ def feed(
     if ran.peak_flops is not None:
         peak = {"preflight_peak": {"flops": ran.peak_flops, "of": ran.peak_of}}
         own, _ = detector.observe_tick(own, Tick(n=0, mono=T0, ts=EPOCH, observations=peak), view)
-    for place, step in enumerate(ran.steps, start=1):
-        if another and step.again:
-            view.streams[0].another = True
+    for step in ran.steps:
         view.steps.made = step.step
         found = list[Finding]()
         for row in step.ranks.values() if kind.lines else ():
@@ -235,9 +210,4 @@ def feed(
             if finding.key not in said:
                 said.add(finding.key)
                 findings.append(finding)
-        if saved_every and place % saved_every == 0:
-            adapter = TypeAdapter(kind.State)
-            own = adapter.validate_python(
-                json.loads(json.dumps(adapter.dump_python(own, mode="json")))
-            )
     return Fed(detector=detector, own=own, findings=findings, view=view)

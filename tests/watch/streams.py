@@ -265,9 +265,7 @@ class World:
             rank.mono += seconds
         return self
 
-    def hang(
-        self, culprit: int, section: str, seconds: float, *, entered: str | None = None
-    ) -> World:
+    def hang(self, culprit: int, section: str, seconds: float) -> World:
         """In the open step `culprit` stays in `section`; its peers wait in backward."""
         for rank in self.ranks:
             if rank.rank == culprit:
@@ -276,7 +274,7 @@ class World:
             else:
                 rank.enter("forward")
                 rank.spend(0.1)
-                rank.enter(entered or "backward")
+                rank.enter("backward")
                 rank.collective_seq += 1
         end = self.mono + seconds
         for rank in self.ranks:

@@ -1,12 +1,10 @@
 """The reports of probes about processes. Held how long, standing, idle, waiting, dead since
 when."""
 
-import math
-
 import pytest
 
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
-from gonogo.watch.processes import Process, Processes, seen_by
+from gonogo.watch.processes import Processes, seen_by
 
 T0 = 100.0
 ALIVE, STOPPED, SLEEPING, DEAD, UNKNOWN = (
@@ -51,11 +49,6 @@ def test_a_process_is_dead_since_it_was_first_seen_dead() -> None:
     assert found.dead_mono == T0 + 1.0
 
 
-def test_who_is_dead_does_not_come_back() -> None:
-    found = probed((T0, DEAD), (T0 + 1.0, ALIVE)).of(0)
-    assert (found.state, found.dead_mono) == (DEAD, T0)
-
-
 def test_another_process_has_come_since_it_was_first_seen() -> None:
     found, seen = Processes(), []
     for number, pid in enumerate((None, 7, None, 7, 8, 8, None, 9)):
@@ -84,13 +77,6 @@ def test_a_process_is_held_since_the_first_of_the_probes_running_that_say_so(
     found = probed((T0, ALIVE), (T0 + 1.0, state), (T0 + 2.0, state)).of(0)
     assert found.held_s(T0 + 4.0) == 3.0
     assert found.held_s(T0) == 0.0, "a clock that is behind"
-
-
-def test_another_state_begins_anew_and_who_runs_is_not_held() -> None:
-    assert probed((T0, STOPPED), (T0 + 2.0, SLEEPING)).of(0).held_s(T0 + 3.0) == 1.0
-    for state in (ALIVE, UNKNOWN):
-        assert probed((T0, STOPPED), (T0 + 2.0, state)).of(0).held_s(T0 + 3.0) == 0.0
-    assert Process(state=STOPPED).held_s(T0) == math.inf, "nobody knows since when"
 
 
 @pytest.mark.parametrize(
@@ -130,13 +116,3 @@ def test_a_rank_idles_below_a_twentieth_of_a_core_between_its_last_two_readings(
 ) -> None:
     found = read((T0, stack(cpu_s=first_s)), (T0 + apart_s, stack(cpu_s=last_s)))
     assert found.idles(0) is idles
-
-
-@pytest.mark.parametrize("waiting", [True, False, None])
-def test_a_rank_waits_as_its_last_reading_says_unless_that_is_of_another_moment(
-    waiting: bool | None,
-) -> None:
-    found = read((T0, stack(waiting=not waiting)), (T0 + 1.0, stack(waiting=waiting)))
-    assert found.waits(0, T0 + 1.0) is waiting
-    assert found.waits(0, T0 + 1.1) is None
-    assert Processes().waits(0, T0) is None

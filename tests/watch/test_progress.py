@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.patience import Place, bounded
+from gonogo.contract.patience import Place
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detectors.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.processes import Processes
@@ -216,29 +216,3 @@ def test_a_run_that_is_done_and_does_not_exit_is_warned_of_and_halted() -> None:
     rows = [(f.severity, f.threshold) for f in seen.findings if f.detector == "section_deadline"]
     assert rows == [(Severity.WARN, 600.0), (Severity.HALT, 1800.0)]
     assert seen.halts[0].text.endswith("(limit 1800 s), and the ranks did not exit")
-
-
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({}, False),
-        ({"entry": "train.py"}, True),
-        (
-            {
-                "entry": None,
-                "command": ["python"],
-                "patience": bounded(order_of({}).limits_of_places(), 600.0),
-            },
-            False,
-        ),
-    ],
-)
-def test_a_program_that_may_never_have_attached_is_told_how(
-    fields: dict[str, Any], told: bool
-) -> None:
-    world = World(order_of({}, **fields), alive_every_s=5.0)
-    world.alive()
-    for rank in world.ranks:
-        rank.mono += 3600.0
-    (halt,) = watch(world, interval_s=5.0).halts
-    assert ("gonogo.trainer.attach()" in halt.text) is told

@@ -12,7 +12,6 @@ from gonogo.contract.tick import FileSeal, Tick
 from gonogo.rundir import save_json
 from gonogo.watch import WatchRecord, refold, tick_digest, tick_line
 from tests.watch.streams import EPOCH, T0, Watched, World, order_of, watch
-from tests.watch.test_fold import faulty
 
 ONE, OTHER = FileSeal(bytes=1, sha256="1" * 64), FileSeal(bytes=2, sha256="2" * 64)
 
@@ -82,14 +81,3 @@ def test_lines_that_exit_json_has_not_counted_were_added_after_the_end(
     end(live.save(tmp_path), heartbeats=told(count))
     expected = [] if added is None else [count if added < 0 else added]
     assert [row.found for row in record_of(tmp_path).problems] == expected
-
-
-@pytest.mark.parametrize("ticks", [3, 0])
-def test_what_no_tick_brought_is_found_by_the_clock_of_the_last_one(
-    ticks: int, tmp_path: Path
-) -> None:
-    live = watch(faulty("nan"))
-    live.ticks = live.ticks[:ticks]
-    again = refold(live.save(tmp_path))
-    assert [row.detector for row in again.findings] == ["non_finite"]
-    assert [row.at for row in again.findings] == [live.ticks[-1].ts if ticks else 0.0]

@@ -107,27 +107,6 @@ def test_a_file_is_sealed_again_until_the_end_and_no_longer(
     assert chain.files[name] == OTHER
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "told"),
-    [
-        ([dead(code=1)], [dead(code=0)], True),
-        ([dead(signal=9)], [dead(code=0)], True),
-        ([dead(code=0)], [dead(code=0)], False),
-        ([ALIVE], [dead(code=0)], False),
-        ([dead(code=1)], [dead()], False),
-        ([dead(code=1)], [ALIVE, dead(code=0)], True),
-    ],
-    ids=["failed", "killed", "the same", "lived", "nothing said", "said to live"],
-)  # fmt: skip
-def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
-    before: list[RankProbe], after: list[RankProbe], told: bool
-) -> None:
-    rows = [{"ranks": [probe]} for probe in (*before, *after)]
-    chain = chain_of(*rows, sealed=len(before))
-    assert any("another exit" in str(row.name) for row in chain.problems) is told
-    assert not any("another exit" in str(row.name) for row in chain_of(*rows).problems)
-
-
 def test_how_ranks_and_torchrun_ended_is_kept_and_who_was_looked_at() -> None:
     unknown = RankProbe(rank=1)
     chain = chain_of(

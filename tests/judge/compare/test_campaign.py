@@ -152,21 +152,6 @@ def test_what_must_show_a_difference_decides_whether_there_was_one(
     assert found.winner == ("b" if answer is Answer.BETTER else None)
 
 
-def test_a_variant_that_is_given_up_never_wins_however_fast_it_once_was() -> None:
-    """One run of 33 % more, and then it fails twice: nothing is left to compare."""
-    noise = random.Random(8)
-
-    def result(begin: Begin, before: int) -> Unit | NoUnit:
-        if begin.variant == "b" and begin.repeat == 2:
-            return NoUnit(name=f"b{before}", why="it did not complete: nonzero_exit")
-        speed = 100 if begin.variant == "a" else 133
-        return brought(begin, speed * (1 + noise.gauss(0, 0.001)), before)
-
-    _, found = play(spec_of(), result)
-    assert (found.result, found.winner, found.kept) == (Result.INCONCLUSIVE, None, "a")
-    assert "its variant was given up" in {row.why for row in found.left_out}
-
-
 @given(seed=st.integers(0, 10_000), failing=st.floats(0, 0.6), names=st.integers(2, 5))
 def test_it_always_ends_within_its_bound_and_in_turns(
     seed: int, failing: float, names: int

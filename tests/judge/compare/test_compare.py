@@ -109,22 +109,6 @@ def test_a_single_run_shows_only_what_no_spread_between_runs_explains(
     assert Doubt(kind=DoubtKind.SINGLE_RUN) in found.notes
 
 
-def test_blocks_that_follow_each_other_count_for_less() -> None:
-    draw, level, series = random.Random(5), 0.0, []
-    for _ in range(64):
-        level = 0.9 * level + draw.gauss(0, 0.01)
-        series.append(100 * (1 + level))
-    shuffled = draw.sample(series, len(series))
-    wide, narrow = (
-        compare(
-            {"a": single("a", [100.0] * 64), "b": single("b", rows, batch=8)}, QUESTION
-        ).variants[1]
-        for rows in (series, shuffled)
-    )
-    assert narrow.high is not None
-    assert wide.high is None or wide.high > narrow.high
-
-
 AGAIN = Doubt(kind=DoubtKind.RUNS_ALIKE, name="a")
 
 

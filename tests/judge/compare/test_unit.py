@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Compared, Criterion
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
 from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
+from gonogo.judge.compare.unit import NoUnit, Unit, build_unit
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import block_means, build_measure
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import healthy_ranks, order_of
-from tests.judge.runs import record_of, with_gate
+from tests.judge.runs import record_of
 
 ORDER = order_of()
 RULES = build_rules(ORDER)
@@ -119,28 +118,3 @@ def test_speeds_are_averaged_by_what_they_cost() -> None:
     found = unit_of([100.0, 50.0], ask(warmup_steps=0))
     assert isinstance(found, Unit)
     assert found.value == pytest.approx(2 / (1 / 100 + 1 / 50))
-
-
-def criterion_of(metric: str, warmup_steps: int) -> Criterion:
-    """What a question asks to be measured of its metric."""
-    return ask(metric, warmup_steps=warmup_steps).criteria()[0]
-
-
-def test_recorded_facts_count_only_after_the_warm_up_that_is_asked_for() -> None:
-    row = {"metric": "loss", "aggregate": "mean", "pass_below": 9.0}
-    order = with_gate(
-        ORDER,
-        {"id": "late", "warmup_steps": 5, **row},
-        {"id": "early", "warmup_steps": 1, **row},
-        {"id": "end", "window": 3, **row},
-    )
-    rules = build_rules(order)
-    facts = build_facts(record_of(order), rules)
-    for asked, window in ((1, "2..12"), (5, "6..12")):
-        found = measure_of(facts, rules, criterion_of("loss", asked))
-        assert found is not None
-        assert found.window == window
-    assert measure_of(facts, rules, criterion_of("loss", 3)) is None
-    assert measure_of(facts, rules, criterion_of("toks_per_s", 1)) is None
-    last = ask("loss", warmup_steps=1, aggregate=Compared.LAST).criteria()[0]
-    assert measure_of(facts, rules, last) is None, "the facts hold a mean"

@@ -22,7 +22,6 @@ from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
 from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.facts import build_facts, outcome_of
-from gonogo.judge.facts.measure import MAX_BLOCKS, block_means
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
@@ -55,13 +54,6 @@ def test_recorded_facts_and_rules_are_read_and_written_without_a_change(file: Pa
     decision = Decision.model_validate_json(file.read_bytes())
     assert digest(Facts.model_validate(decision.facts).wire()) == decision.facts_digest
     assert digest(Rules.model_validate(decision.rules).wire()) == digest(decision.rules)
-
-
-@pytest.mark.parametrize(
-    ("count", "blocks"), [(0, 0), (1, 1), (64, 64), (65, 33), (640, 64), (50_000, 64)]
-)
-def test_there_are_at_most_sixty_four_block_means(count: int, blocks: int) -> None:
-    assert len(block_means([1.0] * count)) == blocks <= MAX_BLOCKS
 
 
 def beat(seq: int, mono: float, msg: str, step: int, **fields: Any) -> Heartbeat:

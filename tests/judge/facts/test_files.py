@@ -38,26 +38,6 @@ def test_a_file_begins_as_it_was_sealed(raw: bytes | None, holds: bool, tmp_path
     assert RunFiles(tmp_path).begins_with("watch.jsonl", seal_of(TICKS)) is holds
 
 
-@pytest.mark.parametrize(
-    ("seal", "raw", "named"),
-    [
-        (seal_of(TICKS), TICKS, False),
-        (seal_of(TICKS), b"other\n\n\n", True),
-        (seal_of(TICKS), None, True),
-        (seal_of(b""), None, False),  # there was none to seal
-        (None, b"other", False),
-    ],
-)
-def test_findings_jsonl_that_is_another_one_is_named(
-    seal: FileSeal | None, raw: bytes | None, named: bool, tmp_path: Path
-) -> None:
-    files = RunFiles(tmp_path)
-    if raw is not None:
-        (tmp_path / "findings.jsonl").write_bytes(raw)
-    files.check_seal("findings.jsonl", seal)
-    assert [row.name for row in files.unreadable] == ["findings.jsonl"] * named
-
-
 def sample(mono: float) -> DeviceSample:
     return DeviceSample(ts=mono, mono=mono, uuid="GPU-a", rank=0, util=50.0)
 

@@ -82,12 +82,6 @@ def test_what_changed_nothing(ranks: list[Rows], doubts: list[str]) -> None:
     assert names(found(*ranks)) == doubts
 
 
-@pytest.mark.parametrize(("limit", "count"), [(2, 1), (20, 1), (41, 0)])
-def test_as_many_steps_have_one_loss_as_the_plan_lets_pass(limit: int, count: int) -> None:
-    order = order_of(sets={"phases.smoke.steps": 40, "watch.frozen.loss_steps": limit})
-    assert len(told({0: steps_that(*rows(loss=[EXACT] * 40))}, order)) == count
-
-
 @pytest.mark.parametrize(
     ("says", "steps", "count"),
     [({"loss": 5.0, "skipped": True}, 8, 0), ({"loss": 5.0, "skipped": True}, 9, 1)],

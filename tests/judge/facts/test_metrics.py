@@ -14,8 +14,7 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.measure import build_measure, needed_share
-from gonogo.judge.facts.metrics import METRICS, slope
+from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.facts.unobserved import find_unobserved
 from gonogo.judge.gate.rules import build_rules
@@ -286,19 +285,6 @@ def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
     assert any("rise with every step" in str(row.found) for row in doubts) == (speed is None)
 
 
-def test_steps_that_are_told_of_together_are_no_faster_for_it() -> None:
-    """A trainer that reports ten steps at once would reach any speed by nine of them."""
-    lines, mono = [], 1.0
-    for step in range(1, 41):
-        for seq, msg in enumerate(("step_start", "step_end"), 2 * step):
-            mono += 1.0 if step % 10 == 1 and msg == "step_end" else 1e-5
-            lines.append(
-                Heartbeat(ts=mono, mono=mono, seq=seq, step=step, msg=msg, pid=1, rank=0, boot="b")
-            )
-    steps, rules = RankSteps(lines), build_rules(order_of())
-    assert list(METRICS["toks_per_s"].samples(steps, rules)) == [1, 11, 21, 31]
-
-
 def two_seconds_each(tokens: Mapping[int, int | None], again: int) -> list[Heartbeat]:
     """The lines of steps that report these tokens; those after step `again` are of a new boot."""
     return [
@@ -312,93 +298,3 @@ def two_seconds_each(tokens: Mapping[int, int | None], again: int) -> list[Heart
             (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
         )
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("pairs", "value"),
-    [
-        ([], 0.0),
-        ([(4, 9.0)], 0.0),
-        ([(1, 1.0), (3, 5.0)], 2.0),
-        ([(1, 1.0), (2, 3.0), (3, 2.0)], 0.5),
-    ],
-)
-def test_the_slope_is_that_of_least_squares(pairs: list[tuple[int, float]], value: float) -> None:
-    assert slope(pairs) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    ("metric", "aggregate", "share"),
-    [
-        ("loss", "max", 1.0),
-        ("loss", "median", 0.95),
-        ("step_cv", "max", 0.95),  # one number over the window: the aggregate is moot
-        ("of another package", "max", 1.0),
-    ],
-)
-def test_all_samples_are_needed_for_what_one_could_change(
-    metric: str, aggregate: str, share: float
-) -> None:
-    row = {"id": "c", "metric": metric, "aggregate": aggregate, "pass_above": 0.0}
-    assert needed_share(Criterion.model_validate(row)) == share
-
-
-@pytest.mark.parametrize(
-    ("steps", "warmup", "samples", "owed"),
-    [((), 0, 0, 1), ((3, 9), 0, 2, 2), ((3, 9), 5, 1, 1), ((3,), 5, 0, 1)],
-)
-def test_where_no_evaluation_is_due_those_that_were_told_are_owed_and_at_least_one(
-    steps: tuple[int, ...], warmup: int, samples: int, owed: int
-) -> None:
-    order = order_of()
-    order = order.model_copy(update={"train": {**order.train, "eval": None}})
-    ranks = healthy_ranks(order)
-    for rank in ranks:
-        rank.lines = [line for line in rank.lines if line["msg"] != "eval"]
-        for step in steps:
-            rank.say("eval", step, "eval", val_loss=2.0)
-    found = measured(ranks, "val_loss", order, aggregate="last", warmup_steps=warmup)
-    assert (found.samples, found.owed) == (samples, owed)
-
-
-def drifts(*boots: dict[str, Any], allow: list[str] | None = None) -> MeasureRow:
-    """What `identity_drift` sees of processes, each of which ended a step unless it says `idle`."""
-    order = order_of()
-    order = order.model_copy(update={"allow_drift": ["git_sha"] if allow is None else allow})
-    sha = order.identity.git_sha
-    beats = []
-    for number, boot in enumerate(boots):
-        said = {"git_sha": sha, **boot}
-        stamp = {"pid": number, "rank": 0, "boot": f"b{number}", "ts": 9.0 * number + 1}
-        first = Heartbeat(mono=1.0, seq=1, step=0, msg="boot", git_sha=said["git_sha"], **stamp)
-        last = Heartbeat(mono=2.0, seq=2, step=number + 1, msg="step_end", **stamp)
-        beats += [row for row, name in ((first, "mute"), (last, "idle")) if not boot.get(name)]
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": "identity_drift", "aggregate": "last", "pass_below": 0.0}
-    )
-    ranks = {0: RankSteps(beats)}
-    return build_measure(criterion, ranks, build_rules(order)).ranks["0"]
-
-
-NEW = {"git_sha": "f" * 40}
-
-
-@pytest.mark.parametrize(
-    ("boots", "value"),
-    [
-        ([{}], 0.0),
-        ([NEW], 1.0),
-        ([NEW, {}], 1.0),  # a step of other code
-        ([{**NEW, "idle": True}, {}], 0.0),
-        ([{}, {**NEW, "idle": True}], 1.0),  # the last one counts whatever it did
-        ([{"mute": True}], None),
-        ([{"git_sha": None}], None),
-        ([{"git_sha": None}, {}], None),
-        ([{"git_sha": None, "idle": True}, {}], 0.0),
-    ],
-)
-def test_drift_is_counted_over_every_process_that_took_a_step(
-    boots: list[dict[str, Any]], value: float | None
-) -> None:
-    found = drifts(*boots)
-    assert (found.value, found.samples) == (value, 0 if value is None else 1)

@@ -36,15 +36,3 @@ def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
     run_dir.node_exit(1).unlink()
     assert load_parts(files, known) == {}
     assert [row.name for row in files.unreadable] == ["exit_node1.json"]
-
-
-def test_what_is_not_the_sealed_one_is_told_of_by_its_name(tmp_path: Path) -> None:
-    run_dir, files = directory(tmp_path, lines=b"a line\n"), RunFiles(tmp_path)
-    known = sealed(run_dir)
-    run_dir.node_watch(1).write_bytes(b"another\n")
-    assert load_parts(files, known) == {1: PART}
-    assert [row.name for row in files.unreadable] == ["watch_node1.jsonl"]
-    save_json(run_dir.node_exit(1), PART.model_copy(update={"host": "i"}).model_dump(mode="json"))
-    files = RunFiles(tmp_path)
-    load_parts(files, known)
-    assert [row.name for row in files.unreadable] == ["exit_node1.json", "watch_node1.jsonl"]

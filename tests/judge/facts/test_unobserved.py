@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.canonical import digest
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
 from gonogo.judge.facts.record import RunRecord
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
-from tests.judge.facts.beats import beat, of_rank, steps_that
+from tests.judge.facts.beats import beat
 from tests.judge.runs import SEAL, exit_record, facts_of, judged, record_of, with_gate
 
 TWO_NODES = order_of().model_copy(update={"nodes": 2})
@@ -74,22 +73,6 @@ def test_a_metric_of_the_gate_that_nothing_records() -> None:
     assert names == ["gpu_util", "host_rss_mb"]
 
 
-def test_tokens_of_the_whole_run_so_far_hide_the_speed() -> None:
-    rows = [{"id": name, "metric": name, "pass_above": 0.0} for name in ("toks_per_s", "loss")]
-    order = with_gate(order_of(), *rows)
-    unknown = order.identity.model_copy(update={"tokens_per_step": None})
-    order = order.model_copy(update={"identity": unknown})
-    lines = [
-        beat(2 * step + end, step + end / 2, msg, step=step, tokens=100 * step if end else None)
-        for step in range(1, 41)
-        for end, msg in ((0, "step_start"), (1, "step_end"))
-    ]
-    found = {row.name: row.found for row in listed(of_lines(order, lines), Kind.METRIC_MISSING)}
-    assert found.keys() == {"gpu_util", "loss", "toks_per_s"}
-    assert "tokens_per_step" in str(found["toks_per_s"])
-    assert found["loss"] == "nothing records it"
-
-
 def again(rank: Rank, reached: int, to: int) -> None:
     """The rank came to a step, and a later process went back to another one and on to the end."""
     lines = [line for line in rank.lines if line["step"] <= reached and line["msg"] != "done"]
@@ -120,29 +103,6 @@ def test_steps_that_a_later_process_made_again(
     change(ranks[0])
     record = record_of(order_of(), ranks)
     assert [row.found for row in listed(record, Kind.STEPS_REPEATED)] == steps
-
-
-@pytest.mark.parametrize(
-    ("said", "compared", "train", "count"),
-    [
-        ("f" * 64, False, True, 1),
-        ("f" * 64, True, True, 0),  # the gate compares it
-        ("f" * 64, False, False, 0),
-        (None, False, True, 0),
-        ("the order's", False, True, 0),
-    ],
-)
-def test_a_configuration_that_nothing_compares(
-    said: str | None, compared: bool, train: bool, count: int
-) -> None:
-    order = order_of()
-    order = order.model_copy(update={"train": order.train if train else {}})
-    own = digest(order.train)
-    identity = order.identity.model_copy(update={"config_digest": own if compared else None})
-    order = order.model_copy(update={"identity": identity})
-    boot = {"config_digest": own if said == "the order's" else said}
-    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), **boot))
-    assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count
 
 
 def test_listed_doubts_change_no_verdict() -> None:

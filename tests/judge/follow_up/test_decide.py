@@ -14,7 +14,7 @@ from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.rules import OpenCondition
 from gonogo.judge.follow_up.action import Action, Attempt
-from gonogo.judge.follow_up.decide import decide, decide_override, decide_promotion
+from gonogo.judge.follow_up.decide import decide, decide_override
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.judge.gate.added_criteria import added_criteria
 from gonogo.judge.gate.rules import build_rules
@@ -213,17 +213,6 @@ def test_three_attempts_without_a_higher_durable_step_are_a_restart_storm() -> N
     assert action.kind == "start_run"
 
 
-def test_the_first_rerun_is_unchanged() -> None:
-    action = after(nan(), plan=CONFIRMING)
-    assert (action.kind, action.reason, action.change, action.record, action.resume) == (
-        "start_run",
-        "confirm",
-        None,
-        False,
-        False,  # nobody knows at which step it ended
-    )
-
-
 CONFIRMED = [
     ("passes", [confirm("GO")], "CONDITIONAL_GO", "not reproduced"),
     ("inconclusive", [confirm("INCONCLUSIVE")], "INCONCLUSIVE", "failed in 1 of 2"),
@@ -266,11 +255,6 @@ def test_what_confirmations_come_to(rows: list[Attempt], verdict: str, text: str
     found = evidence_of(action)
     assert list(found) == ["reproduced"]
     assert text in found["reproduced"]
-
-
-def test_a_variant_that_passes_waits_for_a_person() -> None:
-    action = after(nan(), confirm("NO_GO"), confirm("GO", NO_FLASH), plan=CONFIRMING)
-    assert (action.kind, action.verdict) == ("await_approval", "CONDITIONAL_GO")
 
 
 def test_variants_run_only_after_the_failure_was_reproduced_one_after_the_other() -> None:
@@ -351,8 +335,3 @@ def test_an_override_acts_while_awaited_and_only_relabels_afterwards(
 ) -> None:
     action = decide_override(PLAN, "smoke", Verdict(verdict), awaiting=awaiting)
     assert (action.kind, action.verdict) == (kind, verdict)
-
-
-def test_an_approval_starts_the_next_phase() -> None:
-    action = decide_promotion(PLAN, "smoke")
-    assert (action.kind, action.phase, action.reason) == ("start_phase", "extended", "first")

@@ -32,19 +32,12 @@ SUMMARIES = [
     ("a phase failed", "NO_GO", HALF, [], "smoke failed. extended never ran."),
     ("cancelled", None, [phase("smoke", "skipped"), HALF[1]], [],
      "It was cancelled. extended never ran."),
-    ("cancelled after a phase", None, [phase("smoke", "passed", "GO"), HALF[1]], [],
-     "It was cancelled. Passed by evidence: smoke. extended never ran."),
-    ("cancelled while it was undecided", None, [phase("smoke", "skipped", "INCONCLUSIVE"), HALF[1]],
-     [], "It was cancelled. extended never ran."),
     ("by hand", "GO", HALF, [by_hand()],
      "By hand: ann called smoke GO (me says); the evidence: NO_GO. smoke failed."
      " extended never ran."),
     ("by hand, and all passed", "GO", PASSED, [by_hand()],
      "By hand: ann called smoke GO (me says); the evidence: NO_GO."
      " Passed by evidence: extended."),
-    ("by hand, nothing judged", "GO", HALF[1:], [by_hand("extended", None)],
-     "By hand: ann called extended GO (me says); the evidence says nothing."
-     " extended never ran."),
     ("a waiver by hand", "CONDITIONAL_GO", [PASSED[0], HALF[1]],
      [by_hand(condition="smoke:fast")],
      "By hand: ann waived the missed condition smoke:fast (me says)."

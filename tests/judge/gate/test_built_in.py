@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.decision import CriterionResult
 from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
@@ -191,15 +190,6 @@ def test_every_process_of_a_rank_counts_that_ended_a_step(
     assert found.outcome == outcome, found.evidence
 
 
-def test_what_may_drift_and_is_not_said_is_a_condition() -> None:
-    order = order_of(sets={"allow_drift": ["git_sha"]})
-    ranks = healthy_ranks(order)
-    del ranks[1].lines[0]["git_sha"]
-    found = judged(record_of(order, ranks))
-    assert outcomes(found)["identity_drift"] == "fail"
-    assert found.verdict == "CONDITIONAL_GO"
-
-
 @pytest.mark.parametrize("step", [STEPS, STEPS + 5])
 def test_an_attempt_that_owed_no_step_has_shown_nothing(step: int) -> None:
     order = order_of(resume_step=step).model_copy(update={"gate": []})
@@ -219,13 +209,6 @@ COVERAGE = [
 )
 def test_coverage(change: Change, outcome: str) -> None:
     assert changed(change)["coverage"] == outcome
-
-
-def test_a_resumed_attempt_is_covered_from_the_step_after_its_checkpoint() -> None:
-    assert changed(lambda ranks: None, order_of(resume_step=6))["coverage"] == "pass"
-    assert changed(drop(0, msg="progress", step=7), order_of(resume_step=6))["coverage"] == (
-        "inconclusive"
-    )
 
 
 WARNING = Check(id=PREFLIGHT.checks[0].id, outcome=CheckOutcome.WARN, text="")
@@ -359,23 +342,6 @@ def test_torchrun_itself_has_to_leave_with_0(end: dict[str, int]) -> None:
         "completed", facts.model_copy(update={"exit": bad}), build_rules(order)
     )
     assert (found.outcome, found.evidence) == ("fail", "torchrun itself did not exit with 0")
-
-
-def test_before_the_end_nothing_is_sealed_yet() -> None:
-    order = order_of()
-    facts = facts_of(record_of(order))
-    assert facts.watch is not None
-    running = facts.model_copy(
-        update={"exit": None, "watch": facts.watch.model_copy(update={"sealed": None})}
-    )
-    found = evaluate_built_in("no_halt_finding", running, build_rules(order))
-    assert found.outcome == "pass"
-
-
-def test_a_halt_finding_of_a_run_that_completed_all_the_same_is_no_go() -> None:
-    record = record_of(findings=[finding(Detector.STALL, rank=1)])
-    found = judged(record)
-    assert (found.verdict, found.outcome and found.outcome.code) == ("NO_GO", "completed")
 
 
 @pytest.mark.parametrize("code", [code for code in OutcomeCode if code != "completed"])
@@ -525,30 +491,6 @@ def test_how_a_rank_of_a_command_ended_counts_where_it_is_told(
     ranks = {**exit_record().ranks, str(rank): RankExit(at=1.0, **end)}
     facts = facts_of(record_of(order, exit=exit_record().model_copy(update={"ranks": ranks})))
     assert evaluate_built_in("completed", facts, build_rules(order)).outcome == outcome
-
-
-def unordered(values: dict[int, int]) -> CriterionResult:
-    """What `identity` reports of ranks with these vocabularies, if the order names none."""
-    order = order_of(sets={"workload.world_size": len(values)})
-    said = order.identity.model_copy(update={"vocab": None})
-    order = order.model_copy(update={"identity": said})
-    ranks = healthy_ranks(order)
-    for rank, vocab in values.items():
-        say(rank, "boot", vocab=vocab)(ranks)
-    facts = facts_of(record_of(order, ranks))
-    return evaluate_built_in("identity", facts, build_rules(order))
-
-
-@pytest.mark.parametrize(
-    "values", [{0: 9, 1: 256}, {0: 9, 1: 256, 2: 256}], ids=["of two", "one of three"]
-)
-def test_ranks_must_be_equal_in_what_the_order_does_not_name(values: dict[int, int]) -> None:
-    found = unordered(values)
-    assert (found.outcome, found.observed) == (
-        "fail",
-        {"vocab": {str(k): v for k, v in values.items()}},
-    )
-    assert found.evidence.startswith("vocab differs between the ranks: 9 on rank 0, ")
 
 
 @pytest.mark.parametrize(

@@ -215,53 +215,6 @@ def test_a_run_that_was_ended_has_failed_what_no_further_step_could_save(
     assert not never_passes(criterion, measure, uncounted)
 
 
-@pytest.mark.parametrize(
-    ("metric", "evals"), [("loss", None), ("loss", 5), ("val_loss", 5)], ids=str
-)
-@pytest.mark.parametrize("bound", [4.0, 6.0])
-def test_a_run_that_was_ended_after_its_last_step_has_failed_by_its_last_value(
-    metric: str, evals: int | None, bound: float
-) -> None:
-    """What was ordered is known to be all, of steps where none is evaluated, too."""
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": metric, "aggregate": "last", "pass_below": bound}
-    )
-    rules = Rules(
-        steps=10, world_size=1,
-        eval_every_steps=evals, built_in=[], gate=[], conditions=[],
-    )  # fmt: skip
-    losses = [progress(step, loss=5.0) for step in range(1, 11)]
-    seen = [
-        progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0, "seq": 20 + step})
-        for step in (5, 10)
-    ]
-    measure = build_measure(criterion, {0: RankSteps([*losses, *seen])}, rules)
-    assert never_passes(criterion, measure, rules) is (bound == 4.0)
-
-
-EVALS_SO_FAR = [
-    ("last", {"pass_below": 4.0}, False),
-    ("mean", {"pass_below": 4.0}, False),
-    ("max", {"pass_below": 4.0}, False),
-    ("min", {"pass_above": 6.0}, False),
-]
-
-
-@pytest.mark.parametrize(("aggregate", "bound", "failed"), EVALS_SO_FAR)
-def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to_come(
-    aggregate: str, bound: dict[str, float], failed: bool
-) -> None:
-    """A healthy run that was preempted had failed by the loss of its first evaluation."""
-    criterion = Criterion.model_validate(
-        {"id": "c", "metric": "val_loss", "aggregate": aggregate, **bound}
-    )
-    rules = Rules(steps=10, world_size=1, built_in=[], gate=[], conditions=[])
-    lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
-    measure = build_measure(criterion, {0: RankSteps(lines)}, rules)
-    assert measure.ranks["0"].samples == 2
-    assert never_passes(criterion, measure, rules) is failed
-
-
 def test_too_few_samples_are_inconclusive_even_when_all_are_there() -> None:
     assert said({0: flat(5.0, 3)}, steps=3, min_samples=4, pass_below=9).outcome == "inconclusive"
     assert said({0: flat(5.0, 4)}, steps=4, min_samples=4, pass_below=9).outcome == "pass"
@@ -322,30 +275,6 @@ def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
     assert after != "pass", "9 of 10 samples are below every coverage that may pass"
     if after == "fail":
         assert before == "fail", "only what fails whatever is missing may fail"
-
-
-@pytest.mark.parametrize(
-    ("losses", "fields", "text"),
-    [
-        (flat(5.0), {"pass_below": 3.0}, "median of loss is 5; ≤ 3 was asked"),
-        (flat(5.0), {"pass_above": 6.5, "fail_below": 6.0}, "median of loss is 5; ≥ 6.5 was asked"),
-        (
-            flat(5.0, steps=8),
-            {"pass_below": 3.0, "aggregate": "max"},
-            "max of loss is at least 5 whatever is missing; ≤ 3 was asked",
-        ),
-        (
-            flat(5.0, steps=8),
-            {"pass_above": 6.0, "aggregate": "min"},
-            "min of loss is at most 5 whatever is missing; ≥ 6 was asked",
-        ),
-    ],
-)
-def test_what_fails_is_told_with_its_value_and_what_was_asked(
-    losses: dict[int, float], fields: dict[str, Any], text: str
-) -> None:
-    found = said({0: losses}, **fields)
-    assert (found.outcome, found.evidence) == ("fail", text)
 
 
 def test_every_metric_of_the_plan_language_has_a_row() -> None:

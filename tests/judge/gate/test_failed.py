@@ -13,7 +13,7 @@ from gonogo.contract.rules import OpenCondition
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from tests.data.make_runs import Rank, healthy_ranks, order_of
+from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import exit_record, record_of, with_gate
 
 SLOW: dict[str, Any] = {"id": "row", "metric": "toks_per_s", "pass_above": 1e9}
@@ -91,26 +91,6 @@ def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
     assert found.failed == failed
 
 
-@pytest.mark.parametrize("other", [True, False])
-def test_a_rank_that_trained_as_two_things_has_failed_its_identity(other: bool) -> None:
-    """A first run, whose order does not name its code, resumed in place with other code."""
-    order = order_of()
-    said = order.identity.model_copy(update={"git_sha": None})
-    order = with_gate(order.model_copy(update={"identity": said}))
-    ranks = [Rank(rank, order) for rank in range(order.world_size)]
-    for rank in ranks:
-        rank.boot()
-        rank.step(1)
-        rank.restart(1, boot=f"again{rank.rank}")
-        rank.step(2)
-        boots = [line for line in rank.lines if line["msg"] == "boot"]
-        boots[0]["git_sha"], boots[1]["git_sha"] = "a" * 40, ("b" if other else "a") * 40
-    rules = build_rules(order)
-    end = exit_record(LOST, by=Actor.INFRA)
-    found = judge(build_facts(record_of(order, ranks, exit=end), rules), rules)
-    assert found.failed == (["identity"] if other else [])
-
-
 @pytest.mark.parametrize(
     ("code", "last", "skipped", "failed"),
     [
@@ -166,9 +146,3 @@ def test_an_open_condition_is_failed_by_the_run_that_was_to_meet_it(
     (criterion,) = build_rules(order).gate
     waits = OpenCondition(condition=condition, criterion=criterion)
     assert judged_as(code, conditions=[waits]).failed == failed
-
-
-def test_nothing_is_failed_or_decided_of_ranks_that_nobody_counted() -> None:
-    for code in (COMPLETED, LOST):
-        found = judged_as(code, {**SLOW, "severity": "conditional"}, world_size=None)
-        assert found.failed == []

@@ -64,18 +64,3 @@ def test_a_run_measures_the_conditions_that_a_number_can_settle() -> None:
     ]
     (row,) = build_rules(order_of(), waiting).conditions
     assert (row.condition, row.criterion) == (waiting[0].condition, asked)
-
-
-@pytest.mark.parametrize(("resumed", "first"), [(None, 1), (6, 7)])
-def test_the_first_owed_step_is_the_one_after_the_checkpoint(
-    resumed: int | None, first: int
-) -> None:
-    assert build_rules(order_of(resume_step=resumed)).first_step == first
-
-
-@pytest.mark.parametrize(("command", "programs"), [(None, None), (["torchrun", "train.py"], 1)])
-def test_a_command_is_one_program_for_all_its_ranks(
-    command: list[str] | None, programs: int | None
-) -> None:
-    order = order_of().model_copy(update={"command": command})
-    assert build_rules(order).programs == programs

@@ -75,16 +75,6 @@ def test_a_looser_setting_is_listed_and_beyond_its_ceiling_a_condition(
         assert judged(record_of(order)).verdict == "CONDITIONAL_GO"
 
 
-@pytest.mark.parametrize(("seconds", "listed"), [(300.0, False), (1_801.0, True)])
-def test_a_setting_is_held_against_the_default_of_the_kind_of_program(
-    seconds: float, listed: bool
-) -> None:
-    order = order_of(sets={"watch.no_first_heartbeat.exec_s": seconds})
-    order = order.model_copy(update={"entry": "train.py"})
-    names = [row.name for row in weaknesses(build_rules(order))]
-    assert ("no_first_heartbeat.exec_s" in names) is listed
-
-
 @pytest.mark.parametrize(
     ("changes", "named"),
     [

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.finding import Act, Finding, Severity, Source
+from gonogo.contract.finding import Act, Severity
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.watch.registry import cause_of
 from tests.watch.detectors.host import checkpoint, disk, host_order, tell
@@ -177,31 +177,6 @@ def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> No
     world.steps(4)
     tell(world, disk=disk(1_400))
     assert of_disk(watch(world.steps(2))) == [("warn", 5_000.0)]
-
-
-def test_a_run_that_has_ended_its_last_step_is_left_alone() -> None:
-    world = World(host_order(steps=20)).boot().steps(10)
-    tell(world, checkpoints=[checkpoint(10)])
-    world.steps(10)
-    for _ in range(4):
-        world.pause("eval", 5.0)
-        tell(world, disk=disk(100))
-    assert watch(world.finish()).findings == []
-
-
-def test_the_plan_sets_the_limits() -> None:
-    limits = {"warn_mb": 10, "warn_checkpoints": 3, "halt_checkpoints": 2}
-    world = World(host_order({"disk": limits}, checkpoint=SOON)).boot().steps(2)
-    tell(world, checkpoints=[checkpoint(2)])
-    for _ in range(3):
-        world.steps(10)
-        tell(world, disk=disk(1_900))
-    found: list[Finding] = watch(world).findings
-    assert [(f.severity, f.threshold) for f in found] == [
-        (Severity.WARN, 3_000.0),
-        (Severity.HALT, 2_000.0),
-    ]
-    assert {f.source for f in found} == {Source.PLAN}
 
 
 @given(st.lists(st.floats(0, 990), min_size=2, max_size=10))

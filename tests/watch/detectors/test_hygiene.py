@@ -72,14 +72,11 @@ def test_a_boot_that_was_replaced_stays_out() -> None:
     [
         b"not json",
         b'{"torn": ',
-        b"null",
-        b"[1]",
         b"\xff\xfe",
-        b'{"v": 1, "rank": 0}',
         b'{"v":1,"ts":"NaN","mono":1,"pid":1,"rank":0,"boot":"b","seq":1,"step":1,"msg":"x"}',
         b"x" * 70_000,
     ],
-    ids=["text", "torn", "null", "list", "bytes", "fields", "nan clock", "huge"],
+    ids=["text", "torn", "bytes", "nan clock", "huge"],
 )
 def test_what_is_no_heartbeat_is_counted_and_ends_nothing(raw: bytes) -> None:
     world = run_of()

@@ -87,24 +87,6 @@ def booting(order: tuple[int, ...], odd: int | None) -> World:
     return world
 
 
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
-@pytest.mark.parametrize("odd", [None, 0, 1, 2])
-def test_ranks_that_tell_their_models_one_after_the_other_are_compared_when_they_have(
-    order: tuple[int, ...], odd: int | None
-) -> None:
-    """Each has booted without: `attach`, and later `beat.model`."""
-    world = World(order_of(world_size=3, identity=Identity(dim=256)))
-    for rank in world.ranks:
-        rank.say("boot", dim=256, world_size=3)
-    for later, number in enumerate(order):
-        rank = world.ranks[number]
-        rank.spend(1.0 + 2.0 * later)
-        rank.say("boot", dim=256, world_size=3, params=9 if number == odd else 520, device="cpu")
-    found = watch(world)
-    assert ["params" in halt.text for halt in found.halts] == [True] * (odd is not None)
-    assert identity_ok(found.state) is (odd is None)
-
-
 def test_a_field_that_is_not_told_is_unknown_and_never_let_go() -> None:
     found = booted({"params": None})
     assert found.halts == []

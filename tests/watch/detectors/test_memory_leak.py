@@ -16,7 +16,6 @@ from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
     Growth,
     MemoryLeak,
-    Series,
     slope_above_zero,
     slope_of,
 )
@@ -189,12 +188,6 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
     )
 
 
-def test_where_nobody_knows_how_long_a_step_takes_it_only_warns() -> None:
-    grown = Grown({"limit_mb": 2_000}, step_s=None).rise(12, 8.0)
-    assert grown.said == [(8, "warn")]
-    assert "it hits 2000 MB, before" in grown.found[0][1].text
-
-
 @pytest.mark.parametrize("step_s", [20.0, 0.01])
 def test_it_halts_once_no_more_is_left_than_it_has_risen_however_soon_that_is(
     step_s: float,
@@ -229,16 +222,6 @@ def test_ranks_that_rise_nearly_as_fast_leak_alike(rise: float, rank: int | None
 )
 def test_only_a_rise_that_continues_is_one(values: list[float], rises: bool) -> None:
     assert (slope_of([*enumerate(values)], 0.05) > 0) is rises
-
-
-@pytest.mark.parametrize(("per_step", "found_by"), [(1.0, 200), (0.1, 1500), (0.01, 20_000)])
-def test_a_slow_rise_is_found_on_a_wider_scale(per_step: float, found_by: int) -> None:
-    series = Series()
-    for step in range(1, found_by):
-        mb = 1000.0 + per_step * step
-        series = series.take(step, mb, least=16, most=64, rise_ratio=0.05)
-    assert series.slope == pytest.approx(per_step, rel=0.01)
-    assert len(series.scales[0]) == 64
 
 
 def test_the_bound_is_above_zero_by_chance_as_seldom_as_it_says() -> None:

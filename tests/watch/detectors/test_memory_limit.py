@@ -76,12 +76,6 @@ def test_where_lines_do_not_say_the_device_does(values: list[float | None], halt
     assert in_use(values).said() == [("memory_limit", "halt", 1)] * halts
 
 
-def test_where_lines_say_the_device_does_not_count() -> None:
-    fold = Fold(device_order(LIMIT))
-    fold.step(1, gpu_mem_reserved=59_500)  # its context and its peers' buffers come on top
-    assert in_use([61_000.0] * 9, fold).findings == []
-
-
 def host(used_mb: float, limit_mb: float | None = 100.0, **ranks: float) -> dict[str, Any]:
     named = {name.removeprefix("r"): mb for name, mb in ranks.items()}
     return {"host_memory": {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": named}}
@@ -118,32 +112,6 @@ def test_host_memory_halts_only_when_the_ranks_fill_it(
     rows: list[dict[str, Any]], expected: list[str]
 ) -> None:
     assert [found.severity.value for found in seen(rows).findings] == expected
-
-
-@pytest.mark.parametrize(
-    ("ranks", "named"),
-    [
-        ({"r0": 20.0, "r1": 70.0}, 1),
-        ({"r0": 45.0, "r1": 47.0}, None),
-        ({"r0": 90.0}, 0),
-    ],
-)
-def test_a_rank_is_named_only_where_it_holds_far_more(
-    ranks: dict[str, float], named: int | None
-) -> None:
-    (halt,) = seen([host(95.0, **ranks)] * 3).findings
-    assert (halt.rank, halt.threshold, halt.value) == (named, 0.9, 0.95)
-
-
-def test_it_is_armed_by_a_limit_and_somebody_who_tells() -> None:
-    def is_armed(fold: Fold) -> bool:
-        return armed(fold.state)["memory_limit"]
-
-    assert not is_armed(Fold(device_order(LIMIT)))
-    assert is_armed(in_use([1.0]))
-    assert is_armed(reserved([1.0]))
-    assert is_armed(seen([host(1.0)]))
-    assert not is_armed(in_use([1.0], Fold()))
 
 
 A, B = host(91.0, r0=80.0), host(92.0, r1=80.0)

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector
 from gonogo.watch import armed, start
-from tests.watch.detectors.host import disk, host_order, tell
 from tests.watch.streams import EPOCH, T0, World, every, order_of, watch
 
 
@@ -77,18 +75,6 @@ def test_exit_zero_before_the_last_step_ended_early() -> None:
     assert 0.5 <= finding.at - (EPOCH + died - T0) <= 1.0
 
 
-def test_last_lines_may_be_five_seconds_on_their_way_from_another_host() -> None:
-    world = World(order_of({}, nodes=2)).boot().steps(7)
-    world.open_step()
-    died = world.mono
-    world.probe(0, "dead", code=0)
-    for rank in world.ranks:
-        rank.spend(8.0)
-    (finding,) = watch(world).halts
-    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, 0)
-    assert 5.0 <= finding.at - (EPOCH + died - T0) <= 5.5
-
-
 def test_a_normal_end_that_races_with_a_tick_is_silent() -> None:
     world = World(order_of(steps=5)).boot().steps(5)
     world.probe(1, "dead", code=0)  # probed before its last lines were read
@@ -133,11 +119,6 @@ def agent_ends(world: World, **probe: int) -> World:
     return world
 
 
-def without_steps(order: Order) -> Order:
-    """The order of a program of which nobody says how many steps it takes."""
-    return order.model_copy(update={"steps": None})
-
-
 def said(world: World, msg: str, step: int, *ranks: int) -> World:
     for rank in ranks:
         world.ranks[rank].step = step
@@ -169,24 +150,6 @@ def test_a_command_that_is_only_read_ends_well_with_zero(code: int, halts: int) 
     order = order_of().model_copy(update={"patterns": ["x"], "command": ["x"]})
     found = watch(agent_ends(World(order), code=code), ticking=lambda end: every(0.25)(end + 5.0))
     assert len(found.halts) == halts
-
-
-def test_where_nobody_says_how_many_steps_who_says_done_is_done() -> None:
-    world = World(without_steps(order_of())).boot()
-    said(world, "done", 0, 0, 1)
-    for rank in (0, 1):
-        world.probe(rank, "dead", code=0)
-    assert watch(agent_ends(world, code=1)).findings == []
-
-
-def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
-    world = running()
-    world.probe(1, "dead")
-    for rank in world.ranks:
-        rank.spend(1.0)
-    (finding,) = watch(world).halts
-    assert finding.rank == 1
-    assert finding.value is None
 
 
 def test_it_is_armed_by_the_first_probe() -> None:
@@ -234,14 +197,3 @@ def test_who_was_asked_to_end_before_its_peers_missed_it_is_the_cause(
     world.probe(1, "dead", exit_at=EPOCH + at, **end)
     world.ranks[0].mono += 2.0
     assert watch(world).halted() == [("process_death", named, "data")]
-
-
-@pytest.mark.parametrize("end", [{}, {"code": 0}, {"code": 1}], ids=["untold", "0", "1"])
-def test_what_a_disk_refuses_to_take_tells_of_no_end(end: dict[str, int]) -> None:
-    """The wrapper waits to write how the program ended, and its last lines went with it."""
-    world = World(host_order()).boot().steps(7)
-    tell(world, disk={**disk(50_000.0), "refused": True})
-    world.ranks[0].mono += 1.0
-    world.probe(1, "dead", **end)
-    world.ranks[0].mono += 20.0
-    assert bool(watch(world).halts) is (end == {"code": 1})

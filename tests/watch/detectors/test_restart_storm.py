@@ -63,11 +63,6 @@ def test_attempts_that_always_get_further_and_take_their_time_are_no_storm(
     assert not is_storm(starts(*steps), before_step=before, now=NOW, settings=settings)
 
 
-@given(st.lists(st.integers(0, 50), min_size=3, max_size=12))
-def test_attempts_that_never_pass_the_first_checkpoint_are_a_storm(steps: list[int]) -> None:
-    assert is_storm(starts(*steps), before_step=50, now=NOW, settings=Settings())
-
-
 def boots(ended: list[int], *, done: bool = False, resumed: int = 0) -> list[Finding]:
     """Boot after boot of one rank, each of which ended steps up to so many; those that halted."""
     order = order_of({}, world_size=1, detectors=["restart_storm"])

@@ -262,18 +262,6 @@ def test_the_relative_limits_have_to_be_passed(
     assert timed.found == found
 
 
-@pytest.mark.parametrize(("over_s", "step"), [(4.0, 9), (6.0, 10), (6.25, 11)])
-def test_a_condition_has_to_hold_for_its_seconds(over_s: float, step: int) -> None:
-    timed = Timed(warn_over_s=over_s).ends([1.0] * 4).ends([2.0] * 8)
-    assert timed.found == [(WARN, step, "step7")]
-
-
-@pytest.mark.parametrize(("step_s", "halts"), [(3.0, []), (3.25, [9])])
-def test_the_last_steps_have_to_pass_the_limit(step_s: float, halts: list[int]) -> None:
-    timed = Timed(over_steps=5).ends([1.0] * 4).ends([step_s] * 6)
-    assert [step for severity, step, _ in timed.found if severity is HALT] == halts
-
-
 @pytest.mark.parametrize(
     ("step_s", "over_s", "found"),
     [
@@ -289,16 +277,6 @@ def test_the_floor_has_to_be_passed_for_its_seconds(
 ) -> None:
     timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5, floor_over_s=over_s)
     assert timed.ends([step_s] * 12).found == found
-
-
-@pytest.mark.parametrize(("step_s", "found"), [(10.0, []), (12.5, [(HALT, 15, "step15")])])
-def test_each_of_the_last_steps_has_to_be_below_the_hard_floor(
-    step_s: float, found: list[tuple[Severity, int, str]]
-) -> None:
-    timed = Timed(
-        20480, floor_tok_s=4096.0, hard_floor_over_steps=5, floor_over_s=1e9, warn_over_s=1e9
-    )
-    assert timed.ends([7.5] * 10).ends([step_s] * 8).found == found
 
 
 @pytest.mark.parametrize("labelled", [True, False])
