@@ -18,33 +18,12 @@ HALT_NAME = ".HALT"
 KILL_NAME = ".kill"
 HALT_LIMIT_S = 300.0
 """The longest time that a trainer gets to leave by itself."""
-REASONS = frozenset(
-    {
-        "completed",
-        "nonzero_exit",
-        "oom",
-        "start_failed",
-        "stalled",
-        "too_slow",
-        "non_finite",
-        "diverged",
-        "config_mismatch",
-        "resource_limit",
-        "hardware",
-        "preflight_failed",
-        "watcher_failed",
-        "keeper_lost",
-        "worker_lost",
-        "node_lost",
-        "preempted",
-        "disk_full",
-        "isolated",
-        "deadline",
-        "cancelled",
-        "halted",
-        "superseded",
-    }
-)
+REASONS = frozenset({
+    "completed", "nonzero_exit", "oom", "start_failed", "stalled", "too_slow", "non_finite",
+    "diverged", "config_mismatch", "resource_limit", "hardware", "preflight_failed",
+    "watcher_failed", "keeper_lost", "worker_lost", "node_lost", "preempted", "disk_full",
+    "isolated", "deadline", "cancelled", "halted", "superseded",
+})  # fmt: skip
 ACTORS = frozenset({"trainer", "watchdog", "operator", "infra"})
 """The values of gonogo.contract.outcome (a test compares them)."""
 _LARGEST = 1e15
@@ -99,19 +78,18 @@ def is_asked(path: Path) -> bool:
 def load_request(path: Path) -> EndRequest | None:
     """Return the request in `.HALT` or `.kill`; None if there is no such file.
 
-    Fields of a wrong type are ignored. A file that names no valid reason was made by hand.
+    A file that is not written as ours are was made by hand.
     """
     try:
         status = path.lstat()
     except FileNotFoundError:
         return None
     found = (load_json(path) if stat.S_ISREG(status.st_mode) else None) or {}
-    known: dict[str, Any] = {
-        row.name: found[row.name]
-        for row in fields(EndRequest)
-        if row.name in found and _is_of_type(found[row.name], row.type)
-    }
-    if known.get("reason") not in REASONS or known.get("ended_by") not in ACTORS:
+    known = {row.name: found[row.name] for row in fields(EndRequest) if row.name in found}
+    typed = all(
+        _is_of_type(known[row.name], row.type) for row in fields(EndRequest) if row.name in known
+    )
+    if not typed or known.get("reason") not in REASONS or known.get("ended_by") not in ACTORS:
         known = {"reason": "halted", "ended_by": "operator", "text": f"{path.name} made by hand"}
     text = str(known.get("text", "")).encode(errors="replace").decode()  # exit.json holds it
     return EndRequest(**{"at": status.st_mtime, **known, "text": text})

@@ -68,18 +68,7 @@ def build_exit(
     left: Sequence[Mapping[str, Any]] = (),
     oom_at: Mapping[int, float] | None = None,
 ) -> dict[str, Any]:
-    """Return exit.json.
-
-    Args:
-        run_dir: where the ranks' last lines are.
-        order: the order as data.
-        request: the first request to end, if there was one.
-        agent: how torchrun, or the command, ended.
-        ranks: how each rank ended.
-        now: Unix seconds.
-        left: processes that could not be ended: pid, state and the kernel's function of each.
-        oom_at: rank → Unix seconds at which its host's kernel killed for want of memory.
-    """
+    """Return exit.json."""
     first = _first_failed(run_dir, ranks)
     end = _End(
         run_dir=run_dir,
@@ -118,12 +107,8 @@ def build_refusal(
     """Return exit.json of a run that was not started.
 
     Args:
-        reason: an outcome code.
         ended_by: an actor.
         text: why, in a sentence.
-        run_dir: the run's directory.
-        order: the order as data.
-        now: Unix seconds.
     """
     return {
         "v": 1,
@@ -280,7 +265,6 @@ def count_heartbeats(run_dir: Path, *, give_up: float = 0.0) -> dict[str, dict[s
     """Return name → bytes, lines and digest of the complete lines of each heartbeat file.
 
     Args:
-        run_dir: the run's directory.
         give_up: until when (monotonic clock) a failing disk is asked again.
     """
     found: dict[str, dict[str, Any]] = {}

@@ -43,14 +43,8 @@ def start_keeper(
     """Start the keeper of a run, and return when it holds its devices or has failed.
 
     Args:
-        run_dir: the run's directory, with its order.
-        home: where devices that are not free afterwards are quarantined.
-        locks: where the devices' locks lie.
-        devices: slots that the run gets, in the order of the ranks.
-        environ: the keeper's environment.
         cwd: the folder in which the keeper, and all that it starts, runs.
         module: the keeper.
-        place: the part of a run on several nodes that it keeps; None: all of it.
         options: further arguments of the keeper.
 
     Raises:
@@ -91,12 +85,6 @@ def start_draining(
     """Start the proof that the GPUs of a lost run are free; None when there is nothing to do.
 
     They stay locked meanwhile. Call it before anyone else may claim them.
-
-    Args:
-        run_dir: of the lost run.
-        home: where devices that are not free in time are quarantined.
-        locks: where the devices' locks lie.
-        environ: environment of the process.
     """
     slots = (load_json(run_dir / "keeper.json") or {}).get("locks") or []
     held: dict[str, int] = {}

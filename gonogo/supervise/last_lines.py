@@ -136,10 +136,6 @@ def last_words(
     """Return the error that a rank ended with; empty if a signal from outside ended it.
 
     Args:
-        run_dir: the run's directory.
-        order: the order as data.
-        rank: number of the rank.
-        ended: how it ended.
         alone: whether the log is its own.
     """
     if ended.signal in _FROM_OUTSIDE:

@@ -39,9 +39,6 @@ def end_lost(
     After UNKILLABLE_S such processes are named in exit.json instead.
 
     Args:
-        run_dir: its directory, which has no exit.json.
-        order: its order.
-        now: Unix seconds.
         proof: why nothing of it is left on other hosts, if it had any.
     """
     left = describe(end_processes(order.run, _recorded(run_dir.path)))
@@ -79,13 +76,8 @@ def build_infra_exit(
     """Return exit.json of a run that infrastructure ended.
 
     Args:
-        run_dir: its directory.
-        order: its order.
-        reason: why it ended.
         text: the same in a sentence.
-        now: Unix seconds.
         by: who had asked it to end before that.
-        left: processes that could not be ended.
     """
     stamps = {
         str(rank): record

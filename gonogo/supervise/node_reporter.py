@@ -46,14 +46,7 @@ _log = logging.getLogger("gonogo.supervise.node_reporter")
 
 
 class Follower:
-    """Follows one node's part of a run.
-
-    Args:
-        run_dir: the shared run directory.
-        order: the order.
-        place: the node's.
-        signs: signs of life for the keeper.
-    """
+    """Follows one node's part of a run."""
 
     def __init__(self, run_dir: RunDir, order: Order, place: Place, signs: LifeSigns) -> None:
         self._dir, self._order, self._place, self._signs = run_dir, order, place, signs
@@ -84,9 +77,6 @@ class Follower:
 
     def look(self, now: float) -> None:
         """Look once, and write what is new.
-
-        Args:
-            now: monotonic seconds.
 
         Raises:
             OSError: it cannot be written just now; it is kept for the next look.

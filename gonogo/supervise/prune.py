@@ -6,7 +6,6 @@ pruned directory is not judged again. Nothing outside of the directory is touche
 followed, and the run's keeper lock is held meanwhile.
 """
 
-import json
 import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
@@ -33,6 +32,7 @@ from gonogo.rundir import (
     load_record,
     save_json,
 )
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 
@@ -65,12 +65,6 @@ class RunFacts:
     """Whether a service knows it (`gonogo run` needs none)."""
     decided: bool = False
     """Whether this home holds a decision about it."""
-    left: bool = False
-    """Whether its processes outlived SIGKILL."""
-    quarantined: bool = False
-    """Whether a quarantine of a device names it."""
-    begins_from: str | None = None
-    """The run whose checkpoint it begins with."""
     pruned: What | None = None
     """What was pruned before."""
 
@@ -117,30 +111,20 @@ def old_enough(facts: Sequence[RunFacts], policy: Policy, now: float) -> list[Ru
 
     Args:
         facts: of every run directory of the home.
-        policy: what is to be kept.
-        now: Unix seconds.
+        policy: what is kept.
+        now: Unix seconds, as below.
     """
     kept = _kept(facts, policy, now)
     return [row for row in facts if not _held_here(row, policy, kept)]
 
 
 def decide(facts: Sequence[RunFacts], policy: Policy, course: Course, now: float) -> list[Choice]:
-    """Return what happens to every run directory, in the order of the facts.
-
-    Args:
-        facts: of every run directory of the home.
-        policy: what is to be kept.
-        course: of the experiments of `old_enough`.
-        now: Unix seconds.
-    """
+    """Return what happens to every run directory; `course` is of the runs of `old_enough`."""
     kept = _kept(facts, policy, now)
-    whys = {row.run: _held_here(row, policy, kept) or _held_by_course(row, course) for row in facts}
-    while True:
-        needed = {row.begins_from for row in facts if whys[row.run] and not _is_gone(row)}
-        more = [row for row in facts if not whys[row.run] and row.run in needed]
-        if not more:
-            return [_choice(row, policy, whys[row.run]) for row in facts]
-        whys |= {row.run: "another run begins with its checkpoint" for row in more}
+    return [
+        _choice(row, policy, _held_here(row, policy, kept) or _held_by_course(row, course))
+        for row in facts
+    ]
 
 
 def _choice(row: RunFacts, policy: Policy, why: str) -> Choice:
@@ -179,10 +163,6 @@ def _held_here(row: RunFacts, policy: Policy, kept: Mapping[str, str]) -> str:
         return "" if row.bytes and not policy.checkpoints_only else "it was pruned before"
     if row.ended_at is None:
         return "it has no exit.json that can be read"
-    if row.left:
-        return "processes of it outlived SIGKILL (exit.json: left)"
-    if row.quarantined:
-        return "a quarantine names it"
     if not row.shipped:
         return "it is not shipped"
     return kept.get(row.experiment, "")
@@ -206,9 +186,8 @@ def _held_by_course(row: RunFacts, course: Course) -> str:
 
 def load_facts(home: Path) -> list[RunFacts]:
     """Return the facts about every run directory of a home, oldest id first."""
-    quarantines = [_text(path) for path in (home / "quarantine").glob("*.json")]
     decided = _decided(home / "decisions")
-    return [_facts_of(path, quarantines, decided) for path in _run_dirs(home)]
+    return [_facts_of(path, decided) for path in _run_dirs(home)]
 
 
 def find_undecided(home: Path) -> list[str]:
@@ -221,11 +200,7 @@ def find_undecided(home: Path) -> list[str]:
 def prune(path: Path, what: What, *, policy: str, now: float) -> bool:
     """Remove a run directory, or its checkpoints; return False if its keeper lives.
 
-    Args:
-        path: the run directory; a folder with `pruned.json` stays.
-        what: how much is removed.
-        policy: the reason, for people.
-        now: Unix seconds.
+    A folder with `pruned.json` and the reason, `policy`, stays.
 
     Raises:
         OSError: something could not be removed; `pruned.json` is written all the same.
@@ -253,7 +228,7 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]) -> RunFacts:
+def _facts_of(path: Path, decided: Collection[str]) -> RunFacts:
     run_dir, run = RunDir(path), path.name
     order, ended = _record(run_dir.order, Order), _record(run_dir.exit, ExitRecord)
     pruned = load_pruned(path)
@@ -268,10 +243,7 @@ def _facts_of(path: Path, quarantines: Collection[str], decided: Collection[str]
         shipped=(path / SHIPPED_NAME).is_file(),
         known=known,
         decided=run in decided,
-        left=ended is not None and bool(ended.left),
-        quarantined=any(run in text for text in quarantines),
-        begins_from=None if order is None else _begins_from(order),
-        pruned=None if pruned is None else _what(pruned.get("what")),
+        pruned=None if pruned is None else What(pruned.get("what") or What.ALL),
     )
 
 
@@ -289,12 +261,10 @@ def _run_dirs(home: Path) -> list[Path]:
 
 def _known(path: Path) -> bool:
     """Whether a service knows a run."""
-    shipped = path / SHIPPED_NAME
-    return bool(_load_json(shipped)) or NO_SERVICE not in _text(shipped)
-
-
-def _what(said: object) -> What:
-    return What.CHECKPOINTS if said == What.CHECKPOINTS else What.ALL
+    try:
+        return NO_SERVICE.encode() not in read_small(path / SHIPPED_NAME)
+    except OSError:
+        return True
 
 
 def _record(path: Path, model: type[_M]) -> _M | None:
@@ -302,14 +272,6 @@ def _record(path: Path, model: type[_M]) -> _M | None:
         return load_record(path, model)
     except (OSError, Corrupt):
         return None
-
-
-def _begins_from(order: Order) -> str | None:
-    """Return the run whose checkpoint an order begins with."""
-    if order.resume_from is None:
-        return None
-    parts = Path(order.resume_from.path).parts
-    return next((part for part in reversed(parts) if is_id(part, Kind.RUN)), None)
 
 
 def _decided(decisions: Path) -> set[str]:
@@ -332,16 +294,7 @@ def _size(path: Path) -> int:
 
 
 def _load_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it cannot be read."""
     try:
-        found = json.loads(read_small(path))
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_small(path).decode(errors="replace")
+        return load_json(path) or {}
     except OSError:
-        return ""
+        return {}

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -27,36 +24,6 @@ def test_asking_for_a_lock_does_not_hide_it_from_others_who_ask(tmp_path: Path) 
     path = tmp_path / "x.lock"
     path.touch()
     assert not any(is_locked(path) for _ in range(50))
-
-
-@pytest.mark.parametrize("asked", ["is_locked", "take_lock"])
-def test_a_pipe_in_a_lock_s_place_is_not_waited_for(asked: str, tmp_path: Path) -> None:
-    lock = tmp_path / "GPU-1.lock"
-    os.mkfifo(lock, 0o444)
-    ask = (
-        "import sys; from pathlib import Path; from gonogo.supervise import locks;"
-        f"locks.{asked}(Path(sys.argv[1]))"
-    )
-    subprocess.run([sys.executable, "-c", ask, str(lock)], timeout=20.0, check=True)
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_in_a_lock_s_place_holds_no_lock_of_ours(there: bool, tmp_path: Path) -> None:
-    path, own = tmp_path / "GPU-1.lock", tmp_path / "launch.lock"
-    if there:
-        own.touch()
-    path.symlink_to(own)
-    assert is_locked(path), "nobody may take it"
-    with pytest.raises(OSError, match="symbolic link"):
-        take_lock(path)
-    assert not is_locked(own)
-
-
-def test_a_socket_in_a_lock_s_place_is_nobodys_to_take(tmp_path: Path) -> None:
-    path = tmp_path / "GPU-1.lock"
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        assert is_locked(path)
 
 
 @pytest.mark.parametrize("linked", [True, False])

@@ -1,1 +1,1 @@
-"""Who owns the processes of one run? The keeper; `python -m gonogo.supervise.keeper`."""
+"""The keeper of one run. `now` is in monotonic seconds in this package."""

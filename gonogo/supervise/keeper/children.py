@@ -55,7 +55,6 @@ def start_child(
     Args:
         command: program and arguments.
         env: its environment.
-        log: file to which its output is added.
         cwd: its folder; None: ours.
         pass_fds: the descriptors that it inherits.
         shield: block SIGTERM and SIGUSR in it and in what it starts.

@@ -44,7 +44,6 @@ class Companion:
     """One such process; every call returns at once.
 
     Args:
-        name: what it is called in logs.
         start: starts it with a descriptor for its signs of life.
         silent_s: the longest silence.
         first_sign_s: the longest silence before the first sign.
@@ -89,13 +88,7 @@ class Companion:
         self._may_finish = True
 
     def note(self, pid: int, ended: Ended, now: float) -> bool:
-        """Note that a process ended; return whether it was this one.
-
-        Args:
-            pid: of the process.
-            ended: how it ended.
-            now: monotonic seconds.
-        """
+        """Note that a process ended; return whether it was this one."""
         if self.child is None or self.child.ref.pid != pid:
             return False
         self._hear(now)
@@ -115,11 +108,7 @@ class Companion:
         return True
 
     def tend(self, now: float) -> bool:
-        """Start one when it is due (returns True), and end one that is silent.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Start one when it is due (returns True), and end one that is silent."""
         away, self._tended = now - self._tended >= AWAY_S, now
         if self.child is None:
             return now >= self._due and self._begin(now)
@@ -188,12 +177,7 @@ class Companions:
     They have the keeper's environment without the run's token.
 
     Args:
-        run_dir: the run's directory.
-        order: the order as data.
-        slots: the devices that are held here.
-        environ: environment of the keeper.
         watcher: module that watches the run.
-        place: the node's part.
         transient: logs what the host refuses for a while.
         save_state: writes keeper.json, after one was started or ended.
     """
@@ -308,10 +292,7 @@ def build_drain_command(
     """Return the command that proves a node's devices free.
 
     Args:
-        run_dir: of the run that ended.
-        home: where devices are quarantined.
         held: slot → descriptor of its lock.
-        node: whose devices they are.
     """
     locks = [part for name, number in held.items() for part in ("--held", f"{name}={number}")]
     own = [str(run_dir), "--node", str(node), "--home", str(home)]

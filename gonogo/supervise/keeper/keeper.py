@@ -51,14 +51,7 @@ class Keeper:
     """One supervised run; `run` returns when everything is over.
 
     Args:
-        run_dir: absolute path of the run directory.
-        order: the order as data.
-        locks: device → descriptor of its lock, closed when no process of the run is left.
-        environ: environment of this process.
-        allowed: what an order may start and set.
         watcher: module that watches the run, started with its directory.
-        place: which part of the order is kept here.
-        home: where devices that are not free after the end are quarantined; None: no check.
         meet_s: how long to wait for the other nodes.
         shield: SIGTERM comes to every process of the run; launcher and ranks are to survive it and
             leave because they are asked to.

@@ -60,10 +60,7 @@ class TokenScan:
     reads, and the process at which it hangs is skipped from then on.
 
     Args:
-        token: the run's token.
-        limit_s: time limit of one scan.
         read: returns a process's environment.
-        name: the environment variable that holds the token.
     """
 
     def __init__(
@@ -85,7 +82,6 @@ class TokenScan:
         Args:
             number: the signal; None sends none.
             passes: how often to read, as long as nothing is found.
-            spare: processes that are skipped, besides this one.
         """
         skipped = {os.getpid(), *spare, *self._unreadable}
         found: set[ProcessRef] = set()
@@ -137,14 +133,7 @@ class Killer:
     """Ends the processes of one run; `advance` is called until it returns True.
 
     Args:
-        scan: finds the processes that carry the token.
-        agent: torchrun's process, or None when it has ended.
-        ranks: the ranks' own processes.
-        spare: returns processes whose trees stay (watcher, sampler).
-        grace_s: seconds between SIGTERM and SIGKILL.
         dump: whether to ask for stacks first.
-        pipes: NCCL flight recorder pipes; a byte into one makes that rank dump.
-        now: monotonic seconds.
         root: process whose descendants are the run's; None: this one.
     """
 
@@ -266,7 +255,6 @@ def find_processes(token: str, *, passes: int = 1) -> frozenset[int]:
     """Return the pids of the processes that carry a run's token.
 
     Args:
-        token: the run's token.
         passes: how often to look, as long as there is none.
     """
     return frozenset(ref.pid for ref in TokenScan(token).sweep(passes=passes).found)
@@ -278,9 +266,7 @@ def end_processes(
     """SIGKILL every process of a run whose keeper is gone; return those that outlive it.
 
     Args:
-        token: the run's token.
         known: processes that are known to be the run's.
-        name: the environment variable that holds the token.
     """
     scan = TokenScan(token, name=name)
     give_up = time.monotonic() + END_LIMIT_S

@@ -20,7 +20,6 @@ class LogCap:
     """The logs of one run's ranks.
 
     Args:
-        run_dir: the run's directory.
         cap_bytes: most space of a log; half of it is kept of the end.
         head_bytes: how much is kept of the beginning.
     """
@@ -33,9 +32,6 @@ class LogCap:
 
     def tend(self, now: float) -> None:
         """Check every log, when it is time.
-
-        Args:
-            now: monotonic seconds.
 
         Raises:
             OSError: one cannot be read or changed.

@@ -62,14 +62,7 @@ class Superseded(Exception):
 
 
 class Meeting:
-    """The meeting, as one node sees it.
-
-    Args:
-        run_dir: the shared run directory.
-        order: the order as data.
-        place: this node's; its rendezvous, where given, is node 0's address.
-        limit_s: how long to wait.
-    """
+    """The meeting, as one node sees it."""
 
     def __init__(
         self,
@@ -87,9 +80,6 @@ class Meeting:
 
     def advance(self, now: float) -> str | None:
         """Do what is due; return the launchers' address once all nodes have come.
-
-        Args:
-            now: monotonic seconds.
 
         Raises:
             NotMet: a node has not come in time, or has ended.
@@ -192,13 +182,7 @@ def own_address() -> str:
 
 
 class OtherNodes:
-    """All nodes of one run, as node 0's keeper sees them at the end.
-
-    Args:
-        run_dir: the run's directory.
-        order: the order as data.
-        grace_s: seconds between SIGTERM and SIGKILL.
-    """
+    """All nodes of one run, as node 0's keeper sees them at the end."""
 
     def __init__(self, run_dir: Path, order: Mapping[str, Any], grace_s: float) -> None:
         self._dir, self._order, self._grace_s = run_dir, order, grace_s
@@ -221,7 +205,6 @@ class OtherNodes:
         """Return whether every node has ended or is lost; end the rest after a failure.
 
         Args:
-            now: monotonic seconds.
             stopped: whether this keeper was told to stop: a scheduler kills it soon.
 
         Raises:
@@ -342,16 +325,6 @@ def save_node_end(
 ) -> None:
     """Write how a node's part ended; node 0's keeper finds the cause.
 
-    Args:
-        run_dir: the run's directory.
-        order: the order as data.
-        place: the node's part.
-        agent: how its launcher ended.
-        ranks: how each of its ranks ended.
-        left: processes that could not be ended.
-        oom_at: Unix seconds at which its kernel killed for want of memory.
-        refused: reason, actor and text, if nothing was started.
-
     Raises:
         OSError: the disk refuses.
     """
@@ -396,12 +369,6 @@ def save_refusal(
 
 def report_lost_keeper(run_dir: Path, node: int, token: int, now: float) -> bool:
     """Write `.gone_node{K}.json` if the keeper of a node is proven dead without a report.
-
-    Args:
-        run_dir: the run's directory.
-        node: this host's number in the run.
-        token: the attempt whose keeper is meant.
-        now: Unix seconds.
 
     Raises:
         OSError: the directory cannot be read or written.

@@ -47,7 +47,6 @@ class OutOfMemory:
         """Read the counter, when it is time.
 
         Args:
-            now: monotonic seconds.
             at_once: whether to read it now.
         """
         if now < self._due and not at_once:

@@ -46,10 +46,6 @@ class RunEnd:
     """The end of one run, or of the part of it that one node has.
 
     Args:
-        run_dir: the run's directory.
-        order: the order as data.
-        place: the ranks that are here.
-        spare: returns the processes whose trees stay (watcher, sampler).
         reserve: disk space for requests.
         memory: what the kernel killed for want of memory.
     """
@@ -91,8 +87,6 @@ class RunEnd:
         """Do what the request files ask.
 
         Args:
-            now: monotonic seconds.
-            agent: torchrun, or the command.
             at_once: whether the keeper was told to stop a second time.
         """
         if self._all_stamped() and self._is_asked():
@@ -110,13 +104,7 @@ class RunEnd:
             self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
 
     def end_unseen(self, now: float, agent: Child, cause: tuple[str, str, str]) -> None:
-        """Kill every process without a look at the run directory, whose file system may be gone.
-
-        Args:
-            now: monotonic seconds.
-            agent: torchrun, or the command.
-            cause: reason, actor and text.
-        """
+        """Kill every process without a look at the run directory, whose file system may be gone."""
         if self._killer is None:
             self._unwritten = self._unwritten or self._request(*cause, None)
             self._kill(now, agent, grace_s=0.0, unseen=True)
@@ -140,10 +128,6 @@ class RunEnd:
 
     def save_exit(self, agent: Child, statuses: Mapping[int, Ended]) -> None:
         """Write exit.json, or this node's part.
-
-        Args:
-            agent: torchrun, or the command.
-            statuses: pid → how it ended, of all that the keeper reaped.
 
         Raises:
             OSError: the disk refuses.

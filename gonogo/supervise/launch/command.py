@@ -95,12 +95,6 @@ def build_command(
     A command is started once on each node, as it is written, behind one wrapper. Must be called by
     the keeper, whose pid the wrappers check.
 
-    Args:
-        order: the order as data.
-        run_dir: the run's directory.
-        allowed: what this host lets an order start.
-        place: this node; None: the only one.
-
     Raises:
         LaunchRefused: the program or the folder is not allowed or missing, or this host cannot
             start such ranks.
@@ -210,14 +204,6 @@ def build_environment(
     place: Place | None = None,
 ) -> dict[str, str]:
     """Return the environment of the agent and its ranks.
-
-    Args:
-        order: the order as data.
-        run_dir: where the flight recorder dumps.
-        environ: the keeper's own environment; a few names are passed on.
-        devices: the slots that the run holds, in the order of the ranks.
-        allowed: names that an order may set, besides what every host allows.
-        place: this node; None: the only one.
 
     Raises:
         LaunchRefused: the order sets a name that is not allowed, needs a secret that is missing,

@@ -52,10 +52,7 @@ class Launched:
     """The ranks of one command.
 
     Args:
-        folder: the run directory.
-        order: the order as data.
         program: the command's own process.
-        ranks: those of this node; None: all.
     """
 
     def __init__(
@@ -73,11 +70,7 @@ class Launched:
         self._are_more = False
 
     def look(self, now: float) -> None:
-        """Look for ranks that are unknown or gone, when it is time.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Look for ranks that are unknown or gone, when it is time."""
         if now < self._look_at and (not self._calm or self._all_live()):
             return  # a rank that has ended since may have been started again
         self._seek()

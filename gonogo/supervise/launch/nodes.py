@@ -52,9 +52,6 @@ class Place:
         """Return the place of one node of an order.
 
         Args:
-            order: the order as data.
-            node: which of its nodes this is.
-            devices: slots that are held here.
             rendezvous: where the launchers meet, if that is known already.
 
         Raises:

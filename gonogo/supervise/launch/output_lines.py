@@ -36,11 +36,6 @@ class OutputLines:
     """Reads one program's log and writes its heartbeats.
 
     Args:
-        folder: the run directory.
-        order: the order as data.
-        log: the file that the program writes.
-        pid: of the program.
-        rank: of lines that name no rank.
         begin: bytes that the log had before it.
     """
 
@@ -265,7 +260,6 @@ class LogLines:
     """The lines of a log.
 
     Args:
-        path: of the log.
         begin: bytes at its start that are not read.
     """
 

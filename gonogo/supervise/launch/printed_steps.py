@@ -95,7 +95,6 @@ class Count:
             number: as printed.
             total: the number behind it (`8/80`).
             mark: a value that only a new step changes (its loss); None: the line has none.
-            now: seconds on a steady clock.
             bar: whether it is the number of steps that are done, 0 at first.
         """
         before, self._newest = self._newest, (number, mark)
@@ -166,9 +165,7 @@ class PrintedSteps:
 
     Args:
         patterns: the formats, the most exact first.
-        steps: the last ordered step; None if unknown.
         guessed: whether nobody chose the patterns.
-        rank: whose steps a line shows that names no rank.
     """
 
     def __init__(

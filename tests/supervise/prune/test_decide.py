@@ -48,8 +48,6 @@ def test_what_is_old_shipped_and_over_goes() -> None:
         (run(ended_at=float("nan")), OVER, "ended within 30 days"),
         (run(ended_at=NOW - 29 * DAY_S), OVER, "ended within 30 days"),
         (run(ended_at=NOW + DAY_S), OVER, "ended within 30 days"),
-        (run(left=True), OVER, "outlived SIGKILL"),
-        (run(quarantined=True), OVER, "a quarantine names it"),
         (run(shipped=False), OVER, "not shipped"),
         (run(), NOBODY_SAYS, "no service says"),
         (run(), Course(finished={"e": False}), "its experiment is not over"),
@@ -94,16 +92,6 @@ def test_the_newest_experiments_stay_with_all_their_runs() -> None:
     assert found["a"] == ""
     assert found["b"] == found["c"] == "its experiment is among the newest 1"
     assert not old_enough(facts, Policy(keep=2), NOW)
-
-
-def test_a_checkpoint_that_a_run_which_stays_began_with_stays_through_every_link() -> None:
-    first, second = run("a"), run("b", begins_from="a")
-    third = run("c", begins_from="b", experiment="g", ended_at=NOW - DAY_S)
-    assert whys(first, second) == {"a": "", "b": ""}
-    found = whys(first, second, third)
-    assert found["a"] == found["b"] == "another run begins with its checkpoint"
-    gone = run("c", begins_from="b", pruned=What.ALL, bytes=0)
-    assert whys(first, second, gone)["b"] == ""
 
 
 def test_what_was_cut_short_is_finished() -> None:

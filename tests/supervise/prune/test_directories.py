@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.errors import NotFound
-from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.records import Unended
+from gonogo.contract.order import Order
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import PRUNED_NAME, RunDir, pruned_text, save_json
 from gonogo.supervise.locks import holding, keeper_lock
@@ -42,19 +41,13 @@ def test_the_facts_about_an_ended_run(tmp_path: Path) -> None:
     found = only(tmp_path)
     assert (found.run, found.experiment, found.ended_at) == (order.run, order.experiment, 200.0)
     assert found.checkpoint_bytes == 5000 < found.bytes
-    assert (found.shipped, found.known, found.living, found.left) == (True, True, False, False)
-    assert (found.quarantined, found.begins_from, found.pruned) == (False, None, None)
+    assert (found.shipped, found.known, found.living, found.pruned) == (True, True, False, None)
 
 
 def test_what_keeps_a_run_is_seen(tmp_path: Path) -> None:
     run_dir = ended_run(tmp_path)
-    stuck = completed().model_copy(update={"left": [Unended(pid=7, state="D")]})
-    save_json(run_dir.exit, stuck.wire())
-    text = f"not free 50 s after {run_dir.path.name}: 900 MB"
-    save_json(tmp_path / "quarantine" / "GPU-a.json", {"v": 1, "reason": text})
     (run_dir.path / ".shipped").unlink()
-    found = only(tmp_path)
-    assert (found.left, found.quarantined, found.shipped) == (True, True, False)
+    assert not only(tmp_path).shipped
     run_dir.exit.write_text("{torn")
     assert only(tmp_path).ended_at is None
 
@@ -71,14 +64,6 @@ def test_a_run_that_no_service_knows_is_its_own_experiment(tmp_path: Path) -> No
     assert only(tmp_path).decided
     (run_dir.path / ".shipped").write_text("")
     assert only(tmp_path).known, "what says nothing is a service's"
-
-
-def test_the_run_whose_checkpoint_an_order_begins_with_is_known(tmp_path: Path) -> None:
-    first = ended_run(tmp_path).path
-    point = ResumePoint(path=str(first / "checkpoints" / "step_000010"), step=10)
-    ended_run(tmp_path, make_order(resume_from=point))
-    found = {row.run: row.begins_from for row in load_facts(tmp_path)}
-    assert sorted(map(str, found.values())) == sorted(["None", first.name])
 
 
 def test_a_pruned_directory_says_so_and_is_never_judged(tmp_path: Path) -> None:
