@@ -1,4 +1,4 @@
-"""D15: memory that grows until it hits its limit before the last step."""
+"""Memory that grows, and memory above its limit."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.contract.tick import Tick
 from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
@@ -20,6 +21,7 @@ from gonogo.watch.detectors.memory import (
     slope_of,
 )
 from gonogo.watch.view import Run, View
+from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.detectors.host import host_order, memory, tell
 from tests.watch.standing import standing
 from tests.watch.steps import Ran
@@ -30,6 +32,9 @@ from tests.watch.streams import (
     World,
     watch,
 )
+
+# D15: memory that grows until it hits its limit before the last step.
+
 
 DEVICE = {"uuid": "a", "ts": 1.0, "mono": 1.0, "rank": 0, "mem_total_mb": 3_000.0}
 
@@ -228,3 +233,111 @@ def test_the_bound_is_above_zero_by_chance_as_seldom_as_it_says() -> None:
     dice = random.Random(7)
     runs = ([(x, dice.gauss(0, 5)) for x in range(24)] for _ in range(300))
     assert 0.02 <= sum(slope_above_zero(points) > 0.0 for points in runs) / 300 <= 0.12
+
+
+# D16: device memory above the plan's limit, host_memory memory above 90 % of the group's.
+
+
+RESERVED = {"memory_limit": {"reserved_mb": 60_000}}
+
+
+def reserved(values: list[Any], watch: dict[str, Any] | None = None) -> Fold:
+    fold = Fold(device_order(RESERVED if watch is None else watch, world_size=1))
+    for step, value in enumerate(values, start=1):
+        fold.step(step, gpu_mem_reserved=value)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("values", "halts"),
+    [
+        ([60_000] * 9, False),
+        ([60_001, 60_001], False),
+        ([60_001] * 3, True),
+        ([60_001, 60_001, 59_000, 60_001, 60_001], False),
+        ([60_001, None, 60_001, None, 60_001], True),
+        ([60_001, 60_001, "NaN", "Infinity"], False),
+        ([60_001, 60_001, 0, 60_001], False),
+        ([None] * 9, False),
+        ([0] * 9, False),
+    ],
+)
+def test_three_lines_running_above_the_limit_halt(values: list[Any], halts: bool) -> None:
+    fold = reserved(values)
+    assert fold.said() == [("memory_limit", "halt", 0)] * halts
+
+
+def test_the_finding_says_what_when_and_where_the_limit_came_from() -> None:
+    (halt,) = reserved([61_000] * 3).findings
+    assert (halt.rank, halt.step, halt.act) == (0, 3, Act.NOW)
+    assert (halt.value, halt.threshold, halt.source) == (61_000, 60_000, Source.PLAN)
+    assert code_of(halt.detector) is OutcomeCode.RESOURCE_LIMIT
+
+
+def test_without_a_limit_there_is_nothing_to_exceed() -> None:
+    fold = reserved([10**9] * 9, watch={})
+    fold.devices([sample(T0 + n, 0, mem_used_mb=1e9) for n in range(9)])
+    assert fold.findings == []
+    assert armed(fold.state)["memory_limit"] is False
+
+
+def in_use(values: list[float | None], fold: Fold | None = None) -> Fold:
+    fold = fold or Fold(device_order(RESERVED))
+    for number, value in enumerate(values):
+        fold.devices([sample(T0 + number, 1, mem_used_mb=value)], after_s=1.0)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("values", "halts"),
+    [
+        ([61_000.0] * 3, True),
+        ([61_000.0, None, 61_000.0, 61_000.0], True),
+        ([61_000.0, 61_000.0, 100.0, 61_000.0, 61_000.0], False),
+        ([60_000.0] * 9, False),
+        ([None] * 9, False),
+    ],
+)
+def test_where_lines_do_not_say_the_device_does(values: list[float | None], halts: bool) -> None:
+    assert in_use(values).said() == [("memory_limit", "halt", 1)] * halts
+
+
+def of_host(used_mb: float, limit_mb: float | None = 100.0, **ranks: float) -> dict[str, Any]:
+    named = {name.removeprefix("r"): mb for name, mb in ranks.items()}
+    return {"host_memory": {"used_mb": used_mb, "limit_mb": limit_mb, "ranks": named}}
+
+
+def seen(rows: list[dict[str, Any]]) -> Fold:
+    fold = Fold()
+    for row in rows:
+        fold.now += 5.0
+        fold.tick(row)
+    return fold
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([of_host(90.0, r0=80.0)] * 9, []),
+        ([of_host(91.0, r0=80.0)] * 2, []),
+        ([of_host(91.0, r0=80.0)] * 3, ["halt"]),
+        ([of_host(91.0, r0=80.0), of_host(91.0, r0=80.0), of_host(10.0, r0=8.0)] * 3, []),
+        ([of_host(91.0, r0=5.0, r1=5.0)] * 9, ["warn"]),
+        ([of_host(91.0)] * 9, ["warn"]),
+        ([of_host(91.0, None, r0=80.0)] * 9, []),
+        ([of_host(91.0, 0.0, r0=80.0)] * 9, []),
+        ([{"host_memory": {"used_mb": "much"}}] * 9, []),
+        ([{"host_memory": None}] * 9, []),
+    ],
+    ids=[
+        "at the limit", "too few", "over it", "with breaks", "somebody else's", "nobody says whose",
+        "no limit", "a limit of nothing", "no number", "nothing",
+    ],
+)  # fmt: skip
+def test_host_memory_halts_only_when_the_ranks_fill_it(
+    rows: list[dict[str, Any]], expected: list[str]
+) -> None:
+    assert [found.severity.value for found in seen(rows).findings] == expected
+
+
+A, B = of_host(91.0, r0=80.0), of_host(92.0, r1=80.0)
