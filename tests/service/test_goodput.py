@@ -1,4 +1,4 @@
-"""Is a run's time accounted for from what the database holds, once, and shown everywhere?"""
+"""The time of a run, accounted for once and shown on pages, in REST and in metrics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from sqlalchemy import inspect
 from sqlalchemy.orm import Session
 
 from gonogo.contract.goodput import Part
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from service.conductor.upkeep import EVERY_S, Accounts, find_due
-from service.db.schema import AccountRow, ExperimentRow, RunRow
+from service.db.schema import AccountRow, RunRow
 from service.views.goodput import (
     COLUMNS,
     load_accounts,
-    load_experiment_goodput,
     load_fleet_goodput,
 )
 from tests.service.conftest import Plane
@@ -144,33 +142,6 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
     due = plane.context.store.read(lambda session: find_due(session, ahead))
     assert due == []
     assert order.run in plane.get(f"/experiments/{experiment}/goodput")["runs"]
-
-
-def test_no_time_of_an_experiment_counts_twice_where_a_clock_is_set_back(still: Plane) -> None:
-    """The second of three attempts continues, by a minute."""
-    _, order, _ = begin(still)
-    at = BOOT_TS
-    move(still, order, created_at=at, claimed_at=at, ended_at=at + 100.0)
-    for attempt, opened, ended in ((2, at + 160.0, at + 120.0), (3, at + 170.0, at + 200.0)):
-        add_attempt(still, order, attempt=attempt, created_at=opened, ended_at=ended)
-
-    def work(session: Session) -> float:
-        experiment = session.get_one(ExperimentRow, order.experiment)
-        experiment.created_at, experiment.ended_at = at, at + 200.0
-        return load_experiment_goodput(session, experiment, at + 200.0).wall_s
-
-    assert still.context.store.write(work) == pytest.approx(200.0, abs=0.01)
-
-
-def add_attempt(plane: Plane, order: Order, **columns: Any) -> None:
-    """Let a phase have one more attempt, of which nothing was heard."""
-
-    def work(session: Session) -> None:
-        row = session.get_one(RunRow, order.run)
-        kept = {column.key: getattr(row, column.key) for column in inspect(RunRow).columns}
-        session.add(RunRow(**{**kept, "id": new_id(Kind.RUN), **columns}))
-
-    plane.context.store.write(work)
 
 
 def test_page_fleet_and_metrics_show_where_the_time_went(still: Plane) -> None:

@@ -102,8 +102,3 @@ def test_a_defect_of_ours_is_a_problem_document_with_an_id(
     assert problem["code"] == "internal"
     assert answer.headers["X-Request-Id"] in problem["detail"]
     assert "secret detail" not in answer.text
-
-
-def test_no_page_loads_scripts_from_elsewhere(plane: Plane) -> None:
-    for path in ("/docs", "/redoc"):
-        assert plane.http.get(path).status_code == 404

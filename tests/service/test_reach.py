@@ -1,7 +1,7 @@
-"""What does each caller reach? Every route that is served × every caller × every owner.
+"""Every route that is served × every caller × every owner.
 
-Routes are asked of the application itself, pages included: one that is added later fails here until
-somebody says who may call it.
+The application lists the routes, pages included. A new route fails here until the table names who
+may call it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,6 @@ PAGES = {
 UNTYPED = {
     call.replace("{path}", "{path:path}"): call for calls in CALLS.values() for call in calls
 }
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 WEBHOOK_PATH = "token-in-the-address"
 BODIES = {
     "telemetry": {"logs": [{"name": "torchrun.log", "start": 0, "end": 3, "text": "ill"}]},
@@ -177,7 +176,7 @@ def site(still: Plane) -> Site:
     )
 
 
-def test_of_every_route_that_is_served_it_is_said_who_may_call_it(still: Plane) -> None:
+def test_every_route_is_in_the_table_of_roles(still: Plane) -> None:
     calls = served(still)
     assert len(calls) > 60
     assert len(calls) == len(set(calls)), "a route that another one hides"
@@ -188,7 +187,7 @@ def test_of_every_route_that_is_served_it_is_said_who_may_call_it(still: Plane) 
     assert about_runs == set(BODIES)
 
 
-def test_who_may_not_is_refused_and_has_changed_nothing(site: Site) -> None:
+def test_refused_callers_have_changed_nothing(site: Site) -> None:
     revoked = new_key(site.plane, "gone", Role.ADMIN)
     site.plane.context.store.write(lambda session: revoke_key(session, "gone", 2.0))
     keys = {role: new_key(site.plane, f"test {role}", role) for role in Role}
@@ -268,19 +267,7 @@ def test_its_owner_reaches_a_run_by_the_same_calls(site: Site) -> None:
         assert end in ("state", "records") or site.everything() != before, end
 
 
-def test_no_other_method_does_anything(site: Site) -> None:
-    calls = set(served(site.plane))
-    key, before = site.plane.key(), site.everything()
-    for path in sorted({call.partition(" ")[2] for call in calls}):
-        for method in METHODS:
-            call = f"{method} {path}"
-            if call not in calls:
-                status = site.ask(call, key).status_code
-                assert status in (404, 405), call
-    assert site.everything() == before
-
-
-def test_what_is_secret_stands_in_no_answer(site: Site) -> None:
+def test_no_answer_holds_a_secret(site: Site) -> None:
     """Not even an administrator reads a key, or a secret again."""
     readers = {
         "nobody": None,

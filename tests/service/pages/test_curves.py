@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -104,14 +103,6 @@ def test_each_of_the_programs_own_metrics_has_a_chart(still: Plane) -> None:
     assert [chart.title for chart in found][:2] == ["user/a<b", "user/m00"]
     assert len(found) == MOST_OWN
     assert found[0].lines[0].points[-1] == (300.0, 300.0)
-
-
-def test_of_many_runs_the_last_ones_are_kept(still: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "_RUNS", 2)
-    monkeypatch.setattr(curves, "_runs", OrderedDict())
-    for run in ("a", "b", "a", "c"):
-        still.context.store.read(lambda session, run=run: load_charts(session, run) and None)
-    assert list(curves._runs) == ["a", "c"]
 
 
 def test_a_value_that_is_no_number_moves_no_curve() -> None:

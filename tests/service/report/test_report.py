@@ -16,7 +16,7 @@ from gonogo.contract.api import ArtifactsView, EventView, Forecast, OriginView, 
 from gonogo.contract.decision import Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.goodput import ExperimentGoodput, Part, goodput_of
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import LeftOut, ResumePoint
+from gonogo.contract.order import LeftOut
 from gonogo.contract.workload import OURS
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -173,12 +173,6 @@ def test_a_running_experiment_says_what_it_waits_for(waiting_for: str | None, sa
     assert said in text
 
 
-def test_an_experiment_without_a_run_has_a_report() -> None:
-    text = report_of(state=ExperimentState.QUEUED, verdict=None, decisions=())
-    assert "| smoke | passed | – | 0 / 40 |" in text
-    assert EXPERIMENT in text
-
-
 def test_every_table_has_as_many_cells_in_each_row() -> None:
     run = sick(files=(RunFile(path="a|b", bytes=1),))
     for found in re.findall(r"(?:^\|.*\n)+", no_go(run) + "\n", re.M):
@@ -204,26 +198,6 @@ def test_a_run_shows_its_gate_and_what_was_not_observed() -> None:
         "- device utilisation", "- device memory", "- host memory",
     ]  # fmt: skip
     assert "no rank wrote a heartbeat" in report_of(run_report(ranks=(), ran={}, decision=None))
-
-
-@pytest.mark.parametrize(
-    ("begun", "said"),
-    [
-        ({}, "begins fresh"),
-        (
-            {"init_from": "sanity", "resume_from": ResumePoint(path="/r/run_0/s", step=0)},
-            "begins with the weights of sanity",
-        ),
-        (
-            {"init_from": "sanity", "resume_from": ResumePoint(path="/r/run_1/s", step=20)},
-            "goes on after step 20",
-        ),
-    ],
-)
-def test_a_run_says_what_it_began_with(begun: dict[str, Any], said: str) -> None:
-    run = run_report()
-    text = report_of(replace(run, view=run.view.model_copy(update=begun)))
-    assert f"first, {said}, on gpu-7" in text
 
 
 @pytest.mark.parametrize(
