@@ -40,7 +40,7 @@ class RunArtifacts:
     def describe(
         self, identity: Mapping[str, Any], model: nn.Module, network: Mapping[str, str]
     ) -> None:
-        """Write `model.json`, `env.json` (with what the trainer has set) and `dtypes_report.txt`."""
+        """Write `model.json`, `env.json` (with what we set) and `dtypes_report.txt`."""
         if not self._leads:
             return
         self._save_json("model.json", identity)
@@ -53,7 +53,7 @@ class RunArtifacts:
         gates: Sequence[Sequence[float]],
         selection: Sequence[Sequence[float]] = (),
     ) -> None:
-        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, and curves."""
+        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, curves."""
         step = fields["step"]
         self._board.log(step, fields)
         if not self._csv_on:

@@ -157,7 +157,7 @@ class Ranks:
             return shared.tolist()
 
     def add_up_and_read(self, shared: Tensor, own: Tensor) -> tuple[list[float], list[float]]:
-        """The sums of `shared` over all ranks, and this rank's `own`, in one transfer (both fp64)."""
+        """The sums of `shared` over all ranks, and this rank's `own` in one transfer, both fp64."""
         if self.backend == "single":
             numbers: list[float] = torch.cat((shared, own)).tolist()
         else:

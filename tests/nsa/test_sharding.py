@@ -1,71 +1,54 @@
 """DDP and FSDP train like one process, and resume from each other's checkpoints."""
 
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 
 from nsa.checkpoint import load_checkpoint
 from nsa.data.make_parquet import write_parquet_folder
 from nsa.sharding import as_parameters, whole
+from tests.nsa.runs import LIMIT_S, losses, of, read_lines
 
-LaunchRanks = Callable[..., list["subprocess.Popen[bytes]"]]
-MakeOrder = Callable[..., Path]
 STEPS = 50
 HALF = {"every_steps": STEPS // 2}
 
 
-def _progress(lines: list[dict[str, Any]]) -> list[float]:
-    return [line["loss"] for line in lines if line["msg"] == "progress"]
-
-
-def _run(launch_ranks: LaunchRanks, helpers: Any, order: Path, **more: Any) -> list[dict[str, Any]]:
+def _run(launch_ranks, order, **more):
     """Both ranks to the end; the lines of rank 0, whose losses rank 1 has too."""
-    processes = launch_ranks(order, **more)
-    codes = [process.wait(helpers.LIMIT_S) for process in processes]
+    codes = [process.wait(LIMIT_S) for process in launch_ranks(order, **more)]
     assert codes == [0, 0], (order.parent / "rank0.log").read_text()
-    one, two = (helpers.read_lines(order.parent, rank) for rank in (0, 1))
-    assert _progress(one) == _progress(two)
+    one, two = (read_lines(order.parent, rank) for rank in (0, 1))
+    assert losses(one) == losses(two)
     return one
+
+
+def _saved(tmp_path, step):
+    places = (tmp_path / name / "checkpoints" / f"step_{step:06d}" for name in ("alone", "pair"))
+    return [load_checkpoint(place) for place in places]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
 def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps(
-    parallel: str,
-    make_order: MakeOrder,
-    launch_ranks: LaunchRanks,
-    train_here: Any,
-    helpers: Any,
-    tmp_path: Path,
-) -> None:
+    parallel, make_order, launch_ranks, train_here, tmp_path
+):
     alone = train_here("alone", train={"steps": STEPS}, checkpoint=HALF)
-    model = {**helpers.TINY["model"], "gradient_checkpointing": True}
-    train = {"steps": STEPS, "parallel": parallel, "model": model}
-    train |= {"batch": {"global_seqs": 4, "accumulate": 2}}
-    train |= {"eval": {"every_steps": STEPS // 2, "batches": 2}}
+    train = {"steps": STEPS, "parallel": parallel, "model": {"gradient_checkpointing": True}}
+    train |= {"batch": {"accumulate": 2}, "eval": {"every_steps": STEPS // 2, "batches": 2}}
     order = make_order("pair", train=train, world_size=2, checkpoint=HALF)
-    pair = _run(launch_ranks, helpers, order)
+    pair = _run(launch_ranks, order)
     assert pair[0]["backend"] == parallel.upper()
-    assert {key: pair[0][key] for key in ("params", "dim", "vocab", "groups")} == {
-        key: alone[0][key] for key in ("params", "dim", "vocab", "groups")
-    }
-    assert _progress(pair) == pytest.approx(_progress(alone), rel=1e-4)
-    own, other = (
-        load_checkpoint(tmp_path / name / "checkpoints" / f"step_{STEPS:06d}")
-        for name in ("alone", "pair")
-    )
+    for key in ("params", "dim", "vocab", "groups"):
+        assert pair[0][key] == alone[0][key]
+    assert losses(pair) == pytest.approx(losses(alone), rel=1e-4)
+    own, other = _saved(tmp_path, STEPS)
     assert own.optimizer["state"].keys() == other.optimizer["state"].keys()
     for name, tensor in own.model.items():
         assert (other.model[name] - tensor).norm() <= 1e-4 * tensor.norm(), name
     # One process resumes what two ranks saved half way.
     half = {"path": str(order.parent / "checkpoints" / "step_000025"), "step": 25}
     rest = train_here("rest", train={"steps": STEPS}, resume_from=half)
-    assert _progress(rest) == pytest.approx(_progress(alone)[25:], rel=1e-4)
-    steps = [line for line in pair if line["msg"] == "step_end"]
+    assert losses(rest) == pytest.approx(losses(alone)[25:], rel=1e-4)
+    steps = of(pair, "step_end")
     per_step = steps[-1]["collective_seq"] - steps[-2]["collective_seq"]
     # The step's own; one reduction a bucket or shard (two blocks and the rest), not one for each
     # of the two parts; each part gathers three shards forwards and two backwards; the norm.
@@ -74,46 +57,35 @@ def test_two_ranks_with_checkpointed_activations_equal_one_process_over_50_steps
 
 @pytest.mark.long
 def test_what_one_process_saved_two_sharded_ranks_go_on_with(
-    make_order: MakeOrder, launch_ranks: LaunchRanks, train_here: Any, helpers: Any, tmp_path: Path
-) -> None:
-    corpus = tmp_path / "corpus"
+    make_order, launch_ranks, train_here, tmp_path
+):
     documents = [f"<{number}>" + "text " * (number % 37) for number in range(400)]
-    write_parquet_folder(corpus, documents, files=3, rows_per_group=20)
-    train = {"steps": 20, "data": f"parquet:{corpus}"}
-    alone = train_here("alone", train=train, checkpoint={"every_steps": 10})
+    write_parquet_folder(tmp_path / "corpus", documents, files=3, rows_per_group=20)
+    train = {"steps": 20, "data": f"parquet:{tmp_path / 'corpus'}"}
+    every = {"checkpoint": {"every_steps": 10}}
+    alone = train_here("alone", train=train, **every)
     half = {"path": str(tmp_path / "alone" / "checkpoints" / "step_000010"), "step": 10}
-    order = make_order(
-        "pair",
-        train={**train, "parallel": "fsdp"},
-        world_size=2,
-        resume_from=half,
-        checkpoint={"every_steps": 10},
-    )
-    pair = _run(launch_ranks, helpers, order)
-    assert _progress(pair) == pytest.approx(_progress(alone)[10:], rel=1e-4)
-    own, other = (
-        load_checkpoint(tmp_path / name / "checkpoints" / "step_000020")
-        for name in ("alone", "pair")
-    )
+    train["parallel"] = "fsdp"
+    order = make_order("pair", train=train, world_size=2, resume_from=half, **every)
+    pair = _run(launch_ranks, order)
+    assert losses(pair) == pytest.approx(losses(alone)[10:], rel=1e-4)
+    own, other = _saved(tmp_path, 20)
     assert sorted(own.marks) == sorted(other.marks)
     assert len(own.marks) == 4
 
 
 @pytest.mark.long
-def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
-    make_order: MakeOrder, launch_ranks: LaunchRanks, helpers: Any
-) -> None:
+def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(make_order, launch_ranks):
     train = {"steps": 6, "parallel": "fsdp", "dtype": "fp16"}
     order = make_order("pair", train=train, world_size=2)
     environ = {"NSA_SCALER_INIT_SCALE": "4e6", "NSA_DDP_COMPRESS": "bf16"}
-    boot, *lines = _run(launch_ranks, helpers, order, environ=environ)
-    on_the_wire = {line["comm_mb"] for line in lines if line["msg"] == "progress"}
+    boot, *lines = _run(launch_ranks, order, environ=environ)
+    on_the_wire = {line["comm_mb"] for line in of(lines, "progress")}
     assert on_the_wire == {round(boot["params"] * 2 / 2**20, 6)}
     both = [
         [
             (line["skipped"], line["loss_scale"])
-            for line in helpers.read_lines(order.parent, rank)
-            if line["msg"] == "progress"
+            for line in of(read_lines(order.parent, rank), "progress")
         ]
         for rank in (0, 1)
     ]
@@ -122,18 +94,16 @@ def test_fp16_on_sharded_ranks_skips_the_same_steps_everywhere(
     assert both[0][-1][0] is False
 
 
-def test_one_sharded_rank_trains_what_one_process_trains_and_can_be_poisoned(
-    train_here: Any,
-) -> None:
-    steps = {"steps": 5, "eval": {"every_steps": 5, "batches": 1}}
+def test_one_sharded_rank_trains_what_one_process_trains_and_can_be_poisoned(train_here):
+    steps = {"eval": {"every_steps": 4, "batches": 1}}
     alone = train_here("alone", train=steps)
     sharded = train_here("sharded", train={**steps, "parallel": "fsdp"})
-    assert _progress(sharded) == pytest.approx(_progress(alone), rel=1e-5)
-    poisoned = train_here("poisoned", train={**steps, "parallel": "fsdp"}, fault="nan:step=3")
-    assert _progress(poisoned)[2:] == ["NaN"] * 3
+    assert losses(sharded) == pytest.approx(losses(alone), rel=1e-5)
+    poisoned = train_here("poisoned", train={"parallel": "fsdp"}, fault="nan:step=3")
+    assert losses(poisoned)[2:] == ["NaN"] * 2
 
 
-def test_a_state_without_shards_is_left_as_it_is() -> None:
+def test_a_state_without_shards_is_left_as_it_is():
     linear = torch.nn.Linear(2, 3)
     optimizer = torch.optim.AdamW(linear.parameters())
     linear(torch.ones(2)).sum().backward()

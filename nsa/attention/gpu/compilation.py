@@ -56,7 +56,7 @@ def _noted() -> Iterator[list[Launch]]:
 
 
 def rehearse(calls: Sequence[Callable[[], object]]) -> list[Launch]:
-    """The launches of some calls that differ in what they are compiled for; none of them is made."""
+    """The launches of some calls that differ in what they are compiled for; none is made."""
     with _noted() as launches:
         for call in calls:
             call()

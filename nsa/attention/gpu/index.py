@@ -44,7 +44,7 @@ class Index:
 
 
 def invert(chosen_NTF: Tensor, J: int) -> Index:
-    """Sort the choices by block of J a pair; within a block they keep their order: results repeat."""
+    """Sort the choices by block of J a pair; within a block they keep their order: it repeats."""
     N = chosen_NTF.shape[0]
     device = chosen_NTF.device
     blocks = N * J

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 SMALL = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
-NAMES = ("q", "k_cmp", "v_cmp", "k_sel", "v_sel", "k_win", "v_win", "gates")
+BRANCHES = tuple(f"{kind}_{branch}" for branch in ("cmp", "sel", "win") for kind in "kv")
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _one_thread():
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -23,33 +20,23 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture
-def small() -> dict[str, int]:
+def small():
     """Block sizes that make every rule matter within a hundred tokens."""
     return dict(SMALL)
 
 
 @pytest.fixture
-def make_inputs() -> Callable[..., dict[str, Tensor]]:
+def make_inputs():
     """Random leaves by name; `q_factor` multiplies all logits."""
 
-    def make(
-        S: int,
-        *,
-        B: int = 2,
-        H: int = 4,
-        G: int = 2,
-        D: int = 8,
-        dtype: torch.dtype = torch.float64,
-        q_factor: float = 1.0,
-        seed: int = 0,
-    ) -> dict[str, Tensor]:
+    def make(S, *, B=2, H=4, G=2, D=8, dtype=torch.float64, q_factor=1.0, seed=0):
         generator = torch.Generator().manual_seed(seed)
 
-        def draw(*shape: int) -> Tensor:
+        def draw(*shape):
             return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
         tensors = {"q": draw(B, S, H, D) * q_factor}
-        tensors |= {name: draw(B, S, G, D) for name in NAMES[1:-1]}
+        tensors |= {name: draw(B, S, G, D) for name in BRANCHES}
         tensors["gates"] = draw(B, S, H, 3).sigmoid()
         return {name: tensor.to(dtype).requires_grad_() for name, tensor in tensors.items()}
 
@@ -57,7 +44,7 @@ def make_inputs() -> Callable[..., dict[str, Tensor]]:
 
 
 @pytest.fixture
-def run() -> Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]:
+def run():
     """Forward and backward with a fixed random gradient: output, selection, gradients.
 
     `blocks_in` has wider inputs compress to what inputs of that dtype compress to.
@@ -65,9 +52,7 @@ def run() -> Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]:
     from nsa.attention import nsa_attention
     from nsa.attention.reference import compress
 
-    def run_once(
-        inputs: dict[str, Tensor], *, blocks_in: torch.dtype | None = None, **options: Any
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    def run_once(inputs, *, blocks_in=None, **options):
         leaves = {name: x.detach().clone().requires_grad_() for name, x in inputs.items()}
         if blocks_in is not None:
             means = (compress(leaves[n], options["l"], options["d"]) for n in ("k_cmp", "v_cmp"))
@@ -76,21 +61,45 @@ def run() -> Callable[..., tuple[Tensor, Tensor, dict[str, Tensor]]]:
         generator = torch.Generator().manual_seed(99)
         grad = torch.randn(out.shape, generator=generator, dtype=torch.float64).to(out)
         out.backward(grad)
-        zero = {name: torch.zeros_like(x) for name, x in leaves.items()}
-        grads = {n: zero[n] if x.grad is None else x.grad for n, x in leaves.items()}
+        grads = {n: torch.zeros_like(x) if x.grad is None else x.grad for n, x in leaves.items()}
         return out.detach(), sel, grads
 
     return run_once
 
 
-def _row(q: Tensor, keys: list[Tensor], values: list[Tensor], scale: float) -> tuple[Tensor, Any]:
+@pytest.fixture
+def agree(run):
+    """Output, selection and gradients of the torch backend are the reference's in fp64.
+
+    The tolerance is of the norm of a difference, over the norm of what is right.
+    """
+
+    def check(inputs, tolerance=1e-9, *, backend="torch", kernels=None, **options):
+        dtype = inputs["q"].dtype
+        given = {} if kernels is None else {"kernels": kernels}
+        got = run(inputs, backend=backend, **given, **options)
+        exact = {name: x.detach().double() for name, x in inputs.items()}
+        rounded = {"blocks_in": dtype} if dtype.itemsize == 2 else {}
+        wanted = run(exact, backend="reference", **rounded, **options)
+        assert torch.equal(got[1], wanted[1])
+        for name in ("out", *inputs):
+            x, y = (part[0] if name == "out" else part[2][name] for part in (got, wanted))
+            assert x.dtype == dtype
+            off = (x.double() - y).norm() / y.norm().clamp_min(1e-3 * y.numel() ** 0.5)
+            assert off <= tolerance, (name, off)
+        return got
+
+    return check
+
+
+def _row(q, keys, values, scale):
     if not keys:
         return torch.zeros_like(q), []
     weights = torch.softmax(scale * torch.stack([q @ k for k in keys]), dim=0)
     return sum(p * v for p, v in zip(weights, values, strict=True)), weights.tolist()
 
 
-def _chosen(scores: list[float], c: int, n_sel: int) -> list[int]:
+def _chosen(scores, c, n_sel):
     chosen = {j for j in (0, c - 1, c) if 0 <= j <= c}
     for j in sorted(range(c + 1), key=lambda j: (-scores[j], j)):
         if len(chosen) < min(n_sel, c + 1):
@@ -98,7 +107,7 @@ def _chosen(scores: list[float], c: int, n_sel: int) -> list[int]:
     return sorted(chosen)
 
 
-def _judge_item(x: dict[str, Tensor], l: int, d: int, l_sel: int, n_sel: int, w: int) -> Any:  # noqa: E741
+def _judge_item(x, l, d, l_sel, n_sel, w):  # noqa: E741
     S, H, D = x["q"].shape
     G = x["k_sel"].shape[1]
     scale = 1 / math.sqrt(D)
@@ -127,23 +136,19 @@ def _judge_item(x: dict[str, Tensor], l: int, d: int, l_sel: int, n_sel: int, w:
             picked = [s for s in range(t + 1) if s // l_sel in chosen]
             near = range(max(0, t - w + 1), t + 1)
             for h in heads:
-                q = x["q"][t, h]
-                sel, _ = _row(
-                    q, [x["k_sel"][s, g] for s in picked], [x["v_sel"][s, g] for s in picked], scale
-                )
-                win, _ = _row(
-                    q, [x["k_win"][s, g] for s in near], [x["v_win"][s, g] for s in near], scale
-                )
-                gate = x["gates"][t, h]
-                outs.append(gate[0] * compressed[h] + gate[1] * sel + gate[2] * win)
+                parts, gates = [compressed[h]], x["gates"][t, h]
+                for branch, tokens in (("sel", picked), ("win", near)):
+                    k, v = ([x[f"{kind}_{branch}"][s, g] for s in tokens] for kind in "kv")
+                    parts.append(_row(x["q"][t, h], k, v, scale)[0])
+                outs.append(sum(gate * part for gate, part in zip(gates, parts, strict=True)))
     return torch.stack(outs).view(S, H, D), torch.tensor(ids).view(S, G, n_sel)
 
 
 @pytest.fixture
-def judge() -> Callable[..., tuple[Tensor, Tensor]]:
+def judge():
     """NSA by loops, one query and head at a time; differentiable; use fp64 and few tokens."""
 
-    def judge_all(inputs: dict[str, Tensor], **sizes: int) -> tuple[Tensor, Tensor]:
+    def judge_all(inputs, **sizes):
         items = range(inputs["q"].shape[0])
         results = [_judge_item({n: x[b] for n, x in inputs.items()}, **sizes) for b in items]
         return torch.stack([out for out, _ in results]), torch.stack([ids for _, ids in results])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -34,28 +35,18 @@ def _counts():
 
 
 @pytest.mark.parametrize("S", [5, 64, 65, 150])
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-def test_the_prefix_by_sdpa_gives_the_same_output_and_gradients(S, dtype, small, make_inputs, run):
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
+def test_the_prefix_by_sdpa_gives_the_same(S, dtype, tolerance, small, make_inputs, agree):
     inputs = make_inputs(S, H=6, dtype=dtype)
-    out, sel, grads = run(inputs, backend="torch", kernels=Kernels(sdpa=True), **small)
-    expected, ids, wanted = run(inputs, backend="torch", kernels=Kernels(sdpa=False), **small)
-    tolerance = 1e-10 if dtype == torch.float64 else 2e-5
-    assert torch.equal(sel, ids)
-    torch.testing.assert_close(out, expected, rtol=tolerance, atol=tolerance)
-    for name in inputs:
-        torch.testing.assert_close(
-            grads[name], wanted[name], rtol=tolerance, atol=tolerance, msg=name
-        )
+    for sdpa in (True, False):
+        agree(inputs, tolerance, kernels=Kernels(sdpa=sdpa), **small)
     assert _counts()["prefix", SDPA_FLASH][0] == 1
     assert _counts()["prefix", PIECES] == (1, "SDPA is switched off")
 
 
 def test_both_parts_by_a_foreign_kernel_join_into_the_same_result(
-    small, make_inputs, run, monkeypatch
+    small, make_inputs, agree, monkeypatch
 ):
-    inputs = make_inputs(150)
-    expected, _, wanted = run(inputs, backend="reference", **small)
-
     def flash_attn_func(q, k, v, *, softmax_scale, causal, window_size):
         assert causal
         S = q.shape[1]
@@ -63,19 +54,14 @@ def test_both_parts_by_a_foreign_kernel_join_into_the_same_result(
         hidden = (s > t) | ((s <= t - window_size[0] - 1) & (window_size[0] >= 0))
         k, v = (x.repeat_interleave(q.shape[2] // x.shape[2], 2) for x in (k, v))
         logits = softmax_scale * torch.einsum("bshd,bkhd->bhsk", q, k)
-        return torch.einsum(
-            "bhsk,bkhd->bshd", logits.masked_fill(hidden, -torch.inf).softmax(-1), v
-        )
+        weights = logits.masked_fill(hidden, -torch.inf).softmax(-1)
+        return torch.einsum("bhsk,bkhd->bshd", weights, v)
 
     monkeypatch.setattr(kernels_module, "_flash_reason", lambda q: "")
     monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
     package = SimpleNamespace(flash_attn_func=flash_attn_func)
-    monkeypatch.setitem(__import__("sys").modules, "flash_attn", package)
-    use_kernels(Kernels(flash_attn=True))
-    out, _, grads = run(inputs, backend="torch", **small)
-    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
-    for name in inputs:
-        torch.testing.assert_close(grads[name], wanted[name], rtol=1e-9, atol=1e-12, msg=name)
+    monkeypatch.setitem(sys.modules, "flash_attn", package)
+    agree(make_inputs(150), kernels=Kernels(flash_attn=True), **small)
     assert _counts()["prefix", FLASH_ATTN] == (1, "")
     assert _counts()["window", FLASH_ATTN] == (1, "")
 
@@ -92,20 +78,21 @@ def half_on_cuda():
 def test_half_precision_on_cuda_is_served_by_flash_unless_it_is_switched_off(
     window, half_on_cuda, monkeypatch
 ):
-    assert choose_kernel(Kernels(), half_on_cuda, window=window).path == SDPA
-    off = choose_kernel(Kernels(sdpa=False), half_on_cuda, window=window)
-    assert (off.path, off.reason) == (PIECES, "SDPA is switched off")
-    monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
-    no_flash = choose_kernel(Kernels(), half_on_cuda, window=window)
-    assert (no_flash.path, no_flash.reason) == (PIECES, "flash SDPA is switched off")
+    def chosen(**asked):
+        return tuple(choose_kernel(Kernels(**asked), half_on_cuda, window=window))
 
-
-def test_a_torch_without_windows_leaves_the_window_to_the_pieces(half_on_cuda, monkeypatch):
     assert kernels_module._windows_missing() == ""
+    assert chosen() == (SDPA, "")
+    assert chosen(sdpa=False) == (PIECES, "SDPA is switched off")
     monkeypatch.setattr(kernels_module, "_windows_missing", lambda: "too old")
-    choice = choose_kernel(Kernels(), half_on_cuda, window=True)
-    assert (choice.path, choice.reason) == (PIECES, "too old")
-    assert choose_kernel(Kernels(), half_on_cuda, window=False).path == SDPA
+    assert chosen() == ((PIECES, "too old") if window else (SDPA, ""))
+    monkeypatch.undo()
+    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
+    assert chosen(flash_attn=True) == (FLASH_ATTN, "")
+    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "it is not installed")
+    assert chosen(flash_attn=True) == (SDPA, "it is not installed")
+    monkeypatch.setattr(torch.backends.cuda, "flash_sdp_enabled", lambda: False)
+    assert chosen() == (PIECES, "flash SDPA is switched off")
 
 
 def test_a_window_is_given_to_flash_as_the_tokens_before_the_query(make_inputs, monkeypatch):
@@ -127,15 +114,6 @@ def test_a_window_is_given_to_flash_as_the_tokens_before_the_query(make_inputs, 
     assert seen["scale"] == 0.5
     assert seen["shape"] == (60, 6, 8)
     assert _counts() == {("window", SDPA_FLASH): (1, "")}
-
-
-def test_flash_attn_is_taken_when_asked_for_and_installed(half_on_cuda, monkeypatch):
-    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "")
-    asked = Kernels(flash_attn=True)
-    assert choose_kernel(asked, half_on_cuda, window=True).path == FLASH_ATTN
-    monkeypatch.setattr(kernels_module, "_flash_attn_missing", lambda: "it is not installed")
-    other = choose_kernel(asked, half_on_cuda, window=True)
-    assert (other.path, other.reason) == (SDPA, "it is not installed")
 
 
 def test_a_wish_that_the_cpu_cannot_grant_is_counted_with_its_reason(small, make_inputs):
@@ -193,12 +171,12 @@ def test_the_share_of_flash_counts_calls_of_dense_operations_only():
 
 def test_dense_attention_is_causal_attention_over_groups(make_inputs):
     inputs = {n: x.detach() for n, x in make_inputs(40, H=6, G=2).items()}
-    q, k, v = inputs["q"], inputs["k_sel"], inputs["v_sel"]
-    k_all, v_all = (x.repeat_interleave(3, 2) for x in (k, v))
-    logits = torch.einsum("bshd,bkhd->bhsk", q, k_all) / 8**0.5
+    q, k, v = (inputs[name].transpose(1, 2) for name in ("q", "k_sel", "v_sel"))
+    logits = q @ k.repeat_interleave(3, 1).transpose(2, 3) / 8**0.5
     weights = logits.masked_fill(torch.ones(40, 40).triu(1).bool(), -torch.inf).softmax(-1)
-    expected = torch.einsum("bhsk,bkhd->bshd", weights, v_all)
-    torch.testing.assert_close(dense_attention(q, k, v), expected)
+    expected = (weights @ v.repeat_interleave(3, 1)).transpose(1, 2)
+    got = dense_attention(inputs["q"], inputs["k_sel"], inputs["v_sel"])
+    torch.testing.assert_close(got, expected)
 
 
 def test_counters_count_calls_by_backend_and_start_again_when_cleared(small, make_inputs):

@@ -12,11 +12,11 @@ from nsa.attention.checks import check_sizes
 from nsa.attention.selection_rule import RULE, SelectionRule
 from nsa.config import AttentionConfig
 from nsa.model.statistics import selection_stats
+from tests.nsa.attention.conftest import BRANCHES
 
 RULES = [RULE, SelectionRule(first=2, recent=3), SelectionRule(first=1, recent=1),
          SelectionRule(first=3, recent=2)]  # fmt: skip
 SIZES = {"l": 8, "d": 4, "l_sel": 8, "n_sel": 6, "w": 20}
-NAMES = [f"{kind}_{branch}" for branch in ("cmp", "sel", "win") for kind in "kv"]
 
 
 def test_the_papers_rule_is_the_first_block_the_own_and_the_one_before():
@@ -29,36 +29,30 @@ def test_the_papers_rule_is_the_first_block_the_own_and_the_one_before():
 
 
 @pytest.mark.parametrize("rule", RULES, ids=str)
-def test_every_backend_and_decoding_follow_the_rule(rule, make_inputs, run, monkeypatch):
+def test_every_backend_and_decoding_follow_the_rule(rule, make_inputs, agree, monkeypatch):
     monkeypatch.setattr(selection_rule, "RULE", rule)
-    S, l_sel = 130, SIZES["l_sel"]
+    S, l_sel, n_sel = 110, SIZES["l_sel"], SIZES["n_sel"]
     inputs = make_inputs(S, B=1)
-    out, ids, grads = run(inputs, backend="torch", **SIZES)
-    expected, wanted_ids, wanted = run(inputs, backend="reference", **SIZES)
-    assert torch.equal(ids, wanted_ids)
-    torch.testing.assert_close(out, expected, rtol=1e-11, atol=1e-12)
-    for name in inputs:
-        torch.testing.assert_close(grads[name], wanted[name], rtol=1e-9, atol=1e-12, msg=name)
-    chosen_freely = False
+    out, ids, _ = agree(inputs, **SIZES)
+    chosen_freely = rule.free(n_sel) == 0
     for t in range(S):
         c = t // l_sel
         for group in ids[0, t].tolist():
             selected = [j for j in group if j >= 0]
-            assert len(selected) == min(SIZES["n_sel"], c + 1)
+            assert len(selected) == min(n_sel, c + 1)
             assert set(rule.forced(c)) <= set(selected)
             freely = [j for j in selected if j not in rule.forced(c)]
-            chosen_freely |= c >= SIZES["n_sel"] and freely != list(
-                range(rule.first, rule.first + len(freely))
-            )
-    assert chosen_freely or rule.free(SIZES["n_sel"]) == 0
+            lowest = list(range(rule.first, rule.first + len(freely)))
+            chosen_freely |= c >= n_sel and freely != lowest
+    assert chosen_freely
     cache = NsaCache(B=1, G=2, D=8, capacity=S, sizes=Sizes(**SIZES), dtype=torch.float64)
     for t in range(S):
         token = {name: x.detach()[:, t : t + 1] for name, x in inputs.items()}
-        cache.append(*(token[name] for name in NAMES))
+        cache.append(*(token[name] for name in BRANCHES))
         step, step_ids = decode(token["q"], token["gates"], cache)
         assert torch.equal(step_ids[:, 0], ids[:, t]), t
     torch.testing.assert_close(step[:, 0], out[:, -1], rtol=1e-11, atol=1e-12)
-    assert selection_stats(ids, l_sel)[0] > 0 or rule.free(SIZES["n_sel"]) == 0
+    assert selection_stats(ids, l_sel)[0] > 0 or rule.free(n_sel) == 0
 
 
 def test_sizes_and_configuration_want_room_for_what_is_forced(monkeypatch, make_inputs):
