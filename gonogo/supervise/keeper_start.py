@@ -13,7 +13,7 @@ from pathlib import Path
 from gonogo.device_slots import gpus_of
 from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.keeper.children import open_log
+from gonogo.supervise.keeper.children import start_heir
 from gonogo.supervise.keeper.companions import build_drain_command
 from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.launch.nodes import Place
@@ -72,7 +72,6 @@ def start_keeper(
 
 
 def _is_ready(run_dir: Path, place: Place | None) -> bool:
-    """Return whether the keeper holds its devices."""
     try:
         return living_keeper(run_dir, place) is not None
     except OSError:
@@ -95,23 +94,11 @@ def start_draining(
                 held[slot] = descriptor
         if not held:
             return None
-        with open_log(run_dir / "drained.log") as log:
-            return subprocess.Popen(
-                build_drain_command(run_dir, home, held),
-                env=dict(environ),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=tuple(held.values()),
-            )
+        command, log = build_drain_command(run_dir, home, held), run_dir / "drained.log"
+        return start_heir(command, env=environ, log=log, descriptors=held.values())
     except OSError as error:
-        _log.warning(
-            "%s: its devices are not checked: %s",
-            run_dir.name,
-            error,
-            extra={"action": "undrained"},
-        )
+        text = "%s: its devices are not checked: %s"
+        _log.warning(text, run_dir.name, error, extra={"action": "undrained"})
         return None
     finally:
         for descriptor in held.values():

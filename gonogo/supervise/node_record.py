@@ -18,6 +18,7 @@ from gonogo.supervise.durable import load_json
 from gonogo.supervise.processes import ProcessRef, boot_id, load_stat, pid_namespace
 
 MET_NAME = ".met.json"
+_SIMPLE = ("node", "token", "host", "boot_id", "pid_ns", "address")
 SILENT_S = 10.0
 """A node is silent after so long without a sign of its follower."""
 
@@ -38,18 +39,9 @@ class Keeping:
 
     def document(self, at: float) -> dict[str, Any]:
         """Return the JSON form; `at` in Unix seconds."""
-        return {
-            "v": 1,
-            "node": self.node,
-            "token": self.token,
-            "host": self.host,
-            "boot_id": self.boot_id,
-            "pid_ns": self.pid_ns,
-            "pid": self.ref.pid,
-            "start_ticks": self.ref.start_ticks,
-            "address": self.address,
-            "at": at,
-        }
+        simple = {name: getattr(self, name) for name in _SIMPLE}
+        ref = {"pid": self.ref.pid, "start_ticks": self.ref.start_ticks}
+        return {"v": 1, **simple, **ref, "at": at}
 
 
 def own_keeping(*, node: int, token: int, address: str) -> Keeping:
@@ -132,8 +124,8 @@ def keeping_of(found: Mapping[str, Any]) -> Keeping | None:
             host=str(found["host"]),
             boot_id=str(found["boot_id"]),
             pid_ns=str(found["pid_ns"]),
-            ref=ProcessRef(pid=int(found["pid"]), start_ticks=int(found["start_ticks"])),
             address=str(found["address"]),
+            ref=ProcessRef(pid=int(found["pid"]), start_ticks=int(found["start_ticks"])),
         )
     except (KeyError, TypeError, ValueError):
         return None

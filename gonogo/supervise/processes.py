@@ -91,16 +91,12 @@ class ProcessRef:
 
 def load_stat(pid: int, task: int | None = None) -> Stat | None:
     """Return the state of a process (or of one of its threads), or None when it is gone."""
-    path = f"/proc/{pid}/stat" if task is None else f"/proc/{pid}/task/{task}/stat"
-    try:
-        with open(path, "rb") as stream:
-            text = stream.read()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = _stat_fields(f"{pid}" if task is None else f"{pid}/task/{task}")
+    if fields is None:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
     return Stat(
         pid=pid,
-        state=fields[0].decode(),
+        state=fields[0],
         ppid=int(fields[1]),
         start_ticks=int(fields[19]),
         cpu_ticks=int(fields[11]) + int(fields[12]),
@@ -110,29 +106,35 @@ def load_stat(pid: int, task: int | None = None) -> Stat | None:
 
 def load_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds of a process and all below it, ended children included."""
-    ticks = 0
-    for row in (pid, *find_descendants(pid)):
-        try:
-            with open(f"/proc/{row}/stat", "rb") as stream:
-                text = stream.read()
-        except (FileNotFoundError, ProcessLookupError):
-            if row == pid:
-                return None
-            continue
-        ticks += sum(map(int, text[text.rindex(b")") + 2 :].split()[11:15]))
+    own = _stat_fields(f"{pid}")
+    if own is None:
+        return None
+    below = (_stat_fields(f"{child}") for child in find_descendants(pid))
+    ticks = sum(sum(map(int, row[11:15])) for row in (own, *below) if row is not None)
     return ticks / TICKS_PER_S
 
 
 def load_exit_status(ref: ProcessRef) -> int | None:
     """Return how a process ended, as `os.waitpid` would; None before, and once its parent asked."""
-    try:
-        with open(f"/proc/{ref.pid}/stat", "rb") as stream:
-            text = stream.read()
-    except (FileNotFoundError, ProcessLookupError):
+    fields = _stat_fields(f"{ref.pid}")
+    if fields is None or fields[0] not in _ENDED_STATES or int(fields[19]) != ref.start_ticks:
         return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    ended = fields[0].decode() in _ENDED_STATES and int(fields[19]) == ref.start_ticks
-    return int(fields[49]) if ended else None
+    return int(fields[49])
+
+
+def _stat_fields(name: str) -> list[str] | None:
+    """Return the fields of /proc/<name>/stat behind the program's name."""
+    text = _read(f"/proc/{name}/stat")
+    return text[text.rindex(b")") + 2 :].decode().split() if text else None
+
+
+def _read(path: str) -> bytes:
+    """Return a file of /proc; empty when the process is gone."""
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
 
 
 def load_wait_channel(pid: int) -> str:
@@ -179,11 +181,7 @@ def load_environ(pid: int) -> bytes:
 
 def catches(pid: int, number: signal.Signals) -> bool:
     """Return whether a process has a handler for a signal."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as stream:
-            lines = stream.read().splitlines()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+    lines = _read(f"/proc/{pid}/status").splitlines()
     masks = [line.split()[1] for line in lines if line.startswith(b"SigCgt:")]
     return bool(masks) and bool(int(masks[0], 16) >> (number - 1) & 1)
 

@@ -95,14 +95,14 @@ def start_child(
 
 def start_heir(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, descriptors: Iterable[int]
-) -> None:
+) -> subprocess.Popen[bytes]:
     """Start a process that outlives this one and inherits descriptors.
 
     Raises:
         OSError: it cannot be started.
     """
     with open_log(log) as stream:
-        process = subprocess.Popen(
+        return subprocess.Popen(
             list(command),
             env=dict(env),
             stdin=subprocess.DEVNULL,
@@ -111,7 +111,6 @@ def start_heir(
             start_new_session=True,
             pass_fds=tuple(descriptors),
         )
-    process.returncode = 0  # reaped by `reap_all`
 
 
 def open_log(path: Path) -> IO[bytes]:

@@ -188,7 +188,7 @@ class Keeper:
             self._wait(wake)
         for node in nodes.lost:
             end_processes(f"{self._order['run']}/{node}", name=NODE_NAME)
-        self._save(wake, partial(self._end.save_end_of_all, agent, nodes))
+        self._save(wake, lambda: nodes.save_exit(self._end.first_request(), agent.ended))
 
     def _is_over(self, agent: Child) -> bool:
         return self._end.is_over(time.monotonic(), agent)
@@ -293,12 +293,13 @@ class Keeper:
         """
         gpus = {slot: self._locks[slot] for slot in gpus_of(self._locks)}
         if gpus and self._home is not None:
-            start_heir(
+            heir = start_heir(
                 build_drain_command(self._dir, self._home, gpus, self._place.node),
                 env=self._companions.environ,
                 log=self._dir / self._place.own("drained.log"),
                 descriptors=gpus.values(),
             )
+            heir.returncode = 0  # reaped by `reap_all`
         return True
 
     def _save_state(self) -> None:

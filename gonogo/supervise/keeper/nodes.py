@@ -23,7 +23,7 @@ from typing import Any
 
 from gonogo.supervise.durable import create_json, load_json, save_json
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, EndRequest, ask_kill, is_asked
-from gonogo.supervise.exit_record import AGAIN_S, build_refusal, seal_file, seal_lines
+from gonogo.supervise.exit_record import AGAIN_S, build_exit, build_refusal, seal_file, seal_lines
 from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place, rendezvous_ports
 from gonogo.supervise.node_record import (
@@ -238,56 +238,52 @@ class OtherNodes:
             heard = self._signs[node] = (sign, now)
         return now - heard[1]
 
-    def stamps(self) -> dict[int, Ended]:
-        """Return how every rank ended, as far as its stamp tells."""
-        found = {}
-        for rank in range(int(self._order["world_size"])):
-            document = load_json(self._dir / f"exit_rank{rank}.json")
-            if document is not None:
-                found[rank] = ended_of(document)
-        return found
-
-    def agent(self, own: Ended | None) -> Ended | None:
-        """Return how the launchers ended: the first that failed, else node 0's."""
-        told = [row.get("agent") for row in self.ends.values()]
-        ends = [ended_of(row) for row in told if isinstance(row, dict)]
-        failed = [row for row in ends if row.code != 0]
-        return min(failed, key=lambda row: row.at) if failed else own
-
-    def seals(self) -> dict[str, dict[str, Any]]:
-        """Return the seals of the files of every node that reported its end.
+    def save_exit(self, request: EndRequest | None, own: Ended | None) -> None:
+        """Write exit.json; `own` is how node 0's launcher ended.
 
         Raises:
-            OSError: it cannot be read just now.
+            OSError: the disk refuses, or does not answer.
         """
         give_up = time.monotonic() + AGAIN_S
-        return {
+        seals = {
             str(node): {
                 "exit": seal_file(exit_path(self._dir, node)),
                 "watch": seal_lines(watch_path(self._dir, node), give_up=give_up),
             }
             for node in sorted(self.ends)
         }
+        told = [row.get("agent") for row in self.ends.values()]
+        agents = [ended_of(row) for row in told if isinstance(row, dict)]
+        failed = [row for row in agents if row.code != 0]
+        record = build_exit(
+            run_dir=self._dir,
+            order=self._order,
+            request=request,
+            agent=min(failed, key=lambda row: row.at) if failed else own,
+            ranks=self._stamps(),
+            left=[row for end in self.ends.values() for row in end.get("left") or ()],
+            oom_at={
+                rank: end["oom_at"]
+                for node, end in self.ends.items()
+                if end.get("oom_at") is not None
+                for rank in Place.of(self._order, node).ranks
+            },
+            now=time.time(),
+        )
+        save_json(self._dir / "exit.json", {**record, "unheard": self.unheard, "nodes": seals})
 
-    def left(self) -> list[dict[str, Any]]:
-        """Return the processes that outlive SIGKILL on any node."""
-        return [row for end in self.ends.values() for row in end.get("left") or ()]
-
-    def oom_at(self) -> dict[int, float]:
-        """Return rank → when its node's kernel killed for want of memory."""
-        return {
-            rank: end["oom_at"]
-            for node, end in self.ends.items()
-            if end.get("oom_at") is not None
-            for rank in Place.of(self._order, node).ranks
-        }
+    def _stamps(self) -> dict[int, Ended]:
+        """Return how every rank ended, as far as its stamp tells."""
+        paths = {r: f"exit_rank{r}.json" for r in range(int(self._order["world_size"]))}
+        found = {rank: load_json(self._dir / name) for rank, name in paths.items()}
+        return {rank: ended_of(row) for rank, row in found.items() if row is not None}
 
     def _is_cut_short(self) -> bool:
         """Return whether the run ended for want of the lost nodes' ranks.
 
         It did not if all ranks left with 0, or one elsewhere failed by itself.
         """
-        ends = self.stamps()
+        ends = self._stamps()
         if sum(ended.code == 0 for ended in ends.values()) == int(self._order["world_size"]):
             return False
         lost = {rank for node in self.lost for rank in Place.of(self._order, node).ranks}

@@ -6,7 +6,7 @@ when it knows of all (`nodes`). Called from the keeper's one loop.
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,7 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.exit_record import build_exit
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer, scan_for
-from gonogo.supervise.keeper.nodes import OtherNodes, save_node_end
+from gonogo.supervise.keeper.nodes import save_node_end
 from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place
@@ -134,60 +134,39 @@ class RunEnd:
         """
         self._memory.look(time.monotonic(), at_once=True)
         stamps, oom_at = self._complete_stamps(statuses, agent.ended), self._memory.at
-        if self._place.is_whole:
-            oom = {} if oom_at is None else dict.fromkeys(stamps, oom_at)
-            self._save(agent.ended, stamps, left=self.left(), oom_at=oom)
+        if not self._place.is_whole:
+            save_node_end(
+                self._dir,
+                self._order,
+                self._place,
+                agent=agent.ended,
+                ranks=stamps,
+                left=self.left(),
+                oom_at=oom_at,
+            )
             return
-        save_node_end(
-            self._dir,
-            self._order,
-            self._place,
-            agent=agent.ended,
-            ranks=stamps,
-            left=self.left(),
-            oom_at=oom_at,
-        )
-
-    def save_end_of_all(self, agent: Child, nodes: OtherNodes) -> None:
-        """Write exit.json of a run with several nodes.
-
-        Raises:
-            OSError: the disk refuses.
-        """
-        more = {"unheard": nodes.unheard, "nodes": nodes.seals()}
-        left, oom_at = nodes.left(), nodes.oom_at()
-        self._save(nodes.agent(agent.ended), nodes.stamps(), left=left, oom_at=oom_at, more=more)
-
-    def _save(
-        self,
-        agent: Ended | None,
-        ranks: Mapping[int, Ended],
-        *,
-        left: Sequence[Mapping[str, Any]],
-        oom_at: Mapping[int, float],
-        more: Mapping[str, Any] | None = None,
-    ) -> None:
         record = build_exit(
             run_dir=self._dir,
             order=self._order,
-            request=self._first_request(),
-            agent=agent,
-            ranks=ranks,
-            left=left,
-            oom_at=oom_at,
+            request=self.first_request(),
+            agent=agent.ended,
+            ranks=stamps,
+            left=self.left(),
+            oom_at={} if oom_at is None else dict.fromkeys(stamps, oom_at),
             now=time.time(),
         )
-        save_json(self._dir / "exit.json", {**record, **(more or {})})
+        save_json(self._dir / "exit.json", record)
 
     def end_now(self, text: str) -> EndRequest:
         """Write `.kill` with the cause of the request before it, if there is one."""
-        request, first = self._request("halted", "operator", text, None), self._first_request()
+        request, first = self._request("halted", "operator", text, None), self.first_request()
         if first is not None:
             request = replace(request, reason=first.reason, ended_by=first.ended_by, key=first.key)
         self._put(ask_kill, request)
         return load_request(self._dir / KILL_NAME) or request
 
-    def _first_request(self) -> EndRequest | None:
+    def first_request(self) -> EndRequest | None:
+        """Return the first request to end the run, if there was one."""
         found = [row for row in (asked_by(self._dir), self._unwritten) if row is not None]
         return min(found, key=lambda request: request.at, default=None)
 

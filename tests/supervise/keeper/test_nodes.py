@@ -13,7 +13,6 @@ import pytest
 
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import asked_by
-from gonogo.supervise.exit_record import build_exit
 from gonogo.supervise.keeper.nodes import (
     LOST_S,
     SETTLE_S,
@@ -219,11 +218,11 @@ def test_the_launcher_that_failed_first_speaks_for_all_and_each_part_that_spoke_
         agent = {"code": 1, "signal": None, "at": at}
         save_json(exit_path(tmp_path, node), {"v": 1, "agent": agent})
     assert nodes.are_over(0.0, stopped=False)
-    own = Ended(code=0, signal=None, at=1.0)
-    told = nodes.agent(own)
-    assert told is not None
-    assert (told.code, told.at) == (1, 2.0)
-    assert list(nodes.seals()) == ["0", "1", "2"]
+    nodes.save_exit(None, Ended(code=0, signal=None, at=1.0))
+    record = load_json(tmp_path / "exit.json")
+    assert record is not None
+    assert (record["agent"]["code"], record["agent"]["at"]) == (1, 2.0)
+    assert list(record["nodes"]) == ["0", "1", "2"]
 
 
 def test_what_an_older_attempt_says_late_is_no_end_of_a_node(
@@ -317,18 +316,10 @@ def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
     reason: str,
 ) -> None:
     """Without a control group, a host's counter also counts the losses of others."""
-    order = make_order(world_size=3, nodes=3)
     for node, at in ((0, elsewhere_at), (1, killed_at), (2, None)):
         part = {"v": 1, "agent": {"code": 1, "signal": None, "at": 101.0}, "oom_at": at}
         save_json(exit_path(tmp_path, node), part)
     assert nodes.are_over(0.0, stopped=False)
-    document = build_exit(
-        run_dir=tmp_path,
-        order=order.document(),
-        request=None,
-        agent=None,
-        ranks={1: Ended(code=None, signal=9, at=99.5)},
-        now=200.0,
-        oom_at=nodes.oom_at(),
-    )
-    assert document["reason"] == reason
+    save_json(tmp_path / "exit_rank1.json", {"code": None, "signal": 9, "at": 99.5})
+    nodes.save_exit(None, None)
+    assert (load_json(tmp_path / "exit.json") or {})["reason"] == reason
