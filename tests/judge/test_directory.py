@@ -16,7 +16,6 @@ from gonogo.ledger.recorded import record_of
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.planning.source import bundled_plan
 from tests.data import make_runs
-from tests.data.make_runs import EPOCH
 from tests.judge.conftest import CopyRun
 
 PLAN = {**bundled_plan("m7c-125m")}
@@ -44,10 +43,8 @@ def test_our_directories(
 PREDECESSOR = [
     ("predecessor_healthy", None, "INCONCLUSIVE"),
     ("predecessor_toy", None, "INCONCLUSIVE"),
-    ("predecessor_stalled", None, "INCONCLUSIVE"),
-    ("predecessor_healthy", "smoke", "NO_GO"),  # 512 tokens in 107.8 s
+    ("predecessor_healthy", "smoke", "NO_GO"),
     ("predecessor_toy", "smoke", "NO_GO"),
-    ("predecessor_stalled", "smoke", "NO_GO"),
 ]
 
 
@@ -66,19 +63,6 @@ def test_the_predecessor_s_directories_are_never_go_for_lack_of_evidence(
     missing = {name for kind, name in doubts if kind == "record_missing"}
     assert {"preflight.json", "exit.json"} <= missing
     assert ("rank_silent" in dict(doubts)) is bool(phase)
-
-
-STALLED_AT = 11.3 + 160 * 107.8
-
-
-def test_a_predecessor_stalls_by_the_table_of_patience_whatever_beats_it_wrote(
-    copy_run: CopyRun,
-) -> None:
-    now = EPOCH + STALLED_AT + 4000.0
-    findings = judge_directory(copy_run("predecessor_stalled"), PLAN, "smoke", now=now)["findings"]
-    halts = [(row["detector"], row["rank"], row["step"]) for row in findings
-             if row["severity"] == "halt"]  # fmt: skip
-    assert halts == [("stall", 0, 160)]
 
 
 def test_a_predecessor_s_loss_that_is_not_a_number_is_found(tmp_path: Path) -> None:
@@ -116,13 +100,6 @@ def test_an_unfinished_run_is_judged_at_the_time_that_is_asked(
     found = judge_directory(folder, now=last + after_s)
     assert found["verdict"] == verdict
     assert "exit.json: it is missing" in found["not_observed"]
-
-
-def test_the_clock_of_a_run_that_arrived_stops_at_its_last_line(copy_run: CopyRun) -> None:
-    folder = copy_run("healthy")
-    cut(folder, lambda line: True)
-    found = judge_directory(folder, now=EPOCH + 10**8)
-    assert (found["verdict"], found["findings"]) == ("INCONCLUSIVE", [])
 
 
 def test_a_plan_and_a_phase_stand_for_a_missing_order(copy_run: CopyRun) -> None:

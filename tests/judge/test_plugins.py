@@ -108,14 +108,6 @@ print(json.dumps([found.equal, found.path, found.text]))
 """
 
 
-def plan_with(metric: str) -> dict[str, Any]:
-    """The demo plan whose smoke gate asks for one more metric."""
-    plan = deepcopy(bundled_plan("demo"))
-    phase = next(row for row in plan["phases"] if row["name"] == "smoke")
-    phase["gate"].append({**LOSS_FALL, "metric": metric})
-    return plan
-
-
 @pytest.fixture
 def ended(tmp_path: Path) -> Path:
     """A healthy run whose gate asks for the package's metric."""
@@ -129,25 +121,6 @@ def ended(tmp_path: Path) -> Path:
 def criterion(decision: dict[str, Any]) -> dict[str, Any]:
     """What the package's criterion came to."""
     return next(row for row in decision["criteria"] if row["id"] == "falls")
-
-
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("loss_fall", "did you mean loss_first?"),
-        ("LOSS", "expected one of "),
-        ("loss ", "did you mean loss?"),
-    ],
-)
-def test_a_metric_that_nothing_brings_is_refused_with_those_that_there_are(
-    name: str, said: str
-) -> None:
-    with pytest.raises(Rejected) as refused:
-        resolve_plan(plan_with(name))
-    (problem,) = refused.value.problems
-    assert problem.path == "phases.smoke.gate.falls.metric"
-    assert f"found {name!r}; {said}" in problem.message
-    assert problem.message in refused.value.detail
 
 
 def test_a_package_s_metric_decides_and_replays_where_it_is_installed(

@@ -1,7 +1,6 @@
 """The fold: its laws, on generated streams."""
 
 import random
-from collections.abc import Iterable
 
 import pytest
 from hypothesis import example, given, settings
@@ -214,31 +213,6 @@ def test_a_look_finds_what_a_tick_would_and_changes_nothing() -> None:
     assert dump_state(state) == before
     assert [finding.key for finding in found] == [f.key for f in fold(state, tick, {})[1]]
     assert found
-
-
-@pytest.mark.parametrize(
-    ("section", "limit_s"), [("backward", 60.0), ("log", 60.0), ("data", 300.0)]
-)
-def test_a_watcher_that_is_away_again_and_again_halts_what_it_saw_standing(
-    section: str, limit_s: float
-) -> None:
-    """It sleeps 20 s of each minute: the limit begins again once, then its looks count."""
-    world = World(order_of({})).boot().steps(40, step_s=1.0)
-    since = world.mono
-    world.open_step()
-    world.hang(1, section, 1200.0)
-
-    def sleepy(end: float) -> Iterable[tuple[float, float]]:
-        mono = T0
-        while mono < end:
-            away_s = 20.0 if (mono - T0) % 60.0 < 1.0 else 0.0
-            mono += 1.0 + away_s
-            yield mono, away_s
-
-    (halt,) = watch(world, ticking=sleepy).halts
-    assert (halt.rank, halt.section) == (1, section)
-    waited_s = halt.at - (EPOCH + since - T0)
-    assert limit_s < waited_s < 1.5 * limit_s + 90.0
 
 
 @pytest.mark.parametrize(

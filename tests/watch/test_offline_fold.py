@@ -5,7 +5,6 @@ from collections.abc import Callable, Container
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,6 @@ from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
-from gonogo.contract.watch import Watch
 from gonogo.rundir import save_json
 from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable
@@ -32,7 +30,7 @@ from gonogo.watch import (
 )
 from gonogo.watch.registry import detector_names
 from gonogo.watch.view import Observed, View
-from tests.watch.streams import EPOCH, T0, Said, World, order_of, watch
+from tests.watch.streams import EPOCH, T0, World, order_of, watch
 from tests.watch.test_fold import faulty, healthy, noisy
 
 KINDS = ["hang", "freeze", "slow", "nan", "identity", "death"]
@@ -182,17 +180,6 @@ def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
     assert replay_watch(folder, order=world.order) == []
 
 
-def sections_in(world: World) -> World:
-    """The same world, whose steps report the times of their sections."""
-    for rank in world.ranks:
-        for place, said in enumerate(rank.lines):
-            line = json.loads(said.raw)
-            if line["msg"] == "step_end":
-                line["sections"] = {"data": 0.01, "forward": 0.1, "backward": 0.2}
-                rank.lines[place] = Said(said.mono, json.dumps(line).encode())
-    return world
-
-
 def restarted(rank: int) -> World:
     """A run whose process is restarted in the middle."""
     world = World(order_of()).boot().steps(12)
@@ -200,20 +187,6 @@ def restarted(rank: int) -> World:
     again.boot, again.seq, again.section_seq, again.collective_seq = f"again{rank}", 0, 0, 0
     again.say("boot", **world.order.identity.model_dump(mode="json", exclude_none=True))
     return world.steps(12)
-
-
-def devices_at(tick: Tick, ranks: int) -> Tick:
-    """A tick of a run whose last device idles, and loses a row of its memory in the end."""
-    rows = [
-        {
-            **{"ts": tick.ts, "mono": tick.mono, "uuid": f"GPU-{rank}", "rank": rank},
-            "util": 20.0 if rank == ranks - 1 else 95.0,
-            "throttle": ["hw_thermal_slowdown"] if rank == 0 else [],
-            "xids": [63] if tick.mono > T0 + 14.0 and rank == ranks - 1 else [],
-        }
-        for rank in range(ranks)
-    ]
-    return tick.model_copy(update={"observations": {"devices": rows}})
 
 
 def in_parts(
@@ -241,28 +214,21 @@ RUNS: dict[str, Callable[[], World]] = {
 }
 
 
-@pytest.mark.parametrize("on_devices", [False, True], ids=["", "on devices"])
 @pytest.mark.parametrize("name", RUNS)
-def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fold(
-    name: str, on_devices: bool
-) -> None:
+def test_snapshots_and_the_rest_are_the_whole_fold(name: str) -> None:
     """With a snapshot before every seventh tick, and before the seven that follow the first halt.
 
     A detector keeps more of what is wrong than of what is well.
     """
-    live = watch(sections_in(RUNS[name]()), interval_s=0.5, stop_at_halt=False)
-    devices: dict[str, Any] = {"imbalance": {"over_s": 5.0}} if on_devices else {}
-    order = live.state.run.order
-    merged = order.watch.model_dump(mode="json", exclude_unset=True) | devices
-    every_detector = {"watch": Watch.model_validate(merged), "detectors": detector_names()}
-    order = order.model_copy(update=every_detector)
+    live = watch(RUNS[name](), interval_s=0.5, stop_at_halt=False)
+    order = live.state.run.order.model_copy(update={"detectors": detector_names()})
     offsets, rows = dict.fromkeys(live.files, 0), []
     for tick in live.ticks:
         beats = {}
         for rank, end in ((int(name), end) for name, end in tick.upto.items()):
             beats[rank] = bytes(live.files[rank][offsets[rank] : end]).splitlines()
             offsets[rank] = end
-        rows.append((devices_at(tick, len(offsets)) if on_devices else tick, beats))
+        rows.append((tick, beats))
     whole, findings = in_parts(order, rows, ())
     halts = [row for row in findings if row.severity is Severity.HALT]
     first = next((n for n, (tick, _) in enumerate(rows) if halts and tick.ts >= halts[0].at), 0)
@@ -270,10 +236,7 @@ def test_snapshots_of_a_sick_run_or_one_on_devices_and_the_rest_are_the_whole_fo
     assert dump_state(again) == dump_state(whole)
     assert wired(found) == wired(findings)
     assert [row.key for row in filter(None, [again.latched])] == [row.key for row in halts[:1]]
-    if on_devices:
-        assert {"hardware", "imbalance"} <= {row.detector for row in findings}
-    else:
-        assert bool(halts) is (name in KINDS or name == "noise and a hang")
+    assert bool(halts) is (name in KINDS or name == "noise and a hang")
 
 
 def with_every_part() -> WatchState:

@@ -11,8 +11,6 @@ from gonogo.contract.facts import ProcessExit
 from gonogo.contract.tick import (
     AgentProbe,
     FileSeal,
-    NodeProbe,
-    NodeState,
     ProcessState,
     RankProbe,
     Tick,
@@ -127,20 +125,3 @@ def test_the_ticks_are_known_by_the_digest_of_the_last() -> None:
     assert chain.last is not None
     assert chain.digest == tick_digest(tick_line(chain.last))
     assert WatchRecord().digest == hashlib.sha256(b"").hexdigest()
-
-
-def test_a_node_is_silent_from_the_first_tick_that_calls_it_so_until_it_is_heard() -> None:
-    def nodes(**states: NodeState) -> dict[str, Any]:
-        return {"nodes": [NodeProbe(node=int(k[1:]), state=row) for k, row in states.items()]}
-
-    silent, heard = NodeState.SILENT, NodeState.HEARD
-    chain = chain_of(
-        {"mono": 1.0} | nodes(n0=heard, n1=heard),
-        {"mono": 2.0} | nodes(n0=silent, n1=silent),
-        {"mono": 5.0} | nodes(n0=silent),
-        {"mono": 6.0} | nodes(n0=heard, n1=NodeState.LOST),
-        {"mono": 7.0} | nodes(n0=silent, n2=silent),
-        {"mono": 9.5},
-    )
-    chain.close({})
-    assert chain.silent_s == {0: 6.5, 1: 4.0, 2: 2.5}

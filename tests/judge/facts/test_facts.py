@@ -12,7 +12,6 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.decision import Decision
-from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
@@ -28,7 +27,6 @@ from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import HERE, STEPS, Rank, healthy_ranks, non_finite_ranks, order_of
 from tests.judge.runs import (
     PREFLIGHT,
-    SEAL,
     facts_of,
     finding,
     lines_of,
@@ -164,22 +162,6 @@ def test_an_accident_does_not_excuse_what_the_lines_had_shown_before(
     assert outcome_of(later, rules) == outcome_of(replace(record, findings=()), rules)
 
 
-@pytest.mark.parametrize(
-    ("seen", "sealed"),
-    [({"exit.json": SEAL}, True), ({"exit.json": OTHER}, False), ({}, None), (None, None)],
-    ids=["the same", "another", "not seen", "no watch"],
-)
-def test_exit_json_is_sealed_by_the_watch_that_saw_it(
-    seen: dict[str, FileSeal] | None, sealed: bool | None
-) -> None:
-    record = record_of()
-    assert record.watch is not None
-    watch = None if seen is None else replace(record.watch, files=seen)
-    found = facts_of(replace(record, watch=watch)).exit
-    assert found is not None
-    assert found.sealed is sealed
-
-
 def test_a_process_is_what_its_boot_line_says() -> None:
     boot = beat(1, 1.0, "boot", 0, run="run_1", attempt=2, dim=64)
     (found,) = facts_with([boot, beat(2, 2.0, "step_end", 1)]).boots["0"]
@@ -191,29 +173,6 @@ def test_a_process_is_what_its_boot_line_says() -> None:
 
 
 OTHER = FileSeal(bytes=2, sha256="6" * 64)
-
-
-@pytest.mark.parametrize(
-    ("seen", "there", "problems"),
-    [
-        ({}, {}, []),
-        ({"order.json": OTHER}, {}, ["order.json"]),
-        ({"a.json": SEAL}, {}, ["a.json"]),
-        ({"a.json": SEAL}, {"a.json": SEAL}, []),
-        ({"a.jsonl": SEAL}, {}, []),
-        ({}, {"a.json": SEAL}, ["a.json"]),
-        ({}, {"env.json": SEAL}, []),
-    ],
-)
-def test_small_files_are_those_that_the_watcher_saw(
-    seen: dict[str, FileSeal], there: dict[str, FileSeal], problems: list[str]
-) -> None:
-    whole = record_of()
-    assert whole.watch is not None
-    watch = replace(whole.watch, files={**whole.watch.files, **seen})
-    record = replace(whole, watch=watch, files={**whole.files, **there})
-    found = facts_of(record).doubts_of(Effect.WATCH)
-    assert [(row.kind, row.name) for row in found] == [("file_unwatched", n) for n in problems]
 
 
 def test_a_finding_is_a_fact_without_its_times_and_texts() -> None:

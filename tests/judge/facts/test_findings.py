@@ -29,24 +29,9 @@ def recorded(path: Path, *rows: Finding) -> RunFiles:
         ([HALT], [HALT], [HALT], []),
         ([], [HALT], [HALT], [("halt", None)]),
         ([HALT], [], [HALT], [(None, "halt")]),
-        (
-            [WARN],
-            [],
-            [],
-            [(None, "warn")],
-        ),
-        (
-            [HALT],
-            [WARN],
-            [WARN, HALT],
-            [("warn", None), (None, "halt")],
-        ),
-        (
-            [WARN],
-            [HALT],
-            [HALT],
-            [("halt", None), (None, "warn")],
-        ),
+        ([WARN], [], [], [(None, "warn")]),
+        ([HALT], [WARN], [WARN, HALT], [("warn", None), (None, "halt")]),
+        ([WARN], [HALT], [HALT], [("halt", None), (None, "warn")]),
         (
             [HALT.model_copy(update={"rank": None})],
             [HALT],

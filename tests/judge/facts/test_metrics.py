@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from gonogo.contract.criterion import Criterion
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
-from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.record import RunRecord
-from gonogo.judge.facts.unobserved import find_unobserved
-from gonogo.judge.gate.rules import build_rules
-from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, judged, record_of, with_gate
 
@@ -223,78 +215,3 @@ def test_what_a_host_left_half_way_is_not_within_its_budget(
     enough = with_gate(order, {**BUDGET, "pass_below": 1.0})
     went_on = judged(record_of(enough, healthy_ranks(enough))).verdict
     assert went_on == ("GO" if resumed is None else "INCONCLUSIVE")
-
-
-@pytest.mark.parametrize("msg", ["eval", "progress"])
-@pytest.mark.parametrize("again_from", [0, 6])
-@pytest.mark.parametrize("told", [True, False])
-def test_what_a_process_told_of_a_step_is_not_that_of_one_that_made_it_again(
-    msg: str, again_from: int, told: bool
-) -> None:
-    """Its weights are gone: the evaluation (or the loss) of the later one was never reported."""
-    gate = {"id": "c", "metric": "val_loss", "aggregate": "last", "pass_below": 5.2}
-    order = with_gate(order_of(), gate)
-    ranks = [Rank(number, order) for number in range(order.world_size)]
-    for rank in ranks:
-        rank.boot()
-        for step in range(1, STEPS + 1):
-            rank.step(step)
-        first = len(rank.lines)
-        rank.restart(again_from)
-        for step in range(again_from + 1, STEPS + 1):
-            rank.step(step)
-        rank.done()
-        later = [row for row in rank.lines[first:] if told or row["msg"] != msg]
-        rank.lines[first:] = [{**row, "seq": seq} for seq, row in enumerate(later, start=1)]
-    record = record_of(order, ranks)
-    assert judged(record).verdict == ("GO" if told else "INCONCLUSIVE")
-    steps = record.ranks[0]
-    found = steps.evals if msg == "eval" else steps.samples("loss")
-    assert (STEPS in found) == told
-    assert again_from == 0 or again_from in found
-
-
-@pytest.mark.parametrize(
-    ("ordered", "tokens", "again", "speed"),
-    [
-        (None, range(100, 1701, 100), 17, None),
-        (None, [*range(100, 1601, 100), 100], 17, None),
-        (None, [100] * 17, 17, 50.0),
-        (None, [100, 200, 300], 17, 150.0),  # by chance
-        (None, [*range(100, 501, 100)] * 4, 20, None),
-        (100, range(100, 1701, 100), 17, 50.0),
-    ],
-    ids=[
-        "sums", "sums begun anew", "of each step", "three steps",
-        "sums of each epoch", "ordered",
-    ],
-)  # fmt: skip
-def test_of_tokens_that_may_be_those_of_the_whole_run_nobody_knows_the_speed(
-    ordered: int | None, tokens: Sequence[int], again: int, speed: float | None
-) -> None:
-    """Else it would rise with every step, and pass any floor; after step `again` is a new boot."""
-    lines = two_seconds_each(dict(enumerate(tokens, 1)), again)
-    criterion = Criterion(id="c", metric="toks_per_s", aggregate="last", pass_above=0.0)
-    order = with_gate(order_of(), criterion.model_dump())
-    told = {"tokens_per_step": ordered, "steps": len(tokens)}
-    rules = build_rules(order).model_copy(update=told)
-    steps = RankSteps(lines)
-    measures = {"c": build_measure(criterion, {0: steps}, rules)}
-    assert measures["c"].ranks["0"].value == speed
-    doubts = find_unobserved(RunRecord(order=order, ranks={0: steps}), rules, measures)
-    assert any("rise with every step" in str(row.found) for row in doubts) == (speed is None)
-
-
-def two_seconds_each(tokens: Mapping[int, int | None], again: int) -> list[Heartbeat]:
-    """The lines of steps that report these tokens; those after step `again` are of a new boot."""
-    return [
-        Heartbeat(
-            ts=at, mono=at, seq=seq, step=step, msg=msg, tokens=told,
-            pid=1, rank=0, boot="b" if step <= again else "later",
-        )
-        for step, count in tokens.items()
-        for at, seq, msg, told in (
-            (2.0 * step, 2 * step, "step_start", None),
-            (2.0 * step + 2.0, 2 * step + 1, "step_end", count),
-        )
-    ]  # fmt: skip

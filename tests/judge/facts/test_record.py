@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
@@ -94,21 +93,3 @@ def test_a_torn_last_line_waits_for_its_end(copy_run: CopyRun) -> None:
     with (folder / "heartbeat_rank0.jsonl").open("ab") as stream:
         stream.write(b'{"v": 1, "ts": 17')
     assert facts_of(load_run(folder)) == before
-
-
-def test_what_was_told_of_a_step_that_was_made_again_does_not_count(copy_run: CopyRun) -> None:
-    """A second process makes the last step again, and reports no loss of it."""
-    folder = copy_run("healthy")
-    (folder / "watch.jsonl").unlink()
-    path = folder / "heartbeat_rank0.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    last = max(row["step"] for row in rows)
-    again = [row for row in rows if row["step"] == last and row["msg"].startswith("step_")]
-    rows += [
-        {**row, "boot": "late", "seq": seq, "mono": row["mono"] + 9, "ts": row["ts"] + 9}
-        for seq, row in enumerate(again)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    steps = load_run(folder).ranks[0]
-    assert len(steps.boots) == 2
-    assert last not in steps.samples("loss")

@@ -65,57 +65,6 @@ def after(*attempts: Attempt, plan: Plan = PLAN, phase: str = "smoke", **fields:
     return decide(plan, phase, attempts, now=10_000.0, **fields)
 
 
-AGAIN = ["rerun", "resume", "takeover"]
-
-
-def told_of(action: Action) -> list[tuple[str, list[str]]]:
-    rows = action.history.failed_before if action.history is not None else []
-    return [(row.run, row.criteria) for row in rows]
-
-
-@pytest.mark.parametrize("reason", AGAIN)
-@pytest.mark.parametrize("between", [[], [attempt("halted", "INCONCLUSIVE")]], ids=["", "halted"])
-def test_a_failure_is_not_forgotten_by_a_run_that_somebody_starts_after_it(
-    reason: str, between: list[Attempt]
-) -> None:
-    """Also where nothing is confirmed: it failed once and passed once, as in a confirmation."""
-    passed = attempt(reason=RunReason(reason), run="run_2")
-    for plan in (PLAN, CONFIRMING):
-        action = after(nan(step=30), *between, passed, plan=plan)
-        assert (action.kind, action.verdict, action.about) == (
-            "start_phase", "CONDITIONAL_GO", "run_2",
-        )  # fmt: skip
-        assert action.history is not None
-        assert [row.run for row in action.history.confirmations] == ["run_1", "run_2"]
-
-
-def test_a_value_between_its_thresholds_is_not_run_again_until_it_passes() -> None:
-    grey = [attempt(verdict="INCONCLUSIVE", failed=("speed",), run=f"run_{n}") for n in (1, 2)]
-    action = after(*grey, attempt(reason=RunReason.RERUN, run="run_3"))
-    assert (action.kind, action.verdict, action.about) == (
-        "start_phase", "CONDITIONAL_GO", "run_3",
-    )  # fmt: skip
-    assert action.history is not None
-    assert told_of(action) == [("run_1", ["speed"]), ("run_2", ["speed"])]
-    again = after(grey[0], attempt(verdict="NO_GO", reason=RunReason.RERUN, run="run_2"))
-    assert again.verdict == "NO_GO"
-
-
-@pytest.mark.parametrize("code", ["preempted", "halted", "superseded", "isolated"])
-@pytest.mark.parametrize("why", [RunReason.RESUME, RunReason.RERUN])
-def test_what_a_run_had_failed_when_something_else_ended_it_is_not_forgotten(
-    code: str, why: RunReason
-) -> None:
-    ended = attempt(code, "INCONCLUSIVE", failed=("spikes",), run="run_1")
-    action = after(ended, attempt(reason=why, run="run_2"))
-    assert (action.kind, action.verdict, action.about) == (
-        "start_phase", "CONDITIONAL_GO", "run_2",
-    )  # fmt: skip
-    assert action.history is not None
-    told = [(row.run, row.code, row.criteria) for row in action.history.failed_before]
-    assert told == [("run_1", code, ["spikes"])]
-
-
 PROMOTION = [
     ("never", "GO", "start_phase"),
     ("never", "CONDITIONAL_GO", "start_phase"),

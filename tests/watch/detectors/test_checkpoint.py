@@ -91,17 +91,6 @@ def test_without_a_cadence_or_a_watcher_that_looks_nothing_is_found() -> None:
     assert not_observed(seen.state)
 
 
-def test_while_one_is_read_nothing_is_found_whatever_holds_meanwhile() -> None:
-    world = train(world_with(BY_TIME), 100.0)
-    reads = {**checkpoint(10), "reads_bytes": 1, "verified": False}
-    tell(world, checkpoints=[reads])
-    train(world, 100.0)
-    tell(world, checkpoints=[checkpoint(5)])
-    assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == []
-    tell(world, checkpoints=[checkpoint(10)])
-    assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]
-
-
 def test_after_the_last_step_nothing_is_left_to_save() -> None:
     order = host_order({}, checkpoint=CheckpointCadence(every_s=200.0), steps=30)
     world = World(order, alive_every_s=5).boot()

@@ -14,7 +14,7 @@ from gonogo.watch.detectors.culprit import COLLECTIVES, Culprit, name_culprit
 from gonogo.watch.processes import Process, Processes, Stack
 from gonogo.watch.view import Observed, Run, View
 from tests.watch.standing import NOW, standing
-from tests.watch.streams import World, order_of, watch
+from tests.watch.streams import order_of
 
 
 def name(*ranks: RankStream, nodes: int = 1, **known: Any) -> Culprit:
@@ -135,22 +135,6 @@ def test_the_order_of_the_ranks_changes_nothing(order: list[int], behind: int) -
     ranks = [rank(number, step=40 if number == behind else 41) for number in order]
     culprit = name(*ranks)
     assert (culprit.named, culprit.stream.rank) == (True, behind)
-
-
-@pytest.mark.parametrize(("steps", "to_blame"), [(40, True), (None, True), (10, False)])
-def test_a_rank_that_was_done_a_step_before_is_to_blame(steps: int | None, to_blame: bool) -> None:
-    world = World(order_of().model_copy(update={"steps": steps})).boot().steps(10)
-    world.ranks[1].say("done")
-    world.ranks[0].step += 1
-    world.ranks[0].in_step = True
-    for section in ("data", "backward"):
-        world.ranks[0].enter(section)
-        world.ranks[0].say("step_start")
-    world.ranks[0].spend(30.0)
-    (halt,) = watch(world).halts
-    assert (halt.detector, halt.rank) == ("stall", 1 if to_blame else 0)
-    text = "rank 1 was done after step 10, and rank 0 waits for it"
-    assert (text in halt.text) is to_blame
 
 
 @pytest.mark.parametrize(("read_s", "told"), [(0.0, True), (61.0, False)])

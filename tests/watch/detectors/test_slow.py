@@ -124,23 +124,6 @@ def test_a_restart_in_place_keeps_the_baseline(step_s: float, found: set[str]) -
     assert all((halt.step or 0) > 300 + 20 + 100 for halt in seen.halts)
 
 
-@pytest.mark.parametrize(
-    ("done", "later_s", "found"),
-    [(True, 2.5, set()), (True, 7.0, {"slow"}), (False, 2.5, {"slow"})],
-)
-def test_a_training_after_another_one_has_a_baseline_of_its_own(
-    done: bool, later_s: float, found: set[str]
-) -> None:
-    """A sweep over sizes, one process: each says done, and the next begins at step 0."""
-    world = run_of({}).steps(300, step_s=1.0)
-    for rank in world.ranks:
-        if done:
-            rank.say("done")
-        rank.step = 0
-    restarted(world).steps(300, step_s=2.5).steps(200, step_s=later_s)
-    assert watch(world, interval_s=2.0).named(Severity.HALT) == found
-
-
 def test_every_step_below_the_hard_floor_halts_at_the_fifth() -> None:
     settings = {"slow": {"floor_tok_s": 2048.0}}
     world = run_of(settings).steps(30, step_s=0.9).steps(6, step_s=6.1)
@@ -277,17 +260,6 @@ def test_the_floor_has_to_be_passed_for_its_seconds(
 ) -> None:
     timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5, floor_over_s=over_s)
     assert timed.ends([step_s] * 12).found == found
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_a_trainer_that_tells_every_tenth_step_is_judged_by_its_steps(labelled: bool) -> None:
-    """Each line of a program with sections counted as one step: windows took hours."""
-    timed = Timed(warmup_steps=20, baseline_steps=100, window_steps=64, over_s=600.0)
-    timed.view.streams[0].labelled = labelled
-    timed.ends([10.0] * 60, stride=10).ends([40.0] * 25, stride=10)
-    (step,) = {row[1] for row in timed.found if row[0] is HALT}
-    assert step is not None
-    assert 600 + 150 <= step <= 600 + 150 + 80
 
 
 def host(busy_s: float, waited: Sequence[float] = (0.6, 0.6), **fields: Any) -> dict[str, Any]:
