@@ -23,32 +23,27 @@ from gonogo.contract.wire import Document, Labels, Submitted, Text
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.claims.loop.wake"
-"""The only function that a queue message may name."""
 
 MAX_TELEMETRY_LINES = 5_000
 MAX_LOG_BYTES = 65_536
 MAX_EVIDENCE_BYTES = 50 * 2**20
 MAX_FINDINGS_BYTES = 262_144
-"""Bytes of findings.jsonl in one message."""
 MAX_EVIDENCE_FILES = 1_000
 MAX_EVIDENCE_PATH = 400
 MAX_FINDINGS = 5_000
 """Findings of a run in the database, besides its first halt; findings.jsonl holds them all."""
 MAX_STREAM_BYTES = 2**20
-"""Bytes of one growing file in one message."""
 MAX_RECORD_BYTES = 2**20
 """A larger record stays on the host and is not judged."""
 MAX_RECORDS_BYTES = 128 * 2**20
 """Bytes of all small records of a run; the rest stays on the host."""
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
-"""Growing files of every run besides the heartbeats."""
 STREAM_NAME = r"^(watch|devices|findings|watch_node[0-9]{1,4})\.jsonl$"
 RECORD_PATH = (
     r"^(order\.json|exit\.json|exit_(?:rank|node)[0-9]{1,4}\.json"
     r"|preflight/(?:node[0-9]{1,4}/)?preflight\.json|model\.json|env\.json|\.HALT|\.kill)$"
 )
-"""Small records that the judge needs byte by byte."""
 
 RankName = Annotated[str, Field(pattern=r"^(0|[1-9][0-9]{0,5})$")]
 StreamName = Annotated[str, Field(pattern=STREAM_NAME)]
@@ -71,26 +66,20 @@ class ClaimRequest(Submitted):
     worker: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     host: Word
     boot_id: Word
-    """Of the host's kernel. A new one proves that everything before it is dead."""
+    """Boot id of the kernel. A new one proves that everything before it is dead."""
     machine_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
-    """Identifies the host, whatever its name."""
     pid: int
     version: Word
     labels: Labels = {}
     profiles: Words = []
-    """Hardware profiles that this worker serves; empty: any."""
     devices: Words = []
-    """All devices, such as `cpu:0` or `GPU-…`."""
     free: Words = []
-    """Devices without a living keeper."""
     active: Words = []
     """Runs that live here or wait to be shipped."""
     waits: Waits = {}
     """Run → what it waits for at the scheduler."""
     allow: Paths = []
-    """What plans may start here besides nsa.train: modules, paths, or `any`."""
     allow_env: Words = []
-    """Environment names that plans may set besides the listed ones, or `any`."""
     engine: EngineName = EngineName.LOCAL
     metrics_url: Annotated[str, Field(max_length=2000)] | None = None
     draining: bool = False
@@ -114,9 +103,7 @@ class RankTelemetry(Submitted):
 
     rank: Count
     start: Count
-    """Byte of the file at which the lines begin."""
     end: Count
-    """Byte after the last line."""
     lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
     """Bytes that are not UTF-8 are replaced."""
     raw_b64: str | None = None
@@ -175,7 +162,6 @@ class TelemetryAck(Submitted):
     """Bytes of each file in the database, and the operator's command."""
 
     acked: dict[str, Count] = {}
-    """Rank → bytes of its heartbeat file."""
     logs: dict[str, Count] = {}
     files: dict[str, Count] = {}
     command: Command | None = None
@@ -197,7 +183,6 @@ class StateReport(Document):
     sizes: dict[RankName, Count] = {}
     """Rank → bytes of complete lines in its file."""
     findings: Count = 0
-    """Number of findings recorded."""
     files: dict[StreamName, Count] = {}
     """Growing file → bytes of complete lines in it."""
     records: dict[RecordPath, str] = {}

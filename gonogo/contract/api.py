@@ -1,4 +1,4 @@
-"""Which resources does the REST API have? Their shapes, shared by service and client."""
+"""The resources of the REST API, shared by service and client."""
 
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -16,20 +16,19 @@ from gonogo.contract.outcome import Outcome
 from gonogo.contract.wire import Document, Instant, Labels, Number, Recorded, Submitted, Text
 
 Sets = Annotated[dict[str, Any], Field(max_length=1000)]
-"""Dotted path of a plan → value that is laid over it."""
 
 
 class Submission(Document):
     """POST /experiments."""
 
     plan: str | dict[str, Any] | None = None
-    """Name of a bundled plan, or a plan; null: the one that the experiment of `origin` froze."""
+    """Name of a bundled plan, or a plan; null: the plan of `origin`."""
     name: str | None = Field(default=None, max_length=200)
     set: Sets = {}
     labels: Labels = {}
     dry_run: bool = False
     origin: str | None = Field(default=None, max_length=200)
-    """`EXPERIMENT:PHASE[@STEP]`: go on where that experiment ended (docs/how-to/plans.md)."""
+    """`EXPERIMENT:PHASE[@STEP]` to continue from (docs/how-to/plans.md)."""
 
     @model_validator(mode="after")
     def _has_a_plan(self) -> Self:
@@ -64,23 +63,17 @@ class Forecast(Recorded):
     """How long the rest takes, computed from measurement (R18)."""
 
     seconds_p50: float | None = None
-    """Half of such experiments take at most so long, start-ups and checkpoints included."""
     seconds_p90: float | None = None
-    """Nine in ten take at most so long."""
     basis: str = "nothing measured yet"
     claimed_seconds: float | None = None
-    """What the label `claimed_seconds` promises, for the whole experiment."""
     step_s: float | None = None
-    """Seconds of a step that this rests on."""
     next_checkpoint_s: float | None = None
-    """Seconds until the run that goes on saves its next checkpoint."""
     cost_p50: float | None = None
-    """What `seconds_p50` costs, at the label `price_per_device_hour` for each device."""
     cost_p90: float | None = None
     deadline_s: float | None = None
-    """The least that a criterion on `forecast_s` allows for what comes after the present phase."""
+    """The lowest limit of a criterion on `forecast_s`, for the phases ahead."""
     late: bool = False
-    """Whether that cannot be met at the pace so far."""
+    """Whether the pace so far misses the deadline."""
 
 
 class PhaseView(Recorded):
@@ -90,46 +83,43 @@ class PhaseView(Recorded):
     state: PhaseState
     steps: int
     init_from: str | None = None
-    """Phase whose last weights it begins with; null: it starts fresh."""
     verdict: Verdict | None = None
     runs: list[str] = []
 
     @property
     def begins(self) -> str:
-        """How the plan lets it begin, in words."""
+        """How it begins, in words."""
         return "fresh" if self.init_from is None else f"with the weights of {self.init_from}"
 
 
 class OriginView(Recorded):
-    """Where an experiment went on that another had begun."""
+    """The experiment from which another continues."""
 
     experiment: str
     phase: str
-    """The phase that it began with; those before it are inherited."""
+    """The first phase of its own; those before are inherited."""
     step: int
-    """Step after which that phase went on; 0: it began."""
+    """Step after which that phase continues; 0: from its start."""
     host: str | None = None
-    """Host that wrote the checkpoint; null: it has none, or nobody knows."""
+    """Host that wrote the checkpoint, if known."""
 
 
 class OverrideView(Recorded):
-    """A person's word that stands: a verdict on a phase, or the waiving of a missed condition."""
+    """A person's decision that stands: a verdict on a phase, or a waived condition."""
 
     decision: str
     phase: str
     condition: str | None = None
-    """The missed condition that was waived; null for a verdict on the phase."""
     verdict: Verdict | None
-    """What the person said; of a waiver, what the experiment has come to by it."""
+    """The person's verdict; after a waiver, that of the experiment."""
     evidence: Verdict | None = None
-    """What the evidence says; null where none was judged."""
     actor: str
     reason: str
     at: Instant
 
 
 class CampaignPlace(Recorded):
-    """Which run of a campaign an experiment is."""
+    """The place of an experiment in a campaign."""
 
     campaign: str
     variant: str
@@ -137,11 +127,10 @@ class CampaignPlace(Recorded):
 
 
 class NextStep(Recorded):
-    """A command to type next."""
+    """A command that the user may type next."""
 
     command: str
     text: str
-    """What it does."""
 
 
 class ExperimentView(Recorded):
@@ -155,50 +144,42 @@ class ExperimentView(Recorded):
     verdict: Verdict | None = None
     origin: OriginView | None = None
     campaign: CampaignPlace | None = None
-    """Of one that a campaign began: which of its runs it is."""
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()
-    """In lists only of experiments that a worker is at; the experiment itself always tells it."""
+    """In lists only for experiments that run."""
     warnings: list[str] = []
-    """In the answer to its submission: what is accepted and may still come to nothing."""
+    """In the answer to a submission: what may fail although it is accepted."""
     labels: dict[str, str] = {}
     submitted_by: str | None = None
-    """Name of the key that submitted it."""
     created_at: Instant
     started_at: Instant | None = None
     ended_at: Instant | None = None
     waiting_for: str | None = None
-    """Why nothing happens, in one sentence (no worker, an approval, a decision)."""
     waiting_until: str | None = None
-    """When an approval that is awaited expires."""
+    """When the awaited approval expires."""
     overrides: list[OverrideView] = []
-    """What a person decided and still stands; not empty: the verdict is one by hand."""
     never_ran: list[str] = []
-    """Of a finished experiment: the phases that never ran."""
     cause: Cause | None = None
-    """What the evidence says against it: of the last phase whose evidence is not GO."""
     summary: str | None = None
-    """What it has come to, in a sentence or two that claim no more than what was seen."""
     next: list[NextStep] = []
-    """What can be typed now, the likeliest first."""
 
     @property
     def so_far(self) -> bool:
-        """Whether a verdict that passes is that of the phases so far: others are still to come."""
+        """Whether the verdict passes, and more phases follow."""
         passes = self.verdict in PASSING
         return passes and self.state is not ExperimentState.FINISHED
 
     @property
     def verdict_words(self) -> str:
-        """The verdict as people read it: `GO`, `GO by hand`, `GO so far`, or nothing."""
+        """The verdict in words: `GO`, `GO by hand`, `GO so far`, or nothing."""
         if self.verdict is None:
             return ""
         words = f"{self.verdict} by hand" if self.overrides else self.verdict.value
         return f"{words} so far" if self.so_far else words
 
     def override_of(self, phase: str) -> OverrideView | None:
-        """Return the person's verdict that stands on a phase, if any (the pages' templates ask)."""
+        """Return the person's verdict on a phase, if any."""
         rows = (row for row in self.overrides if row.phase == phase and row.condition is None)
         return next(rows, None)
 
@@ -222,7 +203,6 @@ class RunView(Recorded):
     init_from: str | None = None
     """Phase whose last weights its phase begins with; null: it starts fresh."""
     resume_from: ResumePoint | None = None
-    """The checkpoint that it began with; null: none."""
     loss: float | None = None
     toks_per_s: float | None = None
     last_heartbeat_at: Instant | None = None
@@ -235,17 +215,17 @@ class RunView(Recorded):
 
     @property
     def began(self) -> str:
-        """What it began with, in words."""
+        """How it began, in words."""
         point = self.resume_from
         if point is None:
             return "begins fresh"
         if point.step:
-            return f"goes on after step {point.step}"
+            return f"continues after step {point.step}"
         return f"begins with the weights of {self.init_from or point.path}"
 
 
 class EventView(Recorded):
-    """Something that happened."""
+    """An event of an experiment."""
 
     id: str
     experiment: str
@@ -260,7 +240,7 @@ class EventView(Recorded):
 
 
 class WorkerState(StrEnum):
-    """Whether a worker takes runs: `silent` was not heard of for 30 s, `draining` takes no more."""
+    """Whether a worker takes runs; `silent` was not heard for 30 s."""
 
     UP = "up"
     SILENT = "silent"
@@ -268,7 +248,7 @@ class WorkerState(StrEnum):
 
 
 class WorkerView(Recorded):
-    """A worker, as its last claim described it."""
+    """A worker, by its last claim."""
 
     id: str
     host: str
@@ -280,14 +260,13 @@ class WorkerView(Recorded):
     free: list[str]
     active: list[str]
     allow: list[str] = []
-    """What plans may start there besides nsa.train."""
     allow_env: list[str] = []
     metrics_url: str | None = None
     last_seen_at: Instant
 
 
 class DeliveryState(StrEnum):
-    """What became of an alert; `unsubscribed`: nobody wanted it."""
+    """State of an alert."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -296,7 +275,7 @@ class DeliveryState(StrEnum):
 
 
 class DeliveryView(Recorded):
-    """An alert on its way to one subscription."""
+    """The delivery of an alert to one subscription."""
 
     webhook: str
     state: DeliveryState
@@ -325,12 +304,12 @@ class ArtifactView(Recorded):
     path: str
     bytes: int
     here: bool
-    """Whether the file itself lies on this host (else: an uploaded copy)."""
+    """Whether the file lies on this host; else it is an uploaded copy."""
     truncated: bool = False
 
 
 class ArtifactsView(Recorded):
-    """The files of a run that can be had, and where its directory is."""
+    """The files of a run that can be read, and where its directory is."""
 
     run: str
     host: str | None
@@ -340,15 +319,14 @@ class ArtifactsView(Recorded):
 
 
 class LogView(Recorded):
-    """A stretch of a log."""
+    """A part of a log."""
 
     run: str
     name: str
     text: str
     offset: int
-    """Byte of the file at which the stretch begins (the whole chunk, when `tail` cut it)."""
+    """Byte of the file at which the part begins."""
     next_offset: int
-    """Where to go on."""
 
 
 class CampaignState(StrEnum):
@@ -360,33 +338,28 @@ class CampaignState(StrEnum):
 
 
 class FoundView(Recorded):
-    """A campaign, an experiment, a run or a decision that a name or an id's beginning may mean."""
+    """A campaign, experiment, run or decision that a name may mean."""
 
     id: str
     kind: Kind
     name: str
-    """The experiment's, or the campaign's."""
     experiment: str | None
-    """Null for a campaign."""
     phase: str | None = None
     state: ExperimentState | RunState | CampaignState | Literal["decided"]
-    """Of a campaign, an experiment or a run; `decided` for a decision."""
     verdict: Verdict | None = None
     by_hand: bool = False
-    """Whether the verdict is a person's, not that of the evidence alone."""
     at: Instant
-    """When it was submitted, created or decided."""
 
 
 class FoundPage(Recorded):
-    """Everything that a name or the beginning of an id may mean, newest first."""
+    """Everything that a name may mean, newest first."""
 
     items: list[FoundView]
     next_cursor: None = None
 
 
 class AlertType(StrEnum):
-    """Types of alerts; webhooks subscribe to them (a row each in docs/how-to/runbook.md)."""
+    """Types of alerts that webhooks subscribe to."""
 
     FINDING_HALT = "finding.halt"
     FINDING_PAGE = "finding.page"
@@ -402,7 +375,7 @@ SUBSCRIPTIONS = (
     *(row.value for row in AlertType),
     *(f"{AlertType.DECISION_MADE}:{row.value.lower()}" for row in Verdict),
 )
-"""What a webhook may ask for: every alert of a type, or decisions of one verdict alone."""
+"""What a webhook may subscribe to: a type, or the decisions of one verdict."""
 
 
 class AlertData(Recorded):
@@ -428,14 +401,13 @@ class AlertBody(Recorded):
 
 
 PROBLEM_URN = "urn:gonogo:problem:"
-"""What the type of each of our problems begins with, and of nobody else's."""
 
 
 class ProblemBody(Recorded):
     """RFC 9457 problem details."""
 
     type: str = "about:blank"
-    """`urn:gonogo:problem:CODE` of what `docs/reference/rest.md` lists."""
+    """`urn:gonogo:problem:CODE`; docs/reference/rest.md lists the codes."""
     title: str
     status: int
     detail: str
@@ -445,7 +417,7 @@ class ProblemBody(Recorded):
     state: str | None = None
     allowed: list[str] = []
     token: int | None = None
-    """With `stale_token`: the token that the run has now."""
+    """The run's present token, with `stale_token`."""
 
 
 class CampaignSubmission(Document):
@@ -455,7 +427,6 @@ class CampaignSubmission(Document):
     name: str | None = Field(default=None, max_length=200)
     set: Sets = {}
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
-    """Instead of the plan's."""
     labels: Labels = {}
     dry_run: bool = False
 
@@ -469,11 +440,9 @@ class CampaignMember(Recorded):
     state: ExperimentState
     verdict: Verdict | None = None
     decision: str | None = None
-    """The decision on its run that is compared."""
     value: Number | None = None
-    """Of the metric; null while nothing is judged, and where it does not count."""
+    """Value of the metric; null: not judged, or it does not count."""
     why: str | None = None
-    """Why it does not count."""
 
 
 class CampaignView(Recorded):
@@ -486,29 +455,24 @@ class CampaignView(Recorded):
     spec: CampaignSpec
     labels: dict[str, str] = {}
     members: list[CampaignMember] = []
-    """In the order in which they were begun."""
     done: int = 0
-    """Runs that have ended and are judged."""
+    """Judged runs."""
     planned: int = 0
-    """Runs that it takes as things stand; more, up to the bound, if they decide nothing."""
+    """Runs before the next look."""
     eta_s: float | None = None
-    """Seconds until those are done, at the pace so far."""
     comparison: Comparison | None = None
-    """What it came to; null until it has ended."""
     waiting_for: str | None = None
     warnings: list[str] = []
-    """In the answer to its submission: what is accepted and may still come to nothing."""
+    """In the answer to a submission: what may fail although it is accepted."""
     text: str = ""
-    """How it stands, in one sentence."""
     next: list[NextStep] = []
-    """Commands to type next."""
     submitted_by: str | None = None
     created_at: Instant
     ended_at: Instant | None = None
 
     @property
     def result_words(self) -> str:
-        """What it came to, in two words: `flash wins`, `tie`; of one that goes on a dash."""
+        """The result in two words: `flash wins`, `tie`, or a dash while it runs."""
         if self.comparison is None:
             return "–" if self.state is CampaignState.RUNNING else str(self.state)
         winner = self.comparison.winner
@@ -525,9 +489,7 @@ class DryRun(Recorded):
     fault: str | None
     orders: list[Order]
     warnings: list[str] = []
-    """What no worker that lives would take as it is."""
     origin: OriginView | None = None
-    """What it would go on from; the phases before it have no order."""
 
 
 class CampaignDryRun(Recorded):
@@ -539,7 +501,5 @@ class CampaignDryRun(Recorded):
     runs: int
     """Runs before the first look."""
     most_runs: int
-    """Runs that it takes at most, those that fail and are made again left out."""
     warnings: list[str]
     orders: dict[str, Order]
-    """Variant → the order of its first run."""

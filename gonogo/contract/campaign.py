@@ -1,6 +1,6 @@
-"""What is a campaign? Variants of one phase, each run several times in turns, and compared.
+"""A campaign: variants of one phase, each run several times in turns, and compared.
 
-A plan with a section `campaign` is one; `gonogo campaign submit` takes it:
+A section `campaign` makes a plan a campaign:
 
     campaign:
       metric: toks_per_s
@@ -9,7 +9,7 @@ A plan with a section `campaign` is one; `gonogo campaign submit` takes it:
         - {name: mb25, env: {NSA_DDP_BUCKET_MB: 25}}
         - {name: mb50, env: {NSA_DDP_BUCKET_MB: 50}}
 
-In place of variants, a grid names values: each combination is a variant.
+A grid names values instead; each combination is a variant.
 
     campaign:
       metric: loss
@@ -30,7 +30,7 @@ from gonogo.contract.wire import Name, Submitted
 from gonogo.contract.workload import Patch
 
 LEAST_REPEATS = 3
-"""Two repeats show next to nothing: three equal variants lead by 3.4 % then, in the median."""
+"""With two repeats, three equal variants lead by 3.4 % in the median."""
 MOST_REPEATS = 20
 USUAL_BOUND = 6
 MOST_VARIANTS = 20
@@ -39,49 +39,44 @@ _MOST_CHARS = 64
 
 
 class CampaignVariant(Patch):
-    """One of the things that are compared: what it changes of the phase."""
+    """A compared variant: its changes of the phase."""
 
     name: Name
-    """What it is called."""
+    """Name of the variant."""
 
 
 class CampaignSpec(Submitted):
-    """What a campaign asks, of which variants."""
+    """Metric, variants and repeats of a campaign."""
 
     variants: Annotated[list[CampaignVariant], Field(min_length=2, max_length=MOST_VARIANTS)] = []
-    """What is compared; the first is the baseline. Left out where a grid stands."""
+    """What is compared; the first is the baseline."""
     grid: dict[str, JsonValue] = {}
-    """A patch of `train` and `env` in which each value is a list of values: each combination is a
-    variant, the first of all the baseline. Once read, the variants stand in its place."""
+    """A patch of `train` and `env` with a list for each value. Each combination is a variant."""
     metric: MetricName = Metric.TOKS_PER_S
-    """What is compared of them, as gates name it."""
+    """The compared metric."""
     better: Literal["higher", "lower"] | None = None
-    """Which is better; null: what everybody wants of the metric."""
+    """Which is better; null: as usual for the metric."""
     aggregate: Compared | None = None
-    """What counts of a run: its last value, its best one or the mean over the steps; null: the
-    last value of a metric `user/…`, and the mean of another."""
+    """What counts of a run. Null: the last value of a metric `user/…`, else the mean."""
     per_device: bool = False
-    """Whether the metric is divided by the number of ranks, as scaling is looked at."""
+    """Whether the metric is divided by the number of ranks."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """Ratio beyond which a difference matters."""
+    """Ratio from which a difference matters."""
     confidence: Annotated[float, Field(ge=0.5, le=0.99)] = 0.95
-    """That all answers hold together, however often was looked."""
+    """Confidence of all answers together, over all looks."""
     warmup_steps: Annotated[int, Field(ge=0)] = 5
-    """First steps of every run that are not looked at."""
+    """First steps of every run that do not count."""
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = LEAST_REPEATS
     """Runs of each variant before the first look."""
     max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
-    """Most runs of each variant, where fewer decide nothing; null: 6, or `repeats` if more."""
+    """Most runs of each variant; null: 6, or `repeats` if more."""
     shown_by: list[MetricName] = []
-    """Metrics that must differ between every variant and the baseline, as proof that the variant
-    did something else."""
+    """Metrics that must differ between each variant and the baseline."""
     alike_in: dict[MetricName, Annotated[float, Field(ge=0, lt=1)]] = {}
-    """Metrics that must be equal in all variants, with the share by which two runs of one repeat
-    may differ, as proof that they computed the same."""
+    """Metrics that must be equal in all variants → allowed share of difference."""
 
     at_once: bool = False
-    """Whether the runs are begun together, as many at once as devices allow, instead of in turns;
-    for metrics that no neighbour changes, such as a loss."""
+    """Whether runs start together instead of in turns; for metrics such as a loss."""
 
     @model_validator(mode="before")
     @classmethod
@@ -119,19 +114,15 @@ class CampaignSpec(Submitted):
 
     @property
     def looks(self) -> int:
-        """Most times that the runs are looked at, each of which could err."""
+        """Most looks at the runs."""
         return self.bound - self.repeats + 1
 
 
 def variants_of(grid: Any) -> list[dict[str, Any]]:
-    """Return the variants of a grid, as data: the last key changes first.
-
-    Args:
-        grid: nested mappings of `train` and `env`, in which each value is a list of values. A key
-            may hold several steps of the path, with dots.
+    """Return the variants of a grid as data; the last key changes first. Keys may be dotted.
 
     Raises:
-        ValueError: another form, a list without values, or too many combinations.
+        ValueError: another form, an empty list, or too many combinations.
     """
     axes = dict(_axes("", grid))
     for path in axes:

@@ -1,7 +1,7 @@
-"""Which bytes stand for a value? The one encoder for the wire and for digests.
+"""The one encoder for the wire and for digests, and sums that are equal everywhere.
 
-Digests are SHA-256 over RFC 8785 JSON (JCS). JSON has no non-finite numbers, so these become the
-strings "NaN", "Infinity" and "-Infinity" first, on the wire as well as under a digest.
+Digests are SHA-256 over RFC 8785 JSON. Non-finite numbers are the strings "NaN", "Infinity" and
+"-Infinity".
 """
 
 import functools
@@ -22,7 +22,7 @@ _WORDS = {None: "null", True: "true", False: "false"}
 
 
 def wire_number(value: float) -> float | str:
-    """Return a JSON-safe form of a float: itself, or its name when it is not finite."""
+    """Return a float, or its name if it is not finite."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -34,7 +34,7 @@ _PLAIN = frozenset({type(None), bool, int, str})
 
 
 def wire_value(value: Any) -> Any:
-    """Return `value` with every float in it JSON-safe; mappings and sequences are copied.
+    """Return a copy of `value` in which every float is JSON-safe.
 
     Raises:
         Corrupt: a value that JSON cannot hold.
@@ -54,7 +54,7 @@ def wire_value(value: Any) -> Any:
 
 
 def plain_copy(value: Any) -> Any:
-    """Return a JSON value of which nothing is shared with `value`; much cheaper than deepcopy."""
+    """Return a deep copy of a JSON value; much faster than `deepcopy`."""
     if type(value) is dict:
         return {key: plain_copy(item) for key, item in value.items()}
     if type(value) is list:
@@ -68,7 +68,7 @@ def canonical_bytes(value: Any) -> bytes:
     """Return the RFC 8785 bytes of a JSON value.
 
     Raises:
-        Corrupt: a value that JSON cannot hold (an integer that no double holds included).
+        Corrupt: a value that JSON cannot hold, or an integer that no double holds.
     """
     try:
         return _canonical_text(value).encode()
@@ -77,10 +77,7 @@ def canonical_bytes(value: Any) -> bytes:
 
 
 def _canonical_text(value: Any) -> str:
-    """Return RFC 8785 text; ours and not a library's for speed and for floats beyond 2**53.
-
-    A loss that diverges is such a float, and ECMAScript has a form for it.
-    """
+    """Return RFC 8785 text. Libraries are slower, and refuse floats beyond 2**53."""
     if isinstance(value, str):
         return encode_basestring(value)
     if isinstance(value, float):
@@ -101,7 +98,6 @@ def _canonical_text(value: Any) -> str:
 
 
 def _long_integer(value: int) -> str:
-    """Return an integer beyond 2**53 - 1 as the double that it is (JSON numbers are doubles)."""
     if value.bit_length() <= 1023:
         text = canonical_number(float(value))
         if text == str(value) or int(float(value)) == value:
@@ -114,7 +110,7 @@ def _utf16(key: str) -> bytes:
 
 
 def canonical_number(value: float) -> str:
-    """Return a float as ECMAScript prints it (RFC 8785, 3.2.2.3); non-finite ones as strings."""
+    """Return a float as ECMAScript prints it (RFC 8785, 3.2.2.3)."""
     if 1e-4 <= value < 1e16:  # most are, and neither writes an exponent there
         return repr(value).removesuffix(".0")
     if not math.isfinite(value):
@@ -138,34 +134,30 @@ def canonical_number(value: float) -> str:
 
 
 def digest(value: Any) -> str:
-    """Return the lower-case hex SHA-256 of the canonical bytes of `value`."""
+    """Return the hex SHA-256 of the canonical bytes."""
     return hashlib.sha256(canonical_bytes(value)).hexdigest()
 
 
 def wire_line(value: Any) -> bytes:
-    """Return one JSON line (with its newline) in the order of the keys given."""
+    """Return one JSON line, newline included."""
     text = json.dumps(wire_value(value), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return text.encode() + b"\n"
 
 
 def rounded(value: float, digits: int = SIGNIFICANT_DIGITS) -> float:
-    """Return `value` rounded to `digits` significant digits, so that facts are equal anywhere."""
+    """Return `value` rounded to `digits` significant digits."""
     if value == 0 or not math.isfinite(value):
         return value
     return float(f"{value:.{digits}g}")
 
 
 def added(values: Iterable[float]) -> float:
-    """Return the sum of numbers, each added to those before it: equal in every version of Python.
-
-    The built-in `sum` makes up for rounding from Python 3.12 on, so a share that lies on its
-    threshold could be judged differently on two machines.
-    """
+    """Return the sum, equal in every Python; the built-in compensates rounding from 3.12 on."""
     return functools.reduce(operator.add, values, 0.0)
 
 
 def mean_of(values: Sequence[float]) -> float:
-    """Return the mean of finite numbers, exactly rounded where their sum is a double."""
+    """Return the mean of finite numbers."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:

@@ -1,7 +1,4 @@
-"""What does a plan ask of a cluster's scheduler? `cluster: {slurm: {…}}`; no rule depends on it.
-
-Nor on the engine that has the scheduler start it.
-"""
+"""Requests of a plan to a cluster's scheduler: `cluster: {slurm: {…}}`. No rule uses them."""
 
 import re
 from enum import StrEnum
@@ -15,19 +12,17 @@ ExtraName = Literal[
     "reservation", "nodelist", "exclude", "mem", "mem-per-gpu", "cpus-per-task", "gpus-per-node",
     "licenses", "nice", "comment", "switches", "exclusive", "prefer", "wckey",
 ]  # fmt: skip
-"""Directives of sbatch that a plan may add; what decides who starts what is ours."""
+"""Directives of sbatch that a plan may add."""
 
 _DURATION = re.compile(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+:\d{2}(:\d{2})?")
 _WORD = re.compile(r"[\w.,:=@\[\]()*&|/+-]{1,256}")
 
 
 def _text(value: Any) -> Any:
-    """Return a whole number as text: `cpus-per-task: 8` is what people write."""
     return str(value) if type(value) is int else value
 
 
 def _value(value: Any) -> Any:
-    """Return what a directive is given: `exclusive: true` is how YAML says that it is there."""
     return "true" if value is True else _text(value)
 
 
@@ -67,18 +62,15 @@ Duration = Annotated[str, BeforeValidator(_not_read_as_number), AfterValidator(_
 
 
 class EngineName(StrEnum):
-    """Who starts the keepers of a run that a worker has claimed."""
+    """What starts the keepers of a run."""
 
     LOCAL = "local"
-    """The worker itself, on its own host."""
     SLURM = "slurm"
-    """Slurm, on hosts of its choice."""
     JOBSET = "jobset"
-    """Kubernetes, by JobSets, in pods of its choice."""
 
 
 class SlurmCluster(Submitted):
-    """What sbatch is asked for; what is null is left to Slurm's own defaults."""
+    """What sbatch is asked for; null: Slurm's own default."""
 
     partition: Word | None = None
     """The partition."""
@@ -87,7 +79,7 @@ class SlurmCluster(Submitted):
     qos: Word | None = None
     """The quality of service."""
     time_limit: Duration | None = None
-    """Minutes, or `[days-]hours:minutes:seconds`, in quotes; before it the run leaves with a
+    """Minutes, or `[days-]hours:minutes:seconds`, in quotes. The run ends earlier with a
     checkpoint."""
     gres: Word | None = None
     """Devices of each node, such as `gpu:8`."""
@@ -100,7 +92,7 @@ class SlurmCluster(Submitted):
 
 
 class ClusterRequest(Submitted):
-    """What each scheduler is asked for, where one starts the runs."""
+    """What each scheduler is asked for."""
 
     slurm: SlurmCluster | None = None
     """What sbatch is asked for."""

@@ -25,9 +25,7 @@ class Entry(Recorded):
     retired: bool = False
     state: str = ""
     time_created_ns: int = 0
-    """Unix nanoseconds; 0: not recorded."""
     time_discovered_completed_ns: int | None = None
-    """Unix nanoseconds at which the end was noticed; 0 or None: not recorded."""
 
     @property
     def group(self) -> str:
@@ -58,7 +56,6 @@ class Dump(Recorded):
     ts: float = 0.0
     error: str | None = None
     groups: dict[str, list[int]] = Field(default_factory=dict)
-    """Name of a process group → its ranks; may be empty."""
     entries: list[Entry] = Field(default_factory=list)
 
 
@@ -66,7 +63,6 @@ class Standing(Recorded):
     """What the dumps of a run say; the payload of a tick's observation `collectives`."""
 
     seq: Count | None = None
-    """Number of the collective in its group; null when none stands."""
     group: str = ""
     op: str = ""
     entered: list[int] = Field(default_factory=list)
@@ -80,13 +76,10 @@ class Standing(Recorded):
     unfinished: list[int] = Field(default_factory=list)
     """Ranks whose device has not ended a collective that their peers have ended."""
     silent: list[int] = Field(default_factory=list)
-    """Ranks without a dump for which, in the end, all others wait. A hint: no dump proves it."""
     disagree: str | None = None
     """What the calls disagree in: op, order, shape or dtype."""
     unanswered: list[int] = Field(default_factory=list)
-    """Ranks of which there is no dump."""
     asked_mono: float | None = None
-    """Watcher's clock when the dumps were asked for."""
     text: str
 
 

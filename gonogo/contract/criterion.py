@@ -1,4 +1,4 @@
-"""What does a gate ask for? Metrics, how they become one number, and thresholds on it."""
+"""Criteria of a gate: metrics, how they become one number, and thresholds."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -23,7 +23,7 @@ class Aggregate(StrEnum):
 
 
 class Metric(StrEnum):
-    """What a criterion may look at, besides what other packages bring."""
+    """Metrics; plug-ins add more."""
 
     STEPS_COMPLETED = "steps_completed"
     LOSS = "loss"
@@ -50,35 +50,33 @@ class Metric(StrEnum):
 
 
 OWN_PREFIX = "user/"
-"""Metrics of the program itself: what a script or its tracker calls `acc` is `user/acc`."""
+"""Prefix of the program's own metrics: `acc` is `user/acc`."""
 
 MetricName = Annotated[
     Metric | Annotated[str, Field(min_length=1, max_length=128)],
     Field(union_mode="left_to_right"),
 ]
-"""A metric of ours, or what an installed package calls its own; whether it is there is checked
-where a plan is read."""
+"""A metric of ours, of the program, or of a plug-in."""
 
 DEVICE_METRICS = frozenset(
     {Metric.GPU_MEM_RESERVED_MB, Metric.GPU_MEM_SLOPE, Metric.GPU_UTIL, Metric.GPU_UTIL_RATIO}
 )
 LEARNED = frozenset({Metric.LOSS, Metric.VAL_LOSS, Metric.GRAD_NORM, Metric.GATE_ENTROPY})
-"""Metrics of what a run learns: another thing of its last steps than of all, and of one seed than
-of another."""
+"""Metrics of what a run learns; they depend on the seed."""
 
 
 def own_name(metric: str) -> str | None:
-    """Return what a program itself calls a metric: `acc` of `user/acc`; None for other metrics."""
+    """Return the program's name of a metric: `acc` of `user/acc`; None for others."""
     return metric.removeprefix(OWN_PREFIX) or None if metric.startswith(OWN_PREFIX) else None
 
 
 def is_learned(metric: str) -> bool:
-    """Say whether a metric shows what a run learns; a program's own metric may."""
+    """Say whether a metric may show what a run learns."""
     return metric in LEARNED or own_name(metric) is not None
 
 
 class Compared(StrEnum):
-    """How a run's samples become the number by which runs are compared."""
+    """How a run's samples become the compared number."""
 
     LAST = "last"
     BEST = "best"
@@ -106,11 +104,9 @@ ADDED_CRITERIA = (
     *("identity_drift", "watch_ceiling", "warned"),
     *("reproduced", "remedied", "remedy_carried", "unpassed", "failed_before"),
 )
-"""Ids of what the judge adds to a gate where there is reason to: a plan's own have other names, or
-what a plan says of its own would hold for these."""
+"""Ids that the judge may add to a gate; a plan cannot use them."""
 
 Threshold = Annotated[float, Field(allow_inf_nan=False, strict=True)]
-"""A number, not what could be read as one: `true` is no 1."""
 Bound = Threshold | Literal["profile"] | None
 
 
@@ -118,13 +114,13 @@ class Criterion(Submitted):
     """A predicate over facts; `pass_*` is inclusive, `fail_*` exclusive."""
 
     id: Name
-    """What the criterion is called."""
+    """Name of the criterion."""
     metric: MetricName
-    """What is looked at."""
+    """What is measured."""
     aggregate: Aggregate = Aggregate.MEDIAN
     """How a rank's samples become one number."""
     over_ranks: Literal["min", "max", "mean", "sum"] = "min"
-    """How the numbers of the ranks become one; unless a plan says it, `max` for an upper bound."""
+    """How the numbers of the ranks become one; by default `max` for an upper bound."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     """Steps left out at the start of each attempt."""
     window: Annotated[int, Field(ge=0)] = 0
@@ -138,21 +134,21 @@ class Criterion(Submitted):
     fail_below: Threshold | None = None
     """It fails below this value; without it, below `pass_above`."""
     grey: Grey = Grey.INCONCLUSIVE
-    """What a value between the pass and the fail threshold means."""
+    """Meaning of a value between the pass and the fail threshold."""
     min_samples: Annotated[int, Field(ge=1)] = 1
     """A rank with fewer samples cannot pass."""
     on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
-    """What it means when a rank has no sample at all."""
+    """Meaning of a rank without a sample."""
     on_nan: Literal["fail", "error"] = "fail"
-    """What a sample that is not finite means; `all_finite` always fails."""
+    """Meaning of a sample that is not finite; `all_finite` always fails."""
     severity: GateSeverity = GateSeverity.REQUIRED
-    """What it weighs: it must pass, or leaves a condition, or is only shown."""
+    """Its weight: it must pass, it leaves a condition, or it is only shown."""
     evidence_from: str | None = None
-    """Later phase whose run can meet the condition that it leaves; null: the next one."""
+    """Later phase that can meet the condition it leaves; null: the next one."""
     due: str | None = None
     """Phase before which that condition must be met, or `end`; null: the one after."""
     on_miss: Literal["no_go", "conditional_go", "inconclusive"] = "no_go"
-    """What the experiment becomes when it is not."""
+    """Verdict of the experiment if the condition is missed."""
 
     @model_validator(mode="after")
     def _thresholds_agree(self) -> Self:

@@ -23,12 +23,10 @@ class MadeBy(Recorded):
     """The code that made an order or a decision."""
 
     gonogo: str
-    """Version."""
     sources: str
     """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
     commit: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
-    """Installed plug-in → its version."""
 
     def is_same_code(self, other: Self) -> bool:
         """Whether both judge alike; commits may differ in other files."""
@@ -70,7 +68,7 @@ class CriterionOutcome(StrEnum):
 
 
 class DecisionKind(StrEnum):
-    """Who or what decided."""
+    """Kind of a decision."""
 
     AUTO = "auto"
     HUMAN = "human"
@@ -98,7 +96,6 @@ class CriterionResult(Recorded):
     """Measured steps, such as `6..40`."""
     samples: int | None = None
     evidence: str = ""
-    """One sentence."""
 
 
 class Condition(Recorded):
@@ -110,7 +107,6 @@ class Condition(Recorded):
     evidence_from: str | None = None
     """Phase whose run can meet it; null: only a person can waive it."""
     due: str | None = None
-    """Phase before which it must be met, or `end`."""
     on_miss: str = "no_go"
     state: ConditionState = ConditionState.OPEN
 
@@ -121,15 +117,14 @@ class Cause(Recorded):
     text: str
     """One sentence: the halt finding, else how the run ended, else the first bad criterion."""
     rank: int | None = None
-    """The culprit."""
     log: str | None = None
     """The culprit's log, else the launcher's."""
     line: str | None = None
-    """The last telling line of that log, at most 300 characters."""
+    """The last meaningful line of that log, at most 300 characters."""
     unknown: bool = False
     """Whether no diagnosis fits the failure."""
     look: list[str] = Field(default_factory=list)
-    """Where to look then, the most useful first."""
+    """Places to look at then, the most useful first."""
 
     def told(self) -> str:
         """Return it on one line."""
@@ -166,12 +161,10 @@ class Decision(Recorded):
     at: str
     supersedes: str | None = None
     weakened: list[Doubt] = Field(default_factory=list)
-    """What weakens the order's watch or gate."""
     cause: Cause | None = None
     never_ran: list[str] = Field(default_factory=list)
     """Phases of a finished experiment that never ran, for a verdict by a person."""
     key_id: str | None = None
-    """Key that signed it."""
     signature: str | None = None
     """Ed25519 over `hash`, base64."""
 

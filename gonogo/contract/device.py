@@ -1,7 +1,6 @@
-"""What does an accelerator say about itself? One sample, and the script that stands for devices.
+"""Samples of an accelerator, and the script that replaces devices in tests.
 
-Every value may be null: a field that could not be read is unknown, and unknown never passes and
-never halts.
+A null value is unknown: it never passes and never halts.
 """
 
 import hashlib
@@ -15,24 +14,20 @@ from gonogo.contract.wire import Recorded, Submitted
 
 
 class DeviceReadings(Recorded):
-    """What is read of one device; null where it could not be."""
+    """Readings of one device."""
 
     util: Finite | None = None
-    """Share of the last sample period in which a kernel ran, percent."""
+    """Percent of the time in which a kernel ran."""
     mem_used_mb: Finite | None = None
     mem_total_mb: Finite | None = None
     sm_clock_mhz: Finite | None = None
     power_w: Finite | None = None
     temp_c: Finite | None = None
     throttle: list[str] | None = None
-    """Reasons why the clock is held down, in NVML's words; empty = none."""
     ecc_uncorrected: Count | None = None
-    """Uncorrectable errors since the driver was loaded."""
     remap_pending: bool | None = None
-    """Whether a row waits to be remapped (or remapping failed)."""
     nvlink_errors: Count | None = None
     xids: list[Count] | None = None
-    """Xid errors that are new since the last sample."""
 
 
 class DeviceSample(DeviceReadings):
@@ -42,24 +37,24 @@ class DeviceSample(DeviceReadings):
     ts: Finite
     mono: Finite
     own_mono: Finite | None = None
-    """Monotonic clock of the device's own host, where `mono` is that of another's receipt."""
+    """Monotonic clock of the device's host, if the watcher runs on another."""
     uuid: str
     index: Count | None = None
     rank: Count | None = None
 
     @property
     def taken_mono(self) -> float:
-        """Monotonic clock of the device's own host when the sample was taken."""
+        """Monotonic clock of the device's host."""
         return self.mono if self.own_mono is None else self.own_mono
 
     def digest(self) -> bytes:
-        """Return the SHA-256 of the sample in canonical form, what is unknown left out."""
+        """Return the SHA-256 of the sample in canonical form, without unknown values."""
         document = self.model_dump(mode="json", exclude_none=True)
         return hashlib.sha256(canonical_bytes(document)).digest()
 
 
 def devices_in(tick: Tick) -> list[DeviceSample]:
-    """Return the device samples that a tick carries, oldest first; what is none is left out."""
+    """Return the device samples in a tick, oldest first."""
     payload = tick.observations.get("devices")
     rows = payload if isinstance(payload, list) else []
     found = [sample for row in rows if (sample := _sample(row)) is not None]
@@ -74,7 +69,7 @@ def _sample(row: object) -> DeviceSample | None:
 
 
 class ScriptedDevice(Submitted):
-    """A device that a script puts into the host."""
+    """A device of a script."""
 
     uuid: str
     index: Count
@@ -83,7 +78,7 @@ class ScriptedDevice(Submitted):
 
 
 class ScriptedSample(DeviceReadings):
-    """Readings from a moment (or a step) on, until the next of the same device."""
+    """Readings that hold until the next sample of the same device."""
 
     at_s: Finite | None = None
     at_step: Count | None = None

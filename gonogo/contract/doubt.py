@@ -1,7 +1,6 @@
-"""What about a run, an order, a decision or a comparison is doubtful? One typed row each.
+"""Typed doubts about a run, an order, a decision or a comparison (docs/doubts.md).
 
-Facts, gate, ledger and comparison match on `kind`. `gonogo.judge.words` turns a doubt into a
-sentence, and docs/doubts.md lists every kind.
+Code matches on `kind`; `gonogo.judge.words` turns a doubt into a sentence.
 """
 
 from enum import StrEnum
@@ -13,7 +12,7 @@ from gonogo.contract.wire import Recorded
 
 
 class DoubtKind(StrEnum):
-    """What is doubtful. The group under a comment decides the effect of a kind (`EFFECTS`)."""
+    """What is doubtful; the group decides the effect (`EFFECTS`)."""
 
     # not observed
     RECORD_MISSING = "record_missing"
@@ -105,11 +104,11 @@ EFFECTS: dict[DoubtKind, Effect] = {
 }
 
 IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
-"""Kinds about the training itself: a run that continues from the checkpoint inherits them."""
+"""Kinds that a run inherits with the checkpoint."""
 
 
 class Doubt(Recorded):
-    """One reason to believe less of what is recorded or decided."""
+    """One doubt."""
 
     kind: DoubtKind
     rank: int | None = None
@@ -125,5 +124,5 @@ class Doubt(Recorded):
 
     @property
     def effect(self) -> Effect:
-        """What it does to the verdict."""
+        """Its effect on the verdict."""
         return EFFECTS[self.kind]

@@ -1,16 +1,7 @@
-"""Errors as one tree, and hints about unknown words.
+"""Errors, and hints about unknown words.
 
-GonogoError
-├── Rejected       the caller's fault: never retried; REST 4xx, CLI exit 2
-│   ├── NotFound       REST 404, CLI exit 3
-│   ├── NotAllowed     REST 401/403, CLI exit 4
-│   └── Conflict       REST 409 (illegal transition)
-│       ├── StaleToken     a newer claim owns the run
-│       └── NameTaken      another machine works under this name
-├── Unavailable    our or the network's fault: retried; REST 503, CLI exit 5
-└── Corrupt        recorded bytes are wrong; CLI exit 1
-
-A sick run is not an exception: it is data (a finding, an outcome, a verdict).
+`Rejected` is the caller's fault: REST 4xx, exit code 2. `Unavailable` may be retried: REST 503,
+exit code 5. `Corrupt` means wrong bytes in a record: exit code 1. A sick run is no exception.
 """
 
 from collections.abc import Iterable
@@ -18,18 +9,16 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 MOST_PROBLEMS = 50
-"""Most problems of one input that are reported."""
 _FEW_CHOICES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong with an input, in RFC 9457 `errors` form."""
+    """One problem of an input, in RFC 9457 `errors` form."""
 
     path: str
     message: str
     line: int | None = None
-    """Line of the file."""
     source: str | None = None
     """The file or the argument."""
 

@@ -1,14 +1,13 @@
-"""What may a gate look at? All of it, typed: the facts of one run, as a decision records them.
+"""The facts of one run: everything that a gate may look at, as a decision records it.
 
-Facts hold no path, no raw bytes and no wall time; numbers are rounded to nine significant digits,
-so that the same run gives the same facts on any machine. Lines are held by their count and digest,
-and by what the rules' criteria measure on them.
+The same run gives the same facts on any machine. So facts hold no path and no wall time. Numbers
+are rounded to nine significant digits. Lines are held as count, digest and measures.
 """
 
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from pydantic import ConfigDict, Field, JsonValue, computed_field, model_serializer
+from pydantic import Field, JsonValue, computed_field, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.decision import Verdict
@@ -23,23 +22,20 @@ from gonogo.contract.workload import RecordedPatch
 
 
 class SaidIdentity(Identity):
-    """An identity as somebody said it: what was not said is left out of the document."""
+    """A reported identity; fields that were not reported are left out of the document."""
 
     @model_serializer(mode="wrap")
     def _only_said(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in handler(self).items() if value is not None}
 
     def said(self) -> dict[str, Any]:
-        """Return what was said, by field name."""
-        return {
-            name: value
-            for name in Identity.model_fields
-            if (value := getattr(self, name)) is not None
-        }
+        """Return the reported fields by name."""
+        named = ((name, getattr(self, name)) for name in Identity.model_fields)
+        return {name: value for name, value in named if value is not None}
 
 
 class OutcomeFacts(Recorded):
-    """Why the run ended, without words."""
+    """Why the run ended."""
 
     code: OutcomeCode
     actor: Actor
@@ -47,7 +43,7 @@ class OutcomeFacts(Recorded):
     @computed_field(alias="class")  # type: ignore[prop-decorator]  # pydantic's own idiom
     @property
     def klass(self) -> OutcomeClass:
-        """Class of the code, from the one table."""
+        """Class of the code."""
         return CLASS_OF[self.code]
 
 
@@ -64,38 +60,35 @@ class ProcessExit(Recorded):
 
 
 class ExitFacts(ProcessExit):
-    """exit.json: how torchrun ended, and for which run that was written."""
+    """exit.json: how torchrun ended."""
 
     run: str | None = None
     attempt: int | None = None
     order_sha256: str | None = None
     sealed: bool | None = None
-    """Whether the watcher saw the very exit.json that is there; null where it saw none."""
+    """Whether it is the exit.json that the watcher saw; null: it saw none."""
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
-    """How each rank ended, as exit.json tells it."""
     agent: ProcessExit | None = None
-    """How torchrun itself ended, of a run that nobody asked to end."""
+    """Torchrun's own exit, unless somebody ended the run."""
 
 
 class NodeChecks(Recorded):
-    """What was checked on one node before the launch."""
+    """The preflight checks of one node."""
 
     passed: bool
     outcomes: dict[str, CheckOutcome]
-    """Id of each check → its outcome."""
 
 
 class PreflightFacts(Recorded):
-    """What was checked before the launch."""
+    """The preflight checks."""
 
     nodes: dict[str, NodeChecks]
-    """Node → its checks."""
     unchecked: list[int] = Field(default_factory=list)
-    """Nodes without a record, or whose record the watcher never saw."""
+    """Nodes whose record is missing or was never seen by the watcher."""
 
 
 class FindingFacts(Recorded):
-    """One finding, without its times, its texts and its paths."""
+    """One finding without times, texts and paths."""
 
     detector: str
     severity: Severity
@@ -106,7 +99,6 @@ class FindingFacts(Recorded):
     threshold: Number | None = None
     source: Source = Source.DEFAULT
     act: Act | None = None
-    """When something is done about it."""
     held: Held = None
 
 
@@ -114,7 +106,7 @@ _Halt = TypeVar("_Halt", Finding, FindingFacts)
 
 
 class Missing(Recorded):
-    """Lines that are owed and not there."""
+    """Required lines that are missing."""
 
     count: int
     first: list[str]
@@ -125,7 +117,7 @@ class RankFacts(Recorded):
 
     count: int
     digest: str
-    """SHA-256 of the canonical lines: parsed, de-duplicated, sorted by boot and seq."""
+    """SHA-256 of the canonical lines, without duplicates, sorted by boot and seq."""
     boots: int
     gaps: int
     last_step: int
@@ -134,9 +126,9 @@ class RankFacts(Recorded):
     tokens: list[int]
     missing: Missing | None
     without_loss: Missing | None = None
-    """Steps owed whose progress line tells no loss."""
+    """Required steps whose progress line has no loss."""
     with_loss: int | None = None
-    """How many steps' progress lines tell one: who tells some and not others hides something."""
+    """Steps whose progress line has a loss."""
 
 
 class BootFacts(Recorded):
@@ -145,10 +137,8 @@ class BootFacts(Recorded):
     boot: str
     lines: int
     run: str | None = None
-    """The run that its boot line names."""
     attempt: int | None = None
     said: bool = False
-    """Whether it wrote a boot line."""
     ended_steps: int = 0
     identity: SaidIdentity | None = None
 
@@ -162,7 +152,7 @@ class PaceFacts(Recorded):
 
 
 class MeasureRow(Recorded):
-    """What one criterion sees on one rank."""
+    """What one criterion measures on one rank."""
 
     samples: int = 0
     owed: int = 1
@@ -173,70 +163,62 @@ class MeasureRow(Recorded):
 
 
 class Measure(Recorded):
-    """What one criterion sees."""
+    """What one criterion measures."""
 
     window: str
-    """Which steps were looked at, such as `6..40`."""
     ranks: dict[str, MeasureRow]
 
 
 class Confirmation(Recorded):
-    """A failure of the phase, or a run that shows whether it comes again."""
+    """A failure of the phase, or a rerun that shows whether it is reproduced."""
 
     run: str
     variant: RecordedPatch | None = None
     verdict: Verdict | None = None
     code: OutcomeCode
     step: int | None = None
-    """Step at which it ended."""
 
 
 class FailedBefore(Recorded):
-    """A run of the phase that failed criteria which the gate of the judged run cannot see."""
+    """An earlier run of the phase, with the criteria that it failed."""
 
     run: str
     code: OutcomeCode
     criteria: list[str]
-    """What it failed (`Judgement.failed`); `unjudged` where it could not be judged."""
 
 
 class Remedy(Recorded):
-    """The remedy under which the judged run was made."""
+    """The remedy that the judged run tried."""
 
     diagnosis: str
     patch: dict[str, JsonValue]
 
 
 class History(Recorded):
-    """What the phase's other runs say. It can make a verdict worse, never better."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="strings")
+    """The phase's other runs; they can only make a verdict worse."""
 
     restart_storm: bool = False
     confirmations: list[Confirmation] = Field(default_factory=list)
-    """The failure and its reruns in their order, the judged run included."""
     remedy: Remedy | None = None
     failed_before: list[FailedBefore] = Field(default_factory=list)
 
 
 class WatchFacts(Recorded):
-    """Whether the run was watched, as measured."""
+    """How the run was watched."""
 
     ticks: int
     digest: str | None
-    """Chain digest of the recorded ticks."""
     starts: list[WatchStart]
-    """What each watcher process said that it watches, in order."""
     chained: bool
-    """Whether each tick names the digest of the one before."""
+    """Whether each tick has the digest of the one before."""
     reaches: bool
-    """Whether the ticks' own digests cover every line of every process."""
+    """Whether the ticks' digests cover every line."""
     sealed: bool | None = None
-    """Whether watch.jsonl begins with the bytes that exit.json seals; null where it seals none."""
+    """Whether watch.jsonl begins with the bytes that exit.json seals; null: no seal."""
 
 
 class Facts(Recorded):
-    """Everything that a gate may look at."""
+    """The facts of a run."""
 
     source: Literal["gonogo", "predecessor"]
     outcome: OutcomeFacts | None
@@ -246,39 +228,34 @@ class Facts(Recorded):
     findings: list[FindingFacts]
     ranks: dict[str, RankFacts]
     identity: dict[str, SaidIdentity]
-    """Rank → what its last process said that it is."""
+    """Rank → identity that its last process reported."""
     pace: dict[str, PaceFacts]
     failure: str | None = None
-    """The known failure that the error of the run shows, by name (docs/reference/failures.md)."""
+    """Name of the known failure (docs/reference/failures.md)."""
     measures: dict[str, Measure]
     history: History | None = None
     boots: dict[str, list[BootFacts]] = Field(default_factory=dict)
-    """Rank → its processes in the order in which they began."""
+    """Rank → its processes in order."""
     watch: WatchFacts | None = None
     files: dict[str, FileSeal] = Field(default_factory=dict)
-    """Files that stay as they are, by name within the run directory."""
     devices: str | None = None
-    """Canonical digest of the device lines; null where there are none."""
     config_digest: str | None = None
-    """Digest of the order's whole training configuration, computed anew."""
     doubts: list[Doubt] = Field(default_factory=list)
-    """What is missing, contradictory or unclear; at most 20 contradictions."""
 
     def doubts_of(self, effect: Effect) -> list[Doubt]:
         """Return the doubts that have this effect on the verdict."""
         return [row for row in self.doubts if row.effect is effect]
 
     def latched(self) -> FindingFacts | None:
-        """Return the halt finding that ended the run: the first one.
-
-        Where that one waited, or ended nothing, it is the one of which the outcome tells.
-        """
-        code = None if self.outcome is None else self.outcome.code
-        return halt_behind(self.findings, code)
+        """Return the halt finding that ended the run."""
+        return halt_behind(self.findings, None if self.outcome is None else self.outcome.code)
 
 
 def halt_behind(findings: Iterable[_Halt], outcome: OutcomeCode | None) -> _Halt | None:
-    """Return the halt finding that ended a run, as facts name it (`latched`)."""
+    """Return the halt finding that ended a run: the first one.
+
+    If the first one waited or only paged, it is the one that fits the outcome.
+    """
     halts = [row for row in findings if row.severity is Severity.HALT]
     if not halts:
         return None

@@ -1,7 +1,6 @@
-"""Which fault is injected on demand? The table of SPECs, parsed and refused in one place.
+"""Faults on demand: the table of SPECs and its parser.
 
-A SPEC is `kind` or `kind:key=value,…`; `phase` (default `smoke`) says in which phase it strikes,
-in every attempt of it. The trainer acts on the SPEC, without the phase.
+A SPEC is `kind` or `kind:key=value,…`. It strikes in every attempt of `phase` (default `smoke`).
 """
 
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ SECTIONS = ("data", "forward", "backward", "optimizer", "log", "checkpoint", "ev
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A parsed SPEC; `spec` is whole (defaults filled in) and without its phase."""
+    """A parsed SPEC, defaults included."""
 
     kind: str
     phase: str
@@ -54,7 +53,7 @@ class Fault:
 
     @property
     def spec(self) -> str:
-        """Return the SPEC that the trainer gets."""
+        """Return the SPEC for the trainer, without the phase."""
         pairs = ",".join(f"{key}={value}" for key, value in self.values.items())
         return f"{self.kind}:{pairs}" if pairs else self.kind
 
@@ -63,8 +62,7 @@ def parse_fault(spec: str, plan: Plan) -> Fault:
     """Return the fault that `spec` describes.
 
     Raises:
-        Rejected: an unknown kind, key, phase, rank or section, a key that is said twice, a step
-            that the phase does not have, or a value that is no number or out of its range.
+        Rejected: an unknown kind, key or phase, a repeated key, or a value out of range.
     """
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
@@ -79,7 +77,6 @@ def parse_fault(spec: str, plan: Plan) -> Fault:
 
 
 def _said(kind: str, rest: str) -> dict[str, str]:
-    """Return what a SPEC says, `phase` included."""
     said: dict[str, str] = {}
     for pair in filter(None, rest.split(",")):
         key, equals, value = pair.partition("=")

@@ -49,7 +49,6 @@ class Finding(Recorded):
 
     v: Count = 1
     detector: str
-    """An `outcome.Detector`, or the name of a plug-in."""
     severity: Severity
     rank: Count | None = None
     section: str | None = None
@@ -60,7 +59,6 @@ class Finding(Recorded):
     since: float | None = None
     """Unix seconds; for a stall the last line that advanced the step."""
     at: float
-    """When it was found, Unix seconds."""
     key: str
     act: Act | None = None
     held: Held = None
@@ -72,9 +70,7 @@ class Near(Recorded):
     """Distance of one detector to its limit, on the nearest rank."""
 
     value: Number | None = None
-    """What the detector measures now."""
     limit: Number | None = None
-    """The value at which it acts."""
     unit: str = ""
     """`s`, `steps`, `MB` or `tokens/s`; empty for a ratio."""
     below: bool = False
@@ -82,7 +78,6 @@ class Near(Recorded):
     time_left_s: float | None = None
     """Seconds until the limit is reached if nothing changes."""
     blind: str | None = None
-    """Why the detector cannot find anything now."""
 
     @classmethod
     def in_time(cls, seconds: float, limit_s: float | None) -> Self:

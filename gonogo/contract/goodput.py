@@ -1,7 +1,4 @@
-"""Where did the time go? Seconds by what they were spent on; together they are the wall time.
-
-docs/how-to/report.md says what counts as what. Nothing here is a judgement: no verdict rests on it.
-"""
+"""Seconds of a run by what they were spent on (docs/how-to/report.md). No verdict uses them."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -13,28 +10,27 @@ class Part(StrEnum):
     """What a second was spent on; each second belongs to one part."""
 
     PRODUCTIVE = "productive"
-    """Steps of an attempt that reached its last step, or that goes on."""
+    """Steps of an attempt that reached its last step or still runs."""
     PRESERVED = "preserved"
-    """Steps of an attempt that ended early which a checkpoint kept."""
+    """Steps of an ended attempt that a checkpoint kept."""
     QUEUE = "queue"
-    """Until a worker claimed it, and at its engine until the scheduler gave it hosts."""
+    """Until a worker claimed the run and the scheduler gave it hosts."""
     START = "start"
-    """From then to the first step, in the first attempt of a phase."""
+    """From then to the first step of a phase."""
     RESTART = "restart"
-    """The same in a later attempt, or after a process that began anew."""
+    """The same in a later attempt or process."""
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
     BETWEEN_STEPS = "between_steps"
     STALL = "stall"
-    """From the last progress until the watchdog found that something is wrong."""
+    """From the last progress to the finding."""
     HALT = "halt"
-    """From there, or from the last line, until the run had ended."""
+    """From the finding or the last line to the end."""
     REPEATED = "repeated"
-    """Steps that no checkpoint kept: they have to be done again."""
+    """Steps that no checkpoint kept."""
     DECISION = "decision"
     """Between two runs: judging, and waiting for a person."""
     UNKNOWN = "unknown"
-    """Nobody told what was done."""
 
 
 WORDS = {
@@ -52,32 +48,26 @@ WORDS = {
     Part.DECISION: "decision",
     Part.UNKNOWN: "unknown",
 }
-"""What people read."""
 KEPT = (Part.PRODUCTIVE, Part.PRESERVED)
 UNHELD = (Part.QUEUE, Part.DECISION)
 """No device is held meanwhile."""
 LOST = tuple(part for part in Part if part not in (*KEPT, Part.UNKNOWN))
 UNKNOWN_SHARE = 0.01
-"""Of the held seconds: where more is unknown, the ratio is the least that it can be."""
+"""Above this share of the held seconds the ratio is a lower bound."""
 
 
 class Goodput(Recorded):
     """The time of a run, an experiment or a fleet."""
 
     wall_s: float
-    """Seconds from the submission to the end or until now; the sum of all others. Of a fleet they
-    are weighted by devices."""
+    """Sum of all others; of a fleet weighted by devices."""
     productive_s: float
     preserved_s: float
     lost_s: dict[str, float]
-    """Cause → seconds."""
     unknown_s: float
-    """Seconds of which nobody told what was done; they count as not productive."""
     held_s: float
-    """Seconds with devices held: without queue and decision."""
     ratio: float | None
-    """Effective training time: (productive + preserved) of the held seconds, 0 to 1; at least so
-    much where something is unknown. Null: no device was held."""
+    """(productive + preserved) / held, 0 to 1; null: no device was held."""
 
 
 class ExperimentGoodput(Goodput):
@@ -85,19 +75,17 @@ class ExperimentGoodput(Goodput):
 
     experiment: str
     runs: dict[str, Goodput] = {}
-    """Run → its own time, in the order in which they were queued."""
 
 
 class FleetGoodput(Goodput):
     """GET /goodput: seconds are weighted by the devices of each run."""
 
     hours: float
-    """Of runs that go on or have ended within so many hours."""
     runs: int
 
 
 def goodput_of(seconds: Mapping[Part, float]) -> Goodput:
-    """Return seconds by part as they are shown."""
+    """Return the goodput of seconds by part."""
     kept = sum(seconds.get(part, 0.0) for part in KEPT)
     wall_s = sum(seconds.values())
     held_s = sum(value for part, value in seconds.items() if part not in UNHELD)
@@ -113,15 +101,12 @@ def goodput_of(seconds: Mapping[Part, float]) -> Goodput:
 
 
 def least_words(goodput: Goodput) -> str:
-    """Return `at least `, to stand before the ratio, where too much time is unknown; else nothing.
-
-    Unknown time counts as lost: the ratio may be higher.
-    """
+    """Return `at least ` if too much time is unknown, else nothing."""
     return "at least " if goodput.unknown_s > UNKNOWN_SHARE * goodput.held_s else ""
 
 
 def seconds_of(goodput: Goodput) -> dict[Part, float]:
-    """Return what is shown as seconds by part, in the order of `Part`."""
+    """Return seconds by part, in the order of `Part`."""
     kept = {Part.PRODUCTIVE: goodput.productive_s, Part.PRESERVED: goodput.preserved_s}
     known = {Part(name): value for name, value in goodput.lost_s.items() if name in set(Part)}
     found = {**kept, **known, Part.UNKNOWN: goodput.unknown_s}

@@ -1,7 +1,6 @@
-"""What does a rank say about itself? One JSON line of one rank (docs/reference/heartbeats.md).
+"""One JSON line of one rank (docs/reference/heartbeats.md).
 
-Unknown fields are ignored and unknown messages are kept: a newer trainer must not end a run. What
-cannot be read at all is `Corrupt`, which the reader counts.
+Unknown fields are ignored and unknown messages are kept, so a newer trainer ends no run.
 """
 
 import json
@@ -22,7 +21,7 @@ Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class Msg(StrEnum):
-    """Messages of the protocol; a line may carry others, which count as liveness only."""
+    """Messages of the protocol; others only show that the rank lives."""
 
     BOOT = "boot"
     LOADER_READY = "loader_ready"
@@ -34,7 +33,6 @@ class Msg(StrEnum):
     CHECKPOINT = "checkpoint"
     EVAL = "eval"
     METRICS = "metrics"
-    """The program's own numbers of a step (`user`)."""
     ALIVE = "alive"
     HALT_SEEN = "halt_seen"
     DONE = "done"
@@ -62,7 +60,7 @@ NON_TRAINING_SECTIONS = frozenset({Section.CHECKPOINT, Section.EVAL})
 
 
 class Identity(Recorded):
-    """What runs, flat; null in an order means not checked."""
+    """What runs; null in an order: not checked."""
 
     config_digest: str | None = None
     params: Count | None = None
@@ -95,7 +93,7 @@ class StepSections(Recorded):
 
 
 class Heartbeat(Identity):
-    """One line of one rank; identity fields are set on `boot` lines only."""
+    """One line of one rank; only `boot` lines have identity fields."""
 
     v: Count = 1
     ts: Finite
@@ -111,9 +109,8 @@ class Heartbeat(Identity):
     section_seq: Count = 0
 
     run: str | None = None
-    """On boot lines: the run that the process was started for (GONOGO_RUN)."""
+    """On boot lines: the run (GONOGO_RUN)."""
     attempt: Count | None = None
-    """On boot lines: its attempt, from the order."""
     backend: str | None = None
     dt: Number | None = None
     loss: Number | None = None
@@ -128,31 +125,31 @@ class Heartbeat(Identity):
     gate_max: Number | None = None
     gate_collapse_frac: Number | None = None
     comm_mb: Number | None = None
-    """Megabytes (2^20 bytes) of gradients that the rank gave to its collectives in the step."""
+    """MB (2^20 bytes) of gradients in the step's collectives."""
     flash_share: Number | None = None
-    """Share of the dense attention calls so far that a flash kernel served, 0 to 1."""
+    """Share of dense attention calls in a flash kernel, 0 to 1."""
     loss_scale: Number | None = None
     skipped: bool | None = None
     dt_step_s: Number | None = None
     tokens: Count | None = None
     steps: int | None = Field(default=None, ge=1, le=MOST_STEPS_OF_LINE)
-    """On `progress` and `step_end`: how many steps end here, this one last. None: one."""
+    """On `progress` and `step_end`: number of steps that end here."""
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: Number | None = None
     user: dict[str, Number] | None = None
-    """On progress, eval and metrics lines: the program's own numbers by name."""
+    """The program's own numbers by name."""
     section_age_s: Number | None = None
     collective_seq: Count | None = None
     type: str | None = None
     text: str | None = None
 
     def ended(self) -> range:
-        """Return the steps that a `progress` or `step_end` line ends, its own last."""
+        """Return the steps that a `progress` or `step_end` line ends."""
         return range(self.step + 1 - min(self.steps or 1, self.step or 1), self.step + 1)
 
     def identity(self) -> Identity:
-        """Return the identity that a boot line reports."""
+        """Return the identity on a boot line."""
         return Identity(**{name: getattr(self, name) for name in Identity.model_fields})
 
 
@@ -183,7 +180,7 @@ def parse_heartbeat(raw: bytes) -> Heartbeat:
     """Return the heartbeat on one line (without or with its newline).
 
     Raises:
-        Corrupt: anything that is not a heartbeat of this protocol.
+        Corrupt: it is no heartbeat.
     """
     try:
         if len(raw) > MAX_LINE_BYTES:

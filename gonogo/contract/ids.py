@@ -1,4 +1,4 @@
-"""How things are named: a prefix that tells the kind, and a ULID that sorts by time."""
+"""Identifiers: a prefix for the kind, and a ULID that sorts by time."""
 
 import re
 from enum import StrEnum
@@ -27,23 +27,22 @@ def new_id(kind: Kind) -> str:
 
 
 def is_id(text: str, kind: Kind | None = None) -> bool:
-    """Say whether `text` is an identifier (of `kind`, when given); safe as a path segment."""
+    """Say whether `text` is an identifier (of `kind`)."""
     match = _ID.fullmatch(text)
     return match is not None and (kind is None or match.group(1) == kind.value)
 
 
 SHORT_LENGTH = 8
-"""Letters of a shown identifier. They are the last ones: those are random, the first ones time."""
 _IN_TEXT = re.compile(
     r"(?<![\w/])(exp|run|dec|evt|alt|cmp|key|whk)_[0-9A-HJKMNP-TV-Z]{26}(?![\w/])"
 )
 
 
 def short_id(text: str) -> str:
-    """Return how an identifier is shown to people: `run_7Q2M9XKD`."""
+    """Return the short form of an identifier: `run_7Q2M9XKD`."""
     return f"{text[:4]}{text[-SHORT_LENGTH:]}" if is_id(text) else text
 
 
 def shorten_ids(text: str) -> str:
-    """Return a text with its identifiers shortened; those in paths and addresses stay whole."""
+    """Return a text with short identifiers; those in paths and addresses stay whole."""
     return _IN_TEXT.sub(lambda found: short_id(found[0]), text)

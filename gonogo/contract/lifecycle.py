@@ -1,8 +1,4 @@
-"""Which transitions may a run, a phase and an experiment make? The only tables.
-
-They serve the code (`advance`), the diagram in the documentation and the tests that try every
-(state, event) pair. Terminal states have no outgoing transition.
-"""
+"""States of runs, phases and experiments, and the tables of allowed transitions."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -43,7 +39,7 @@ class PhaseState(StrEnum):
     FAILED = "failed"
     SKIPPED = "skipped"
     INHERITED = "inherited"
-    """It passed in the experiment from which this one goes on."""
+    """It passed in the experiment from which this one continues."""
 
 
 class PhaseEvent(StrEnum):
@@ -120,37 +116,14 @@ _S = TypeVar("_S", bound=StrEnum)
 _E = TypeVar("_E", bound=StrEnum)
 
 
-def _advance(table: Mapping[tuple[_S, _E], _S], state: _S, event: _E) -> _S:
-    """Return the next state, or raise `Conflict` with what would be allowed."""
+def advance(table: Mapping[tuple[_S, _E], _S], state: _S, event: _E) -> _S:
+    """Return the state after `event`.
+
+    Raises:
+        Conflict: the table has no such transition.
+    """
     found = table.get((state, event))
     if found is None:
         allowed = tuple(str(key[1]) for key in table if key[0] == state)
         raise Conflict(f"{event} is not possible in state {state}", state=state, allowed=allowed)
     return found
-
-
-def advance_run(state: RunState, event: RunEvent) -> RunState:
-    """Return the state of a run after `event`.
-
-    Raises:
-        Conflict: the table has no such transition.
-    """
-    return _advance(RUN_TRANSITIONS, state, event)
-
-
-def advance_phase(state: PhaseState, event: PhaseEvent) -> PhaseState:
-    """Return the state of a phase after `event`.
-
-    Raises:
-        Conflict: the table has no such transition.
-    """
-    return _advance(PHASE_TRANSITIONS, state, event)
-
-
-def advance_experiment(state: ExperimentState, event: ExperimentEvent) -> ExperimentState:
-    """Return the state of an experiment after `event`.
-
-    Raises:
-        Conflict: the table has no such transition.
-    """
-    return _advance(EXPERIMENT_TRANSITIONS, state, event)

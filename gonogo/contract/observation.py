@@ -1,7 +1,6 @@
-"""What do the watcher's probes say? The payloads of `Tick.observations`, one model a kind.
+"""The payloads of `Tick.observations`, one model a kind. MB are 2^20 bytes.
 
-A payload is recorded as plain JSON. What cannot be read as its kind says counts as not observed:
-UNKNOWN, which never passes and never halts. MB are 2^20 bytes.
+A payload that cannot be read counts as not observed: it never passes and never halts.
 
 Example: `{"disk": {"free_mb": 812.0, "total_mb": 4096.0}}`.
 """
@@ -20,7 +19,7 @@ Share = Annotated[Finite, Field(ge=0, le=1)]
 
 
 class Kind(StrEnum):
-    """Kinds of payload that the host's probes bring; a plug-in may bring others."""
+    """Kinds of payload; a plug-in may add others."""
 
     DISK = "disk"
     CHECKPOINTS = "checkpoints"
@@ -34,93 +33,76 @@ class DiskSeen(Recorded):
     """The file system that holds the run directory."""
 
     free_mb: Megabytes
-    """What the trainer may still write (the reserve of root is not its own)."""
     total_mb: Megabytes
     free_files: Count | None = None
-    """How many more files it can hold (inodes); null where it counts none, or has no bound."""
+    """Free inodes; null: unknown or unlimited."""
     errors: Count = 0
-    """Looks that failed so far."""
     refused: bool = False
-    """A small write was refused within the last minute: the ranks' lines may be missing."""
+    """A small write was refused within the last minute."""
     checkpoints_mb: Megabytes | None = None
-    """What may be written where checkpoints lie; null where that is the same file system."""
+    """Free space for checkpoints; null: the same file system."""
     read_only: bool = False
-    """Nobody may write here, or where checkpoints lie: a disk that failed, or was mounted so."""
     saving: bool = False
-    """A checkpoint's draft grows, whatever the ranks do meanwhile."""
+    """The draft of a checkpoint grows."""
 
 
 class CheckpointSeen(Recorded):
-    """One checkpoint that claims to be whole, looked at once by the watcher.
+    """One checkpoint with a manifest, as the watcher saw it.
 
-    What takes long to read is told twice: as soon as its sizes hold (`reads_bytes`, and nothing of
-    what it is), and when it has been read.
+    A large one is reported twice: while it is read (`reads_bytes`), and afterwards.
     """
 
     step: Count | None = None
-    """As its manifest says; null when the manifest cannot be read."""
     path: str
-    """Inside the run directory."""
     verified: bool
     """Whether every file has the size and SHA-256 of the manifest."""
     manifest_sha256: str | None = None
-    """Of the manifest itself: whoever changes a checkpoint later changes this too."""
     bytes: Count = 0
-    """Of all its files; 0 when it does not hold."""
     text: str = ""
-    """Why it does not hold, or could not be looked at."""
+    """Why it is not verified."""
     gone: bool = False
-    """Whether it held, nobody knows: it was deleted before it was read to its end, or (`text`) what
-    looks at it failed."""
+    """It was deleted before it was read, or reading failed."""
     reads_bytes: Count = 0
-    """So much is being read: whether it holds will be told."""
 
 
 class HostMemory(Recorded):
-    """Memory of the host, or of the control group that holds the run."""
+    """Memory of the host, or of the run's control group."""
 
     used_mb: Megabytes
     limit_mb: Megabytes | None = None
-    """None = nothing says."""
     ranks: dict[str, Megabytes] = Field(default_factory=dict)
-    """Rank → memory that its process holds: resident, mapped files apart."""
 
 
 class PreflightPeak(Recorded):
-    """The matrix-product peak that the preflight measured, of all the host's devices together."""
+    """The matmul peak of all devices of the host, by the preflight."""
 
     flops: Annotated[Finite, Field(gt=0)]
     of: str | None = None
-    """Kind of device on which it was measured: cpu, cuda."""
 
 
 class BusyProgram(Recorded):
-    """A program of other users of the host, all of its processes together."""
+    """A program of other users of the host."""
 
     name: str
     cores: Annotated[Finite, Field(ge=0)]
 
 
 class HostCpu(Recorded):
-    """Who used the host's processors since the look before; told while tasks wait for them."""
+    """Use of the host's processors since the last look; reported while tasks wait."""
 
     over_s: Annotated[Finite, Field(ge=0)]
-    """Seconds since the look before."""
     cores: Annotated[int, Field(ge=1)]
-    """Processors that the run may use."""
     load: Annotated[Finite, Field(ge=0)] | None = None
-    """Runnable tasks, averaged over a minute."""
     pressure: Share | None = None
-    """Share of the time in which at least one task of the host waited for a processor."""
+    """Share of the time in which a task waited for a processor."""
     waited: dict[str, Share] = Field(default_factory=dict)
-    """Rank → share of the time in which its main thread was ready to run and waited."""
+    """Rank → share of the time in which its main thread waited for a processor."""
     others_cores: Annotated[Finite, Field(ge=0)] | None = None
-    """Processors that processes outside of the run used; null = unknown."""
+    """Processors that other processes used."""
     busiest: list[BusyProgram] = Field(default_factory=list)
-    """The programs of these that used most."""
 
     def words(self) -> str:
-        """Return the figures for a person: `3.8 runnable tasks a core (cc1 2.9 cores)`."""
+        """Return the figures: `3.8 runnable tasks a core (cc1 2.9 cores)`."""
         programs = ", ".join(f"{row.name} {row.cores:.1f} cores" for row in self.busiest)
         if self.load is not None:
             text = f"{self.load / self.cores:.1f} runnable tasks a core"
@@ -135,12 +117,12 @@ _HOSTS = TypeAdapter(list[HostMemory])
 
 
 def disk_in(tick: Tick) -> DiskSeen | None:
-    """Return what a tick says of the disk, or None."""
+    """Return the disk in a tick, or None."""
     return _one(tick, Kind.DISK, DiskSeen)
 
 
 def disk_of(payload: Any) -> DiskSeen | None:
-    """Return the disk in a payload; None when it cannot be read."""
+    """Return the disk in a payload, or None."""
     try:
         return DiskSeen.model_validate(payload)
     except ValidationError:
@@ -148,17 +130,17 @@ def disk_of(payload: Any) -> DiskSeen | None:
 
 
 def host_cpu_in(tick: Tick) -> HostCpu | None:
-    """Return what a tick says of the host's processors, or None."""
+    """Return the host's processors in a tick, or None."""
     return _one(tick, Kind.HOST_CPU, HostCpu)
 
 
 def host_memory_in(tick: Tick) -> HostMemory | None:
-    """Return what a tick says of the host's memory, or None."""
+    """Return the host's memory in a tick, or None."""
     return _one(tick, Kind.HOST_MEMORY, HostMemory)
 
 
 def hosts_memory_in(tick: Tick) -> list[HostMemory]:
-    """Return what a tick says of the memory of each host: of several, where it tells them all."""
+    """Return the memory of each host in a tick."""
     payload = tick.observations.get(Kind.HOSTS_MEMORY)
     if payload is not None:
         try:
@@ -170,12 +152,12 @@ def hosts_memory_in(tick: Tick) -> list[HostMemory]:
 
 
 def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:
-    """Return the checkpoints that a tick tells of; None when it brings no such look."""
+    """Return the checkpoints in a tick, or None."""
     return checkpoints_of(tick.observations.get(Kind.CHECKPOINTS))
 
 
 def checkpoints_of(payload: Any) -> list[CheckpointSeen] | None:
-    """Return the checkpoints in a payload; None when it cannot be read."""
+    """Return the checkpoints in a payload, or None."""
     if payload is None:
         return None
     try:

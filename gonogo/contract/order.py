@@ -1,6 +1,6 @@
-"""What is a worker told about a run? Everything: gate, deadlines and identity included.
+"""The order of a run: everything about it, gate, limits and identity included.
 
-An order lies in its run directory, so that a run directory judges itself.
+The order is a file of the run directory, so a run directory judges itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,6 @@ from gonogo.contract.workload import is_ours
 
 MOST_STEPS = 10**9
 MOST_RANKS = 64 * 1024
-"""What no run here comes near: whoever reads an order may count up to it."""
 
 
 class RunReason(StrEnum):
@@ -43,9 +42,8 @@ class ResumePoint(Recorded):
 
     path: str
     step: Annotated[int, Field(ge=0, le=MOST_STEPS)]
-    """Step to go on after; 0 takes the weights alone, whatever step they are of (`init_from`)."""
+    """Step to continue after; 0: only the weights are taken (`init_from`)."""
     manifest_sha256: str | None = None
-    """Of its `manifest.json` when it was found whole; null = nobody told (an older release)."""
 
 
 class HaltGrace(Recorded):
@@ -62,51 +60,47 @@ class LeftOut(Recorded):
 
 
 class CarriedRemedy(Recorded):
-    """A remedy that helped in an earlier phase, and is laid over every run of this one too."""
+    """A remedy that helped in an earlier phase, and is laid over this one too."""
 
     diagnosis: str
-    """The failure that it answered."""
     patch: dict[str, JsonValue]
-    """What it changes."""
     since: str
-    """Phase in which it helped."""
 
     def told(self) -> str:
-        """Return what it is and whence, as a part of a sentence."""
+        """Return it for a sentence."""
         return f"the remedy of {self.diagnosis} from {self.since}: {self.patch}"
 
 
 class PhaseAhead(Recorded):
-    """A phase of the plan that comes after the ordered one."""
+    """A later phase of the plan."""
 
     name: str
     steps: int
 
 
 class TaintKind(StrEnum):
-    """Why an earlier run counts against whoever resumes from its checkpoint."""
+    """Why an earlier run counts against a run that resumes from its checkpoint."""
 
     UNPASSED = "unpassed"
-    """It went to its last step and is not GO."""
+    """It reached its last step and is not GO."""
     FAILED = "failed"
-    """Its lines, or what it measured for its gate, had not passed when it ended."""
+    """Its lines or measures had not passed when it ended."""
     DRIFTED = "drifted"
-    """It trained the checkpoint with other code, or on other work, than was ordered."""
+    """Its code or its work was not as ordered."""
 
 
 class Taint(Recorded):
-    """One fact about an earlier run; orders and checkpoints carry it on, and nothing removes it."""
+    """One fact about an earlier run; orders and checkpoints copy it, nothing removes it."""
 
     kind: TaintKind
     experiment: str
     run: str
     step: int
-    """Last step that the run was ordered to."""
     found: str | None = None
-    """Its verdict; of a run that did not complete, how it ended. None: it has no verdict."""
+    """Its verdict, or how it ended; None: no verdict."""
 
     def words(self) -> str:
-        """Return it as a part of a sentence."""
+        """Return it for a sentence."""
         who = f"{self.run} of {self.experiment}"
         if self.kind is TaintKind.UNPASSED:
             verdict = "has no verdict" if self.found is None else f"is {self.found}"
@@ -117,7 +111,7 @@ class Taint(Recorded):
 
 
 def carried_on(*parts: list[Taint]) -> list[Taint]:
-    """Return taints together; each run counts once, by the first that names it."""
+    """Return all taints; each run counts once, by its first taint."""
     found: dict[tuple[str, str], Taint] = {}
     for part in parts:
         for taint in part:
@@ -126,7 +120,7 @@ def carried_on(*parts: list[Taint]) -> list[Taint]:
 
 
 def command_digest(command: Sequence[str]) -> str:
-    """Return the plan digest of a command that no plan knows."""
+    """Return the plan digest of a command without a plan."""
     return digest({"command": list(command)})
 
 
@@ -139,77 +133,58 @@ class Order(Recorded):
     attempt: int = 1
     reason: RunReason = RunReason.FIRST
     token: int
-    """Fencing token: grows with each claim; every write for the run carries it."""
     plan: str
     plan_digest: str
     phase: str
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None
-    """Last step of the phase (`train.steps`). Null: nobody says, so no run can be complete."""
+    """Last step of the phase (`train.steps`); null: unknown, so no run is complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
     nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
-    """On how many hosts the ranks run, the same number on each; no rule depends on it."""
+    """Number of hosts, with the same number of ranks each."""
     cluster: ClusterRequest | None = None
-    """What the plan asks of a cluster's scheduler; no rule depends on it."""
     profile: str
     entry: str | None = "nsa.train"
-    """Module or script that torchrun starts once a rank; null where there is a command."""
     args: list[str] = Field(default_factory=list)
-    """Arguments of the entry, after `--order PATH`."""
     command: list[str] | None = None
-    """Program and arguments, started once a host as they are written."""
     filled_at_start: list[str] = Field(default_factory=list)
-    """Which of `command`, `args` and `env` hold `{run_dir}` or `{resume}`: they are filled where
-    the run is started."""
+    """Which of `command`, `args` and `env` hold `{run_dir}` or `{resume}`."""
     cwd: str | None = None
-    """Folder in which it is started, where the plan names one."""
     files: list[str] = Field(default_factory=list)
-    """Files whose digests are code identity."""
     patterns: list[str] = Field(default_factory=list)
-    """Regular expressions that find steps in the command's output (docs/how-to/run.md)."""
+    """Regular expressions for step lines of the output (docs/how-to/run.md)."""
     patterns_guessed: bool = False
-    """Whether nobody chose the patterns: then the first that fits a line is the one."""
+    """Whether the first pattern that fits a line is taken."""
     init_from: str | None = None
-    """Phase whose last weights this phase begins with; null = it starts fresh."""
+    """Phase whose last weights this phase begins with; null: it starts fresh."""
     resume_from: ResumePoint | None = None
     train: dict[str, Any]
-    """The whole training configuration; the trainer adds no defaults of its own."""
+    """The whole training configuration."""
     env: dict[str, str] = Field(default_factory=dict)
     identity: Identity = Identity()
     allow_drift: list[str] = Field(default_factory=list)
     gate: list[Criterion] = Field(default_factory=list)
     left_out: list[LeftOut] = Field(default_factory=list)
     waive: list[str] = Field(default_factory=list)
-    """Criteria that the plan lets stay unobserved, by id."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
-    """Remedies of earlier phases that lie over the phase, the oldest first; `train`, `env` and
-    the rest hold them already."""
+    """Remedies of earlier phases, the oldest first; `train` and `env` include them."""
     failures: list[RecordedFailure] = Field(default_factory=list)
-    """Failures that the plan names."""
     taints: list[Taint] = Field(default_factory=list)
-    """What counts against the run because of the checkpoint that it resumes from."""
     phases_after: list[PhaseAhead] = Field(default_factory=list)
-    """What the plan goes on with: conditions name these phases, forecasts count their steps."""
     watch: Watch = Watch()
-    """What the plan and the profile set; everything else is a detector's default."""
+    """Settings of the plan and the profile; all others are defaults."""
     watch_from_profile: list[str] = Field(default_factory=list)
-    """Dotted paths in `watch` whose value came from the profile."""
     patience: dict[Place, Patience] = Field(default_factory=dict)
-    """How long a rank may stay in each place; a place that is left out has its default."""
+    """Limits that differ from the defaults."""
     halt: HaltGrace = HaltGrace()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
     fault: str | None = None
     allow_faults: bool = False
-    """Whether the plan lets faults (and scripted devices) be put in on purpose."""
     limits: Limits = Limits()
     best_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Median step of the fastest complete run of the same work on the same devices, in seconds."""
     preflight: list[str] = Field(default_factory=list)
-    """Ids of the preflight checks that are owed."""
     detectors: list[str] = Field(default_factory=list)
-    """The detectors that watch this run."""
     made_by: MadeBy | None = None
-    """The code that made the order; null for an order by hand."""
 
     @field_validator("detectors", mode="before")
     @classmethod
@@ -228,20 +203,20 @@ class Order(Recorded):
 
     @property
     def has_plan(self) -> bool:
-        """Whether a plan ordered the run; `gonogo run` may give a name to a command without one."""
+        """Whether a plan ordered the run."""
         if self.command is None:
             return bool(self.plan)
         return bool(self.plan) and self.plan_digest != command_digest(self.command)
 
     @property
     def program_kind(self) -> ProgramKind:
-        """How the watchdog knows where the program is: its column of the table of patience."""
+        """The column of the table of patience."""
         if is_ours(self.entry, self.command):
             return ProgramKind.OURS
         return ProgramKind.ATTACHED if self.command is None else ProgramKind.PRINTED
 
     def limits_of_places(self) -> dict[Place, Patience]:
-        """Return the whole table of patience: a place that is not stored has its default."""
+        """Return the whole table of patience."""
         engine = self.train.get("engine")
         tokens, floor = self.identity.tokens_per_step, self.watch.slow.floor_tok_s
         defaults = patience_of(
@@ -256,12 +231,12 @@ class Order(Recorded):
 
     @property
     def last_step(self) -> int:
-        """The step after which none is owed; one beyond all where nobody says."""
+        """The last step; beyond all steps if unknown."""
         return MOST_STEPS if self.steps is None else self.steps
 
     @property
     def ranks_per_node(self) -> int:
-        """How many ranks one host has."""
+        """Number of ranks on one host."""
         return self.world_size // self.nodes
 
     def node_of(self, rank: int) -> int:
@@ -269,24 +244,15 @@ class Order(Recorded):
         return rank // self.ranks_per_node
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON form of order.json: unset watch settings and thresholds stay unsaid."""
+        """Return the JSON form of order.json, without unset settings and thresholds."""
         document = self.model_dump(mode="json")
         if self.nodes == 1:
             del document["nodes"]
-        if not self.args:
-            del document["args"]
-        if not self.filled_at_start:
-            del document["filled_at_start"]
-        if not self.carried:
-            del document["carried"]
-        if not self.failures:
-            del document["failures"]
-        if not self.taints:
-            del document["taints"]
+        for name in ("args", "filled_at_start", "carried", "failures", "taints", "patience"):
+            if not document[name]:
+                del document[name]
         if self.resume_from is not None and self.resume_from.manifest_sha256 is None:
             del document["resume_from"]["manifest_sha256"]
-        if not self.patience:
-            del document["patience"]
         if self.cluster is None:
             del document["cluster"]
         else:

@@ -24,7 +24,7 @@ class OutcomeClass(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who ended a run."""
+    """The one who ended a run."""
 
     TRAINER = "trainer"
     WATCHDOG = "watchdog"

@@ -1,13 +1,11 @@
 """The table of patience: how long a rank may stay in one place before the watchdog acts.
 
-`TABLE` holds the defaults: a row for each place, a column for each kind of program. `patience_of`
-resolves it with a plan's settings when an order is made, and the order stores the result. So a
-detector reads one number of seconds and at most one multiple, and knows nothing of programs.
+`TABLE` holds the defaults, by place and kind of program. `patience_of` resolves it with the plan's
+settings, and the order stores the result. So no detector knows kinds of programs.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, NamedTuple
 
 from pydantic import Field
@@ -41,40 +39,38 @@ class Place(StrEnum):
     PRINTED_AFTER_LAST = "printed_after_last_step"
 
 
-MEANING: Mapping[Place, str] = MappingProxyType(
-    {
-        Place.START: "from the launch to a rank's first line",
-        Place.BOOT: "in section boot",
-        Place.FIRST_STEP: "until a rank has ended its first step",
-        Place.EARLY_STEPS: "in forward, backward or optimizer, before `min_steps` steps have ended",
-        Place.COMPUTE: "in forward, backward or optimizer",
-        Place.CORROBORATED: "the same, when stacks or process states show that the run stands",
-        Place.DATA: "in section data",
-        Place.CHECKPOINT: "in section checkpoint",
-        Place.EVAL: "in section eval",
-        Place.LOG: "in section log",
-        Place.NO_SECTION: "in no section, or in one with an unknown name",
-        Place.AFTER_LAST: "in no section after the last step",
-        Place.EXIT: "every rank is done, and a process still runs",
-        Place.SILENCE: "without a line, while other ranks send lines",
-        Place.CHECKPOINT_DUE: "a checkpoint is due, and none has been verified",
-        Place.PRINTED_START: "no section known: until the first step",
-        Place.PRINTED_RESTART: "no section known: from a restart in place to its first step",
-        Place.PRINTED_STEP: "no section known: from step to step",
-        Place.PRINTED_AFTER_LAST: "no section known: after the last step",
-    }
-)
+MEANING: Mapping[Place, str] = {
+    Place.START: "from the launch to a rank's first line",
+    Place.BOOT: "in section boot",
+    Place.FIRST_STEP: "until a rank has ended its first step",
+    Place.EARLY_STEPS: "in forward, backward or optimizer, before `min_steps` steps have ended",
+    Place.COMPUTE: "in forward, backward or optimizer",
+    Place.CORROBORATED: "the same, when stacks or process states show that the run stands",
+    Place.DATA: "in section data",
+    Place.CHECKPOINT: "in section checkpoint",
+    Place.EVAL: "in section eval",
+    Place.LOG: "in section log",
+    Place.NO_SECTION: "in no section, or in one with an unknown name",
+    Place.AFTER_LAST: "in no section after the last step",
+    Place.EXIT: "every rank is done, and a process still runs",
+    Place.SILENCE: "without a line, while other ranks send lines",
+    Place.CHECKPOINT_DUE: "a checkpoint is due, and none has been verified",
+    Place.PRINTED_START: "no section known: until the first step",
+    Place.PRINTED_RESTART: "no section known: from a restart in place to its first step",
+    Place.PRINTED_STEP: "no section known: from step to step",
+    Place.PRINTED_AFTER_LAST: "no section known: after the last step",
+}
 
 
 class Typical(StrEnum):
-    """What a multiple multiplies."""
+    """Base of a multiple."""
 
     MEDIAN = "median"
     """The run's median step."""
     USUAL = "usual"
-    """The median of what the place took so far."""
+    """The median time in the place."""
     LONGEST = "longest"
-    """The longest that the place took of late."""
+    """The longest recent time in the place."""
 
 
 class ProgramKind(StrEnum):
@@ -87,11 +83,11 @@ class ProgramKind(StrEnum):
     OBSERVED = "observed"
     """Unchanged PyTorch, seen by the observer."""
     PRINTED = "printed"
-    """By its output lines alone."""
+    """Seen only by its output lines."""
 
 
 class Limit(NamedTuple):
-    """How long a place may last, and where the number came from."""
+    """A limit and its source."""
 
     seconds: float
     source: Source
@@ -101,19 +97,18 @@ class Patience(Recorded):
     """How long a rank may stay in one place."""
 
     seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    """Null: as long as it likes."""
+    """Null: no limit."""
     multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The limit is the larger of `seconds` and this multiple of `of`."""
     of: Typical | None = None
     source: Source = Source.DEFAULT
-    """Where `seconds` came from."""
+    """Source of `seconds`."""
     suspect_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """Evidence is collected after so many seconds; null: never."""
+    """Seconds until evidence is collected; null: never."""
     suspect_multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    """The same as a multiple of `of`; the larger counts."""
 
     def limit(self, basis_s: float | None = None) -> Limit | None:
-        """Return the limit; None where there is none."""
+        """Return the limit, if there is one."""
         if self.seconds is None:
             return None
         adaptive_s = (self.multiple or 0.0) * (basis_s or 0.0)
@@ -122,13 +117,13 @@ class Patience(Recorded):
         return Limit(self.seconds, self.source)
 
     def suspect(self, basis_s: float | None = None) -> float | None:
-        """Return after how many seconds evidence is collected; None: never."""
+        """Return the seconds until evidence is collected; None: never."""
         if self.suspect_s is None:
             return None
         return max(self.suspect_s, (self.suspect_multiple or 0.0) * (basis_s or 0.0))
 
     def passed(self, seconds: float, basis_s: float | None = None) -> tuple[Severity, Limit] | None:
-        """Return whether so many seconds halt or only warn, and the limit; None: neither."""
+        """Return whether so many seconds halt or warn, and the limit; None: neither."""
         limit, suspect_s = self.limit(basis_s), self.suspect(basis_s)
         if limit is not None and seconds > limit.seconds:
             return Severity.HALT, limit
@@ -145,50 +140,34 @@ class Cell(NamedTuple):
     of: Typical | None = None
 
 
-_OURS, _ATTACHED = ProgramKind.OURS, ProgramKind.ATTACHED
-_OBSERVED, _PRINTED = ProgramKind.OBSERVED, ProgramKind.PRINTED
-
-
-def _row(
-    ours: Cell | None, attached: Cell | None, observed: Cell | None, printed: Cell | None
-) -> dict[ProgramKind, Cell]:
-    """Return the cells of a row that are known."""
-    cells = {_OURS: ours, _ATTACHED: attached, _OBSERVED: observed, _PRINTED: printed}
-    return {kind: cell for kind, cell in cells.items() if cell is not None}
-
-
-def _users(ours: Cell, others: Cell) -> dict[ProgramKind, Cell]:
-    """Return a row in which all programs of users have one cell."""
-    return _row(ours, others, others, others)
-
-
-def _same(cell: Cell) -> dict[ProgramKind, Cell]:
-    """Return a row whose cells are equal."""
-    return _row(cell, cell, cell, cell)
+def _row(*cells: Cell) -> dict[ProgramKind, Cell]:
+    """Return a row: one cell for all kinds, two for ours and the others, or one for each."""
+    every = (*cells, *cells[-1:] * (len(ProgramKind) - len(cells)))
+    return dict(zip(ProgramKind, every, strict=True))
 
 
 TABLE: Mapping[Place, Mapping[ProgramKind, Cell]] = {
     Place.START: _row(Cell(120), Cell(1800), Cell(1800), Cell(None)),
     Place.BOOT: _row(Cell(300), Cell(1800), Cell(1800), Cell(1800)),
     Place.FIRST_STEP: _row(Cell(900), Cell(1800), Cell(1800), Cell(1800)),
-    Place.EARLY_STEPS: _same(Cell(300, 10, Typical.MEDIAN)),
-    Place.COMPUTE: _users(Cell(60, 8, Typical.MEDIAN), Cell(120, 20, Typical.MEDIAN)),
-    Place.CORROBORATED: _users(Cell(15, 3, Typical.MEDIAN), Cell(30, 10, Typical.MEDIAN)),
-    Place.DATA: _same(Cell(300)),
-    Place.CHECKPOINT: _same(Cell(600, 10, Typical.USUAL)),
-    Place.EVAL: _same(Cell(1800, 5, Typical.USUAL)),
-    Place.LOG: _users(Cell(60, 3, Typical.MEDIAN), Cell(300, 3, Typical.MEDIAN)),
-    Place.NO_SECTION: _users(Cell(60, 3, Typical.MEDIAN), Cell(300, 1.5, Typical.LONGEST)),
-    Place.AFTER_LAST: _same(Cell(600, 10, Typical.USUAL)),
-    Place.EXIT: _same(Cell(1800)),
-    Place.SILENCE: _same(Cell(60)),
-    Place.CHECKPOINT_DUE: _same(Cell(1200, 2, Typical.USUAL)),
-    Place.PRINTED_START: _same(Cell(None)),
-    Place.PRINTED_RESTART: _same(Cell(3600)),
-    Place.PRINTED_STEP: _same(Cell(1800, 1.5, Typical.LONGEST)),
-    Place.PRINTED_AFTER_LAST: _same(Cell(14_400)),
+    Place.EARLY_STEPS: _row(Cell(300, 10, Typical.MEDIAN)),
+    Place.COMPUTE: _row(Cell(60, 8, Typical.MEDIAN), Cell(120, 20, Typical.MEDIAN)),
+    Place.CORROBORATED: _row(Cell(15, 3, Typical.MEDIAN), Cell(30, 10, Typical.MEDIAN)),
+    Place.DATA: _row(Cell(300)),
+    Place.CHECKPOINT: _row(Cell(600, 10, Typical.USUAL)),
+    Place.EVAL: _row(Cell(1800, 5, Typical.USUAL)),
+    Place.LOG: _row(Cell(60, 3, Typical.MEDIAN), Cell(300, 3, Typical.MEDIAN)),
+    Place.NO_SECTION: _row(Cell(60, 3, Typical.MEDIAN), Cell(300, 1.5, Typical.LONGEST)),
+    Place.AFTER_LAST: _row(Cell(600, 10, Typical.USUAL)),
+    Place.EXIT: _row(Cell(1800)),
+    Place.SILENCE: _row(Cell(60)),
+    Place.CHECKPOINT_DUE: _row(Cell(1200, 2, Typical.USUAL)),
+    Place.PRINTED_START: _row(Cell(None)),
+    Place.PRINTED_RESTART: _row(Cell(3600)),
+    Place.PRINTED_STEP: _row(Cell(1800, 1.5, Typical.LONGEST)),
+    Place.PRINTED_AFTER_LAST: _row(Cell(14_400)),
 }
-"""The numbers were chosen on simulated runs (docs/explanation/benchmarks.md)."""
+"""Chosen on simulated runs (docs/explanation/benchmarks.md)."""
 
 SETTING = {
     Place.START: "no_first_heartbeat.exec_s",
@@ -207,7 +186,7 @@ SETTING = {
     Place.SILENCE: "alive_lost.halt_s",
     Place.PRINTED_STEP: "stall.halt_s",
 }
-"""The setting that replaces the seconds of a place."""
+"""Setting that replaces the seconds of a place."""
 
 
 def patience_of(
@@ -224,10 +203,10 @@ def patience_of(
     Args:
         watch: settings of the plan.
         kind: kind of the program.
-        from_profile: dotted paths in `watch` that the hardware profile set.
-        compiled: whether the first step of our own trainer compiles the model.
-        nodes: on how many hosts the ranks run.
-        step_s: step time at the floor of speed; None when there is no floor.
+        from_profile: dotted paths in `watch` that the profile set.
+        compiled: whether the first step compiles the model.
+        nodes: number of hosts.
+        step_s: step time at the floor of speed, if there is one.
     """
     table = {}
     for place, row in TABLE.items():
@@ -258,9 +237,9 @@ def _adjusted(
     nodes: int,
     step_s: float | None,
 ) -> dict[Place, Patience]:
-    """Return the table with what the order knows beyond a program's kind."""
+    """Return the table adjusted to nodes, compilation and floor."""
     default = Source.DEFAULT
-    if kind is _OURS and nodes > 1 and table[Place.START].source is default:
+    if kind is ProgramKind.OURS and nodes > 1 and table[Place.START].source is default:
         table[Place.START] = _with_seconds(table, Place.START, 300.0)  # nodes start one by one
     if compiled and table[Place.FIRST_STEP].source is default:
         table[Place.FIRST_STEP] = _with_seconds(table, Place.FIRST_STEP, 1800.0)
@@ -279,17 +258,13 @@ def _adjusted(
 def _with_seconds(
     table: Mapping[Place, Patience], place: Place, seconds: float, source: Source = Source.DEFAULT
 ) -> Patience:
-    """Return a place's patience with other seconds."""
     return table[place].model_copy(update={"seconds": seconds, "source": source})
 
 
 def _with_suspicion(
     table: dict[Place, Patience], watch: Watch, kind: ProgramKind
 ) -> dict[Place, Patience]:
-    """Return the table with the seconds after which evidence is collected.
-
-    Of a user's program stacks are collected early: they show a hang long before the limit.
-    """
+    """Return the table with the times of evidence; stacks of users' programs are taken early."""
     sections, early = watch.section_deadline, table[Place.EARLY_STEPS]
     suspicions: dict[Place, tuple[float | None, float | None]] = {
         Place.START: (watch.no_first_heartbeat.exec_s, None),
@@ -316,17 +291,17 @@ def _with_suspicion(
 
 
 BEGINS_LATE_S = 300.0
-"""Evidence is collected of a user's program that has not ended its first step by then."""
+"""Evidence of a user's program without a first step is collected then."""
 _LOCKSTEP = (Place.EARLY_STEPS, Place.NO_SECTION, Place.LOG)
 """Places in which unchanged stacks show a hang."""
 CHECKPOINT_LATE_S = 600.0
-"""A checkpoint that is due is reported as late after so many seconds."""
+"""A due checkpoint is reported as late then."""
 
 
 def bounded(table: Mapping[Place, Patience], seconds: float) -> dict[Place, Patience]:
     """Return the table with one limit for every place (`gonogo run --stall-s`).
 
-    Silence and confirmed standstills keep shorter limits; a checkpoint that is due keeps its own.
+    Silence and confirmed stalls keep shorter limits; a due checkpoint keeps its own.
     """
     found: dict[Place, Patience] = {}
     for place, row in table.items():

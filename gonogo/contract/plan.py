@@ -1,7 +1,6 @@
-"""What does a plan say? Phases, gates and the watchdog's settings, as data.
+"""A plan: phases, gates and settings of the watchdog.
 
-`planning.source` reads one and names what is wrong with it; the whole training configuration is
-resolved in `planning.resolve`.
+`planning.source` reads one and reports its problems.
 """
 
 from collections import Counter
@@ -24,67 +23,62 @@ from gonogo.contract.workload import OURS, Patch, Workload
 
 Drift = Literal["git_sha", "torch", "device", "driver"]
 DRIFTS: tuple[Drift, ...] = get_args(Drift)
-"""Fields of the identity that a plan may let differ."""
 
 NEVER_WAIVED = ("completed", "no_halt_finding")
-"""Built-in criteria without which nothing is proved: no plan waives them."""
-
 
 MOST_PHASES = 200
-"""Of a plan: each is checked under each patch that may lie over it."""
 
 
 class HeartbeatCadence(Submitted):
-    """How often an otherwise silent rank says that it lives."""
+    """How often a silent rank shows that it lives."""
 
     alive_every_s: Annotated[float, Field(gt=0)] = 5.0
-    """Seconds of silence after which a rank says that it lives; at most a third of
-    `watch.alive_lost.suspect_s`."""
+    """Seconds between `alive` lines; at most a third of `watch.alive_lost.suspect_s`."""
 
 
 class Halt(Submitted):
-    """How a run is ended; `grace_s` null takes 1 s without CUDA and 5 s with."""
+    """How a run is ended."""
 
     grace_s: Annotated[float, Field(ge=0)] | None = None
-    """Seconds between asking a process to end and killing it; a plan says at most 3600."""
+    """Seconds between SIGTERM and SIGKILL, at most 3600; null: 1 s, with CUDA 5 s."""
 
 
 class Retry(Submitted):
-    """How often what failed is tried again, by outcome class."""
+    """How often a failed run is retried, by outcome class."""
 
     infra: Annotated[int, Field(ge=0, le=10)] = 2
-    """How often a run that infrastructure ended is tried again, in one phase."""
+    """Retries in one phase after failures of the infrastructure."""
 
 
 class Confirm(Submitted):
     """Reruns before a NO_GO (R15)."""
 
     on: list[Detector]
-    """Findings whose NO_GO is confirmed; the first rerun changes nothing."""
+    """Findings whose NO_GO is confirmed by an unchanged rerun."""
     variants: Annotated[list[Patch], Field(max_length=20)] = []
-    """What is changed in the reruns after that, one by one, while the failure comes again."""
+    """Changes of the reruns after that, while the failure is reproduced."""
 
 
 class Limits(Submitted):
     """Limits in time, seconds; null = none."""
 
     deadline_s: Annotated[float, Field(gt=0)] | None = None
-    """How long a run may last before it is ended."""
+    """Longest run."""
     isolated_limit_s: Annotated[float, Field(ge=300)] | None = None
-    """How long a run continues while the control plane cannot be reached."""
+    """How long a run continues without the control plane."""
 
 
 class CheckpointCadence(Submitted):
-    """When a checkpoint is due: whichever comes first; null = not by this."""
+    """When a checkpoint is due: whichever comes first."""
 
     every_steps: Annotated[int, Field(ge=1)] | None = None
-    """A checkpoint is due after so many steps."""
+    """Steps between checkpoints."""
     every_s: Annotated[float, Field(gt=0)] | None = None
-    """A checkpoint is due after so many seconds."""
+    """Seconds between checkpoints."""
 
 
 class DeclaredIdentity(Submitted):
-    """What a foreign workload must report of itself; null = not checked."""
+    """Identity that a foreign workload must report; null: not checked."""
 
     params: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Number of parameters, within `watch.identity.params_tolerance_ratio`."""
@@ -99,36 +93,36 @@ class DeclaredIdentity(Submitted):
     seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Tokens of a sequence."""
     vocab: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Size of the vocabulary; the first loss is held against its logarithm."""
+    """Size of the vocabulary; its logarithm is the expected first loss."""
     dtype: str | None = None
-    """Number format that it computes in (`bf16`, `fp16`, `fp32`)."""
+    """Number format: `bf16`, `fp16` or `fp32`."""
     tokens_per_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Tokens of a step over all ranks; speeds are computed from it."""
+    """Tokens of a step over all ranks."""
     dataset: str | None = None
-    """What it is trained on; null: as the phase's `data` says."""
+    """Training data; null: `data` of the phase."""
 
 
 class Phase(Patch):
-    """A named stage of a plan; its `env`, `train` and `workload` lie over the plan's own."""
+    """A stage of a plan; its `env`, `train` and `workload` are laid over the plan's."""
 
     name: Name
-    """What the phase is called."""
+    """Name of the phase."""
     steps: Annotated[int, Field(ge=1, le=10**9)]
-    """Steps that it trains."""
+    """Number of steps."""
     data: Annotated[str, Field(min_length=1)] | None = None
-    """What is trained on; a foreign workload may leave it to its own configuration."""
+    """Training data; a foreign workload may leave it out."""
     checkpoint: CheckpointCadence = CheckpointCadence()
     """When it saves."""
     approve: Literal["never", "on_conditional", "always"] = "never"
-    """When a person has to let the next phase begin."""
+    """When a person must approve the next phase."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
-    """How long its approval is waited for; null: as the plan says."""
+    """Seconds until the approval expires; null: as in the plan."""
     init_from: str | None = None
-    """The earlier phase whose last weights it begins with; null = it starts fresh."""
+    """Earlier phase whose last weights it begins with; null: it starts fresh."""
     limits: Limits | None = None
-    """Its own limits, instead of all of the plan's; null: the plan's."""
+    """Limits instead of the plan's; null: the plan's."""
     gate: list[Criterion] = []
-    """What it must show, besides the built-in criteria."""
+    """Criteria besides the built-in ones."""
 
 
 class Plan(Submitted):
@@ -137,48 +131,47 @@ class Plan(Submitted):
     v: Literal[1]
     """Version of the plan's form."""
     name: Name
-    """What the plan is called."""
+    """Name of the plan."""
     profile: str
-    """Row of the hardware table: floor, devices and peak of the machine."""
+    """Row of the hardware table."""
     allow_faults: bool = False
     """Whether faults may be caused on demand."""
     workload: Workload
     """The program, and how it is started."""
     cluster: ClusterRequest | None = None
-    """What a cluster's scheduler is asked for; no verdict depends on it. Null: nothing."""
+    """Requests to a cluster's scheduler; no verdict depends on them."""
     train: dict[str, Any] = {}
-    """Ours: `config` and what is laid over it; a foreign workload's own configuration, as it is."""
+    """`config` and changes of it; for a foreign workload its own configuration."""
     watch: Watch = Watch()
     """The watchdog's settings."""
     heartbeat: HeartbeatCadence = HeartbeatCadence()
-    """How often a silent rank speaks."""
+    """How often a silent rank shows that it lives."""
     halt: Halt = Halt()
     """How a run is ended."""
     retry: Retry = Retry()
-    """How often what failed is tried again."""
+    """How often a failed run is retried."""
     confirm: Confirm | None = None
     """Reruns before a NO_GO; null: none."""
     failures: Annotated[list[FailureRow], Field(max_length=100)] = []
-    """Failures of your own programs by the text of their error; tried before
-    [the library](failures.md)."""
+    """Known failures of your programs, tried before [the library](failures.md)."""
     remedies: dict[str, Patch] = {}
-    """Diagnosis → what is changed before the phase is tried again."""
+    """Diagnosis → changes before the phase is retried."""
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0
     """How many remedies one phase may try."""
     carry_remedies: bool = True
-    """Whether a remedy that helped in one phase lies over the phases after it too."""
+    """Whether a remedy that helped applies to later phases too."""
     allow_drift: list[Drift] = []
-    """What may differ from the experiment's first run; it is shown, and makes CONDITIONAL_GO."""
+    """What may differ from the first run; a difference makes CONDITIONAL_GO."""
     limits: Limits = Limits()
     """Limits of every phase."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
-    """How long an approval is waited for, seconds; null: for ever."""
+    """Seconds until an approval expires; null: never."""
     waive: list[Name] = []
-    """Criteria that may stay unobserved; what they waive is shown and makes CONDITIONAL_GO."""
+    """Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO."""
     identity: DeclaredIdentity | None = None
-    """What a foreign workload must report; of ours the configuration says it."""
+    """What a foreign workload must report."""
     campaign: CampaignSpec | None = None
-    """What is compared; null: nothing, it is an experiment and no campaign."""
+    """Compared variants; null: no campaign."""
     phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]
     """The phases, in order."""
 
@@ -204,7 +197,7 @@ class Plan(Submitted):
 
     @property
     def ours(self) -> bool:
-        """Whether it runs the workload that comes with gonogo, whose configurations are known."""
+        """Whether it runs the workload that comes with gonogo."""
         return self.workload.program == OURS
 
     def phase(self, name: str) -> Phase:
@@ -226,20 +219,16 @@ class Plan(Submitted):
         return self.phases[index] if index < len(names) else None
 
     def approval_limit_s(self, name: str) -> float | None:
-        """Return how long the approval of a phase is waited for, seconds; None: for ever."""
+        """Return the seconds until the approval of a phase expires; None: never."""
         own = self.phase(name).approve_expires_s
         return self.approve_expires_s if own is None else own
 
     def canonical(self) -> dict[str, Any]:
-        """Return the JSON form that is stored and digested: what was said, nothing else."""
+        """Return the stored and digested JSON form, without defaults."""
         return self.model_dump(mode="json", exclude_unset=True)
 
     def digest(self) -> str:
-        """Return the digest of the plan: what is trained, watched and judged, wherever it runs.
-
-        Rules hold it, and no rule depends on the place: `cluster` and `workload.nodes` are not in
-        it, so that a run on two hosts is judged by the very rules of one on a single host.
-        """
+        """Return the digest of the plan, without `cluster` and `workload.nodes`."""
         said = self.canonical()
         said.pop("cluster", None)
         said["workload"].pop("nodes", None)
@@ -247,7 +236,6 @@ class Plan(Submitted):
 
 
 def _problems_of(plan: Plan) -> Iterator[str]:
-    """Yield `path: what is wrong` between a plan's parts."""
     if plan.ours and not isinstance(plan.train.get("config"), str):
         yield "train.config: expected the name of a configuration"
     if plan.ours and plan.identity is not None:
@@ -290,7 +278,6 @@ def _problems_of_phases(plan: Plan) -> Iterator[str]:
 
 
 def _problems_of_campaign(plan: Plan) -> Iterator[str]:
-    """Yield what would ask somebody, or run something else, in a variant's place."""
     if plan.campaign is None:
         return
     if len(plan.phases) > 1:
@@ -305,7 +292,7 @@ def _problems_of_campaign(plan: Plan) -> Iterator[str]:
 
 
 def _misplaced(names: list[str], index: int, criterion: Criterion) -> str | None:
-    """Say what is wrong with a condition whose evidence would come after it is due."""
+    """Return the problem of a condition whose evidence comes after it is due."""
     order = [*names, "end"]
     for field in ("evidence_from", "due"):
         value = getattr(criterion, field)

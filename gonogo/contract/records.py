@@ -27,7 +27,6 @@ class Written(Recorded):
 
     bytes: Count
     lines: Count
-    """Complete lines."""
     sha256: str | None = None
 
 
@@ -38,16 +37,13 @@ class Unended(Recorded):
     state: str
     """As in /proc: D or Z."""
     wchan: str = ""
-    """Function of the kernel in which it waits."""
 
 
 class PartSeals(Recorded):
     """What one node had written when the run ended."""
 
     exit: FileSeal
-    """exit_node{K}.json."""
     watch: FileSeal
-    """The first `bytes` bytes of watch_node{K}.jsonl."""
 
 
 class ExitRecord(Recorded):
@@ -60,7 +56,6 @@ class ExitRecord(Recorded):
     ended_by: Actor
     reason: OutcomeCode
     text: str = ""
-    """Text of the latched finding, or the operator and his reason."""
     agent: RankExit | None = None
     """Exit of torchrun, or of the one program."""
     ranks: dict[str, RankExit] = Field(default_factory=dict)
@@ -68,19 +63,14 @@ class ExitRecord(Recorded):
     attempt: Count | None = None
     order_sha256: str | None = None
     watch: FileSeal | None = None
-    """The first `bytes` bytes of watch.jsonl."""
     findings: FileSeal | None = None
-    """The first `bytes` bytes of findings.jsonl."""
     requests: list[str] = Field(default_factory=list)
     """Files that asked the run to end, such as `.HALT`."""
     heartbeats: dict[str, Written] | None = None
     """Heartbeat file → what it held after the last rank had ended."""
     error: list[str] = Field(default_factory=list)
-    """Error lines of the rank that failed first, the most important first."""
     left: list[Unended] = Field(default_factory=list)
-    """Processes that could not be ended within a minute."""
     unheard: list[Count] = Field(default_factory=list)
-    """Nodes that have not reported their end."""
     nodes: dict[str, PartSeals] | None = None
     """Node → what it had written, if it reported its end; None: a run on one node."""
 
@@ -90,7 +80,6 @@ PREFLIGHT_CHECKS = (
 )
 """Ids of the preflight checks in their order; an order requires some of them."""
 SANITY = "sanity"
-"""The check that a workload provides itself."""
 CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})
 """Checks that say nothing about the host."""
 
@@ -119,11 +108,9 @@ class Preflight(Recorded):
     checks: list[Check] = Field(default_factory=list)
     peak_flops: float | None = None
     peak_of: str | None = None
-    """Kind of device: cpu, cuda."""
     devices: list[dict[str, Any]] = Field(default_factory=list)
     branch: str | None = None
     unfit: dict[str, str] = Field(default_factory=dict)
-    """Device → why it fits no run."""
     host: str | None = None
     """None: a pod, which does not know its node."""
 
@@ -163,12 +150,9 @@ class NodeLine(Recorded):
     v: int = 1
     node: Count
     token: int
-    """Of the followed attempt."""
     host: str
     n: Count
-    """Number of the look."""
     mono: Finite
-    """Monotonic clock of this node."""
     ts: Finite
     ranks: list[RankProbe] = Field(default_factory=list)
     agent: AgentProbe | None = None
@@ -195,7 +179,6 @@ class NodeExit(Recorded):
     token: int | None = None
     ended_at: float
     agent: RankExit | None = None
-    """Exit of its launcher."""
     ranks: dict[str, RankExit] = Field(default_factory=dict)
     left: list[Unended] = Field(default_factory=list)
     oom_at: float | None = None

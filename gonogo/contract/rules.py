@@ -1,8 +1,6 @@
-"""By which rules is a run judged? Everything that a verdict depends on besides the facts, typed.
+"""The rules of one run: everything besides the facts that a verdict depends on.
 
-Rules hold the gate with its thresholds, the identity, the steps owed, the conditions that the
-phase can meet and the watchdog's values with their sources, so that recorded facts and recorded
-rules come to the same decision for ever, whatever the defaults of later versions are.
+Recorded facts and recorded rules give the same decision, whatever later defaults are.
 """
 
 from pydantic import Field, JsonValue
@@ -18,15 +16,15 @@ from gonogo.contract.wire import Recorded
 
 
 class OpenCondition(Recorded):
-    """A condition that waits for evidence, with its criterion as it was when it failed."""
+    """A condition that waits for evidence, with the criterion that failed."""
 
     condition: Condition
     criterion: Criterion | None
-    """None where nothing can be measured again: only a person can settle it."""
+    """None: only a person can settle it."""
 
 
 class WatchValue(Recorded):
-    """One setting of the watchdog, and where its value came from."""
+    """One setting of the watchdog, and the source of its value."""
 
     value: JsonValue
     source: Source
@@ -40,9 +38,8 @@ class Rules(Recorded):
     phase: str | None = None
     profile: str | None = None
     steps: int | None = None
-    """Last step that is owed; null where nobody recorded what was ordered."""
+    """Last required step; null: the order is unknown."""
     first_step: int = 1
-    """First step of this attempt: 1, or the one after the checkpoint that it resumed from."""
     world_size: int | None = None
     tokens_per_step: int | None = None
     eval_every_steps: int | None = None
@@ -55,43 +52,32 @@ class Rules(Recorded):
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     conditions: list[OpenCondition]
     program_kind: ProgramKind = ProgramKind.OURS
-    """The column of the table of patience."""
     watch: dict[str, WatchValue] = Field(default_factory=dict)
-    """Dotted path of every setting of the watchdog → its value."""
+    """Dotted path of a watchdog setting → its value."""
     run: str | None = None
-    """The run that lines, ticks and exit records must name."""
     attempt: int | None = None
     reason: RunReason | None = None
-    """Why the run was started."""
     preflight: list[str] = Field(default_factory=list)
-    """Ids of the preflight checks that are owed."""
     detectors: list[str] = Field(default_factory=list)
-    """The detectors that watched the run."""
     waive: list[str] = Field(default_factory=list)
-    """Criteria that may stay unobserved, by id."""
     programs: int | None = None
-    """How many programs were started, where it is not one a rank."""
+    """Number of started programs, if not one a rank."""
     allow_faults: bool = False
-    """Whether faults and scripted devices were allowed."""
     fault: str | None = None
-    """The fault that was put in on purpose."""
     carried: list[CarriedRemedy] = Field(default_factory=list)
-    """Remedies of earlier phases under which the run was made."""
     failures: list[RecordedFailure] = Field(default_factory=list)
-    """Failures that the plan names; they are tried before the library."""
     taints: list[Taint] = Field(default_factory=list)
-    """What counts against the run because of its checkpoint."""
     disarmed: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the order that no plan may have, by their path."""
+    """Settings of the order that no plan may have, by path."""
 
     @property
     def known(self) -> bool:
-        """Whether anybody recorded what was ordered."""
+        """Whether the order is known."""
         return self.world_size is not None
 
     @property
     def last_step(self) -> int:
-        """The last step that is owed; 0 where nobody knows."""
+        """The last required step; 0 if unknown."""
         return self.steps or 0
 
     @property
@@ -100,7 +86,7 @@ class Rules(Recorded):
         return sum(row.steps for row in self.phases_after)
 
     def criteria(self) -> dict[str, Criterion]:
-        """Return what is measured, by id: the criteria of the gate, and those of conditions."""
+        """Return the criteria of the gate and of conditions, by id."""
         found = {row.id: row for row in self.gate}
         found |= {row.condition.id: row.criterion for row in self.conditions if row.criterion}
         return found
@@ -110,14 +96,11 @@ class Rules(Recorded):
         return range(self.world_size or 0)
 
     def owed_steps(self) -> range:
-        """Return the steps that this attempt owes."""
+        """Return the required steps of this attempt."""
         return range(self.first_step, self.last_step + 1)
 
     def window(self, criterion: Criterion) -> range:
-        """Return the steps that a criterion looks at: after warm-up, the last `window` of them.
-
-        Warm-up counts from the first step of the attempt: a resumed process warms up again.
-        """
+        """Return the steps of a criterion: the last `window` after the warm-up of this attempt."""
         first = self.first_step + criterion.warmup_steps
         if criterion.window:
             first = max(first, self.last_step - criterion.window + 1)

@@ -1,7 +1,6 @@
-"""Which JSON Schemas are served and shipped? One for each document that outsiders read or write.
+"""The JSON Schemas that are served and shipped.
 
-`python -m gonogo.contract.schemas DIR` writes them; the files under `gonogo/contract/schemas/` are
-compared with the models by a test.
+`python -m gonogo.contract.schemas DIR` writes them; a test compares them with the models.
 """
 
 import json

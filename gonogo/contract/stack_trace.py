@@ -1,13 +1,8 @@
 """Name the place where a stack stands: data loader, collective, checkpoint, user code and so on.
 
-A table of files and functions classifies the frames of a stack. The innermost frame that the table
-knows decides, so a data set of the user that is called by a data loader is the data loader. The
-place also holds the innermost frame of user code, which a user recognises.
-
-Python frames do not show `loss.item()` and `work.wait()`; native frames (`py-spy dump --native`)
-do.
-
-Pure, and standard library only. Not covered: stacks of other languages than Python and C++.
+The innermost frame that a table knows decides. The place also holds the innermost frame of user
+code. Only native frames (`py-spy dump --native`) show `loss.item()` and `work.wait()`. Standard
+library only.
 """
 
 import re
@@ -18,7 +13,7 @@ from enum import StrEnum
 
 
 class PlaceKind(StrEnum):
-    """What a rank does in a place; the value is the word for people."""
+    """What a rank does in a place, in words."""
 
     COLLECTIVE = "collective"
     DEVICE = "wait for the device"
@@ -33,16 +28,8 @@ class PlaceKind(StrEnum):
 
 
 WAITS = frozenset({PlaceKind.COLLECTIVE, PlaceKind.DEVICE})
-"""Places in which a rank waits for others, or for its device, which waits for others."""
-_NAMED = frozenset(
-    {
-        PlaceKind.DATA,
-        PlaceKind.CHECKPOINT,
-        PlaceKind.TRACKER,
-        PlaceKind.DOWNLOAD,
-        PlaceKind.COMPILATION,
-    }
-)
+"""Places in which a rank waits for others."""
+_NAMED = frozenset(PlaceKind) - WAITS - {PlaceKind.COMPUTE, PlaceKind.USER, PlaceKind.UNKNOWN}
 """Places that are no wait for others, even if native frames are missing."""
 
 _TABLE: tuple[tuple[PlaceKind, str], ...] = (
@@ -74,23 +61,21 @@ _CALLS = (
     ("a lock", r"lock_acquire|acquire_lock|acquire_timed|sem_(?:clock|timed)?wait"),
     ("a file or a socket", r"fsync|pread|pwrite|__read|__write|recv|poll|select"),
 )
-"""What native frames say of the call in which a Python frame stands."""
+"""Calls by their native frames."""
 _SLOW_CALLS = frozenset({"a subprocess", "a file or a socket"})
 _LIBRARIES = frozenset(
     re.findall(
         r"\w+",
-        """
-        torch torchvision torchaudio torchdata torchrun transformers accelerate peft trl lightning
-        lightning_fabric pytorch_lightning composer deepspeed datasets tokenizers safetensors
-        huggingface_hub wandb mlflow comet_ml neptune clearml tensorboard tensorboardX triton jax
-        jaxlib flax optax orbax tensorflow keras numpy scipy pandas pyarrow PIL cv2 requests urllib3
-        httpx httpcore aiohttp fsspec s3fs gcsfs botocore boto3 tqdm gonogo streaming webdataset
-        """,
+        "torch torchvision torchaudio torchdata torchrun transformers accelerate peft trl "
+        "lightning lightning_fabric pytorch_lightning composer deepspeed datasets tokenizers "
+        "safetensors huggingface_hub wandb mlflow comet_ml neptune clearml tensorboard "
+        "tensorboardX triton jax jaxlib flax optax orbax tensorflow keras numpy scipy pandas "
+        "pyarrow PIL cv2 requests urllib3 httpx httpcore aiohttp fsspec s3fs gcsfs botocore "
+        "boto3 tqdm gonogo streaming webdataset ",
     )
 )
 _COMPILED = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|inl|pyx|rs|S)$")
 _SCRIPTS = frozenset({"test", "code", "cmd", "profile", "main", "run"})
-"""Modules of Python whose name a script of a user is likely to have."""
 _FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*")
 _DUMPED = re.compile(r'\s+File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.+)')
 
@@ -101,12 +86,11 @@ class Frame:
 
     function: str
     file: str = ""
-    """Path, full or below an import folder; the library of a native frame."""
     line: int | None = None
 
     @property
     def native(self) -> bool:
-        """Whether it is a frame of C or C++."""
+        """Whether it is C or C++."""
         if self.file.endswith(".py") or self.file.startswith("<"):
             return False
         named = _COMPILED.search(self.file) is not None or "::" in self.function
@@ -125,23 +109,18 @@ class Place:
 
     kind: PlaceKind
     frame: Frame | None = None
-    """The innermost frame that shows it; None if nothing was recognised."""
+    """The innermost known frame."""
     user: Frame | None = None
-    """The innermost frame of user code."""
     call: str = ""
-    """The call in which the innermost Python frame stands, by its native frames: `time.sleep`."""
+    """The call of the innermost Python frame: `time.sleep`."""
 
     @property
     def takes_time(self) -> bool:
-        """Whether a healthy rank may stand here for minutes: it loads, saves, sends or compiles."""
+        """Whether a healthy rank may stand here for minutes."""
         return self.kind in _NAMED or self.call in _SLOW_CALLS
 
     def text(self) -> str:
-        """Return the place in words, empty if nothing was recognised.
-
-        Examples: `data loader: fetch (fetch.py:54), from main (train.py:9)` and
-        `time.sleep, called from evaluate (train.py:6), user code`.
-        """
+        """Return the place in words: `data loader: fetch (fetch.py:54), from main (train.py:9)`."""
         user = None if self.user is None else self.user.text()
         if self.kind is PlaceKind.USER:
             inside = f"{self.call}, called from {user}" if self.call else str(user)
@@ -152,11 +131,10 @@ class Place:
 
 
 def parse_frames(listing: str) -> tuple[Frame, ...]:
-    """Return the frames of the main thread in a listing, innermost first; empty if it has none.
+    """Return the frames of the main thread, innermost first.
 
     Args:
-        listing: a stack listing of an evidence round, the text of `py-spy dump`, or a dump of
-            `faulthandler`.
+        listing: a listing of an evidence round, of `py-spy dump`, or of `faulthandler`.
     """
     threads: list[tuple[str, list[Frame]]] = []
     for line in listing.splitlines():
@@ -180,11 +158,7 @@ def parse_frames(listing: str) -> tuple[Frame, ...]:
 
 
 def classify(frames: Sequence[Frame]) -> Place:
-    """Return the place in which a stack stands.
-
-    Args:
-        frames: of one thread, innermost first.
-    """
+    """Return the place of a stack, given its innermost frame first."""
     user = next((frame for frame in frames if _is_user(frame)), None)
     outer = next((at for at, frame in enumerate(frames) if not frame.native), len(frames))
     inner, python = frames[:outer], [frame for frame in frames if not frame.native]
@@ -204,11 +178,9 @@ def classify(frames: Sequence[Frame]) -> Place:
 
 
 def describe_places(stacks: Mapping[int, Sequence[Frame]]) -> str:
-    """Return who stands outside of what others wait for, and where; empty if nobody waits.
+    """Return which ranks stand outside of a wait; empty if nobody waits.
 
-    Example::
-
-        rank 1 is in evaluate (train.py:6), user code; ranks 0, 2-3 wait in all_reduce
+    Example: `rank 1 is in evaluate (train.py:6), user code; ranks 0, 2-3 wait in all_reduce`.
     """
     places = {rank: classify(frames) for rank, frames in sorted(stacks.items()) if frames}
     waits = {rank: place for rank, place in places.items() if place.kind in WAITS}
@@ -220,21 +192,18 @@ def describe_places(stacks: Mapping[int, Sequence[Frame]]) -> str:
         said.setdefault(f"in {place.text() or 'an unknown place'}", []).append(rank)
     waiting: dict[str, list[int]] = {}
     for rank, place in waits.items():
-        waiting.setdefault(place.frame.function if place.frame else str(place.kind), []).append(
-            rank
-        )
-    parts = [
-        f"{ranks_text(of)} {'is' if len(of) == 1 else 'are'} {text}" for text, of in said.items()
-    ]
-    parts += [
-        f"{ranks_text(of)} {'waits' if len(of) == 1 else 'wait'} in {text}"
-        for text, of in waiting.items()
-    ]
+        waiting.setdefault(place.frame.function if place.frame else place.kind, []).append(rank)
+    parts = [f"{_subject(of, 'is', 'are')} {text}" for text, of in said.items()]
+    parts += [f"{_subject(of, 'waits', 'wait')} in {text}" for text, of in waiting.items()]
     return "; ".join(parts)
 
 
+def _subject(ranks: Collection[int], one: str, several: str) -> str:
+    return f"{ranks_text(ranks)} {one if len(ranks) == 1 else several}"
+
+
 def ranks_text(ranks: Collection[int]) -> str:
-    """Return ranks in words: `rank 1`, `ranks 0, 2-63`."""
+    """Return `rank 1`, or `ranks 0, 2-63`."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:
@@ -255,7 +224,6 @@ def _kind(frame: Frame) -> PlaceKind | None:
 
 
 def _is_user(frame: Frame) -> bool:
-    """Whether a frame is of neither Python's own modules nor a known or installed package."""
     if frame.native or frame.file.startswith("<") or not frame.file:
         return False
     if re.search(r"(?:site|dist)-packages/|/lib(?:64)?/python\d", frame.file):

@@ -1,8 +1,7 @@
-"""Which settings do the detectors have? Defaults of the watchdog's rules, one model a detector.
+"""The settings of the detectors and their defaults, one model a detector.
 
-A plan may set any of them (`watch: {stall: {halt_s: 5}}`); unknown names are errors. Times are
-seconds of the watcher's monotonic clock; `*_x` are multiples of m, the run's median step over its
-last 256 training steps; `*_ratio` are ratios of step time or speed.
+A plan may set any of them: `watch: {stall: {halt_s: 5}}`. Times are seconds of the watcher's
+monotonic clock. `*_x` are multiples of m, the median of the last 256 training steps.
 """
 
 from collections.abc import Mapping
@@ -23,9 +22,7 @@ class Action(StrEnum):
     """What a detector's halt does."""
 
     WARN = "warn"
-    """The finding is a warning, and the gate judges the run."""
     HALT = "halt"
-    """The run is ended."""
 
 
 class CanHalt(Submitted):
@@ -36,67 +33,63 @@ class CanHalt(Submitted):
 
 
 class HaltsOnRequest(CanHalt):
-    """Settings of a detector that halts only where the plan asks for it.
-
-    A healthy run could look the same to it.
-    """
+    """Settings of a detector that halts only if the plan asks for it."""
 
     action: Action = Action.WARN
-    """`halt` lets this detector end the run; by default it only warns."""
+    """`halt` lets this detector end the run."""
 
 
 class ProcessDeath(CanHalt):
     """D1: the agent or a rank is gone."""
 
     settle_s: Seconds = 0.5
-    """How long an exit is held against a missing exit stamp before it is called unexplained."""
+    """Seconds to wait for the exit stamp of an ended process."""
 
 
 class NoFirstHeartbeat(CanHalt):
     """D2: start-up takes too long."""
 
     exec_s: Seconds = 120.0
-    """From the watcher's first look to a rank's first line; of a command if a plan says it."""
+    """From the watcher's first look to a rank's first line; of a command only if set."""
     boot_s: Seconds = 300.0
-    """How long a rank may stay in section `boot`."""
+    """Longest section `boot`."""
     first_step_s: Seconds = 900.0
-    """How long a rank's first step may take."""
+    """Longest first step."""
 
 
 class AliveLost(CanHalt):
     """D3: a rank's lines stopped."""
 
     suspect_s: Seconds = 30.0
-    """Silence of a rank from which evidence is taken."""
+    """Silence after which evidence is collected."""
     halt_s: Seconds = 60.0
-    """Silence at which the run is halted, if the process is held or other ranks send lines."""
+    """Silence that halts, if the process is held or other ranks send lines."""
 
 
 class Stall(CanHalt):
-    """D4: no step advances while a rank stands in forward, backward or optimizer."""
+    """D4: no step advances in forward, backward or optimizer."""
 
     suspect_s: Seconds = 10.0
-    """Computing on one step for this long is suspect, if it is the larger limit."""
+    """Evidence is collected of a step that takes so long, if it is the larger limit."""
     suspect_x: Ratio = 3.0
     """The same as a multiple of m."""
     halt_s: Seconds = 60.0
-    """Computing on one step for this long halts, if it is the larger limit."""
+    """A step that takes so long halts, if it is the larger limit."""
     halt_x: Ratio = 8.0
     """The same as a multiple of m."""
     corroborate_s: Seconds = 15.0
-    """Halts so early where more than the clock says that the run stands: a held process, a silent
-    rank, stacks that do not change."""
+    """Halts so early if a held process, a silent rank or unchanged stacks confirm the stall."""
     min_steps: Steps = 32
-    """Completed steps of a rank before m counts; the early limits hold until then."""
+    """Completed steps before m counts; until then `early_s` holds."""
     early_s: Seconds = 300.0
-    """Halts the steps before that; half of it is suspect."""
+    """Halts the steps before that."""
 
 
 class Deadline(Submitted):
-    """Deadline of one section; the table of patience adds the multiple."""
+    """Deadline of one section."""
 
     suspect_s: Seconds | None = None
-    """Time in the section from which evidence is taken; null: never."""
+    """Time in the section after which evidence is collected; null: never."""
     halt_s: Seconds
     """Time in the section that halts, if it is the larger limit."""
 
@@ -121,7 +114,7 @@ class EvalDeadline(Deadline):
 
 
 class ShortDeadline(Deadline):
-    """Deadline of the log section, and of being in no (known) section."""
+    """Deadline of the log section, and of no section."""
 
     halt_s: Seconds = 60.0
 
@@ -149,50 +142,49 @@ class Slow(CanHalt):
     """D8: recomputed tokens/s fall below the floor, or below the run's own baseline."""
 
     floor_tok_s: Ratio | None = None
-    """Floor in tokens per second; null: the profile's, if it has one."""
+    """Floor in tokens per second; null: the profile's."""
     floor_ratio: Ratio = 0.8
-    """Halts when the median of a window stays below this share of the floor."""
+    """Halts if the median stays below this share of the floor."""
     floor_over_s: Seconds = 300.0
-    """For how long it must stay there, in seconds of training."""
+    """For so many seconds of training."""
     hard_floor_ratio: Ratio = 0.5
-    """Halts when each of the last steps is below this share of the floor."""
+    """Halts if each of the last steps is below this share of the floor."""
     hard_floor_over_steps: Steps = 5
-    """How many steps those are; 0 switches the hard floor off."""
+    """Number of these steps; 0: no hard floor."""
     warmup_steps: Steps = 20
     """Steps at the start of each attempt that are not timed."""
     baseline_steps: Annotated[int, Field(ge=1)] = 200
-    """Steps after warm-up whose median is the run's own baseline."""
+    """Steps after warm-up whose median is the baseline."""
     window_steps: Annotated[int, Field(ge=1)] = 64
-    """Steps of the window whose median is compared."""
+    """Steps whose median is compared."""
     warn_ratio: Ratio = 1.33
-    """Warns when the window takes this multiple of the baseline."""
+    """Warns at this multiple of the baseline."""
     warn_over_s: Seconds = 300.0
-    """For how long, in seconds of training."""
+    """For so many seconds of training."""
     halt_ratio: Ratio = 1.67
-    """Halts when the window takes this multiple of the baseline."""
+    """Halts at this multiple of the baseline."""
     over_s: Seconds = 600.0
-    """For how long, in seconds of training."""
+    """For so many seconds of training."""
     over_steps: Annotated[int, Field(ge=1)] | None = None
-    """When set, the relative rule halts on the median of so many steps instead of `over_s`."""
+    """If set, the median of so many steps halts, instead of `over_s`."""
 
 
 class NonFinite(CanHalt):
     """D10: a loss or gradient norm of an applied step is not finite."""
 
     fp16_running: Annotated[int, Field(ge=1)] = 3
-    """In fp16 so many skipped steps running halt (40 before the first applied one)."""
+    """In fp16 so many skipped steps in a row halt (40 before the first applied one)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
-    """In fp16 the last steps in which `fp16_skipped` counts; in bf16 so many skipped ones running
-    halt."""
+    """Steps in which `fp16_skipped` counts; in bf16 so many skipped in a row halt."""
     fp16_skipped: Annotated[int, Field(ge=1)] = 10
-    """In fp16 so many skipped steps among those halt."""
+    """In fp16 so many skipped steps among them halt."""
 
 
 class Hygiene(CanHalt):
     """D18: gaps, duplicates, steps that run backwards, clocks that disagree."""
 
     skew_s: Seconds = 5.0
-    """Warns when a rank's wall clock differs by more from the watcher's."""
+    """Warns if a rank's wall clock differs by more from the watcher's."""
 
 
 class IdentityCheck(Submitted):
@@ -213,18 +205,18 @@ class Straggler(Submitted):
     """D7: one rank computes slower than the best."""
 
     ratio: Ratio = 1.33
-    """Multiple of the fastest rank's time from which a rank is slow."""
+    """A rank is slow at this multiple of the fastest rank's time."""
     window_steps: Annotated[int, Field(ge=4)] = 64
     """Steps of a window."""
     windows: Annotated[int, Field(ge=1)] = 3
-    """Windows running in which it must be slow."""
+    """Windows in a row in which it must be slow."""
 
 
 class Frozen(HaltsOnRequest):
-    """D9: loss or gradient norm stays bit-equal while steps advance; halts at `halt_x` times."""
+    """D9: loss or gradient norm stays bit-equal while steps advance."""
 
     loss_steps: Annotated[int, Field(ge=2)] = 20
-    """`halt_x` times so many steps running with the bit-equal loss are the limit."""
+    """`halt_x` times so many steps with the bit-equal loss are the limit."""
     grad_norm_steps: Annotated[int, Field(ge=2)] = 50
     """The same for the bit-equal gradient norm."""
     halt_x: Ratio = 2.0
@@ -237,15 +229,15 @@ class Divergence(HaltsOnRequest):
     alpha: Annotated[float, Field(gt=0, le=1)] = 0.02
     """Weight of the newest loss in the smoothed one."""
     above: Ratio = 0.30
-    """Halts when the smoothed loss lies this far above its best, if this is the largest limit."""
+    """Halts if the smoothed loss is this far above its best, if it is the larger limit."""
     above_ratio: Ratio = 0.10
     """The same as a share of its best."""
     over_steps: Annotated[int, Field(ge=1)] = 50
-    """Losses running that must be there, too."""
+    """Losses in a row that must be there too."""
     after_step: Steps = 200
-    """Losses seen before it is armed; a resume starts the count again."""
+    """Losses before it is armed; a resume starts the count again."""
     spike_mad_x: Ratio = 8.0
-    """A spike lies so many sigma above the median."""
+    """A spike is so many sigma above the median."""
     spike_least: Ratio = 0.5
     """And at least so far above it."""
     spike_of: Annotated[int, Field(ge=1)] = 8
@@ -253,14 +245,14 @@ class Divergence(HaltsOnRequest):
     spike_count: Annotated[int, Field(ge=1)] = 5
     """So many spikes among them warn."""
     window_steps: Annotated[int, Field(ge=16)] = 128
-    """Steps of which median and sigma are taken."""
+    """Steps for median and sigma."""
 
 
 class Gradients(HaltsOnRequest):
     """D12: gradients are exactly zero (halt), explode or are always clipped (warn)."""
 
     zero_steps: Annotated[int, Field(ge=1)] = 3
-    """Steps running with a norm of exactly zero that halt."""
+    """Steps in a row with a norm of exactly zero that halt."""
     spike_x: Ratio = 20.0
     """A spike is above this multiple of the median norm."""
     spike_of: Annotated[int, Field(ge=1)] = 8
@@ -268,9 +260,9 @@ class Gradients(HaltsOnRequest):
     spike_count: Annotated[int, Field(ge=1)] = 5
     """So many spikes among them warn."""
     window_steps: Annotated[int, Field(ge=16)] = 128
-    """Steps of which the median is taken."""
+    """Steps for the median."""
     clip_share: Ratio = 0.95
-    """Warns when more than this share of the norms was clipped."""
+    """Warns if more than this share of the norms was clipped."""
     clip_steps: Annotated[int, Field(ge=1)] = 500
     """Steps in which that is counted."""
 
@@ -279,44 +271,43 @@ class GateCollapse(HaltsOnRequest):
     """D13: the branch gates choose one branch only."""
 
     entropy: Ratio = 0.18
-    """Gates of a lower normalised entropy have collapsed. Used, as `max_gate` is, where the trainer
-    does not itself count the collapsed layers."""
+    """Gates with a lower normalised entropy have collapsed."""
     max_gate: Ratio = 0.9
     """A gate above this has collapsed."""
     layer_share: Ratio = 0.5
     """More than this share of the layers must have collapsed for a halt."""
     distinct: Annotated[int, Field(ge=1)] = 3
-    """On so many steps it must have been seen, with no sound look in between."""
+    """Number of steps that must show it, with no sound one in between."""
     apart_steps: Steps = 50
-    """Those steps are at least so far apart."""
+    """Steps between them, at least."""
     after_step: Steps = 500
     """Nothing is found up to this step."""
 
 
 class Imbalance(Submitted):
-    """D14: devices of the run are used unequally, or too little; a warning."""
+    """D14: devices are used unequally or too little; a warning."""
 
     over_s: Seconds = 120.0
     """Seconds of training over which use is averaged."""
     ratio: Ratio = 0.8
-    """Warns when the least used device is below this share of the most used one."""
+    """Warns if the least used device is below this share of the most used one."""
     least_util: Ratio = 80.0
-    """Warns when a device is used less than this, in percent."""
+    """Warns if a device is used less, in percent."""
 
 
 class MemoryLeak(HaltsOnRequest):
     """D15: memory grows so that it hits its limit before the last step."""
 
     min_samples: Annotated[int, Field(ge=8)] = 64
-    """Steps that a rise is measured over at least; a few of them are sampled."""
+    """Least number of steps for a rise."""
     window_samples: Annotated[int, Field(ge=16)] = 256
-    """Steps whose samples the shortest scale keeps."""
+    """Steps of the shortest window."""
     rise_ratio: Ratio = 0.05
     """Least rise over them, as a share of the first."""
     halt_eta_s: Seconds = 3600.0
-    """Halts at the next checkpoint when the limit is nearer than this."""
+    """Halts at the next checkpoint if the limit is nearer than this."""
     limit_mb: Ratio | None = None
-    """Limit of a rank's host memory, besides the cgroup's (or host's), which it does not lift."""
+    """Limit of a rank's host memory, besides the host's own."""
 
 
 class MemoryLimit(CanHalt):
@@ -325,9 +316,9 @@ class MemoryLimit(CanHalt):
     reserved_mb: Ratio | None = None
     """Limit of a rank's device memory; null: none."""
     samples: Annotated[int, Field(ge=1)] = 3
-    """Samples running above a limit before anything is found."""
+    """Samples in a row above a limit."""
     host_ratio: Ratio = 0.9
-    """Share of the host's (or control group's) memory that may be filled."""
+    """Share of the memory of host or control group that may be filled."""
 
 
 class Loader(HaltsOnRequest):
@@ -340,45 +331,45 @@ class Loader(HaltsOnRequest):
     halt_share: Ratio = 0.60
     """Halts above this share of a rank's step time."""
     over_s: Seconds = 300.0
-    """For how long, in seconds of training."""
+    """For so many seconds of training."""
 
 
 class Disk(CanHalt):
     """D19: the run directory's file system is full, or nearly so."""
 
     warn_checkpoints: Ratio = 2.0
-    """Warns when less is free than so many of the last verified checkpoint."""
+    """Warns if less than so many of the last verified checkpoint fit."""
     warn_mb: Ratio = 5_000.0
-    """And when less than this is free."""
+    """Warns if less is free."""
     halt_checkpoints: Ratio = 1.0
-    """Halts when less is free than so many of it."""
+    """Halts if less than so many of it fit."""
 
 
 class CheckpointOverdue(CanHalt):
-    """D20: no checkpoint that the watcher has verified, long after one was due; no settings."""
+    """D20: no verified checkpoint, long after one was due."""
 
 
 class ImplausibleSpeed(HaltsOnRequest):
-    """D21: what the trainer reports, or what the hardware could do, does not fit its lines."""
+    """D21: reported speed, or the hardware's, does not fit the lines."""
 
     differ_ratio: Ratio = 0.10
     """Share by which reported and recomputed tokens per second may differ."""
     over_steps: Annotated[int, Field(ge=1)] = 20
     """Steps over which they are compared."""
     best_ratio: Ratio = 0.5
-    """Warns below this share of the best step known of the same work on the same devices."""
+    """Warns below this share of the best step of the same work on the same devices."""
     mfu: Ratio = 1.0
-    """Halts above this share of the matrix-product peak measured at preflight; a plan that sets it
-    says of another model than ours that each token meets every parameter: else it warns."""
+    """Halts above this share of the matmul peak of preflight. If the plan sets it, each token meets
+    every parameter, also in a foreign model."""
 
 
 class WatcherCheck(Submitted):
     """D23: the watcher itself was late or away."""
 
     away_s: Seconds = 15.0
-    """Calls a person when a tick comes later than this."""
+    """Alerts a person if a tick is later."""
     silent_s: Seconds = 60.0
-    """The keeper takes the stacks of a watcher that gave no sign for so long, and replaces it."""
+    """The keeper replaces a watcher that is silent for so long."""
     keeper_s: Seconds = 10.0
     """The watcher continues a keeper that is stopped for so long."""
 
@@ -387,19 +378,18 @@ class Hardware(CanHalt):
     """D24: the device or its driver reports a fault."""
 
     throttled_s: Seconds = 60.0
-    """Warns when a device has been throttled by heat or power for longer."""
+    """Warns if heat or power throttle a device for longer."""
 
 
 class RestartStorm(CanHalt):
-    """D25: attempts fail one after the other without getting further."""
+    """D25: attempts fail without progress."""
 
     attempts: Annotated[int, Field(ge=1)] = 3
-    """Failed attempts running without a later durable step that end the retrying."""
+    """Failed attempts in a row without a later durable step that end the retries."""
     starts: Annotated[int, Field(ge=1)] = 5
-    """Failed starts within `within_s` that end it; starts in place, at any distance, that ended no
-    higher step."""
+    """Failed starts within `within_s` that end them; or restarts in place without progress."""
     within_s: Seconds = 1800.0
-    """Seconds in which failed starts are counted."""
+    """Seconds in which failed starts count."""
 
 
 class Watch(Submitted):
@@ -432,15 +422,15 @@ class Watch(Submitted):
     hardware: Hardware = Hardware()
     restart_storm: RestartStorm = RestartStorm()
     plugins: dict[str, dict[str, Any]] = {}
-    """Settings of detectors that other packages bring, by detector."""
+    """Settings of plug-in detectors, by detector."""
 
     def action_of(self, detector: str) -> Action:
-        """Return what a halt of this detector does; a plug-in's halts."""
+        """Return what a halt of this detector does."""
         settings = getattr(self, detector, None) if detector in type(self).model_fields else None
         return settings.action if isinstance(settings, CanHalt) else Action.HALT
 
     def source_of(self, path: str, from_profile: frozenset[str] = frozenset()) -> Source:
-        """Return where the value at a dotted path (`stall.halt_s`) came from."""
+        """Return the source of the value at a dotted path (`stall.halt_s`)."""
         if path in from_profile:
             return Source.PROFILE
         node: Any = self
@@ -452,7 +442,7 @@ class Watch(Submitted):
 
 
 def halts_asked(watch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return these settings, with a halt asked for wherever they name no action."""
+    """Return these settings, with `halt` as the default action."""
     asked = {
         name: {"action": Action.HALT, **watch.get(name, {})}
         for name, field in Watch.model_fields.items()

@@ -1,7 +1,6 @@
-"""Bases of everything that crosses a process boundary.
+"""Base models of everything that crosses a process boundary.
 
-A submission forbids unknown fields (a typo is an error); a record that another process wrote
-ignores them (a newer trainer must not end a run). Non-finite numbers are strings on the wire.
+A submission forbids unknown fields; a record ignores them. Non-finite numbers are strings.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validat
 from gonogo.contract.canonical import wire_value
 
 MAX_DEPTH = 64
-"""Levels of nesting in what a person submits."""
 
 NON_FINITE = ("NaN", "Infinity", "-Infinity")
 
@@ -23,24 +21,20 @@ Number = Annotated[
 """A float that may be non-finite: a string on the wire."""
 
 Instant = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
-"""A moment, RFC 3339 in UTC."""
+"""RFC 3339 in UTC."""
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-"""What plans, phases and criteria are called."""
-
 
 Text = Annotated[str, Field(max_length=4000)]
-"""What a person says: a reason, a remark."""
 
 Labels = Annotated[
     dict[Annotated[str, Field(max_length=63)], Annotated[str, Field(max_length=500)]],
     Field(max_length=64),
 ]
-"""What a person or a worker says of itself by key."""
 
 
 class Submitted(BaseModel):
-    """Base of what a person submits: unknown fields are errors."""
+    """Base of submissions: unknown fields are errors."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, ser_json_inf_nan="strings", serialize_by_alias=True
@@ -48,10 +42,7 @@ class Submitted(BaseModel):
 
 
 class Document(Submitted):
-    """Base of a submission that holds documents of the person's own.
-
-    They are bounded in depth, and each text in them has bytes: no half of a surrogate pair.
-    """
+    """Base of a submission with free documents: of bounded depth, each text with valid UTF-8."""
 
     @model_validator(mode="before")
     @classmethod
@@ -87,13 +78,13 @@ def _has_bytes(value: Any) -> bool:
 
 
 class Recorded(BaseModel):
-    """Base of what a process wrote: unknown fields are ignored."""
+    """Base of records: unknown fields are ignored."""
 
     model_config = ConfigDict(
         extra="ignore", frozen=True, ser_json_inf_nan="strings", serialize_by_alias=True
     )
 
     def wire(self) -> dict[str, Any]:
-        """Return the JSON form of this record (`canonical.wire_line` makes a line of it)."""
+        """Return the JSON form."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
         return found

@@ -1,10 +1,7 @@
 """Read YAML by the core schema of YAML 1.2, with the line of every key.
 
-    document = parse_document("lr: 1e-4\\nlog: on\\n")
-    document.data == {"lr": 0.0001, "log": "on"};  document.lines[("log",)] == 2
-
-PyYAML alone follows YAML 1.1, where `1e-4` is a text, `on` is true and `010` is eight, and it keeps
-the last of two equal keys. Keys must be texts and unique; an alias is a copy.
+PyYAML alone follows YAML 1.1: there `1e-4` is a text, `on` is true, `010` is eight, and the last of
+two equal keys stays. Here keys are unique texts, and an alias is a copy. Tags are refused.
 """
 
 import re
@@ -19,14 +16,14 @@ from yaml.reader import ReaderError
 from gonogo.contract.errors import Problem, Rejected
 
 Location = tuple[str | int, ...]
-"""Place of a value: keys and positions from the top."""
+"""Keys and positions from the top."""
 
 _MOST_VALUES = 100_000
 _DEEPEST = 64
 _LONGEST_NUMBER = 400
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = "plain"
-"""Tag of a scalar without quotes and without a tag of its own."""
+"""Tag of a scalar without quotes."""
 _CORE = re.compile(
     r"(?P<null>~|null|Null|NULL|)"
     r"|(?P<true>true|True|TRUE)|(?P<false>false|False|FALSE)"
@@ -41,20 +38,20 @@ _PARSER: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else yaml.SafeLoader 
 
 
 class _Loader(Composer, _PARSER):  # type: ignore[misc]
-    """Text to nodes, composed in Python: libyaml's own composer overflows on a deep text."""
+    """Text to nodes, composed in Python: libyaml's composer overflows on a deep text."""
 
     def __init__(self, text: str) -> None:
         _PARSER.__init__(self, text)
         Composer.__init__(self)
 
     def descend_resolver(self, *_: Any) -> None:
-        """Do nothing: tags do not depend on paths."""
+        """Do nothing."""
 
     def ascend_resolver(self) -> None:
         """Do nothing."""
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
-        """Return the tag of a node that has none."""
+        """Return the tag of a node without one."""
         if kind is not yaml.ScalarNode:
             return ""
         return _PLAIN if implicit[0] else f"{_TAG}str"
@@ -70,20 +67,15 @@ class Document:
 
 
 def parse_yaml(text: str | bytes) -> Any:
-    """Return the data in a YAML text, or in its UTF-8 bytes.
-
-    Raises:
-        Rejected: as `parse_document`.
-    """
+    """Return the data in a YAML text; raises as `parse_document`."""
     return parse_document(text).data
 
 
 def parse_document(text: str | bytes) -> Document:
-    """Return the data in a YAML text, or in its UTF-8 bytes, with the line of each key and item.
+    """Return the data in a YAML text or its UTF-8 bytes, with the line of each key and item.
 
     Raises:
-        Rejected: not YAML, more than one document, a key that is no text or is given twice, a tag
-            outside the core schema, or far too large. The problem has the line.
+        Rejected: no YAML document, a bad or repeated key, a tag, or too large.
     """
     try:
         whole = text.decode() if isinstance(text, bytes) else text
@@ -131,7 +123,7 @@ class _Reading:
         self._values = 0
 
     def value(self, node: Any, place: Location) -> Any:
-        """Return the value of a node; note the lines of what is in it."""
+        """Return the value of a node, and note the lines in it."""
         self._values += 1
         if self._values > _MOST_VALUES:
             raise _refused(f"more than {_MOST_VALUES} values", node)
@@ -168,31 +160,18 @@ class _Reading:
 def _scalar(node: Any) -> Any:
     """Return a scalar: a plain one by the core schema, a quoted one as its text."""
     text: str = node.value
-    if node.tag == _PLAIN:
-        return _core(node, text)[1]
-    wanted = node.tag.removeprefix(_TAG)
-    if wanted == "str":
-        return text
-    kind, value = _core(node, text)
-    if wanted not in ("null", "bool", "int", "float") or node.tag == wanted:
+    if node.tag not in (_PLAIN, f"{_TAG}str"):
         raise _refused(f"the tag {node.tag!r} is not read here", node)
-    if kind != wanted and (kind, wanted) != ("int", "float"):
-        raise _refused(f"found {text!r}; expected the tagged {wanted}", node)
-    return float(value) if wanted == "float" else value
-
-
-def _core(node: Any, text: str) -> tuple[str, Any]:
-    """Return type and value of a plain scalar by the core schema."""
-    match = _CORE.fullmatch(text)
+    match = _CORE.fullmatch(text) if node.tag == _PLAIN else None
     if match is None or match.lastgroup is None:
-        return "str", text
+        return text
     kind, digits = match.lastgroup, match[match.lastgroup]
     if len(digits) > _LONGEST_NUMBER:
         raise _refused(f"a number of {len(digits)} characters", node)
     if kind == "null":
-        return "null", None
+        return None
     if kind in ("true", "false"):
-        return "bool", kind == "true"
+        return kind == "true"
     if kind == "float":
-        return "float", float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
-    return "int", int(digits, _BASES[kind])
+        return float(digits.lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return int(digits, _BASES[kind])

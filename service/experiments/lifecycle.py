@@ -15,14 +15,15 @@ from gonogo.contract.api import AlertData, AlertType
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import (
+    EXPERIMENT_TRANSITIONS,
+    PHASE_TRANSITIONS,
+    RUN_TRANSITIONS,
     ExperimentEvent,
     ExperimentState,
     PhaseEvent,
     RunEvent,
     RunState,
-    advance_experiment,
-    advance_phase,
-    advance_run,
+    advance,
 )
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
@@ -141,7 +142,7 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
         Conflict: its state does not allow it, or another was faster.
     """
     old = row.state
-    new = advance_experiment(old, event)
+    new = advance(EXPERIMENT_TRANSITIONS, old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(ExperimentRow)
@@ -163,7 +164,7 @@ def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEven
         Conflict: its state does not allow it, or another was faster.
     """
     old = phase.state
-    new = advance_phase(old, event)
+    new = advance(PHASE_TRANSITIONS, old, event)
     deed.session.flush()
     mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
     done = deed.session.execute(
@@ -184,7 +185,7 @@ def move_run(
         Conflict: its state does not allow it, the token is stale, or another was faster.
     """
     old = run.state
-    new = advance_run(old, event)
+    new = advance(RUN_TRANSITIONS, old, event)
     deed.session.flush()
     done = deed.session.execute(
         update(RunRow)

@@ -1,4 +1,4 @@
-"""YAML is read as its version 1.2 says, and an error has its line."""
+"""YAML is read by its version 1.2, and an error has its line."""
 
 from __future__ import annotations
 
@@ -49,9 +49,6 @@ CORE = [
     ("inf", "inf"),
     ("'12'", "12"),
     ('"true"', "true"),
-    ("!!str 12", "12"),
-    ("!!float 12", 12.0),
-    ("!!null ''", None),
     ("<<", "<<"),
     ("=", "="),
 ]
@@ -76,10 +73,8 @@ REFUSED = [
     ("true: x", 1, "found the key True"),
     ("? [a]\n: 1", 1, "expected a text"),
     ("a: 1\nb: !!python/object:os.system x", 2, "tag"),
-    ("a: !!timestamp 2001-01-01", 1, "tag"),
+    ("a: !!int 1", 1, "tag"),
     ("a: !!set {x}", 1, "tag"),
-    ("a: !!int x", 1, "expected the tagged int"),
-    ("a: !!int 1.5", 1, "expected the tagged int"),
     ("a: 1\n---\nb: 2", 2, "another document"),
     ("a: *b", 1, "undefined alias"),
     ("a: &a [*a]", 1, "more than 64 levels"),

@@ -70,8 +70,6 @@ SHAPES: dict[str, Line] = {
         f"INFO\t[step={n}/30,epoch=1]\n    optim/norm=0.5\n    train/CE loss={x}"
     ),
     "nemo-rl": lambda n, x: f"===== Step {n}/30 =====\n\n  • Loss: {x}\n  • Avg Reward: 0.4",
-    "levanter": lambda n, x: f"Progress on:train {n}.0it/30.0it rate:1.2it/s postfix:loss={x}",
-    "modded-nanogpt": lambda n, x: f"step:{n}/30 train_time:{n * 123}ms step_avg:123.40ms",
     "gpt-neox": lambda n, x: f" iteration {n:8d}/      30 | lm_loss: {x:.6E} | skipped",
     "litgpt": lambda n, x: f"Epoch 1 | iter {n} step {n // 4} | loss train: {x}, val: n/a | 12 ms",
     "tinyllama": lambda n, x: f"iter {n} step {n // 4}: loss {x}, iter time: 12.40ms",
@@ -94,9 +92,7 @@ SHAPES: dict[str, Line] = {
     "speechbrain": lambda n, x: bar(n, 30, f", train_loss={x}"),
     "json": lambda n, x: json.dumps({"ts": 1.7e9 + n, "step": n, "loss": x, "lr": 1e-4}),
     "jsonl": lambda n, x: json.dumps({"ts": 1.7e9, "_step": n, "train/loss": x}),
-    "trl-ppo": lambda n, x: str({"loss/policy_avg": x, "lr": 1e-6, "episode": n}),
     "llama-factory": lambda n, x: json.dumps({"current_steps": n, "total_steps": 30, "loss": x}),
-    "gpt-2": lambda n, x: f"[{n} | 2.10] loss={x} avg={x}",
     "flair": lambda n, x: f"epoch 1 - iter {n}/30 - loss {x} - time (sec): 1.21",
     "torchtune": lambda n, x: (
         bar(n, 30, lead=f"1|{n}|Loss: {x}: ") + f"Step {n} | loss:{x} lr:2e-05 "
@@ -116,7 +112,7 @@ SHAPES: dict[str, Line] = {
     ),
     "of": lambda n, x: f"finished step {n} of 30",
 }  # fmt: skip
-UNLIKE = {"modded-nanogpt", "boosting without a loss", "bar without a loss", "of"} | {
+UNLIKE = {"boosting without a loss", "bar without a loss", "of"} | {
     "fraction without a loss",
     "ultralytics",
 }
