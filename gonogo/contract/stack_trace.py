@@ -63,17 +63,15 @@ _CALLS = (
 )
 """Calls by their native frames."""
 _SLOW_CALLS = frozenset({"a subprocess", "a file or a socket"})
-_LIBRARIES = frozenset(
-    re.findall(
-        r"\w+",
-        "torch torchvision torchaudio torchdata torchrun transformers accelerate peft trl "
-        "lightning lightning_fabric pytorch_lightning composer deepspeed datasets tokenizers "
-        "safetensors huggingface_hub wandb mlflow comet_ml neptune clearml tensorboard "
-        "tensorboardX triton jax jaxlib flax optax orbax tensorflow keras numpy scipy pandas "
-        "pyarrow PIL cv2 requests urllib3 httpx httpcore aiohttp fsspec s3fs gcsfs botocore "
-        "boto3 tqdm gonogo streaming webdataset ",
-    )
-)
+_LIBRARIES = frozenset({
+    "torch", "torchvision", "torchaudio", "torchdata", "torchrun", "transformers", "accelerate",
+    "peft", "trl", "lightning", "lightning_fabric", "pytorch_lightning", "composer", "deepspeed",
+    "datasets", "tokenizers", "safetensors", "huggingface_hub", "wandb", "mlflow", "comet_ml",
+    "neptune", "clearml", "tensorboard", "tensorboardX", "triton", "jax", "jaxlib", "flax",
+    "optax", "orbax", "tensorflow", "keras", "numpy", "scipy", "pandas", "pyarrow", "PIL", "cv2",
+    "requests", "urllib3", "httpx", "httpcore", "aiohttp", "fsspec", "s3fs", "gcsfs", "botocore",
+    "boto3", "tqdm", "gonogo", "streaming", "webdataset",
+})  # fmt: skip
 _COMPILED = re.compile(r"\.so\b|\.(?:c|cc|cpp|cxx|cu|cuh|h|hpp|inl|pyx|rs|S)$")
 _SCRIPTS = frozenset({"test", "code", "cmd", "profile", "main", "run"})
 _FRAME = re.compile(r"\s+(?P<function>.+?) \((?P<file>[^()]*?)(?::(?P<line>\d+))?\)\s*")
