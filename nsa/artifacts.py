@@ -53,7 +53,7 @@ class RunArtifacts:
         gates: Sequence[Sequence[float]],
         selection: Sequence[Sequence[float]] = (),
     ) -> None:
-        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`, curves."""
+        """A row of `training.csv`, one a layer of `gate_health.csv` and `k_stats.csv`; curves."""
         step = fields["step"]
         self._board.log(step, fields)
         if not self._csv_on:

@@ -15,63 +15,56 @@ CPU = torch.device("cpu")
 FIELDS = {"step": 1, "loss": 1.5, "lr": 0.1, "grad_norm": 2.0, "toks_per_s": 9.0, "dt_fetch_s": 0}
 
 
-def test_files_that_cannot_be_written_are_told_and_end_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    artifacts = RunArtifacts(tmp_path / "gone", load_settings({"NSA_MEM_DUMP_EVERY": "1"}), CPU)
+def files_of(folder, **environ):
+    return RunArtifacts(folder, load_settings({"NSA_TB_DISABLE": "1"} | environ), CPU)
+
+
+def test_files_that_cannot_be_written_are_told_and_end_nothing(tmp_path, capsys):
+    artifacts = files_of(tmp_path / "gone", NSA_TB_DISABLE="0", NSA_MEM_DUMP_EVERY="1")
     artifacts.describe({"dtype": "fp32"}, torch.nn.Linear(2, 2), {})
     artifacts.log_step(FIELDS, [])
     artifacts.log_step(FIELDS, [])
     artifacts.dump_memory("pre", 1)
+    full = PatientFile(Path("/dev/full"), b"header\n")
+    for _ in range(3):
+        full.append(b"row\n")
     told = capsys.readouterr().err
     assert all(name in told for name in ("model.json", "env.json", "mem_pre_step1.json"))
     assert told.count("training.csv ends here") == 1
+    assert told.count("full ends here: [Errno 28]") == 1
 
 
-def test_a_row_that_a_full_disk_tore_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_a_row_that_a_full_disk_tore_is_not_gone_on_with(tmp_path):
     """Its last number and the next step made one that nobody had measured."""
     file = tmp_path / "training.csv"
     for _ in range(2):
-        RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU).log_step(FIELDS, [])
+        files_of(tmp_path).log_step(FIELDS, [])
         if file.read_bytes().count(b"\n") == 2:
             file.write_bytes(file.read_bytes()[:-5])
-    header, torn, whole = file.read_text().splitlines()
+    header, *rows = file.read_text().splitlines()
     assert header.startswith("step,loss")
-    assert torn == "1,1.5,0.1,2.0,9."
-    assert whole == "1,1.5,0.1,2.0,9.0,0"
+    assert rows == ["1,1.5,0.1,2.0,9.", "1,1.5,0.1,2.0,9.0,0"]
 
 
-def test_a_file_that_a_full_disk_refuses_ends_and_says_so_once(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    file = PatientFile(Path("/dev/full"), b"header\n")
-    for _ in range(3):
-        file.append(b"row\n")
-    assert capsys.readouterr().err.count("full ends here: [Errno 28]") == 1
-
-
-def test_environment_model_and_dtypes_are_written_down(tmp_path: Path) -> None:
-    artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
+def test_environment_model_and_dtypes_are_written_down(tmp_path):
     identity = {"dtype": "bf16", "params": 6}
-    artifacts.describe(identity, torch.nn.Linear(2, 2), {"NCCL_ALGO": "Ring"})
+    files_of(tmp_path).describe(identity, torch.nn.Linear(2, 2), {"NCCL_ALGO": "Ring"})
     assert json.loads((tmp_path / "model.json").read_text()) == identity
     told = json.loads((tmp_path / "env.json").read_text())
-    assert told["torch"] == torch.__version__
-    assert told["set_by_trainer"] == {"NCCL_ALGO": "Ring"}
+    assert (told["torch"], told["set_by_trainer"]) == (torch.__version__, {"NCCL_ALGO": "Ring"})
     report = (tmp_path / "dtypes_report.txt").read_text()
     assert report == "parameters torch.float32 6\ncompute bf16\n"
 
 
-def test_only_rank_0_writes(tmp_path: Path) -> None:
-    settings = load_settings({"RANK": "1", "WORLD_SIZE": "2", "NSA_MEM_DUMP_EVERY": "1"})
-    artifacts = RunArtifacts(tmp_path, settings, CPU)
+def test_only_rank_0_writes(tmp_path):
+    artifacts = files_of(tmp_path, RANK="1", WORLD_SIZE="2", NSA_MEM_DUMP_EVERY="1")
     artifacts.describe({"dtype": "fp32"}, torch.nn.Linear(2, 2), {})
     artifacts.log_step(FIELDS, [(1.0, 0.4)])
     artifacts.dump_memory("post", 1)
     assert not list(tmp_path.iterdir())
 
 
-def test_memory_of_the_process_grows_by_what_it_holds() -> None:
+def test_memory_of_the_process_grows_by_what_it_holds():
     before = memory_report(CPU)
     held = mmap.mmap(-1, 64 * 2**20)  # the allocator may have kept what was freed before
     for _ in range(64):
@@ -80,15 +73,13 @@ def test_memory_of_the_process_grows_by_what_it_holds() -> None:
     assert 55 < after["host_rss_mb"] - before["host_rss_mb"] < 80
     (peak_kib,) = re.findall(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())
     assert after["host_peak_rss_mb"] == pytest.approx(int(peak_kib) / 1024, rel=0.1)
-    assert after["host_peak_rss_mb"] >= after["host_rss_mb"] - 1
     held.close()
     assert after["gpu_mem_reserved"] == 0
 
 
-def test_a_row_of_a_layer_bears_that_layers_number(tmp_path: Path) -> None:
-    artifacts = RunArtifacts(tmp_path, load_settings({"NSA_TB_DISABLE": "1"}), CPU)
+def test_a_row_of_a_layer_bears_that_layers_number(tmp_path):
     of_layers = [[float(layer)] * len(COLUMNS) for layer in range(2)]
-    artifacts.log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)], of_layers)
+    files_of(tmp_path).log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)], of_layers)
     rows = (tmp_path / "gate_health.csv").read_text().splitlines()
     assert rows == ["step,layer,entropy,max_share", "1,0,1.0,0.4", "1,1,0.5,0.6"]
     _, *rows = (tmp_path / "k_stats.csv").read_text().splitlines()

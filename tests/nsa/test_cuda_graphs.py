@@ -30,14 +30,11 @@ def test_a_cpu_has_none_and_the_run_says_so(train_here):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"backend": "torch"}, "not torch"),
-        ({"parallel": "ddp"}, "ddp"),
+        ({"backend": "torch"}, "not torch"), ({"parallel": "ddp"}, "ddp"),
         ({"gradient_checkpointing": True}, "gradient_checkpointing"),
-        ({"documents_apart": True}, "documents_apart"),
-        ({}, None),
-        ({"backend": "dense"}, None),
+        ({"documents_apart": True}, "documents_apart"), ({}, None), ({"backend": "dense"}, None),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_captured_is_refused(change, word):
     asked = {"backend": "triton", "parallel": "single", "gradient_checkpointing": False,
              "documents_apart": False, **change}  # fmt: skip

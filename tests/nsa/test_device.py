@@ -17,17 +17,13 @@ PAIR = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "
 @pytest.mark.parametrize(
     ("asked", "gpus", "expected"),
     [
-        ("auto", 0, "cpu"),
-        ("auto", 2, "cuda:1"),
-        ("cpu", 2, "cpu"),
-        ("cuda", 2, "cuda:1"),
-        ("auto", 1, None),
-        ("cuda", 0, None),
+        ("auto", 0, "cpu"), ("auto", 2, "cuda:1"), ("cpu", 2, "cpu"), ("cuda", 2, "cuda:1"),
+        ("auto", 1, None), ("cuda", 0, None),
     ],
-)
+)  # fmt: skip
 def test_every_local_rank_has_a_device_of_its_own_or_none_trains(
-    monkeypatch: pytest.MonkeyPatch, asked: str, gpus: int, expected: str | None
-) -> None:
+    monkeypatch, asked, gpus, expected
+):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     settings = load_settings(PAIR)
@@ -52,7 +48,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 @pytest.mark.long
-def test_what_a_step_freed_is_there_for_the_next_one() -> None:
+def test_what_a_step_freed_is_there_for_the_next_one():
     tensors = 64
     told = subprocess.run(
         [sys.executable, "-c", _FAULTS_OF_TENSORS, str(tensors)],
@@ -73,9 +69,7 @@ def test_what_a_step_freed_is_there_for_the_next_one() -> None:
     ],
     ids=["default", "no-flash", "flash-only"],
 )
-def test_the_toggles_choose_the_sdpa_kernels(
-    environ: dict[str, str], flash: bool, math: bool
-) -> None:
+def test_the_toggles_choose_the_sdpa_kernels(environ, flash, math):
     cuda = torch.backends.cuda
     before = cuda.flash_sdp_enabled(), cuda.math_sdp_enabled(), cuda.mem_efficient_sdp_enabled()
     try:
@@ -90,10 +84,8 @@ def test_the_toggles_choose_the_sdpa_kernels(
         cuda.enable_mem_efficient_sdp(before[2])
 
 
-def test_tf32_is_on_for_products_and_convolutions_of_a_gpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    chosen: list[torch.device] = []
+def test_tf32_is_on_for_products_and_convolutions_of_a_gpu(monkeypatch):
+    chosen = []
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
     before = products.allow_tf32, convolutions.allow_tf32

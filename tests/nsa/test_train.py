@@ -21,21 +21,14 @@ DEMO = ["--config", "demo", "--out", "{tmp}"]
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
-        DEMO[:2],
-        ["--out", "/nowhere"],
-        [*DEMO, "--seq-len", "128"],
-        [*DEMO, "--step", "4"],
-        [*DEMO, "--steps", "four"],
-        [*DEMO, "extra"],
-        [*DEMO, "--checkpoint-every", "0"],
+        [], DEMO[:2], ["--out", "/nowhere"], [*DEMO, "--seq-len", "128"], [*DEMO, "--step", "4"],
+        [*DEMO, "--steps", "four"], [*DEMO, "extra"], [*DEMO, "--checkpoint-every", "0"],
         ["--config", "no-such-file", "--out", "{tmp}"],
-        ["--config", "demo", "--out", "/dev/null/out"],
-        ["--order", "{tmp}/order.json"],
+        ["--config", "demo", "--out", "/dev/null/out"], ["--order", "{tmp}/order.json"],
         ["--order", "{tmp}/order.json", "--steps", "4"],
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_arguments_that_make_no_sense_are_errors(arguments, tmp_path):
     with pytest.raises(BadConfig):
         parse_launch([word.format(tmp=tmp_path) for word in arguments], load_settings({}))
@@ -55,18 +48,15 @@ def test_the_command_line_and_toggles_override_what_they_name_only(tmp_path):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"steps": 5}, "steps"),
-        ({"world_size": 2}, "world_size"),
+        ({"steps": 5}, "steps"), ({"world_size": 2}, "world_size"),
         ({"train": {"extra": 1}}, "unknown key"),
         ({"heartbeat": {"alive_every_s": 0}}, "alive_every_s"),
-        ({"checkpoint": {"every_steps": "20"}}, "every_steps"),
-        ({"checkpoint": 20}, "checkpoint"),
+        ({"checkpoint": {"every_steps": "20"}}, "every_steps"), ({"checkpoint": 20}, "checkpoint"),
         ({"checkpoint": {"every_steps": 0.5}}, "every_steps"),
         ({"resume_from": "there"}, "resume_from"),
-        ({"resume_from": {"path": "there", "step": "3"}}, "resume_from"),
-        ({"fault": 3}, "fault"),
+        ({"resume_from": {"path": "there", "step": "3"}}, "resume_from"), ({"fault": 3}, "fault"),
     ],
-)
+)  # fmt: skip
 def test_an_order_that_disagrees_with_itself_or_the_world_is_refused(make_order, change, text):
     with pytest.raises(BadConfig, match=text):
         launch_from_order(make_order(**change), load_settings({}))

@@ -161,15 +161,12 @@ def test_any_cache_of_the_same_sizes_serves_and_others_are_refused(compression, 
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"heads": 3}, "heads=3 groups=2"),
-        ({"head_dim": 7}, "even"),
-        ({"dim": 0}, "at least 1.*dim=0"),
-        ({"heads": 0}, "at least 1.*heads=0"),
-        ({"rope_theta": 0.0}, "rope_theta must be more than 0"),
-        ({"l": 30}, "d must divide l"),
+        ({"heads": 3}, "heads=3 groups=2"), ({"head_dim": 7}, "even"),
+        ({"dim": 0}, "at least 1.*dim=0"), ({"heads": 0}, "at least 1.*heads=0"),
+        ({"rope_theta": 0.0}, "rope_theta must be more than 0"), ({"l": 30}, "d must divide l"),
         ({"compression": "max"}, "mean or mlp"),
     ],
-)
+)  # fmt: skip
 def test_sizes_that_do_not_fit_are_refused(wrong, word):
     sizes = {"dim": DIM, "heads": HEADS, "groups": GROUPS, "head_dim": D}
     with pytest.raises(ValueError, match=word):

@@ -14,14 +14,11 @@ from nsa.attention.backends import _announce
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"w": 2.5}, "whole numbers"),
-        ({"l": 10}, "d must divide l"),
-        ({"l_sel": 18}, "d must divide l_sel"),
-        ({"n_sel": 2}, "n_sel"),
-        ({"w": 0}, "at least 1"),
+        ({"w": 2.5}, "whole numbers"), ({"l": 10}, "d must divide l"),
+        ({"l_sel": 18}, "d must divide l_sel"), ({"n_sel": 2}, "n_sel"), ({"w": 0}, "at least 1"),
         ({"d": 0}, "at least 1"),
     ],
-)
+)  # fmt: skip
 def test_block_sizes_that_do_not_fit_are_refused(wrong, word, small, make_inputs):
     with pytest.raises(ValueError, match=word):
         nsa_attention(**make_inputs(20), **(small | wrong))

@@ -113,13 +113,10 @@ def test_a_compression_is_applied_to_each_document_by_itself(small, make_inputs)
 @pytest.mark.parametrize(
     ("edges", "longest", "word"),
     [
-        ([0, 5, 19], 20, "20 tokens"),
-        ([1, 20], 20, "from 0"),
-        ([0, 15, 10, 20], 20, "rise"),
-        ([0, 5, 20], 10, "max_seqlen"),
-        ([[0, 20]], 20, "integers"),
+        ([0, 5, 19], 20, "20 tokens"), ([1, 20], 20, "from 0"), ([0, 15, 10, 20], 20, "rise"),
+        ([0, 5, 20], 10, "max_seqlen"), ([[0, 20]], 20, "integers"),
     ],
-)
+)  # fmt: skip
 def test_edges_that_do_not_fit_are_refused(edges, longest, word, small, make_inputs):
     flat = {n: x[0] for n, x in make_inputs(20, B=1).items()}
     with pytest.raises(ValueError, match=word):

@@ -24,14 +24,11 @@ def _scores(backend, p_BSHC, groups, blocks, l, d, l_sel):  # noqa: E741
 @pytest.mark.parametrize(
     ("S", "H", "G", "sizes"),
     [
-        (1, 2, 1, {}),
-        (7, 2, 2, {}),
-        (33, 4, 2, {}),
-        (45, 2, 1, {"l_sel": 8}),
+        (1, 2, 1, {}), (7, 2, 2, {}), (33, 4, 2, {}), (45, 2, 1, {"l_sel": 8}),
         (40, 3, 1, {"l": 4, "d": 4, "l_sel": 4, "n_sel": 3, "w": 5}),
         (50, 2, 1, {"l": 12, "d": 4, "l_sel": 8, "n_sel": 5, "w": 1}),
     ],
-)
+)  # fmt: skip
 def test_values_ids_and_gradients_are_those_of_the_loops(
     S, H, G, sizes, small, make_inputs, judge, run
 ):

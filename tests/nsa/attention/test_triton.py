@@ -200,15 +200,12 @@ def test_without_a_gpu_the_backend_says_what_it_needs(small, make_inputs):
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        ({"dtype": torch.float64}, "float64"),
-        ({"D": 300}, "D = 256"),
-        ({"l_sel": 256}, "l_sel"),
+        ({"dtype": torch.float64}, "float64"), ({"D": 300}, "D = 256"), ({"l_sel": 256}, "l_sel"),
         ({"l_sel": 64, "D": 256}, "exceeds"),
-        ({"l_sel": 128, "D": 256, "dtype": torch.bfloat16}, "exceeds"),
-        ({"H": 65}, "heads"),
+        ({"l_sel": 128, "D": 256, "dtype": torch.bfloat16}, "exceeds"), ({"H": 65}, "heads"),
     ],
     ids=["fp64", "wide heads", "long blocks", "large blocks", "large in bf16", "many heads"],
-)
+)  # fmt: skip
 def test_a_call_that_the_tiles_do_not_cover_is_refused_with_the_reason(change, word):
     from nsa.attention.backends import triton_call_reason
 
