@@ -23,8 +23,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
 from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
 from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import EVERY_LINES, Bookmark, Snapshots, load_snapshot
+from gonogo.supervise.watcher.snapshots import EVERY_LINES, Memory, Snapshots, load_snapshot
 from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
 from gonogo.watch.registry import detector_names
 
@@ -87,18 +86,15 @@ def _put_down(
     run_dir: RunDir, state: WatchState, tick: Tick, watch_bytes: int, offsets: dict[int, int]
 ) -> None:
     """Write the snapshot of a fold that has come so far."""
-    place = Bookmark(
+    memory = Memory(
         watch_bytes=watch_bytes,
         last=tick_digest(tick_line(tick)),
         number=tick.n + 1,
         mono=tick.mono,
         offsets=offsets,
-        findings=[],
-        files={},
-        pace=Pace().document(),
     )
     snapshots = Snapshots(run_dir)
-    snapshots.start(state, place, tick.mono)
+    snapshots.start(state, memory, tick.mono)
     snapshots.join()
 
 
@@ -154,8 +150,7 @@ def restart(folder: Path) -> None:
     order = load_record(run_dir.order, Order)
     if order is None or load_snapshot(run_dir, order) is None:
         raise SystemExit("there is no snapshot to resume from")
-    pace = Pace()
-    Journal(run_dir, pace).recover(order)
+    Journal(run_dir, order)
 
 
 PARTS = {"parse": parse_all, "judge": judge_all, "restart": restart}

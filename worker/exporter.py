@@ -87,7 +87,7 @@ class HostCollector(Collector):
             for name, count in snapshot.findings.items():
                 detector, _, severity = name.partition("/")
                 findings.add_metric([run, detector, severity], count)
-            if snapshot.step_s is not None and snapshot.step_s.fits:
+            if snapshot.step_s is not None:
                 steps.add_metric([run], snapshot.step_s.cumulated(), snapshot.step_s.sum)
         yield from (findings, steps)
 

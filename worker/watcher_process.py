@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.entry import main
 from gonogo.supervise.watcher.shipping import Offline, Shipping
+from gonogo.supervise.watcher.watcher import main
 from worker.settings import load_settings
 from worker.shipping.thread import ShippingThread
 

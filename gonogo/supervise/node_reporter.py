@@ -32,11 +32,11 @@ from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.node_record import alive_path, exit_path, watch_path
 from gonogo.supervise.processes import LifeSigns
 from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.watcher.entry import start_watching
 from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
 from gonogo.supervise.watcher.look import INTERVAL_S
 from gonogo.supervise.watcher.observations import Observations
 from gonogo.supervise.watcher.rank_probes import Prober
+from gonogo.supervise.watcher.watcher import start_watching
 
 ALIVE_EVERY_S = 1.0
 KEPT_LINES = 1000

@@ -2,7 +2,7 @@
 
 import sys
 
-from gonogo.supervise.watcher.entry import main
+from gonogo.supervise.watcher.watcher import main
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -12,7 +12,8 @@ import errno
 import logging
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -23,11 +24,9 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.files import append_plain
-from gonogo.rundir import RunDir, complete_bytes, load_all_lines, seen_lines
-from gonogo.supervise.watcher.look import Memory, Progress, Tails
-from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import Bookmark, Snapshots, load_snapshot
-from gonogo.timeline.timeline import Sink
+from gonogo.rundir import Lines, RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
+from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.watcher.snapshots import Memory, Snapshots, load_snapshot
 from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
 
 KEPT_BYTES = 4 * 2**20
@@ -103,106 +102,101 @@ class LineWriter:
                 raise
 
 
+@dataclass(slots=True)
+class Tails:
+    """Reads the ranks' heartbeat files on from `offsets`, which it moves."""
+
+    run_dir: RunDir
+    world_size: int
+    offsets: dict[int, int] = field(default_factory=dict)
+    transient: TransientErrors = field(default_factory=lambda: TransientErrors(_log))
+
+    def read(self) -> dict[int, list[bytes]]:
+        """Return the new complete lines by rank."""
+        found: dict[int, list[bytes]] = {}
+        for rank in range(self.world_size):
+            start = self.offsets.get(rank, 0)
+            load = partial(load_lines, self.run_dir.heartbeat(rank), start)
+            part = self.transient.tried(f"the lines of rank {rank}", load, None)
+            if part is not None and part.offset != start:
+                found[rank] = part.lines
+                self.offsets[rank] = part.offset
+        return found
+
+    def read_up_to(self, upto: Mapping[int, int]) -> dict[int, list[bytes]]:
+        """Return the lines up to the offsets of a recorded tick."""
+        found: dict[int, list[bytes]] = {}
+        for rank, end in upto.items():
+            while (start := self.offsets.get(rank, 0)) < end:
+                part = seen_lines(self.run_dir.heartbeat(rank), start, end)
+                if part.offset == start:
+                    break
+                found.setdefault(rank, []).extend(part.lines)
+                self.offsets[rank] = part.offset
+        return found
+
+
 class Journal:
-    """The records of one run.
+    """The records of one run. What they say is folded again at the start.
 
     Args:
         run_dir: the run's directory.
-        pace: the run's pace, which a snapshot holds too.
+        order: its order.
     """
 
-    def __init__(self, run_dir: RunDir, pace: Pace) -> None:
-        self._dir, self.pace = run_dir, pace
+    def __init__(self, run_dir: RunDir, order: Order) -> None:
+        self._dir = run_dir
         self._lines, self._snapshots = LineWriter(), Snapshots(run_dir)
-        self._recorded_at = float("-inf")
-        self.last: str | None = None
-        """Digest of the last recorded tick."""
-        self.bytes = 0
-        """Bytes of watch.jsonl, those that wait to be written included."""
-        self.found: dict[str, Finding] = {}
-        """Every finding by its key."""
+        self._has_recorded = False
         self.failures = 0
         """Records that could not be written or kept."""
+        for path in (run_dir.watch, run_dir.findings):
+            _cut_torn_line(path)
+        self.state, self.memory = load_snapshot(run_dir, order) or (start(order), Memory())
+        """The fold of the recorded ticks, and what else they say."""
+        self.tails = Tails(run_dir, order.world_size, self.memory.offsets)
+        self._fold_recorded()
 
     @property
     def waits(self) -> bool:
         """Whether anything is not written yet."""
         return self._lines.waits
 
-    def recover(self, order: Order) -> Memory:
-        """Cut torn lines off, fold what is recorded, and record the findings that are missing.
-
-        Args:
-            order: the run's order.
-        """
-        for path in (self._dir.watch, self._dir.findings):
-            _cut_torn_line(path)
-        memory = self._load_memory(order)
-        while (part := seen_lines(self._dir.watch, self.bytes)).offset != self.bytes:
-            self.bytes = part.offset
-            for line in filter(bytes.strip, part.lines):
-                for finding in _fold_line(memory, line, self.pace.take):
-                    self.found.setdefault(finding.key, finding)
-        recorded = {finding.key: finding for finding in self._load_findings()}
-        for key, finding in self.found.items():
-            if key in recorded:
-                self.found[key] = recorded[key]
-            else:
-                self.add_finding(finding)
-        self.last = memory.last
-        return memory
-
     def owes(self, tick: Tick) -> bool:
         """Return whether a tick brought anything, or must show that somebody looked."""
         seen = tick.ranks or tick.agent or tick.stacks or tick.nodes
         brought = tick.upto or seen or tick.observations
         other = tick.late_s or tick.files or tick.start is not None
-        return bool(brought or other) or tick.mono - self._recorded_at >= QUIET_S
+        quiet_s = tick.mono - (-QUIET_S if self.memory.mono is None else self.memory.mono)
+        return bool(brought or other) or quiet_s >= QUIET_S
 
     def add_tick(self, tick: Tick, state: WatchState, beats: Mapping[int, object]) -> bool:
         """Record a tick with how far each rank's lines have been read; return whether it was."""
-        update = {"lines": state.view.lines_seen(beats), "prev": self.last}
+        update = {"lines": state.view.lines_seen(beats), "prev": self.memory.last}
         line = tick_line(tick.model_copy(update=update))
         if not self._tried(partial(self._lines.add, self._dir.watch, line)):
             return False
-        self.bytes += len(line)
-        self.last = tick_digest(line)
-        self._recorded_at = tick.mono
+        self.memory.watch_bytes += len(line)
+        self.memory.last, self.memory.mono = tick_digest(line), tick.mono
+        self._has_recorded = True
         return True
 
     def add_finding(self, finding: Finding) -> None:
         """Record a finding."""
-        self.found[finding.key] = finding
+        self.memory.found[finding.key] = finding
         line = wire_line(finding.wire())
         self._tried(partial(self._lines.add, self._dir.findings, line))
 
-    def save_snapshot(
-        self, now: float, lines: int, state: WatchState, progress: Callable[[], Progress | None]
-    ) -> None:
+    def save_snapshot(self, now: float, lines: int, state: WatchState) -> None:
         """Write a snapshot when it is time for one.
 
         Args:
             now: monotonic seconds.
             lines: how many heartbeats came since the last call.
             state: the fold.
-            progress: returns how far it has come; None while nothing is recorded.
         """
-        if not self._snapshots.is_due(now, lines) or self.last is None or self.waits:
-            return
-        come = progress()
-        if come is None:
-            return
-        place = Bookmark(
-            watch_bytes=self.bytes,
-            last=self.last,
-            number=come.number,
-            mono=self._recorded_at,
-            offsets=come.offsets,
-            findings=list(self.found.values()),
-            files=come.files,
-            pace=self.pace.document(),
-        )
-        self._snapshots.start(state, place, now)
+        if self._snapshots.is_due(now, lines) and self._has_recorded and not self.waits:
+            self._snapshots.start(state, self.memory, now)
 
     def close(self) -> None:
         """Write that nothing will be added any more."""
@@ -210,36 +204,45 @@ class Journal:
         self._tried(self._lines.flush)
         self._tried((self._dir.path / WATCHED_NAME).touch)
 
-    def _load_memory(self, order: Order) -> Memory:
-        """Return what a snapshot holds, or nothing."""
-        tails = Tails(run_dir=self._dir, world_size=order.world_size)
-        snapshot = load_snapshot(self._dir, order)
-        if snapshot is None:
-            return Memory(state=start(order), tails=tails)
-        place = snapshot.place
-        self.bytes = place.watch_bytes
-        self.found = {finding.key: finding for finding in place.findings}
-        self.pace.resume(place.pace)
-        tails.offsets.update(place.offsets)
-        return Memory(
-            state=snapshot.state,
-            tails=tails,
-            ticks=place.number,
-            mono=place.mono,
-            last=place.last,
-            files=dict(place.files),
-        )
+    def _fold_recorded(self) -> None:
+        """Fold the recorded ticks, and record the findings that are missing."""
+        found = self.memory.found
+        while (part := self._next_part()).offset != self.memory.watch_bytes:
+            self.memory.watch_bytes = part.offset
+            for line in filter(bytes.strip, part.lines):
+                self._fold_line(line)
+        recorded = {finding.key: finding for finding in self._load_findings()}
+        for key, finding in found.items():
+            if key in recorded:
+                found[key] = recorded[key]
+            else:
+                self.add_finding(finding)
 
-    def _load_findings(self) -> list[Finding]:
-        found: list[Finding] = []
+    def _next_part(self) -> Lines:
+        return seen_lines(self._dir.watch, self.memory.watch_bytes)
+
+    def _fold_line(self, line: bytes) -> None:
+        """Fold one recorded tick. Other lines are skipped."""
+        memory = self.memory
+        try:
+            tick = Tick.model_validate_json(line)
+        except ValidationError as error:
+            _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
+            return
+        upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
+        self.state, found = fold(self.state, tick, self.tails.read_up_to(upto), memory.pace.take)
+        memory.number, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(line)
+        memory.files.update(tick.files)
+        for finding in found:
+            memory.found.setdefault(finding.key, finding)
+
+    def _load_findings(self) -> Iterator[Finding]:
         path = self._dir.findings
-        lines = load_all_lines(path) if path.is_file() else []
-        for line in filter(bytes.strip, lines):
+        for line in filter(bytes.strip, load_all_lines(path) if path.is_file() else []):
             try:
-                found.append(Finding.model_validate_json(line))
+                yield Finding.model_validate_json(line)
             except ValidationError as error:
                 _log.error("findings.jsonl: %s", error)
-        return found
 
     def _tried(self, write: Callable[[], object]) -> bool:
         """Return whether a record was written; the first refusal is logged."""
@@ -251,21 +254,6 @@ class Journal:
                 _log.error("unrecorded: %s", error, extra={"action": "unrecorded"})
             return False
         return True
-
-
-def _fold_line(memory: Memory, line: bytes, sink: Sink | None) -> list[Finding]:
-    """Fold one recorded tick into the memory; return what it found. Other lines are skipped."""
-    try:
-        tick = Tick.model_validate_json(line)
-    except ValidationError as error:
-        _log.error("watch.jsonl: %s", error, extra={"action": "tick_corrupt"})
-        return []
-    upto = {int(rank): end for rank, end in tick.upto.items() if rank.isdecimal()}
-    beats = memory.tails.read_up_to(upto)
-    memory.state, found = fold(memory.state, tick, beats, sink)
-    memory.ticks, memory.mono, memory.last = tick.n + 1, tick.mono, tick_digest(line)
-    memory.files.update(tick.files)
-    return found
 
 
 def _cut_torn_line(path: Path) -> None:

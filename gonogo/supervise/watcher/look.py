@@ -2,78 +2,27 @@
 
 import logging
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from gonogo import __version__
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick, WatchStart
-from gonogo.rundir import RunDir, load_lines, seen_lines
+from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.exit_record import seal_file
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.node_probes import NodesProber
 from gonogo.supervise.watcher.observations import build_observations
 from gonogo.supervise.watcher.rank_probes import Prober, Processes
 from gonogo.supervise.watcher.seals import Seals
-from gonogo.watch import WatchState
 
 INTERVAL_S = 0.2
 LATE_INTERVALS = 3
 
 _log = logging.getLogger("gonogo.supervise.watcher")
-
-
-@dataclass(slots=True)
-class Tails:
-    """How far each rank's heartbeat file has been read."""
-
-    run_dir: RunDir
-    world_size: int
-    offsets: dict[int, int] = field(default_factory=dict)
-    transient: TransientErrors = field(default_factory=lambda: TransientErrors(_log))
-
-    def read(self) -> dict[int, list[bytes]]:
-        """Return the new complete lines by rank."""
-        found: dict[int, list[bytes]] = {}
-        for rank in range(self.world_size):
-            start = self.offsets.get(rank, 0)
-            load = partial(load_lines, self.run_dir.heartbeat(rank), start)
-            part = self.transient.tried(f"the lines of rank {rank}", load, None)
-            if part is not None and part.offset != start:
-                found[rank] = part.lines
-                self.offsets[rank] = part.offset
-        return found
-
-    def read_up_to(self, upto: Mapping[int, int]) -> dict[int, list[bytes]]:
-        """Return the lines up to the offsets of a recorded tick."""
-        found: dict[int, list[bytes]] = {}
-        for rank, end in upto.items():
-            while (start := self.offsets.get(rank, 0)) < end:
-                part = seen_lines(self.run_dir.heartbeat(rank), start, end)
-                if part.offset == start:
-                    break
-                found.setdefault(rank, []).extend(part.lines)
-                self.offsets[rank] = part.offset
-        return found
-
-
-@dataclass(slots=True, kw_only=True)
-class Memory:
-    """What a watcher knows when it starts: nothing, or what the one before it recorded."""
-
-    state: WatchState
-    tails: Tails
-    ticks: int = 0
-    """Number of the next tick."""
-    mono: float | None = None
-    """Clock of the last recorded tick."""
-    last: str | None = None
-    """Digest of the last recorded tick."""
-    files: dict[str, FileSeal] = field(default_factory=dict)
-    """Records that the ticks have sealed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,25 +33,13 @@ class Look:
     beats: dict[int, list[bytes]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """How far the looks at a run have come."""
-
-    number: int
-    """Of the next tick."""
-    offsets: dict[int, int]
-    """Rank → bytes of its heartbeat file that were read."""
-    files: dict[str, FileSeal]
-    """Records that ticks have sealed."""
-
-
 class Looking:
     """Looks at one run.
 
     Args:
         run_dir: the run's directory.
         order: its order.
-        memory: what the watcher before this one recorded.
+        journal: what the watcher before this one recorded.
         evidence: the rounds of evidence that run meanwhile.
         now: monotonic seconds.
 
@@ -111,19 +48,19 @@ class Looking:
     """
 
     def __init__(
-        self, run_dir: RunDir, order: Order, memory: Memory, evidence: Evidence, now: float
+        self, run_dir: RunDir, order: Order, journal: Journal, evidence: Evidence, now: float
     ) -> None:
-        self._dir = run_dir
+        self._dir, self._memory = run_dir, journal.memory
         self._transient, self._went = TransientErrors(_log), False
-        self._evidence, self._tails = evidence, memory.tails
+        self._evidence, self._tails = evidence, journal.tails
         self.processes: Processes
         if order.nodes > 1:
             self.processes = NodesProber(run_dir, order, now)
         else:
             self.processes = Prober(run_dir, Place.of(order.document()))
-        self._seals = Seals(run_dir, order.world_size, memory.files, order.nodes)
+        self._seals = Seals(run_dir, order.world_size, self._memory.files, order.nodes)
         self._observations = build_observations(run_dir, order)
-        observed = memory.state.view.observed
+        observed = journal.state.view.observed
         self._observations.resume({kind: row.payload for kind, row in observed.items()})
         self._start: WatchStart | None = WatchStart(
             run=order.run,
@@ -131,8 +68,8 @@ class Looking:
             order_sha256=str(seal_file(run_dir.order)["sha256"]),
             version=__version__,
         )
-        self._number = memory.ticks
-        self._due = now if memory.mono is None else memory.mono + INTERVAL_S
+        mono = self._memory.mono
+        self._due = now if mono is None else mono + INTERVAL_S
 
     def look(self, now: float, *, ending: bool, last: bool = False) -> Look | None:
         """Look once; None when all ranks have left and nothing is to come.
@@ -154,7 +91,7 @@ class Looking:
             return None
         self._due = now + INTERVAL_S
         tick = Tick(
-            n=self._number,
+            n=self._memory.number,
             mono=now,
             ts=time.time(),
             interval_s=INTERVAL_S,
@@ -169,7 +106,7 @@ class Looking:
             start=self._start,
             files=files,
         )
-        self._number += 1
+        self._memory.number += 1
         return Look(tick=tick, beats=beats)
 
     @property
@@ -188,10 +125,3 @@ class Looking:
     def note_unrecorded(self, tick: Tick) -> None:
         """Note that a tick could not be recorded: its seals are due again."""
         self._seals.forget(tick.files)
-
-    def progress(self) -> Progress | None:
-        """Return how far the looks have come; None before a tick of this watcher is recorded."""
-        if self._start is not None:
-            return None
-        offsets, files = dict(self._tails.offsets), self._seals.known
-        return Progress(number=self._number, offsets=offsets, files=files)

@@ -12,21 +12,31 @@ Schema (`Snapshot`; every key may be missing):
 """
 
 import json
+import logging
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.finding import Near
+from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.files import create_plain, read_small
-from gonogo.supervise.watcher.pace import StepTimes
+from gonogo.rundir import RunDir
+from gonogo.supervise.watcher.pace import Pace, StepTimes
+from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.watch import WatchState, armed, near
 
 METRICS_NAME = ".metrics.json"
+METRICS_EVERY_S = 1.0
+SUSPECT_S = 10.0
+"""How long a run is shown as suspect after a suspicion that went no further."""
 Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 """No series is larger."""
+
+_log = logging.getLogger("gonogo.supervise.watcher")
 
 
 class RankMetrics(BaseModel):
@@ -71,3 +81,58 @@ def load_metrics(run_dir: Path) -> Snapshot | None:
         return Snapshot.model_validate_json(read_small(run_dir / METRICS_NAME))
     except (OSError, ValidationError):
         return None
+
+
+class Reporter:
+    """Reports on one run for people and charts.
+
+    Args:
+        run_dir: where `.metrics.json` is written.
+        shipping: who ships the run.
+        pace: the run's pace.
+    """
+
+    def __init__(self, run_dir: RunDir, shipping: Shipping, pace: Pace) -> None:
+        self._path = run_dir.path / METRICS_NAME
+        self._shipping, self._pace = shipping, pace
+        self._metrics_at = self._suspect_until = float("-inf")
+
+    def note(self, finding: Finding, now: float) -> None:
+        """Log a new finding."""
+        _log.warning("%s: %s", finding.severity, finding.text, extra={"action": "finding"})
+        if finding.severity is Severity.SUSPECT:
+            self._suspect_until = now + SUSPECT_S
+
+    def report(self, now: float, ts: float, state: WatchState, found: Iterable[Finding]) -> None:
+        """Report what is due.
+
+        Args:
+            now: monotonic seconds.
+            ts: Unix seconds.
+            state: the fold.
+            found: every finding so far.
+        """
+        self._shipping.suspect = now < self._suspect_until
+        if now < self._metrics_at:
+            return
+        self._metrics_at = now + METRICS_EVERY_S
+        self._shipping.near = distances = near(state, now)
+        metrics = {
+            "tick": ts,
+            "backlog": self._shipping.backlog_lines,
+            "ranks": {
+                str(rank): {"step": row.step, "last": row.heard_ts, "loss": row.loss}
+                for rank, row in sorted(state.streams.items())
+            },
+            "armed": {str(detector): on for detector, on in armed(state).items()},
+            "near": {
+                str(detector): row.model_dump(mode="json", exclude_defaults=True)
+                for detector, row in distances.items()
+            },
+            "findings": Counter(f"{row.detector}/{row.severity.value}" for row in found),
+            "step_s": self._pace.times.model_dump(),
+        }
+        try:
+            save_metrics(self._path, metrics)
+        except OSError as error:
+            _log.warning("metrics: %s", error, extra={"action": "metrics_unwritten"})

@@ -2,11 +2,9 @@
 
 import bisect
 import math
-from collections import deque
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.timeline.lines import Arrival
@@ -25,24 +23,14 @@ BOUNDS_S = (
 class StepTimes(BaseModel):
     """A histogram of step durations, for Prometheus."""
 
-    model_config = ConfigDict(extra="ignore")
-
     sum: float = 0.0
     """Seconds of all steps."""
     counts: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(
-        default_factory=lambda: [0] * len(BOUNDS_S)
+        default_factory=lambda: [0] * len(BOUNDS_S),
+        min_length=len(BOUNDS_S),
+        max_length=len(BOUNDS_S),
     )
     """Of each bucket, not cumulated."""
-
-    def add(self, seconds: float) -> None:
-        """Count a step."""
-        self.counts[bisect.bisect_left(BOUNDS_S, seconds)] += 1
-        self.sum += seconds
-
-    @property
-    def fits(self) -> bool:
-        """Whether it has the buckets of this release."""
-        return len(self.counts) == len(BOUNDS_S)
 
     def cumulated(self) -> list[tuple[str, int]]:
         """Return bound → steps that took no longer, as Prometheus writes both."""
@@ -53,40 +41,24 @@ class StepTimes(BaseModel):
         return found
 
 
-@dataclass(slots=True)
-class Pace:
+class Pace(BaseModel):
     """Durations of the latest steps and of the longest checkpoint, in seconds."""
 
-    steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=LAST_STEPS))
+    steps_s: list[float] = []
     checkpoint_s: float | None = None
-    times: StepTimes = field(default_factory=StepTimes)
+    times: StepTimes = Field(default_factory=StepTimes)
 
     def take(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
         """Take a line as the timeline gives it."""
+        seconds = beat.dt_step_s if beat.msg == Msg.STEP_END else beat.dt
+        if seconds is None or not 0 <= seconds < MOST_S:
+            return
         if beat.msg == Msg.STEP_END:
-            seconds = _valid(beat.dt_step_s)
-            if seconds is not None:
-                self.steps_s.append(seconds)
-                self.times.add(seconds)
+            self.steps_s = [*self.steps_s, seconds][-LAST_STEPS:]
+            self.times.counts[bisect.bisect_left(BOUNDS_S, seconds)] += 1
+            self.times.sum += seconds
         elif beat.msg == Msg.CHECKPOINT:
-            seconds = _valid(beat.dt)
-            if seconds is not None:
-                self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
-
-    def document(self) -> dict[str, Any]:
-        """Return the JSON form, for a snapshot."""
-        return {
-            "steps_s": list(self.steps_s),
-            "checkpoint_s": self.checkpoint_s,
-            "histogram": self.times.model_dump(),
-        }
-
-    def resume(self, document: dict[str, Any]) -> None:
-        """Continue from what `document` returned."""
-        self.steps_s.extend(document["steps_s"])
-        self.checkpoint_s = document["checkpoint_s"]
-        times = StepTimes.model_validate(document["histogram"])
-        self.times = times if times.fits else StepTimes()
+            self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
 
     def leaving_s(self) -> float:
         """Return how long the ranks may take to leave with a checkpoint.
@@ -96,7 +68,3 @@ class Pace:
         checkpoint_s = UNKNOWN_CHECKPOINT_S if self.checkpoint_s is None else self.checkpoint_s
         step_s = max(self.steps_s, default=UNKNOWN_STEP_S)
         return 2.0 * step_s + max(2.0, 2.0 * checkpoint_s)
-
-
-def _valid(seconds: float | None) -> float | None:
-    return seconds if seconds is not None and 0 <= seconds < MOST_S else None

@@ -8,7 +8,7 @@ watcher's back, and the first seal stays. exit.json is sealed by the last tick o
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
@@ -24,12 +24,12 @@ class Seals:
     Args:
         run_dir: the run's directory.
         world_size: number of ranks.
-        known: path → seal that recorded ticks hold already.
+        known: path → seal that recorded ticks hold; new ones are added to it.
         nodes: number of nodes.
     """
 
     def __init__(
-        self, run_dir: RunDir, world_size: int, known: Mapping[str, FileSeal], nodes: int = 1
+        self, run_dir: RunDir, world_size: int, known: dict[str, FileSeal], nodes: int = 1
     ) -> None:
         again = [run_dir.model, *(run_dir.rank_exit(rank) for rank in range(world_size))]
         once = [run_dir.order, *(run_dir.preflight_of(node) for node in range(nodes))]
@@ -38,18 +38,13 @@ class Seals:
             str(path.relative_to(run_dir.path)): path for path in (run_dir.exit, *once, *again)
         }
         self._again = {str(path.relative_to(run_dir.path)) for path in again}
-        self._known = dict(known)
+        self._known = known
         self._looked: dict[str, tuple[int, int, int]] = {}
 
     @property
     def closed(self) -> bool:
         """Whether the end has been sealed."""
         return EXIT in self._known
-
-    @property
-    def known(self) -> dict[str, FileSeal]:
-        """Path → seal that ticks hold."""
-        return dict(self._known)
 
     def forget(self, names: Iterable[str]) -> None:
         """Seal these again: the tick that held them could not be recorded."""

@@ -11,12 +11,11 @@ import os
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
@@ -25,6 +24,7 @@ from gonogo.contract.tick import FileSeal
 from gonogo.files import create_plain, read_plain, sync_folder
 from gonogo.rundir import TICK_BYTES, RunDir
 from gonogo.supervise.transient_errors import start_thread
+from gonogo.supervise.watcher.pace import Pace
 from gonogo.watch import WatchState, dump_state, load_state, tick_digest
 
 FOLD_NAME = ".fold.json"
@@ -35,34 +35,26 @@ EVERY_LINES = 10_000
 _log = logging.getLogger(__name__)
 
 
-class Bookmark(BaseModel):
-    """How far a fold has come in the files of a run."""
+class Memory(BaseModel):
+    """What a watcher knows of a run besides the fold: how far it has come, and what it found."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid")
 
-    watch_bytes: int
-    """Of watch.jsonl, up to the end of the last tick that is folded."""
-    last: str
-    """Digest of that tick."""
-    number: int
+    watch_bytes: int = 0
+    """Of watch.jsonl, lines that wait to be written included."""
+    last: str | None = None
+    """Digest of the last recorded tick."""
+    number: int = 0
     """Of the next tick."""
-    mono: float
-    """Clock of the last tick."""
-    offsets: dict[int, int]
-    """Rank → bytes of its heartbeat file that are folded."""
-    findings: list[Finding]
-    """All that were found, in their order."""
-    files: dict[str, FileSeal]
+    mono: float | None = None
+    """Clock of the last recorded tick."""
+    offsets: dict[int, int] = {}
+    """Rank → bytes of its heartbeat file that were read."""
+    found: dict[str, Finding] = {}
+    """Every finding by its key."""
+    files: dict[str, FileSeal] = {}
     """Records that the ticks have sealed."""
-    pace: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
-    """A fold to continue from."""
-
-    state: WatchState
-    place: Bookmark
+    pace: Pace = Field(default_factory=Pace)
 
 
 class Snapshots:
@@ -88,11 +80,11 @@ class Snapshots:
             return False
         return now >= self._next_at or self._lines >= EVERY_LINES
 
-    def start(self, state: WatchState, place: Bookmark, now: float) -> None:
-        """Write the state; it may change as soon as this returns."""
+    def start(self, state: WatchState, memory: Memory, now: float) -> None:
+        """Write both; they may change as soon as this returns."""
         self._lines, self._next_at = 0, now + EVERY_S
         try:
-            document = {"place": place.model_dump(mode="json"), "state": dump_state(state)}
+            document = {"memory": memory.model_dump(mode="json"), "state": dump_state(state)}
             self._thread = start_thread(partial(_save, self._path, document), "snapshot")
         except (Corrupt, OSError) as error:  # a plug-in's state, or no thread
             _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
@@ -103,44 +95,27 @@ class Snapshots:
             self._thread.join()
 
 
-def load_snapshot(run_dir: RunDir, order: Order) -> Snapshot | None:
+def load_snapshot(run_dir: RunDir, order: Order) -> tuple[WatchState, Memory] | None:
     """Return the snapshot of a run; None if there is none that fits its files."""
     try:
         with read_plain(run_dir.path / FOLD_NAME) as stream:
-            raw = stream.read()
+            sealed, _, body = stream.read().partition(b"\n")
     except OSError:
         return None
     try:
-        return _parse(raw, run_dir, order)
-    except (Corrupt, OSError, ValidationError) as error:
+        if hashlib.sha256(body).hexdigest().encode() != sealed:
+            raise Corrupt("it is torn")
+        document = json.loads(body)
+        memory = Memory.model_validate(document["memory"])
+        for rank, offset in memory.offsets.items():
+            if run_dir.heartbeat(rank).stat().st_size < offset:
+                raise Corrupt(f"rank {rank}'s file is shorter than it says")
+        if _last_tick(run_dir.watch, memory.watch_bytes) != memory.last:
+            raise Corrupt("watch.jsonl is not the one that it was made of")
+        return load_state(order, document["state"]), memory
+    except (Corrupt, OSError, KeyError, ValidationError) as error:
         _log.warning("no snapshot: %s", error, extra={"action": "snapshot_refused"})
         return None
-
-
-def _parse(raw: bytes, run_dir: RunDir, order: Order) -> Snapshot:
-    """Return a snapshot.
-
-    Raises:
-        Corrupt: it is torn, of another version, or of other files.
-    """
-    sealed, _, body = raw.partition(b"\n")
-    if hashlib.sha256(body).hexdigest().encode() != sealed:
-        raise Corrupt("the snapshot is torn")
-    document = json.loads(body)
-    place = Bookmark.model_validate(document["place"])
-    for rank, offset in place.offsets.items():
-        if _size_of(run_dir.heartbeat(rank)) < offset:
-            raise Corrupt(f"rank {rank}'s file is shorter than the snapshot says")
-    if _last_tick(run_dir.watch, place.watch_bytes) != place.last:
-        raise Corrupt("watch.jsonl is not the one that the snapshot was made of")
-    return Snapshot(state=load_state(order, document["state"]), place=place)
-
-
-def _size_of(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _last_tick(path: Path, end: int) -> str | None:

@@ -4,13 +4,24 @@ It keeps nothing that the run directory cannot give back: killed at any moment, 
 continues (`journal`). It asks nobody before it ends a run, and shipping never delays a tick. After
 `exit.json` it folds the rest, and its last tick records that it saw the end.
 
+`python -m gonogo.supervise.watcher RUNDIR [--signs FD]` watches offline; a service's worker calls
+`main` with its own `Shipping`. SIGUSR1 makes the watcher write its stacks to its log.
+
 Guarantees: `.GO` is written only when every rank's identity equals the order. What the fold sees is
 what is recorded. A record or a look that fails is counted and logged, and ends nothing.
+
+Exit codes: 0 the end was seen · 2 no readable order.
 """
 
+import argparse
+import faulthandler
 import logging
-from collections.abc import Callable
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding
@@ -23,15 +34,14 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import LifeSigns
+from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.halting import Halting
-from gonogo.supervise.watcher.journal import Journal
+from gonogo.supervise.watcher.journal import WATCHED_NAME, Journal
 from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
 from gonogo.supervise.watcher.look import INTERVAL_S, Looking
-from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.reporter import Reporter
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.metrics_file import Reporter
+from gonogo.supervise.watcher.shipping import Offline, Shipping
 from gonogo.watch import fold, identity_ok
 from gonogo.watch.detectors.death import settles_s
 
@@ -40,7 +50,48 @@ OWED_S = LAST_WORDS_S / 2
 FORESEE_TICKS = 4
 """How often a near deadline is looked for."""
 
+Connect = Callable[[RunDir, Order], Shipping]
+
 _log = logging.getLogger("gonogo.supervise.watcher")
+
+
+def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offline()) -> int:
+    """Watch one run; see the module's text for the exit codes.
+
+    Args:
+        argv: the run's directory and options.
+        connect: makes what ships the run.
+    """
+    parser = argparse.ArgumentParser(prog="gonogo.supervise.watcher")
+    parser.add_argument("run_dir", type=Path)
+    parser.add_argument("--signs", type=int, default=None, metavar="FD")
+    asked = parser.parse_args(argv)
+    start_watching()
+    run_dir = RunDir(asked.run_dir.absolute())
+    try:
+        order = load_record(run_dir.order, Order)
+    except GonogoError as error:
+        _log.error("%s", error, extra={"action": "bad_order"})
+        return 2
+    if order is None:
+        return 2
+    shipping = connect(run_dir, order)
+    watcher = Watcher(run_dir, order, shipping, time.monotonic(), LifeSigns(asked.signs))
+    if not (run_dir.exit.exists() and (run_dir.path / WATCHED_NAME).exists()):
+        watcher.watch(time.monotonic, time.sleep)
+    shipping.close(load_exit(run_dir))
+    return 0
+
+
+def start_watching() -> None:
+    """Prepare this process: it dies with its keeper, and SIGUSR1 writes its stacks."""
+    die_with_parent()
+    faulthandler.register(signal.SIGUSR1)
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
 
 
 class Watcher:
@@ -63,22 +114,22 @@ class Watcher:
         signs: LifeSigns | None = None,
     ) -> None:
         self._dir, self._order, self._shipping = run_dir, order, shipping
-        self._signs, pace = signs or LifeSigns(), Pace()
+        self._signs = signs or LifeSigns()
         place = Place.of(order.document())
         self._wakeup = KeeperWakeup(run_dir.path, place, order.watch.watcher.keeper_s)
         self._transient = TransientErrors(_log)
         hardware_profiles()  # read now: the installation may be replaced under a run
-        self._journal = Journal(run_dir, pace)
-        memory = self._journal.recover(order)
-        self._state = memory.state
+        self._journal = Journal(run_dir, order)
+        self._state, memory = self._journal.state, self._journal.memory
+        self._found, self._pace = memory.found, memory.pace
         evidence = Evidence(run_dir)
-        self._looking = Looking(run_dir, order, memory, evidence, now)
-        self._reporter = Reporter(run_dir, shipping, pace)
+        self._looking = Looking(run_dir, order, self._journal, evidence, now)
+        self._reporter = Reporter(run_dir, shipping, self._pace)
         self._halting = Halting(
-            run_dir, order, pace, evidence, self._looking.processes, self._step_of
+            run_dir, order, self._pace, evidence, self._looking.processes, self._step_of
         )
-        self._halting.resume(list(self._journal.found.values()), now)
-        last = memory.state.view.observed.get(Kind.CHECKPOINTS)
+        self._halting.resume(list(self._found.values()), now)
+        last = self._state.view.observed.get(Kind.CHECKPOINTS)
         if last is not None and any(seen.verified for seen in checkpoints_of(last.payload) or ()):
             self._halting.saved(last.ts)
 
@@ -139,7 +190,7 @@ class Watcher:
         if look is None:
             return False
         tick, beats = look.tick, look.beats
-        self._state, findings = fold(self._state, tick, beats, self._journal.pace.take)
+        self._state, findings = fold(self._state, tick, beats, self._pace.take)
         if any(seen.verified for seen in checkpoints_in(tick) or ()):
             self._halting.saved(tick.ts)
         if findings or self._journal.owes(tick):
@@ -150,18 +201,18 @@ class Watcher:
         for finding in findings:
             self._record(finding, now)
         came = sum(map(len, beats.values()))
-        self._journal.save_snapshot(now, came, self._state, self._looking.progress)
+        self._journal.save_snapshot(now, came, self._state)
         if not asked and tick.n % FORESEE_TICKS == 0:
             foresee = partial(self._halting.foresee, self._state, now)
             self._transient.tried("evidence", foresee, None)
         if not tick.go and not asked and identity_ok(self._state):
             self._transient.tried(".GO", self._dir.go.touch, None)
-        self._reporter.report(now, tick.ts, self._state, self._journal.found.values())
+        self._reporter.report(now, tick.ts, self._state, self._found.values())
         return bool(beats)
 
     def _record(self, finding: Finding, now: float) -> None:
         """Record a finding once, with the evidence that is being taken for it."""
-        if finding.key in self._journal.found:
+        if finding.key in self._found:
             return
         if not self._transient.tried("the end", self._dir.exit.exists, False):
             observe = partial(self._halting.observe, finding, now)

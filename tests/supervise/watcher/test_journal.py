@@ -19,8 +19,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.tick import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.look import Tails
-from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.snapshots import Memory
 from gonogo.watch import start, tick_digest, tick_line
 from tests.supervise.runs import build_test_order
 
@@ -46,9 +45,7 @@ def add(journal: Journal, *ticks: Tick) -> list[bool]:
 
 
 def recovered(run_dir: RunDir) -> Journal:
-    journal = Journal(run_dir, Pace())
-    journal.recover(ORDER)
-    return journal
+    return Journal(run_dir, ORDER)
 
 
 def ticks_of(run_dir: RunDir) -> list[Tick]:
@@ -63,7 +60,8 @@ def ticks_of(run_dir: RunDir) -> list[Tick]:
 def sick(tmp_path: Path) -> RunDir:
     """A run of three ticks: boot, a non-finite loss, and a rank that is alive."""
     run_dir = RunDir(tmp_path)
-    tails, journal = Tails(run_dir=run_dir, world_size=1), Journal(run_dir, Pace())
+    journal = Journal(run_dir, ORDER)
+    tails = journal.tails
     identity = {k: v for k, v in ORDER.identity.model_dump().items() if v is not None}
     probe = RankProbe(rank=0, pid=7, state=ProcessState.ALIVE)
     parts = [beat(1, "boot", 0, **identity), beat(2, "progress", 1, loss="NaN", grad_norm=1.0), b""]
@@ -77,31 +75,28 @@ def sick(tmp_path: Path) -> RunDir:
 
 
 def test_nothing_recorded_is_a_fresh_start(tmp_path: Path) -> None:
-    journal = Journal(RunDir(tmp_path), Pace())
-    memory = journal.recover(ORDER)
-    assert (memory.ticks, memory.mono, journal.found, memory.tails.offsets) == (0, None, {}, {})
+    assert recovered(RunDir(tmp_path)).memory == Memory()
 
 
 def test_the_fold_continues_after_the_last_recorded_tick(sick: RunDir) -> None:
-    memory = Journal(sick, Pace()).recover(ORDER)
-    assert (memory.ticks, memory.mono) == (3, 0.4)
-    assert memory.tails.offsets == {0: sick.heartbeat(0).stat().st_size}
+    memory = recovered(sick).memory
+    assert (memory.number, memory.mono) == (3, 0.4)
+    assert memory.offsets == {0: sick.heartbeat(0).stat().st_size}
 
 
 def test_a_finding_that_was_not_recorded_is_recorded_once(sick: RunDir) -> None:
     assert not sick.findings.exists()
-    first = recovered(sick)
-    halts = [row for row in first.found.values() if row.severity is Severity.HALT]
+    first = recovered(sick).memory.found
+    halts = [row for row in first.values() if row.severity is Severity.HALT]
     assert [row.detector for row in halts] == ["non_finite"]
     lines = load_all_lines(sick.findings)
-    assert len(lines) == len(first.found)
+    assert len(lines) == len(first)
     evident = halts[0].model_copy(update={"evidence": ["evidence/x"]})
-    sick.findings.write_bytes(b"")
-    for row in first.found.values():
-        Journal(sick, Pace()).add_finding(evident if row.key == evident.key else row)
-    second = recovered(sick)
-    assert list(second.found) == list(first.found)
-    assert second.found[evident.key].evidence == ["evidence/x"]
+    rows = [evident if row.key == evident.key else row for row in first.values()]
+    sick.findings.write_text("".join(f"{row.model_dump_json()}\n" for row in rows))
+    second = recovered(sick).memory.found
+    assert list(second) == list(first)
+    assert second[evident.key].evidence == ["evidence/x"]
     assert len(load_all_lines(sick.findings)) == len(lines)
 
 
@@ -109,18 +104,18 @@ def test_a_finding_that_was_not_recorded_is_recorded_once(sick: RunDir) -> None:
 def test_a_torn_last_line_is_cut_off(sick: RunDir, torn: bytes) -> None:
     whole = sick.watch.read_bytes()
     sick.watch.write_bytes(whole + torn)
-    assert Journal(sick, Pace()).recover(ORDER).ticks == 3
+    assert recovered(sick).memory.number == 3
     assert sick.watch.read_bytes() == whole
 
 
 @pytest.mark.parametrize("bad", [b'{"n": "many"}', b"", b"\xff\x00", b"[]", b"x" * 300_000])
 def test_a_line_that_is_no_tick_is_skipped(sick: RunDir, bad: bytes) -> None:
     lines = sick.watch.read_bytes().splitlines(keepends=True)
-    whole = Journal(sick, Pace()).recover(ORDER)
+    whole = recovered(sick).memory
     sick.watch.write_bytes(b"".join([lines[0], bad + b"\n", *lines[1:]]))
-    memory = Journal(sick, Pace()).recover(ORDER)
-    assert (memory.ticks, memory.mono, memory.last) == (whole.ticks, whole.mono, whole.last)
-    assert memory.tails.offsets == whole.tails.offsets
+    memory = recovered(sick).memory
+    whole.watch_bytes = sick.watch.stat().st_size
+    assert memory.model_dump_json() == whole.model_dump_json()
 
 
 def test_ticks_form_one_chain_over_a_restart(sick: RunDir) -> None:
@@ -135,8 +130,7 @@ def test_a_replaced_file_keeps_no_watcher_from_its_start(
 ) -> None:
     (sick.path / name).unlink(missing_ok=True)
     become(sick.path / name)
-    memory = Journal(sick, Pace()).recover(ORDER)
-    assert memory.ticks == (0 if name == "watch.jsonl" else 3)
+    assert recovered(sick).memory.number == (0 if name == "watch.jsonl" else 3)
 
 
 @contextmanager
@@ -175,7 +169,7 @@ def test_half_a_line_that_could_not_be_removed_costs_no_other(
     assert len(sick.watch.read_bytes()) > len(before), "half a line lies there"
     add(journal, tick_of(5))
     assert [tick.n for tick in ticks_of(sick)] == [0, 1, 2, 3, 4, 5]
-    assert sick.watch.stat().st_size == journal.bytes
+    assert sick.watch.stat().st_size == journal.memory.watch_bytes
 
 
 def test_what_the_disk_refuses_is_written_in_order_when_it_has_room(sick: RunDir) -> None:
@@ -190,7 +184,7 @@ def test_what_the_disk_refuses_is_written_in_order_when_it_has_room(sick: RunDir
     assert not sick.findings.exists(), "no finding stands before its tick"
     add(journal, tick_of(5))
     assert not journal.waits
-    assert sick.watch.stat().st_size == journal.bytes
+    assert sick.watch.stat().st_size == journal.memory.watch_bytes
     assert [tick.n for tick in ticks_of(sick)] == [0, 1, 2, 3, 4, 5]
     (line,) = load_all_lines(sick.findings)
     assert set(json.loads(line)) == set(Finding.model_fields) - {"held"}
@@ -201,10 +195,10 @@ def test_what_there_is_no_room_to_keep_is_counted_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr("gonogo.supervise.watcher.journal.KEPT_BYTES", 10)
     journal = recovered(sick)
-    before, last = sick.watch.read_bytes(), journal.last
+    before, last = sick.watch.read_bytes(), journal.memory.last
     with full_at(len(before) + 20):
         assert add(journal, tick_of(3)) == [False]
     assert sick.watch.read_bytes() == before
-    assert (journal.last, journal.waits, journal.failures) == (last, False, 1)
+    assert (journal.memory.last, journal.waits, journal.failures) == (last, False, 1)
     add(journal, tick_of(4))
-    assert Journal(sick, Pace()).recover(ORDER).ticks == 5
+    assert recovered(sick).memory.number == 5

@@ -7,7 +7,7 @@ import pytest
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.tick import Tick
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.look import Tails
+from gonogo.supervise.watcher.journal import Tails
 from gonogo.watch.offline_fold import BroughtLines
 
 LONG = b"x" * (MAX_LINE_BYTES + 1)

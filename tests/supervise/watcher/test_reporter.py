@@ -8,8 +8,8 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.rundir import RunDir
+from gonogo.supervise.watcher.metrics_file import SUSPECT_S, Reporter
 from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.reporter import SUSPECT_S, Reporter
 from gonogo.supervise.watcher.shipping import Offline
 from gonogo.watch import start
 from tests.watch.streams import order_of

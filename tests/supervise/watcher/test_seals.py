@@ -67,24 +67,29 @@ def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
 def test_what_was_whole_and_is_torn_at_the_end_does_not_become_whole_again(
     run_dir: RunDir,
 ) -> None:
-    seals = Seals(run_dir, 1, {})
+    known: dict[str, FileSeal] = {}
+    seals = Seals(run_dir, 1, known)
     save_json(run_dir.model, {"dim": 64})
     save_json(run_dir.rank_exit(0), {"code": 0})
     whole = seals.take(last=False)["model.json"]
     run_dir.model.write_bytes(b'{"dim":')
     assert seals.take(last=False) == {}
-    assert seals.known["model.json"] == whole
+    assert known["model.json"] == whole
     assert seals.take(last=True) == {"model.json": seal(run_dir.model)}
 
 
-def test_what_stayed_as_it_was_is_not_sealed_again_at_the_end(run_dir: RunDir) -> None:
-    seals = Seals(run_dir, 1, {})
+def test_what_stayed_as_it_was_is_not_sealed_again(run_dir: RunDir) -> None:
+    """Not at the end, and not by a watcher that starts again."""
+    known: dict[str, FileSeal] = {}
+    seals = Seals(run_dir, 1, known)
     save_json(run_dir.model, {"dim": 64})
     assert "model.json" in seals.take(last=False)
     assert seals.take(last=True) == {}
-    again = Seals(run_dir, 1, seals.known)
+    assert Seals(run_dir, 1, dict(known)).take(last=False) == {}
+    save_json(run_dir.rank_exit(0), {"code": 0})
+    assert set(Seals(run_dir, 1, dict(known)).take(last=False)) == {"exit_rank0.json"}
     run_dir.model.unlink()
-    assert again.take(last=True) == {}
+    assert set(Seals(run_dir, 1, known).take(last=True)) == {"exit_rank0.json"}
 
 
 def test_record_that_is_nested_beyond_measure_is_none(run_dir: RunDir) -> None:
@@ -105,32 +110,27 @@ def test_record_that_a_new_process_writes_again_is_sealed_again(run_dir: RunDir)
 
 
 def test_record_that_no_process_writes_again_keeps_its_first_seal(run_dir: RunDir) -> None:
-    seals = Seals(run_dir, 1, {})
+    known: dict[str, FileSeal] = {}
+    seals = Seals(run_dir, 1, known)
     save_json(run_dir.preflight, {"passed": False})
     first = seal(run_dir.preflight)
     seals.take(last=False)
     save_json(run_dir.preflight, {"passed": True})
     save_json(run_dir.order, {"v": 2})
     assert seals.take(last=False) == {}
-    assert seals.known["preflight/preflight.json"] == first
+    assert known["preflight/preflight.json"] == first
 
 
 def test_nothing_is_sealed_after_the_end(run_dir: RunDir) -> None:
-    seals = Seals(run_dir, 1, {})
+    known: dict[str, FileSeal] = {}
+    seals = Seals(run_dir, 1, known)
     save_json(run_dir.exit, {"code": 0})
     assert "exit.json" in seals.take(last=True)
     assert seals.closed
     save_json(run_dir.exit, {"code": 1})
     save_json(run_dir.order, {"v": 2})
     assert seals.take(last=True) == {}
-    assert Seals(run_dir, 1, seals.known).take(last=True) == {}
-
-
-def test_watcher_that_starts_again_seals_only_what_no_tick_holds(run_dir: RunDir) -> None:
-    first = Seals(run_dir, 1, {})
-    first.take(last=False)
-    save_json(run_dir.model, {"dim": 64})
-    assert Seals(run_dir, 1, first.known).take(last=False) == {"model.json": seal(run_dir.model)}
+    assert Seals(run_dir, 1, known).take(last=True) == {}
 
 
 def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -> None:

@@ -18,7 +18,7 @@ from gonogo.contract.tick import FileSeal, Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Bookmark, Snapshots
+from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Snapshots
 from gonogo.timeline.lines import Arrival
 from gonogo.watch import dump_state, fold
 from tests.supervise.runs import build_test_order, no_threads
@@ -46,82 +46,58 @@ class Run:
 
     def __init__(self, folder: Path, order: Order = ORDER) -> None:
         self.dir, self.order = RunDir(folder), order
-        self.pace = Pace()
-        self.journal = Journal(self.dir, self.pace)
-        self.memory = self.journal.recover(order)
-        self.mono = 0.0 if self.memory.mono is None else self.memory.mono
+        self.journal = Journal(self.dir, order)
+        self.state, self.memory = self.journal.state, self.journal.memory
+        self.mono = self.memory.mono or 0.0
 
     def tick(self, lines: list[bytes]) -> None:
         memory = self.memory
         with self.dir.heartbeat(0).open("ab") as stream:
             stream.write(b"".join(lines))
-        beats = memory.tails.read()
+        beats = self.journal.tails.read()
         self.mono += 0.2
-        offsets = memory.tails.offsets
-        files = {"model.json": FileSeal(bytes=1, sha256="0" * 64)} if memory.ticks == 1 else {}
+        files = {"model.json": FileSeal(bytes=1, sha256="0" * 64)} if memory.number == 1 else {}
         tick = Tick(
-            n=memory.ticks,
+            n=memory.number,
             mono=self.mono,
             ts=1e9 + self.mono,
-            upto={str(rank): offsets[rank] for rank in beats},
+            upto={str(rank): memory.offsets[rank] for rank in beats},
             files=files,
         )
-        memory.ticks += 1
+        memory.number += 1
         memory.files.update(files)
-        memory.state, found = fold(memory.state, tick, beats, self.pace.take)
-        self.journal.add_tick(tick, memory.state, beats)
+        self.state, found = fold(self.state, tick, beats, memory.pace.take)
+        self.journal.add_tick(tick, self.state, beats)
         for finding in found:
             self.journal.add_finding(finding)
 
     def put_down(self) -> None:
-        memory = self.memory
-        assert self.journal.last is not None
-        place = Bookmark(
-            watch_bytes=self.journal.bytes,
-            last=self.journal.last,
-            number=memory.ticks,
-            mono=self.mono,
-            offsets=dict(memory.tails.offsets),
-            findings=list(self.journal.found.values()),
-            files=memory.files,
-            pace=self.pace.document(),
-        )
         snapshots = Snapshots(self.dir)
-        snapshots.start(memory.state, place, self.mono)
+        snapshots.start(self.state, self.memory, self.mono)
         snapshots.join()
 
 
-class Counting(Pace):
-    """Counts the lines that are folded."""
-
-    lines = 0
-
-    def take(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
-        self.lines += 1
-        super().take(rank, beat, arrival)
-
-
-def recovered(folder: Path, *, whole: bool = False) -> tuple[dict[str, Any], int]:
+def recovered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, whole: bool = False
+) -> tuple[dict[str, Any], int]:
     """Return what a new watcher knows, and how many lines it folded for that."""
     kept = (folder / FOLD_NAME).read_bytes() if whole else b""
     if whole:
         (folder / FOLD_NAME).unlink()
-    pace = Counting()
-    journal = Journal(RunDir(folder), pace)
-    memory = journal.recover(ORDER)
+    lines = 0
+
+    def take(pace: Pace, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
+        nonlocal lines
+        lines += 1
+        real(pace, rank, beat, arrival)
+
+    real = Pace.take
+    with monkeypatch.context() as patch:
+        patch.setattr(Pace, "take", take)
+        journal = Journal(RunDir(folder), ORDER)
     if whole:
         (folder / FOLD_NAME).write_bytes(kept)
-    known = {
-        "state": dump_state(memory.state),
-        "offsets": memory.tails.offsets,
-        "ticks": memory.ticks,
-        "mono": memory.mono,
-        "last": memory.last,
-        "findings": [finding.wire() for finding in journal.found.values()],
-        "files": memory.files,
-        "pace": pace.document(),
-    }
-    return known, pace.lines
+    return {"state": dump_state(journal.state), "memory": journal.memory.model_dump_json()}, lines
 
 
 @settings(max_examples=12, deadline=None)
@@ -129,6 +105,7 @@ def recovered(folder: Path, *, whole: bool = False) -> tuple[dict[str, Any], int
 def test_snapshot_and_the_rest_come_to_what_the_whole_comes_to(
     tmp_path_factory: pytest.TempPathFactory, before: int, after: int, size: int
 ) -> None:
+    monkeypatch = pytest.MonkeyPatch()
     folder = tmp_path_factory.mktemp("run")
     run = Run(folder)
     run.tick([beat(1, "boot", 0, dim=64), beat(2, "loader_ready", 0, dt=0.1)])
@@ -137,8 +114,8 @@ def test_snapshot_and_the_rest_come_to_what_the_whole_comes_to(
     run.put_down()
     for number in range(before, before + after):
         run.tick(steps(1 + number * size, 1 + (number + 1) * size))
-    from_snapshot, few = recovered(folder)
-    from_all, many = recovered(folder, whole=True)
+    from_snapshot, few = recovered(folder, monkeypatch)
+    from_all, many = recovered(folder, monkeypatch, whole=True)
     assert from_snapshot == from_all
     assert (few, many) == (after * size * 3, 2 + (before + after) * size * 3)
 
@@ -200,19 +177,19 @@ def lose_the_watch(run: Run) -> None:
          "version", "run", "detectors"],
 )  # fmt: skip
 def test_snapshot_that_does_not_fit_costs_the_whole_fold_and_nothing_else(
-    tmp_path: Path, harm: Callable[[Run], None]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Run], None]
 ) -> None:
     run = put_down(tmp_path)
     harm(run)
-    found = recovered(tmp_path)
+    found = recovered(tmp_path, monkeypatch)
     path = tmp_path / FOLD_NAME
     path.rmdir() if path.is_dir() else path.unlink()
-    assert found == recovered(tmp_path)
+    assert found == recovered(tmp_path, monkeypatch)
 
 
-def test_snapshot_that_fits_is_taken(tmp_path: Path) -> None:
+def test_snapshot_that_fits_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put_down(tmp_path)
-    _, read = recovered(tmp_path)
+    _, read = recovered(tmp_path, monkeypatch)
     assert read == 30
 
 
