@@ -32,6 +32,11 @@ class StepTimes(BaseModel):
     )
     """Of each bucket, not cumulated."""
 
+    def add(self, seconds: float) -> None:
+        """Count a step."""
+        self.counts[bisect.bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum += seconds
+
     def cumulated(self) -> list[tuple[str, int]]:
         """Return bound → steps that took no longer, as Prometheus writes both."""
         total, found = 0, []
@@ -55,8 +60,7 @@ class Pace(BaseModel):
             return
         if beat.msg == Msg.STEP_END:
             self.steps_s = [*self.steps_s, seconds][-LAST_STEPS:]
-            self.times.counts[bisect.bisect_left(BOUNDS_S, seconds)] += 1
-            self.times.sum += seconds
+            self.times.add(seconds)
         elif beat.msg == Msg.CHECKPOINT:
             self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
 
