@@ -13,7 +13,7 @@ from gonogo.contract.order import MOST_RANKS
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import RecordedPatch
-from gonogo.device_slots import most_ranks
+from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, lacks, spans
 from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
@@ -63,7 +63,7 @@ class Offer:
     @property
     def gpus(self) -> int:
         """The largest number of GPU ranks; a scheduler finds its own."""
-        return most_ranks(self.free) if self.engine is EngineName.LOCAL else MOST_RANKS
+        return len(slot_gpus(self.free)) if self.engine is EngineName.LOCAL else MOST_RANKS
 
     def rows(self) -> Iterator[ColumnElement[bool]]:
         """Yield what a run's row must say to fit, so that other runs are not loaded."""

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
-from gonogo.device_slots import most_ranks
+from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up_line
 from service.db.documents import ClaimKept
 from service.db.schema import RunRow, WorkerRow
@@ -106,7 +106,7 @@ def _has_gpus(said: ClaimKept, plan: Plan, gpus: int) -> bool:
     """Say whether a worker has so many GPUs, free or not; a scheduler finds its own."""
     if said.profiles and plan.profile not in said.profiles:
         return False
-    return said.engine is not EngineName.LOCAL or most_ranks(said.devices) >= gpus
+    return said.engine is not EngineName.LOCAL or len(slot_gpus(said.devices)) >= gpus
 
 
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:

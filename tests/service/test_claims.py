@@ -248,7 +248,6 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
         ("demo", ("cpu:0",), True),
         ("demo", (), False),
         ("m7c-125m", ("GPU-a", "GPU-b"), True),
-        ("m7c-125m", ("MIG-a", "MIG-b"), False),
         ("m7c-125m", ("cuda:0",), False),
         ("m7c-125m", ("cpu:0", "cpu:1"), False),
     ],

@@ -13,7 +13,7 @@ from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
 from gonogo.contract.workload import is_ours
-from gonogo.device_slots import gpus_of, is_slice
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.query import SeenDevices, query_devices
@@ -107,16 +107,13 @@ def _judge_peak(
     order: Order, gpus: Sequence[str], probe: Probe
 ) -> tuple[tuple[CheckOutcome, str], dict[str, str]]:
     """Say how fast the run's devices compute, and which are too slow for any run."""
-    whole = [uuid for uuid in gpus if not is_slice(uuid)]
     profile = hardware_profiles().get(order.profile)
-    if whole and profile is not None and profile.has_devices:
+    if gpus and profile is not None and profile.has_devices:
         rows = {str(row.get("uuid")): row for row in probe.devices}
-        kinds = {_kind(rows[uuid]) for uuid in whole if uuid in rows}
+        kinds = {_kind(rows[uuid]) for uuid in gpus if uuid in rows}
         node = {u: f for u, row in rows.items() if _kind(row) in kinds and (f := _flops(row))}
-        measured = {uuid: _flops(rows.get(uuid, {})) for uuid in whole}
+        measured = {uuid: _flops(rows.get(uuid, {})) for uuid in gpus}
         return judge_peaks(measured, node, profile.peak_flops)
-    if any(map(is_slice, gpus)):
-        return (CheckOutcome.PASS, "slices are not measured: nothing is promised of them"), {}
     peak = _peak_flops(gpus, probe)
     if peak is None:
         return (CheckOutcome.WARN, "no matrix product was measured"), {}

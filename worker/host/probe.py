@@ -18,7 +18,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gonogo.device_slots import gpus_of, is_slice
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import save_json
 from gonogo.supervise.preflight.code import load_git_sha
 from gonogo.supervise.processes import boot_id
@@ -97,14 +97,14 @@ class ProbeStore:
             slots: what is free; without a GPU among them the CPU is measured.
         """
         kept = self._kept()
-        if kept is None or not kept.measured.issuperset(_whole(slots)):
+        if kept is None or not kept.measured.issuperset(gpus_of(slots)):
             self._begin(slots)
 
     def _begin(self, slots: Sequence[str]) -> None:
         """Begin to measure what of these slots is not known; without a GPU among them the CPU."""
         kept = self._kept()
         known = frozenset[str]() if kept is None else kept.measured
-        gpus = tuple(uuid for uuid in _whole(slots) if uuid not in known)
+        gpus = tuple(uuid for uuid in gpus_of(slots) if uuid not in known)
         if self._process is not None:
             return
         try:
@@ -140,10 +140,10 @@ class ProbeStore:
         probe = Probe(error="nsa.probe was not asked")
         for _ in range(2):  # one that is under way may be of other devices
             kept = self._kept()
-            if kept is not None and kept.knows(_whole(slots)):
+            if kept is not None and kept.knows(gpus_of(slots)):
                 return kept
             self._begin(slots)
-            others = self._measuring != _whole(slots)
+            others = self._measuring != gpus_of(slots)
             probe = self._finish()
             if probe.error is not None and not others:
                 return probe
@@ -219,11 +219,6 @@ def read_answer(
     except ValueError:
         found = None
     return (found, "") if isinstance(found, dict) else (None, f"{program} printed something else")
-
-
-def _whole(slots: Sequence[str]) -> tuple[str, ...]:
-    """Return the GPUs among slots; a slice is not measured, no profile promises it anything."""
-    return tuple(slot for slot in gpus_of(slots) if not is_slice(slot))
 
 
 def _added(before: Probe | None, now: Probe, gpus: Sequence[str]) -> Probe:

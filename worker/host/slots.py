@@ -1,6 +1,6 @@
 """The devices that this worker may give to runs, and the choice for a run.
 
-GPUs and MIG slices by UUID (`gonogo.device_slots`), within what CUDA_VISIBLE_DEVICES and
+GPUs by UUID (`gonogo.device_slots`), within what CUDA_VISIBLE_DEVICES and
 GONOGO_WORKER_DEVICES allow; `cpu:N` on a host without a GPU. A GPU profile takes one device a rank;
 profile `cpu` takes one slot for all ranks. A slot is free when nobody holds its lock
 (`gonogo.supervise.locks`) and it is not in quarantine. So keepers of an earlier worker, and other
@@ -161,7 +161,7 @@ def _check_words(wanted: str | None) -> None:
         Rejected: it is no list of devices.
     """
     for part in () if wanted is None else wanted.split(","):
-        if not (_NUMBERED.fullmatch(part.strip()) or part.strip().startswith(("GPU-", "MIG-"))):
+        if not (_NUMBERED.fullmatch(part.strip()) or part.strip().startswith("GPU-")):
             raise Rejected(
                 f"GONOGO_WORKER_DEVICES={wanted}; expected UUIDs (nvidia-smi -L), cuda:0,cuda:1 or"
                 " cpu:N"

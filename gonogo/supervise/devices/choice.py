@@ -4,7 +4,7 @@
 |---|---|
 | with a fault of devices | those of the fault's own script |
 | whose plan allows faults, under `GONOGO_DEVICES_SCRIPT` | those of that script |
-| that holds GPUs or slices, or whose profile requires devices | the driver's |
+| that holds GPUs, or whose profile requires devices | the driver's |
 | of our workload on a profile without devices | none: it computes on the CPU |
 | any other | none |
 """
@@ -137,17 +137,15 @@ def visible_devices(devices: Sequence[Device], environ: Mapping[str, str]) -> li
 
 
 def find_devices(devices: Sequence[Device], name: str) -> list[Device]:
-    """Return the devices of a name: a UUID, the beginning of one, or a place in the driver's order.
+    """Return the device of a name: a UUID, the beginning of one, or a place in the driver's order.
 
-    A GPU that is cut into slices stands for all of them. A beginning of several GPUs names none.
+    A beginning of several GPUs names none.
     """
     if name.isdecimal():
         return [device for device in devices if device.index == int(name)]
-    if not name.startswith(("GPU-", "MIG-")):
-        return []
-    exact = [device for device in devices if name in (device.uuid, device.parent)]
-    begun = [row for row in devices if row.uuid.startswith(name) or row.whole.startswith(name)]
-    return exact or (begun if len({device.whole for device in begun}) == 1 else [])
+    begun = [row for row in devices if name.startswith("GPU-") and row.uuid.startswith(name)]
+    exact = [row for row in begun if row.uuid == name]
+    return exact or (begun if len(begun) == 1 else [])
 
 
 def _check_order(devices: Sequence[Device], environ: Mapping[str, str], named: str) -> None:

@@ -15,16 +15,9 @@ class Device(Recorded):
 
     uuid: str
     index: int
-    """Place in the driver's order, for display; a slice has its GPU's."""
+    """Place in the driver's order, for display."""
     name: str
     mem_total_mb: float | None = None
-    parent: str | None = None
-    """UUID of the GPU that this is a slice of."""
-
-    @property
-    def whole(self) -> str:
-        """UUID of the GPU that this is, or is a slice of."""
-        return self.parent or self.uuid
 
 
 class DeviceHealth(Recorded):

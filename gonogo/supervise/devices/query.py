@@ -1,7 +1,7 @@
 """Ask the driver from another process, which can be given up when the driver hangs.
 
-`python -m gonogo.supervise.devices.query list` prints the GPUs of this host as JSON. `… query run
---held GPU-…`, with the order on stdin, prints what the devices of a run report before it starts.
+`python -m gonogo.supervise.devices.query` prints the GPUs of this host as JSON; with UUIDs,
+what these report.
 """
 
 import argparse
@@ -44,8 +44,6 @@ class SeenDevice(DeviceReadings, DeviceHealth):
     uuid: str
     index: int
     name: str
-    whole: str | None = None
-    """UUID of the GPU that this is, or is a slice of."""
 
 
 class SeenDevices(Recorded):
@@ -67,7 +65,7 @@ def has_nodes(dev: Path = Path("/dev")) -> bool:
 
 def list_host_devices() -> Listing:
     """Return the GPUs of this host, asked in another process for at most LIMIT_S."""
-    return _ask_apart(Listing, "list")
+    return _ask_apart(Listing)
 
 
 def list_devices(calls: Nvml) -> Listing:
@@ -95,8 +93,7 @@ def query_devices(order: Order, held: Sequence[str], script: Path | None) -> See
         return None
     if devices.scripted:
         return see_devices(devices, order.ranks_per_node)
-    slots = [part for name in held for part in ("--held", name)]
-    return _ask_apart(SeenDevices, "run", *slots, stdin=order.model_dump_json().encode())
+    return _ask_apart(SeenDevices, *devices.slots) if devices.slots else SeenDevices()
 
 
 def see_devices(devices: RunDevices, world_size: int) -> SeenDevices:
@@ -119,19 +116,16 @@ def _see(calls: DeviceCalls, rank: int, device: Device) -> SeenDevice:
         uuid=device.uuid,
         index=device.index,
         name=device.name,
-        whole=device.whole,
         **calls.read(device).model_dump(),
         **calls.health(device).model_dump(),
     )
 
 
-def _ask_apart(answer: type[_M], *arguments: str, stdin: bytes = b"") -> _M:
+def _ask_apart(answer: type[_M], *devices: str) -> _M:
     """Return what this module prints in another process, or an answer with an `error`."""
-    command = [*own_module("gonogo.supervise.devices.query"), *arguments]
+    command = [*own_module("gonogo.supervise.devices.query"), *devices]
     try:
-        done = subprocess.run(
-            command, input=stdin, capture_output=True, timeout=LIMIT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
         return answer.model_validate_json(done.stdout)
     except subprocess.TimeoutExpired:
         error = f"the driver did not answer within {LIMIT_S:g} s"
@@ -143,16 +137,12 @@ def _ask_apart(answer: type[_M], *arguments: str, stdin: bytes = b"") -> _M:
 def main(argv: Sequence[str]) -> int:
     """Print what the driver answers."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.devices.query")
-    parser.add_argument("what", choices=("list", "run"))
-    parser.add_argument("--held", action="append", default=[], metavar="SLOT")
-    asked = parser.parse_args(argv)
-    found: Listing | SeenDevices
-    if asked.what == "list":
-        found = list_devices(Nvml())
-    else:
-        order = Order.model_validate_json(sys.stdin.buffer.read())
-        devices = choose_devices_of(order, asked.held, script=None)
-        found = SeenDevices() if devices is None else see_devices(devices, order.ranks_per_node)
+    parser.add_argument("devices", nargs="*", metavar="UUID")
+    asked = tuple(parser.parse_args(argv).devices)
+    found: Listing | SeenDevices = list_devices(Nvml())
+    if asked:
+        devices = RunDevices(calls=Nvml(), slots=asked, scripted=False)
+        found = see_devices(devices, len(asked))
     print(found.model_dump_json())
     return 0
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from gonogo.contract.records import CheckOutcome
-from gonogo.device_slots import gpus_of, is_slice
+from gonogo.device_slots import gpus_of
 from gonogo.supervise.devices.query import SeenDevice, SeenDevices
 
 BUSY_DEVICE_MB = 512
@@ -110,7 +110,7 @@ def _unknown(row: SeenDevice) -> Iterator[str]:
         yield "why its clock is held down"
     if row.ecc_on is None or (row.ecc_on and row.ecc_uncorrected is None):
         yield "its memory's errors"
-    if row.remap_pending is None and not is_slice(row.uuid):  # drivers do not report it
+    if row.remap_pending is None:
         yield "whether rows wait to be remapped"
 
 

@@ -1,4 +1,4 @@
-"""A scripted stand-in for the module `pynvml`: GPUs, slices, and the errors that a driver gives.
+"""A scripted stand-in for the module `pynvml`: GPUs, and the errors that a driver gives.
 
 Only the functions that are called are here, with the names, argument counts and units of
 nvidia-ml-py 13 (memory in bytes, power in mW, throttle reasons as bits). A handle is the UUID.
@@ -45,13 +45,11 @@ GPU = {
     "remap": (0, 1, 1, 0),
 }
 """What a GPU says that the script does not change."""
-WHOLE = {"throttle", "ecc", "ecc_on", "remap"}
-"""What is asked of whole GPUs alone."""
 
 
 def gpu(uuid: str, **changed: Any) -> dict[str, Any]:
-    """A GPU of the script; `slices` are its MIG slices, `lost` lets every call about it fail."""
-    return {**GPU, "uuid": uuid, "slices": [], "lost": False, **changed}
+    """A GPU of the script; `lost` lets every call about it fail."""
+    return {**GPU, "uuid": uuid, "lost": False, **changed}
 
 
 def healthy(uuid: str, **changed: Any) -> dict[str, Any]:
@@ -61,10 +59,7 @@ def healthy(uuid: str, **changed: Any) -> dict[str, Any]:
 
 
 class FakeNvml:
-    """The module; `failing` are names whose calls raise, `xids` are events that wait.
-
-    An event is its number, or its number and the GPU instance (1 of the first slice) it befell.
-    """
+    """The module; `failing` are names whose calls raise, `xids` are events that wait."""
 
     NVMLError = NVMLError
     NVMLError_Timeout = NVMLError_Timeout
@@ -89,7 +84,7 @@ class FakeNvml:
     ) -> None:
         self.failing, self.error = failing or set(), error
         self.gpus = [gpu("GPU-0"), gpu("GPU-1")] if gpus is None else gpus
-        self.xids: dict[str, list[int | tuple[int, int]]] = {row["uuid"]: [] for row in self.gpus}
+        self.xids: dict[str, list[int]] = {row["uuid"]: [] for row in self.gpus}
         self.called: Counter[str] = Counter()
 
     def __getattribute__(self, name: str) -> Any:
@@ -107,23 +102,16 @@ class FakeNvml:
 
     def _row(self, handle: str) -> dict[str, Any]:
         for row in self.gpus:
-            for found in (row, *row["slices"]):
-                if found["uuid"] == handle:
-                    if row["lost"]:
-                        raise NVMLError_GpuIsLost("GPU is lost")
-                    return found
+            if row["uuid"] == handle:
+                if row["lost"]:
+                    raise NVMLError_GpuIsLost("GPU is lost")
+                return row
         raise NVMLError("Not Found")
-
-    def _of_whole(self, handle: str, name: str) -> Any:
-        row = self._row(handle)
-        if name not in row:
-            raise NVMLError_NotSupported("Not Supported")
-        return row[name]
 
     def nvmlInit(self) -> None: ...
 
-    def nvmlSystemGetDriverVersion(self) -> bytes:
-        return b"570.86.15"
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "570.86.15"
 
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)
@@ -142,19 +130,6 @@ class FakeNvml:
     def nvmlDeviceGetName(self, handle: str) -> str:
         return str(self._row(handle)["name"])
 
-    def nvmlDeviceGetMigMode(self, handle: str) -> tuple[int, int]:
-        cut = int(bool(self._of_whole(handle, "slices")))
-        return cut, cut
-
-    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
-        return 7
-
-    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, place: int) -> str:
-        slices = self._row(handle)["slices"]
-        if place >= len(slices):
-            raise NVMLError("Not Found")
-        return str(slices[place]["uuid"])
-
     def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
         row = self._row(handle)
         if row["used_mb"] is None:
@@ -162,7 +137,6 @@ class FakeNvml:
         return SimpleNamespace(used=row["used_mb"] * MB, total=row["total_mb"] * MB)
 
     def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-        self._of_whole(handle, "throttle")
         return SimpleNamespace(gpu=97, memory=40)
 
     def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:
@@ -177,20 +151,20 @@ class FakeNvml:
         return 61
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:
-        return int(self._of_whole(handle, "throttle"))
+        return int(self._row(handle)["throttle"])
 
     def nvmlDeviceGetEccMode(self, handle: str) -> tuple[int, int]:
-        on = int(self._of_whole(handle, "ecc_on"))
+        on = int(self._row(handle)["ecc_on"])
         return on, on
 
     def nvmlDeviceGetTotalEccErrors(self, handle: str, kind: int, counter: int) -> int:
         assert (kind, counter) == (1, 0)
-        if not self._of_whole(handle, "ecc_on"):
+        if not self._row(handle)["ecc_on"]:
             raise NVMLError_NotSupported("Not Supported")
-        return int(self._of_whole(handle, "ecc"))
+        return int(self._row(handle)["ecc"])
 
     def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
-        found: tuple[int, int, int, int] = self._of_whole(handle, "remap")
+        found: tuple[int, int, int, int] = self._row(handle)["remap"]
         return found
 
     def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:
@@ -213,16 +187,7 @@ class FakeNvml:
         waiting = self.xids[events["handle"]]
         if not waiting:
             raise NVMLError_Timeout("Timeout")
-        event = waiting.pop(0)
-        xid, instance = event if isinstance(event, tuple) else (event, 0xFFFFFFFF)
-        return SimpleNamespace(eventData=xid, gpuInstanceId=instance)
-
-    def nvmlDeviceGetGpuInstanceId(self, handle: str) -> int:
-        for row in self.gpus:
-            for place, part in enumerate(row["slices"]):
-                if part["uuid"] == handle:
-                    return place + 1
-        raise NVMLError("Invalid Argument")
+        return SimpleNamespace(eventData=waiting.pop(0))
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
         return [SimpleNamespace(pid=pid) for pid in self._row(handle)["pids"]]

@@ -9,7 +9,7 @@ import pytest
 from gonogo.contract.device import DeviceReadings
 from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadable
 from gonogo.supervise.devices.nvml import Nvml
-from tests.supervise.devices.fake_nvml import FakeNvml, gpu, healthy
+from tests.supervise.devices.fake_nvml import FakeNvml, gpu
 
 
 def nvml(fake: Any) -> Nvml:
@@ -53,23 +53,6 @@ def test_xids_are_told_once_and_by_device() -> None:
     assert calls.read(two).xids == []
 
 
-def test_xids_of_a_slice_are_its_own_and_those_of_the_whole_gpu() -> None:
-    """A neighbour's contained memory error, or illegal access, is not this run's."""
-    slices = [
-        {"uuid": uuid, "name": "H200 MIG 1g.18gb", "used_mb": 5, "total_mb": 16_384, "lost": False}
-        for uuid in ("MIG-a", "MIG-b")
-    ]
-    fake = FakeNvml(gpus=[healthy("GPU-0", slices=slices)])
-    calls = nvml(fake)
-    one, _ = calls.devices()
-    assert calls.read(one).xids == []
-    fake.xids["GPU-0"] += [(94, 2), (31, 2), (43, 1), 79]
-    assert calls.read(one).xids == [43, 79]
-    fake.failing.add("nvmlDeviceGetGpuInstanceId")
-    fake.xids["GPU-0"] += [(94, 2)]
-    assert calls.read(one).xids == [94]
-
-
 @pytest.mark.parametrize(
     ("function", "field"),
     [
@@ -99,18 +82,6 @@ def test_one_call_that_fails_leaves_its_own_reading_unknown(function: str, field
 def test_a_driver_that_fails_has_no_devices_and_says_why(failing: set[str]) -> None:
     with pytest.raises(DeviceUnreadable, match="Not Supported"):
         nvml(FakeNvml(failing)).devices()
-
-
-def test_a_gpu_that_is_cut_is_listed_as_its_slices_and_asked_for_the_rest() -> None:
-    part = {"uuid": "MIG-a", "name": "H200 MIG 1g.18gb", "used_mb": 5, "total_mb": 16_384}
-    cut = healthy("GPU-0", slices=[{**part, "pids": [9]}], throttle=0x80, used_mb=900)
-    calls = nvml(FakeNvml(gpus=[cut, healthy("GPU-1")]))
-    found, whole = calls.devices()
-    assert (found.uuid, found.parent, found.index) == ("MIG-a", "GPU-0", 0)
-    assert (whole.uuid, whole.parent) == ("GPU-1", None)
-    readings = calls.read(found)
-    assert (readings.mem_used_mb, readings.throttle) == (5.0, ["hw_power_brake_slowdown"])
-    assert (calls.health(found).processes, readings.util) == ([9], None)
 
 
 def test_a_lost_gpu_hides_no_other_and_is_counted() -> None:

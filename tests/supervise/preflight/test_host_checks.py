@@ -332,7 +332,6 @@ def test_the_cpu_of_a_host_with_gpus_is_measured_for_a_run_that_computes_on_it(
 @pytest.mark.parametrize(
     ("device", "rows", "told"),
     [
-        ("MIG-0", [{"device": "cpu", "peak_flops": 1e11}], (None, None, "slices are not measured")),
         ("GPU-0", [{"device": "cuda:0", "uuid": "GPU-0", "peak_flops": 7e14}], (7e14, "cuda", "7")),
         ("cpu:0", [{"device": "cpu", "peak_flops": 1e11}], (1e11, "cpu", "0.100 TFLOP/s")),
     ],
