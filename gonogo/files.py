@@ -102,6 +102,21 @@ def append_plain(path: Path) -> io.FileIO:
         raise
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append a line in one write, or nothing of it. A torn line before it is closed first.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with append_plain(path) as stream:
+        end = stream.seek(0, os.SEEK_END)
+        torn = end and os.pread(stream.fileno(), 1, end - 1) != b"\n"
+        data = (b"\n" if torn else b"") + line
+        if os.write(stream.fileno(), data) < len(data):
+            os.ftruncate(stream.fileno(), end)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
 def create_plain(path: Path) -> IO[bytes]:
     """Open a new file for writing in place of whatever had its name.
 

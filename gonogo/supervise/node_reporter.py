@@ -9,7 +9,6 @@ Exit codes: 0 the part has ended, and that was reported · 2 no readable order, 
 """
 
 import argparse
-import errno
 import logging
 import os
 import sys
@@ -23,7 +22,7 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
 from gonogo.contract.records import NodeLine
-from gonogo.files import append_plain, create_plain
+from gonogo.files import append_line, create_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
@@ -129,19 +128,13 @@ class Follower:
 
 
 def _append(path: Path, line: NodeLine) -> None:
-    """Add one line to a file: all of it, or nothing. A torn line before it is closed first.
+    """Add one line to a file.
 
     Raises:
         OSError: it cannot be written.
     """
     document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
-    with append_plain(path) as stream:
-        start = stream.seek(0, os.SEEK_END)
-        torn = start and os.pread(stream.fileno(), 1, start - 1) != b"\n"
-        data = (b"\n" if torn else b"") + wire_line(document)
-        if stream.write(data) != len(data):
-            stream.truncate(start)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    append_line(path, wire_line(document))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -51,61 +51,54 @@ _log = logging.getLogger("gonogo.supervise.devices.after_run")
 _transient = TransientErrors(_log)
 
 
-class Draining:
-    """Waits until devices are free.
+def await_free(
+    calls: DeviceCalls,
+    left: dict[str, str],
+    free: Callable[[str], None],
+    limit_s: float = LIMIT_S,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Look until every device is free or the time is up.
 
     Args:
         calls: the driver.
+        left: device → why it is not proven free yet; those that are free are removed.
         free: called with each device that is proven free.
+        limit_s: seconds.
         clock: returns monotonic seconds.
         sleep: waits.
     """
+    give_up = clock() + limit_s
+    while True:
+        for device in list(left):
+            use = _use_of(calls, device)
+            if use is None:
+                del left[device]
+                free(device)
+            else:
+                left[device] = use
+        if not left or clock() >= give_up:
+            return
+        sleep(_POLL_S)
 
-    def __init__(
-        self,
-        calls: DeviceCalls,
-        free: Callable[[str], None],
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._calls, self._free = calls, free
-        self._clock, self._sleep = clock, sleep
-        self.left: dict[str, str] = {}
-        """Device → why it is not proven free yet."""
 
-    def wait(self, devices: Sequence[str], limit_s: float = LIMIT_S) -> None:
-        """Look until every device is free or the time is up."""
-        self.left = dict.fromkeys(devices, "its driver does not answer")
-        give_up = self._clock() + limit_s
-        while True:
-            for device in list(self.left):
-                use = self._use_of(device)
-                if use is None:
-                    del self.left[device]
-                    self._free(device)
-                else:
-                    self.left[device] = use
-            if not self.left or self._clock() >= give_up:
-                return
-            self._sleep(_POLL_S)
-
-    def _use_of(self, uuid: str) -> str | None:
-        """Return what is still on a device; None when it is free."""
-        try:
-            device = next((row for row in self._calls.devices() if row.uuid == uuid), None)
-        except DeviceUnreadable as error:
-            return f"it cannot be read: {error}"
-        if device is None:
-            return "it is not in the driver's list any more"
-        pids = self._calls.health(device).processes
-        used_mb = self._calls.read(device).mem_used_mb
-        if pids is None or used_mb is None:
-            return "it cannot be read: the driver does not say what is on it"
-        if pids:
-            return f"processes {pids} compute on it"
-        if not used_mb < BUSY_MB:
-            return f"{used_mb:.0f} MB of its memory are in use"
-        return None
+def _use_of(calls: DeviceCalls, uuid: str) -> str | None:
+    """Return what is still on a device; None when it is free."""
+    try:
+        device = next((row for row in calls.devices() if row.uuid == uuid), None)
+    except DeviceUnreadable as error:
+        return f"it cannot be read: {error}"
+    if device is None:
+        return "it is not in the driver's list any more"
+    pids = calls.health(device).processes
+    used_mb = calls.read(device).mem_used_mb
+    if pids is None or used_mb is None:
+        return "it cannot be read: the driver does not say what is on it"
+    if pids:
+        return f"processes {pids} compute on it"
+    return None if used_mb < BUSY_MB else f"{used_mb:.0f} MB of its memory are in use"
 
 
 def faulty_ranks(run_dir: RunDir) -> set[int | None]:
@@ -172,11 +165,12 @@ def main(argv: Sequence[str]) -> int:
     for device in [name for rank, name in enumerate(held, first) if {rank, None} & faulty]:
         text = f"{run_dir.path.name} ended as hardware (see its findings)"
         _quarantine(home, device, text, until_reboot=True)
-    draining = Draining(devices.calls, lambda device: os.close(held[device]))
-    thread = threading.Thread(target=draining.wait, args=(tuple(held), limit_s), daemon=True)
+    left = dict.fromkeys(held, "its driver does not answer")
+    arguments = (devices.calls, left, lambda device: os.close(held[device]), limit_s)
+    thread = threading.Thread(target=await_free, args=arguments, daemon=True)
     thread.start()
     thread.join(limit_s + _HANGS_S)
-    for device, use in dict(draining.left).items():
+    for device, use in dict(left).items():
         _quarantine(home, device, f"not free {limit_s:g} s after {run_dir.path.name}: {use}")
     sys.stderr.flush()
     os._exit(0)  # a thread inside a dead driver cannot be waited for

@@ -14,29 +14,25 @@ Exit codes: 0 the run has no devices · 2 bad order or settings.
 
 import argparse
 import logging
-import os
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.device import DeviceReadings, DeviceSample
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
-from gonogo.files import append_plain
+from gonogo.files import append_line
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
 from gonogo.supervise.devices.device import Device, DeviceUnreadable
 from gonogo.supervise.devices.device_script import reached_step
-from gonogo.supervise.devices.samples import OtherNodes, open_other_nodes
+from gonogo.supervise.devices.samples import OtherNodes
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.settings import load_devices_script
-from gonogo.supervise.transient_errors import start_thread
 
 EVERY_S = 5.0
 LEAST_S = 0.25
@@ -82,8 +78,6 @@ class Sampler:
         self._found: dict[int, Device] | None = None
         self._last: dict[str, tuple[float, DeviceReadings]] = {}
         self._unwritten_xids: dict[str, list[int]] = {}
-        self._writing = threading.Lock()
-        """Held while a line is stamped and written, so that `mono` grows from line to line."""
         self.unwritten = 0
         """Lines that the disk refused."""
 
@@ -91,30 +85,22 @@ class Sampler:
         """Ask every device once and write what is due; returns the lines written."""
         written = 0
         for rank, device in self._ranks().items():
-            readings = self._read(device)
-            with self._writing:
-                now = self._clock()
-                if self._is_due(device.uuid, readings, now) and self._write(
-                    rank, device, readings, now
-                ):
-                    written += 1
-                    self._last[device.uuid] = (now, readings)
-                    self._unwritten_xids.pop(device.uuid, None)
-        written += self.copy_others()
-        self._signs.give(self._clock())
-        return written
-
-    def copy_others(self) -> int:
-        """Copy the new lines of the other nodes' samplers; returns the lines written."""
-        written, waiting = 0, self._others.waiting
-        with self._writing:
-            self._others.look()
-            while waiting:
-                clocks = {"mono": self._clock(), "own_mono": waiting[0].mono}
-                if not self._put(waiting[0].model_copy(update=clocks)):
-                    break
-                waiting.pop(0)
+            readings, now = self._read(device), self._clock()
+            if self._is_due(device.uuid, readings, now) and self._write(
+                rank, device, readings, now
+            ):
                 written += 1
+                self._last[device.uuid] = (now, readings)
+                self._unwritten_xids.pop(device.uuid, None)
+        self._others.look()
+        waiting = self._others.waiting
+        while waiting:  # copied from the other nodes
+            clocks = {"mono": self._clock(), "own_mono": waiting[0].mono}
+            if not self._put(waiting[0].model_copy(update=clocks)):
+                break
+            waiting.pop(0)
+            written += 1
+        self._signs.give(self._clock())
         return written
 
     def _ranks(self) -> dict[int, Device]:
@@ -164,28 +150,13 @@ class Sampler:
         if sample.own_mono is None:
             del document["own_mono"]  # only in lines of other nodes
         try:
-            with append_plain(self._path) as stream:
-                _write_whole(stream.fileno(), wire_line(document))
+            append_line(self._path, wire_line(document))
         except OSError as error:
             self.unwritten += 1
             if self.unwritten == 1:
                 _log.warning("devices.jsonl: %s", error, extra={"action": "unwritten"})
             return False
         return True
-
-
-def _write_whole(descriptor: int, line: bytes) -> None:
-    """Append a line in one write, or nothing of it. The torn end of a killed sampler is closed.
-
-    Raises:
-        OSError: the disk refuses it.
-    """
-    end = os.lseek(descriptor, 0, os.SEEK_END)
-    if end and os.pread(descriptor, 1, end - 1) != b"\n":
-        line = b"\n" + line
-    if os.write(descriptor, line) < len(line):
-        os.ftruncate(descriptor, end)
-        raise OSError("no room for a whole line")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -226,28 +197,14 @@ def main(argv: Sequence[str]) -> int:
     if devices is None:
         return 0
     every_s = cadence_s(order)
-    others = open_other_nodes(run_dir, order, place)
+    others = OtherNodes(run_dir, order, place)
     sampler = Sampler(
         run_dir, devices, place, others, every_s=every_s, signs=LifeSigns(asked.signs)
     )
     poll_s = POLL_SCRIPTED_S if devices.scripted else min(POLL_S, every_s)
-    if others.nodes:
-        start_copying(sampler, poll_s)
     while True:
         sampler.poll()
         time.sleep(poll_s)
-
-
-def start_copying(sampler: Sampler, every_s: float) -> None:
-    """Copy the lines of other nodes in a thread, too: a call of the driver here may hang."""
-
-    def work() -> None:
-        while True:
-            sampler.copy_others()
-            time.sleep(every_s)
-
-    with suppress(OSError):  # without a thread, only between the rounds
-        start_thread(work, "other nodes")
 
 
 def cadence_s(order: Order) -> float:

@@ -9,7 +9,7 @@ compared: `mono` is stamped on receipt, and the node's own is kept in `own_mono`
 """
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -113,59 +113,48 @@ class _Node:
     """The node's `mono` of the last sample that was copied."""
 
 
-@dataclass(slots=True)
 class OtherNodes:
     """The new samples of the other nodes, for node 0; a node without a file has none.
 
     Args:
-        nodes: their files.
+        run_dir: the shared run directory.
+        order: its order.
+        place: the node whose sampler this is; only node 0 has others.
     """
 
-    nodes: list[_Node]
-    waiting: list[DeviceSample] = field(default_factory=list)
-    """Read and not yet written; oldest first."""
+    def __init__(self, run_dir: RunDir, order: Order, place: Place) -> None:
+        numbers = range(1, place.nodes) if place.leads else ()
+        places = [Place.of(order.document(), node) for node in numbers]
+        self._nodes = [_Node(run_dir.path / row.own("devices.jsonl"), row.ranks) for row in places]
+        self.waiting: list[DeviceSample] = []
+        """Read and not yet written; oldest first."""
+        if self._nodes:
+            self._skip_copied(run_dir.devices)
 
     def look(self) -> None:
         """Read what is new, once everything that was read before is written."""
         if self.waiting:
             return
-        for node in self.nodes:
+        for node in self._nodes:
             try:
                 part = load_lines(node.path, node.offset, node.offset + LOOK_BYTES)
             except OSError as error:
                 _log.debug("%s: %s", node.path.name, error)
                 continue
             node.offset = part.offset
-            found = [sample for line in part.lines if (sample := parse_sample(line)) is not None]
-            new = [row for row in found if row.rank in node.ranks and row.mono > node.after]
-            self.waiting += new
-
-
-def open_other_nodes(run_dir: RunDir, order: Order, place: Place) -> OtherNodes:
-    """Return the files of the other nodes for node 0; none for another node.
-
-    Args:
-        run_dir: the shared run directory.
-        order: its order.
-        place: the node whose sampler this is.
-    """
-    numbers = range(1, place.nodes) if place.leads else ()
-    places = [Place.of(order.document(), node) for node in numbers]
-    nodes = [_Node(run_dir.path / row.own("devices.jsonl"), row.ranks) for row in places]
-    if nodes:
-        _skip_copied(run_dir.devices, nodes)
-    return OtherNodes(nodes=nodes)
-
-
-def _skip_copied(copied: Path, nodes: list[_Node]) -> None:
-    """Leave out what a sampler before this one has copied."""
-    offset = 0
-    try:
-        while (part := load_lines(copied, offset)).lines:
-            offset = part.offset
             for sample in filter(None, map(parse_sample, part.lines)):
-                for node in nodes:
-                    if sample.rank in node.ranks and sample.own_mono is not None:
-                        node.after = max(node.after, sample.own_mono)
-    except OSError as error:
-        _log.warning("%s: %s", copied.name, error, extra={"action": "unobserved"})
+                if sample.rank in node.ranks and sample.mono > node.after:
+                    self.waiting.append(sample)
+
+    def _skip_copied(self, copied: Path) -> None:
+        """Leave out what a sampler before this one has copied."""
+        offset = 0
+        try:
+            while (part := load_lines(copied, offset)).lines:
+                offset = part.offset
+                for sample in filter(None, map(parse_sample, part.lines)):
+                    for node in self._nodes:
+                        if sample.rank in node.ranks and sample.own_mono is not None:
+                            node.after = max(node.after, sample.own_mono)
+        except OSError as error:
+            _log.warning("%s: %s", copied.name, error, extra={"action": "unobserved"})

@@ -18,7 +18,7 @@ from gonogo.contract.workload import OURS
 from gonogo.rundir import save_json
 from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.devices import after_run
-from gonogo.supervise.devices.after_run import Draining, faulty_ranks
+from gonogo.supervise.devices.after_run import await_free, faulty_ranks
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import DeviceLocks, is_locked, open_host_folder, take_lock
@@ -40,15 +40,10 @@ def waited(changes: list[dict[str, Any]], **first: Any) -> tuple[list[str], dict
         if changes:
             fake.gpus[0].update(changes.pop(0))
 
+    left = {"GPU-0": "its driver does not answer"}
     calls = Nvml(load=lambda: fake)
-    draining = Draining(calls, freed.append, clock=lambda: now[0], sleep=sleep)
-    draining.wait(("GPU-0",), limit_s=5.0)
-    return freed, draining.left
-
-
-def test_a_device_is_free_when_nothing_computes_and_little_memory_is_held() -> None:
-    assert waited([]) == (["GPU-0"], {})
-    assert waited([{"used_mb": 700}, {"used_mb": 100}], used_mb=9000) == (["GPU-0"], {})
+    await_free(calls, left, freed.append, 5.0, clock=lambda: now[0], sleep=sleep)
+    return freed, left
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ class Bench:
             self.run,
             devices,
             place,
-            OtherNodes(nodes=[]),
+            OtherNodes(self.run, make_order(), place),
             clock=self.clock,
             wall=lambda: 1e9 + self.now,
         )
@@ -126,7 +126,7 @@ def test_a_disk_that_refuses_is_weather_and_no_xid_is_lost(
         raise OSError(error, os.strerror(error))
 
     with monkeypatch.context() as patch:
-        patch.setattr("gonogo.supervise.devices.sampler.os.write", refuse)
+        patch.setattr("gonogo.files.os.write", refuse)
         bench.nvml.xids["GPU-1"].append(79)
         assert bench.poll(1.0) == 0
         bench.nvml.xids["GPU-1"].append(43)
@@ -144,9 +144,7 @@ def test_of_a_line_that_a_full_disk_cut_short_nothing_stays(
     whole = bench.run.devices.read_bytes()
     real = os.write
     with monkeypatch.context() as patch:
-        patch.setattr(
-            "gonogo.supervise.devices.sampler.os.write", lambda fd, data: real(fd, data[:40])
-        )
+        patch.setattr("gonogo.files.os.write", lambda fd, data: real(fd, data[:40]))
         assert bench.poll(EVERY_S) == 0
     assert bench.run.devices.read_bytes() == whole
     assert bench.poll(1.0) == 2

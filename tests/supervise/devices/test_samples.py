@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +16,11 @@ from gonogo.contract.tick import LinesSeen, ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, iter_lines, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.sampler import Sampler, start_copying
-from gonogo.supervise.devices.samples import DeviceLines, open_other_nodes
+from gonogo.supervise.devices.sampler import Sampler
+from gonogo.supervise.devices.samples import DeviceLines, OtherNodes
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.transient_errors import start_thread
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order
-from tests.supervise.runs import wait_until
 
 
 def line(mono: float, **more: Any) -> bytes:
@@ -119,7 +116,7 @@ def say(path: Path, *rows: DeviceSample) -> None:
 def sampler_of_head(path: Path, load: Any = FakeNvml) -> Sampler:
     devices = RunDevices(calls=Nvml(load=load), slots=("GPU-0",), scripted=False)
     run = RunDir(path)
-    return Sampler(run, devices, HEAD, open_other_nodes(run, ORDER, HEAD))
+    return Sampler(run, devices, HEAD, OtherNodes(run, ORDER, HEAD))
 
 
 def samples(path: Path) -> list[DeviceSample]:
@@ -146,25 +143,6 @@ def test_samples_of_another_node_get_the_clock_of_node_0(tmp_path: Path) -> None
     assert own.mono < first.mono < second.mono
 
 
-def test_samples_are_copied_while_the_driver_of_node_0_hangs(tmp_path: Path) -> None:
-    may_return, run = threading.Event(), RunDir(tmp_path)
-
-    class Hanging(FakeNvml):
-        def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
-            may_return.wait(60.0)
-            return super().nvmlDeviceGetUtilizationRates(handle)
-
-    head = sampler_of_head(tmp_path, Hanging)
-    asking = start_thread(head.poll, "asking")
-    say(tmp_path, sample(1.0, xids=[79]))
-    start_copying(head, 60.0)
-    wait_until(lambda: run.devices.exists() and samples(tmp_path), "the other node's line")
-    may_return.set()
-    asking.join(60.0)
-    found = [(row.rank, row.xids) for row in samples(tmp_path)]
-    assert found == [(1, [79]), (0, [])]
-
-
 def test_ranks_of_another_node_and_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
     head = sampler_of_head(tmp_path)
     say(tmp_path, sample(1.0, rank=0), sample(1.0, rank=7), sample(1.0))
@@ -184,7 +162,7 @@ def test_a_new_sampler_copies_nothing_twice_and_loses_nothing(tmp_path: Path) ->
 
 def test_only_node_0_copies(tmp_path: Path) -> None:
     second = Place.of(ORDER.document(), 1)
-    none = open_other_nodes(RunDir(tmp_path), ORDER, second)
+    none = OtherNodes(RunDir(tmp_path), ORDER, second)
     devices = RunDevices(calls=Nvml(load=FakeNvml), slots=("GPU-1",), scripted=False)
     Sampler(RunDir(tmp_path), devices, second, none).poll()
     own = load_all_lines(tmp_path / "devices_node1.jsonl")
