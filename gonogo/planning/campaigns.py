@@ -4,22 +4,20 @@ A variant's plan is the campaign's without that section, with the variant laid o
 and with criteria that look at what is compared. Nothing else knows that it belongs to a campaign.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.campaign import CampaignSpec, CampaignVariant
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import Corrupt, Problem, Rejected
+from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
-from gonogo.planning.frozen import ResolvedPlan
 from gonogo.planning.layers import merged
 from gonogo.planning.ordering import build_order
-from gonogo.planning.overrides import with_overrides
-from gonogo.planning.problems import rejected
+from gonogo.planning.problems import refuse
 from gonogo.planning.resolve import resolve_plan
-from gonogo.planning.source import parse_plan
+from gonogo.planning.source import ResolvedPlan, parse_plan, with_overrides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +33,7 @@ class ResolvedCampaign:
 def resolve_campaign(
     data: Mapping[str, Any], sets: Mapping[str, Any] | None = None, repeats: int | None = None
 ) -> ResolvedCampaign:
-    """Return the frozen form of a campaign.
-
-    Args:
-        data: the plan as data.
-        sets: dotted path → value.
-        repeats: instead of the plan's.
-
-    Raises:
-        Rejected: every problem with the campaign, or with the plan of a variant.
-        NotFound: an unknown configuration.
-    """
+    """Return the frozen form of a campaign."""
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
     if repeats is not None:
@@ -61,7 +49,7 @@ def resolve_campaign(
     del whole["campaign"]
     question = question_of(spec)
     (phase,) = whole["phases"]
-    _check(whole, phase, spec, {row.id for row in question.criteria()})
+    refuse(_problems(whole, phase, spec, {row.id for row in question.criteria()}))
     gate = [row.model_dump(mode="json", exclude_unset=True) for row in question.criteria()]
     variants = {}
     for row in spec.variants:
@@ -70,15 +58,7 @@ def resolve_campaign(
             variants[row.name] = resolve_plan(plan, None if fault is None else {"fault": fault})
         except Rejected as error:
             raise _of_variant(row.name, error) from error
-    _check_differing(variants)
-    _check_seeds(spec)
-    for name, found in variants.items():
-        try:
-            reseeded(found, spec.bound).plan_digest()
-        except Corrupt as error:
-            raise Rejected(
-                f"variant {name}: train.seed: {error.detail} after its repeats"
-            ) from error
+    refuse(_unchanged(variants))
     return ResolvedCampaign(plan=str(whole.get("name")), spec=spec, variants=variants)
 
 
@@ -101,50 +81,32 @@ def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
     return ResolvedPlan(plan=changed, train={**plan.train, "seed": seed}, fault=plan.fault)
 
 
-def _check(
+def _problems(
     whole: Mapping[str, Any], phase: Mapping[str, Any], spec: CampaignSpec, ours: set[str]
-) -> None:
-    """Refuse what could compare nothing, before anything is run for it.
-
-    Raises:
-        Rejected: no step after the warm-up; a criterion that is called as one of the campaign's.
-    """
+) -> Iterator[Problem]:
+    """Yield what could compare nothing: no step after the warm-up, or a seed of a variant."""
     if spec.warmup_steps >= phase["steps"]:
         message = f"found {spec.warmup_steps}; expected fewer than the {phase['steps']} steps"
-        raise rejected([Problem(path="campaign.warmup_steps", message=message)])
-    taken = sorted(ours & {row.get("id") for row in phase.get("gate") or ()})
-    if taken:
-        path = f"phases.{phase['name']}.gate.{taken[0]}"
-        raise rejected(
-            [Problem(path=path, message="the campaign itself has a criterion of this id")]
-        )
+        yield Problem(path="campaign.warmup_steps", message=message)
+    for row in phase.get("gate") or ():
+        if row.get("id") in ours:
+            path = f"phases.{phase['name']}.gate.{row['id']}"
+            yield Problem(path=path, message="the campaign itself has a criterion of this id")
+    for variant in spec.variants:
+        if "seed" in (variant.document().get("train") or {}):
+            path = f"campaign.variants.{variant.name}.train.seed"
+            message = "a seed belongs to the repeat: all variants share it (train.seed of the plan)"
+            yield Problem(path=path, message=message)
 
 
-def _check_differing(variants: Mapping[str, ResolvedPlan]) -> None:
-    """Refuse variants that order the same thing as the baseline; seeds belong to the repeat.
-
-    Raises:
-        Rejected: such a variant.
-    """
+def _unchanged(variants: Mapping[str, ResolvedPlan]) -> Iterator[Problem]:
+    """Yield variants that order the same thing as the baseline; seeds belong to the repeat."""
     told = {name: _told(plan) for name, plan in variants.items()}
     baseline, *others = told
     for name in others:
         if told[name] == told[baseline]:
             message = f"variant {name} changes nothing of {baseline}, so they cannot be compared"
-            raise rejected([Problem(path=f"campaign.variants.{name}", message=message)])
-
-
-def _check_seeds(spec: CampaignSpec) -> None:
-    """Refuse what would win or lose by its seed.
-
-    Raises:
-        Rejected: a variant that names one.
-    """
-    for row in spec.variants:
-        if "seed" in (row.document().get("train") or {}):
-            path = f"campaign.variants.{row.name}.train.seed"
-            message = "a seed belongs to the repeat: all variants share it (train.seed of the plan)"
-            raise rejected([Problem(path=path, message=message)])
+            yield Problem(path=f"campaign.variants.{name}", message=message)
 
 
 def unseen_changes(resolved: ResolvedCampaign) -> str | None:

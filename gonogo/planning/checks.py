@@ -13,9 +13,9 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import ADDED_CRITERIA, Metric, own_name
+from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.errors import Corrupt, Problem, hint, near
-from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.plan import Plan
 from gonogo.contract.workload import Patch
 from gonogo.environment_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.judge.failures import library
@@ -36,30 +36,15 @@ SURELY_ALIKE = 0.85
 
 MOST_GRACE_S = 3600.0
 """Between asking a process to end and killing it: checkpoints are written meanwhile."""
-_COUNTED_IN = (
-    ("non_finite.fp16_skipped", "fp16_window_steps"),
-    ("divergence.spike_count", "spike_of"),
-    ("gradients.spike_count", "spike_of"),
-)
-"""Setting that is a count → the one that is the window in which it counts."""
-_OF_ALL_RANKS = (Metric.TOKS_PER_S, Metric.COST, Metric.GPU_UTIL_RATIO)
 
 
 def problems_in(
     plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema | None
 ) -> Iterator[Problem]:
-    """Yield everything that would fail once a run is started, each place once.
-
-    Args:
-        plan: a plan of the right shape, overrides included.
-        train: its whole training configuration.
-        schema: what its workload takes; None = nobody here can say.
-    """
+    """Yield everything that would fail once a run is started, each place once."""
     found = chain(
         unknown_metrics(plan),
         _taken_names(plan),
-        _counted_again(plan),
-        _never_so_many(plan),
         _never_killed(plan),
         _unknown_remedies(plan),
         _refused_by_plugins(plan),
@@ -76,7 +61,7 @@ def problems_in(
         () if schema is None else _refused_by_workload(plan, train, schema),
     )
     told: set[Problem] = set()
-    for row in found:
+    for row in found:  # no more is looked for than somebody reads
         if row not in told:
             told.add(row)
             yield row
@@ -128,26 +113,6 @@ def _taken_names(plan: Plan) -> Iterator[Problem]:
             if row.id in ADDED_CRITERIA:
                 message = f"{row.id} is a criterion that the judge adds; expected another name"
                 yield Problem(path=f"phases.{phase.name}.gate.{row.id}.id", message=message)
-
-
-def _counted_again(plan: Plan) -> Iterator[Problem]:
-    """Yield the sums over ranks of what each of them tells of all: two ranks would be twice it."""
-    for phase in plan.phases:
-        for row in phase.gate:
-            if row.over_ranks == "sum" and (row.metric in _OF_ALL_RANKS or own_name(row.metric)):
-                message = f"each rank's {row.metric} is of all ranks; expected min, max or mean"
-                yield Problem(path=f"phases.{phase.name}.gate.{row.id}.over_ranks", message=message)
-
-
-def _never_so_many(plan: Plan) -> Iterator[Problem]:
-    """Yield the counts of a detector that are more than the window has in which it counts."""
-    for count, window in _COUNTED_IN:
-        detector, setting = count.split(".")
-        said = getattr(plan.watch, detector)
-        found, most = getattr(said, setting), getattr(said, window)
-        if found > most:
-            message = f"found {found}; expected at most {window}, {most}: so many never come"
-            yield Problem(path=f"watch.{count}", message=message)
 
 
 def _never_killed(plan: Plan) -> Iterator[Problem]:
@@ -221,13 +186,17 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
             yield Problem(path=f"{where}.workload.parallel", message=message)
 
 
+def _layers(plan: Plan) -> list[Layer]:
+    """Return everything that changes the workload: phases, variants and remedies."""
+    return [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
+
+
 def _uneven(plan: Plan) -> Iterator[Problem]:
     """Yield ranks that several hosts cannot share evenly."""
     nodes = plan.workload.nodes
     if nodes == 1:
         return
-    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
-    changes = [(f"{where}.workload", patch.workload.world_size) for where, patch in laid]
+    changes = [(f"{where}.workload", patch.workload.world_size) for where, patch in _layers(plan)]
     for where, world_size in [("workload", plan.workload.world_size), *changes]:
         if world_size is not None and world_size % nodes:
             message = f"found {world_size}; expected a multiple of workload.nodes, {nodes}"
@@ -237,8 +206,7 @@ def _uneven(plan: Plan) -> Iterator[Problem]:
 def _other_nodes(plan: Plan) -> Iterator[Problem]:
     """Yield the commands whose launcher is told of another number of nodes than the plan says."""
     nodes = plan.workload.nodes
-    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
-    changes = [(f"{where}.workload", patch.workload.command) for where, patch in laid]
+    changes = [(f"{where}.workload", patch.workload.command) for where, patch in _layers(plan)]
     for where, command in [("workload", plan.workload.command), *changes]:
         line = read_launch_line(command or ())
         if line is not None and line.nodes not in (None, nodes):
@@ -251,8 +219,7 @@ def _other_nodes(plan: Plan) -> Iterator[Problem]:
 
 def _needless_args(plan: Plan) -> Iterator[Problem]:
     """Yield arguments of what takes none: a command has its own, nsa.train its configuration."""
-    laid: list[Layer] = [*((f"phases.{row.name}", row) for row in plan.phases), *patches(plan)]
-    commands = [plan.workload.command, *(patch.workload.command for _, patch in laid)]
+    commands = [plan.workload.command, *(patch.workload.command for _, patch in _layers(plan))]
     if plan.workload.args and (plan.ours or any(commands)):
         whose = "nsa.train reads train" if plan.ours else "a command has its own"
         yield Problem(path="workload.args", message=f"expected none: {whose}")
@@ -318,52 +285,14 @@ def _unreadable(plan: Plan, train: Mapping[str, Any]) -> Iterator[Problem]:
 def _refused_by_workload(
     plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema
 ) -> Iterator[Problem]:
-    """Yield what the workload refuses of each phase, and of each phase under each patch.
-
-    What trains alike is checked once, and where only the environment differs, only that again.
-    """
-    right: set[tuple[object, ...]] = set()
-    laid = list(patches(plan))
+    """Yield what the workload refuses of each phase, and of each phase under each patch."""
     for phase in plan.phases:
         own: list[Layer] = [(f"phases.{phase.name}", phase)]
-        workload = phase.workload
-        trained = str(phase.train), workload.world_size, workload.parallel
-        around = tuple(phase.env.items())
-        whole = (*trained, phase.data)
-        refused = False
-        for row in _refused(plan, train, schema, phase, own, again=whole in right):
-            refused = True
-            yield row
-        if refused:
-            continue
-        right.add(whole)
-        for where, patch in laid:
-            changes_train = bool(patch.train) or patch.workload.world_size is not None
-            again = not changes_train or (where, trained) in right
-            if again and (not patch.env or (where, around) in right):
-                continue
-            right.update(((where, trained), (where, around)))
-            layers = [*own, (where, patch)]
-            yield from _refused(plan, train, schema, phase, layers, again=again)
-
-
-def _refused(
-    plan: Plan,
-    train: Mapping[str, Any],
-    schema: WorkloadSchema,
-    phase: Phase,
-    layers: list[Layer],
-    *,
-    again: bool,
-) -> Iterator[Problem]:
-    change = layers[1][1] if len(layers) > 1 else None
-    told = lay(plan, phase, train, change, schema=schema)
-    if again:
-        found = schema.of_environment(told.train, told.env)
-    else:
-        found = schema.violations(told.train, told.env, told.world_size)
-    for row in found:
-        yield Problem(path=_place(row.path, layers), message=row.message)
+        for layers in (own, *([*own, layer] for layer in patches(plan))):
+            change = layers[1][1] if len(layers) > 1 else None
+            told = lay(plan, phase, train, change, schema=schema)
+            for row in schema.violations(told.train, told.env, told.world_size):
+                yield Problem(path=_place(row.path, layers), message=row.message)
 
 
 def _place(path: Path, layers: list[Layer]) -> str:

@@ -31,11 +31,7 @@ class LaunchLine:
 
 
 def read_launch_line(command: Sequence[str]) -> LaunchLine | None:
-    """Return what a command's launcher is told; None where the command names none.
-
-    Args:
-        command: program and arguments.
-    """
+    """Return what a command's launcher is told; None where the command names none."""
     words = list(_words(command))
     for at, word in enumerate(words):
         if PurePath(word).name == "torchrun" or word in _MODULES:

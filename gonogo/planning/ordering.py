@@ -7,13 +7,17 @@ workload, from what the plan declares), and `null` only where nothing can be kno
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from gonogo.contract.canonical import digest, plain_copy
+from gonogo.contract.criterion import DEVICE_METRICS, Criterion
 from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import (
     CarriedRemedy,
     HaltGrace,
+    LeftOut,
     Order,
     PhaseAhead,
     ResumePoint,
@@ -28,10 +32,10 @@ from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import Patch, RecordedPatch, is_ours
-from gonogo.planning.frozen import ResolvedPlan
-from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import Laid, lay
 from gonogo.planning.placeholders import Filled, fill_order
+from gonogo.planning.problems import problems_of, rejected
+from gonogo.planning.source import ResolvedPlan
 from gonogo.planning.workloads.known import workload_schema
 from gonogo.watch.registry import detector_names, made_by
 
@@ -69,10 +73,6 @@ def build_order(
         change: a variant's, remedy's or campaign's patch, over the phase's own.
         carried: remedies of earlier phases, over the phase's own settings and under `change`.
         taints: what counts against the run because of the checkpoint.
-
-    Raises:
-        NotFound: the plan has no such phase.
-        Rejected: the gate does not fit the profile.
     """
     plan = resolved.parsed()
     phase = plan.phase(phase_name)
@@ -246,3 +246,64 @@ def expected_identity(plan: Plan, phase: Phase, told: Laid, frozen: Mapping[str,
         nsa_env={name: value for name, value in told.env.items() if name.startswith("NSA_")},
         **kept,
     )
+
+
+_AGAINST = {"pass_above": "fail_below", "pass_below": "fail_above"}
+"""Threshold that a profile may give → the one that must not contradict it."""
+
+
+def gate_of(
+    phase: Phase, profile: HardwareProfile, name: str
+) -> tuple[list[Criterion], list[LeftOut]]:
+    """Return the criteria that apply, thresholds filled from the profile, and what is left out.
+
+    A criterion about devices or about the profile's floor is left out where the profile has none,
+    and a `fail_*` threshold where the floor itself lies on its failing side.
+    """
+    gate: list[Criterion] = []
+    left_out: list[LeftOut] = []
+    for criterion in phase.gate:
+        if criterion.metric in DEVICE_METRICS and not profile.has_devices:
+            left_out.append(LeftOut(id=criterion.id, why="the profile has no devices"))
+            continue
+        bound = next((row for row in _AGAINST if getattr(criterion, row) == "profile"), None)
+        if bound is None:
+            gate.append(_of_worst_rank(criterion))
+            continue
+        against = _AGAINST[bound]
+        fails = getattr(criterion, against)
+        if profile.floor_tok_s is None and fails is None:
+            left_out.append(LeftOut(id=criterion.id, why="the profile has no floor"))
+            continue
+        said = {**criterion.model_dump(exclude_unset=True), bound: profile.floor_tok_s}
+        if _contradicts(bound, profile.floor_tok_s, fails):
+            del said[against]
+            why = f"{fails:g} contradicts the floor of {name}, {profile.floor_tok_s:g}"
+            left_out.append(LeftOut(id=f"{criterion.id}.{against}", why=why))
+        filled = _criterion(said, f"phases.{phase.name}.gate.{criterion.id}")
+        gate.append(_of_worst_rank(filled))
+    return gate, left_out
+
+
+def _of_worst_rank(criterion: Criterion) -> Criterion:
+    """Return the criterion with the rank that counts; of a lower bound it is the lowest anyway."""
+    below = criterion.pass_below is not None or criterion.fail_above is not None
+    if not below or "over_ranks" in criterion.model_fields_set:
+        return criterion
+    return criterion.model_copy(update={"over_ranks": "max"})
+
+
+def _contradicts(bound: str, floor: float | None, fails: float | None) -> bool:
+    if floor is None or fails is None:
+        return False
+    return fails > floor if bound == "pass_above" else fails < floor
+
+
+def _criterion(said: dict[str, Any], where: str) -> Criterion:
+    try:
+        return Criterion.model_validate(said)
+    except ValidationError as error:
+        problems = problems_of(error, said)
+        raise rejected(
+            [type(row)(path=where, message=f"{row.path}: {row.message}") for row in problems]
+        ) from error

@@ -50,13 +50,7 @@ class Filled:
 
 
 def fill_order(laid: Laid, args: Collection[str], steps: int) -> Filled:
-    """Return the words of a run of a foreign program.
-
-    Args:
-        laid: what the run is told.
-        args: words of an entry.
-        steps: the last step of the phase.
-    """
+    """Return the words of a run of a foreign program."""
     values = values_of(laid.train, steps)
 
     def filled(text: str) -> str:

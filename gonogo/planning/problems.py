@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.errors import MOST_PROBLEMS, Problem, Rejected, choices, hint
 from gonogo.contract.plan import Phase, Plan
 from gonogo.contract.workload import Workload
-from gonogo.planning.paths import named_path
+from gonogo.planning.overrides import named_path
 
 _PATH = re.compile(r"(?P<path>[a-z][\w.-]*): (?P<message>.*)", re.DOTALL)
 _QUOTED = re.compile(r"'([^']*)'")
@@ -22,10 +22,6 @@ def rejected(problems: Iterable[Problem], what: str = "plan: ") -> Rejected:
 
     No more is asked for than `MOST_PROBLEMS`: what each of a hundred thousand names may have been
     meant for takes seconds to find, and nobody reads it.
-
-    Args:
-        problems: at least one.
-        what: how the sentence begins.
     """
     found = tuple(islice(problems, MOST_PROBLEMS + 1))
     told, first = found[:MOST_PROBLEMS], found[0]
@@ -37,11 +33,7 @@ def rejected(problems: Iterable[Problem], what: str = "plan: ") -> Rejected:
 
 
 def refuse(problems: Iterable[Problem], what: str = "plan: ") -> None:
-    """Pass where there is no problem.
-
-    Raises:
-        Rejected: there is one; see `rejected`.
-    """
+    """Pass where there is no problem."""
     rows = iter(problems)
     for first in rows:
         raise rejected(chain([first], rows), what)

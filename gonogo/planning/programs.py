@@ -42,13 +42,7 @@ def unlisted(plan: Plan) -> Iterator[tuple[str, str]]:
 
 
 def allows(plan: Plan, allow: Collection[str], allow_env: Collection[str]) -> bool:
-    """Say whether a worker that allows this takes every run of a plan.
-
-    Args:
-        plan: the plan.
-        allow: programs, as in `GONOGO_WORKER_ALLOW`.
-        allow_env: names, as in `GONOGO_WORKER_ALLOW_ENV`.
-    """
+    """Say whether a worker that allows this takes every run of a plan."""
     if plan.ours:
         return True
     if not all(is_allowed(name, allow, plan.workload.cwd) for name in programs(plan)):

@@ -16,17 +16,17 @@ from gonogo.contract.fault import parse_fault
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.plan import Plan
 from gonogo.planning.checks import problems_in
-from gonogo.planning.configurations import checkout_root as checkout_root
-from gonogo.planning.configurations import load_train_config as load_train_config
-from gonogo.planning.frozen import ResolvedPlan as ResolvedPlan
-from gonogo.planning.gates import gate_of
 from gonogo.planning.layers import merged
 from gonogo.planning.ordering import FROZEN as FROZEN
 from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
+from gonogo.planning.ordering import gate_of
 from gonogo.planning.overrides import overridden
 from gonogo.planning.problems import problems_of, refuse, rejected
+from gonogo.planning.source import ResolvedPlan as ResolvedPlan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
+from gonogo.planning.source import checkout_root as checkout_root
+from gonogo.planning.source import load_train_config as load_train_config
 from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
 
 LoadConfig = Callable[[str], Mapping[str, Any]]
@@ -47,10 +47,6 @@ def resolve_plan(
         sets: dotted path → value; `fault` is a fault to inject.
         load_config: name → training configuration of our workload.
         schema_of: entry point → what its workload takes, None where nobody here can say.
-
-    Raises:
-        Rejected: every problem with the plan, an override, the configuration or the fault.
-        NotFound: an unknown configuration.
     """
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
@@ -103,11 +99,7 @@ def _whole_configuration(
 
 
 def _frozen(plan: Plan, train: dict[str, Any], fault: str | None) -> ResolvedPlan:
-    """Return the frozen plan, once every phase's gate fits the profile.
-
-    Raises:
-        Rejected: a gate that does not, or a value without a canonical form.
-    """
+    """Return the frozen plan, once every phase's gate fits the profile."""
     for phase in plan.phases:
         gate_of(phase, hardware_profiles()[plan.profile], plan.profile)
     resolved = ResolvedPlan.of(plan, train, fault)

@@ -13,12 +13,10 @@ from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS, Patch
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.overrides import with_overrides
 from gonogo.planning.resolve import build_order, resolve_plan
-from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan
+from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
 
 DEMO = bundled_plan("demo")
-SUM = {"id": "all", "aggregate": "mean", "over_ranks": "sum", "pass_above": 1.0}
 VARIANTS = {"on": ["stall"], "variants": [{"env": {}}, {"train": {}}]}
 
 
@@ -29,28 +27,13 @@ def patched(**sets: Any) -> dict[str, Any]:
 
 
 REFUSED = [
-    (
-        {"watch.non_finite": {"fp16_window_steps": 20, "fp16_skipped": 21}},
-        "watch.non_finite.fp16_skipped",
-        "at most fp16_window_steps, 20",
-    ),
     ({"phases.smoke.name": "end"}, "phases.end.name", "expected another name of a phase"),
-    ({"watch.divergence.spike_of": 4}, "watch.divergence.spike_count", "at most spike_of, 4"),
-    ({"watch.gradients.spike_count": 9}, "watch.gradients.spike_count", "at most spike_of, 8"),
-    ({"halt.grace_s": float("inf")}, "halt.grace_s", "at most 3600"),
     ({"halt.grace_s": 3601}, "halt.grace_s", "at most 3600"),
-    ({"train.optim.lr": "1e-4 "}, "train.optim.lr", "found '1e-4 '; expected a number"),
-    ({"train.dtype": "fp13"}, "train.dtype", "expected one of bf16, fp16, fp32"),
     ({"train.sede": 7}, "train.sede", "did you mean seed?"),
     ({"train.model": {"dims": 7}}, "train.model.dims", "did you mean dim?"),
-    ({"train.model": 7}, "train.model", "expected a mapping"),
-    ({"train.engine": 7}, "train.engine", "expected a mapping"),
-    ({"train.engine.profile_step": 7}, "train.engine.profile_step", "did you mean profile_steps?"),
     ({"train.seed": 2**53}, "train.seed", "at most 9007199254740991"),
     ({"train.model.dim": 128}, "train.params", "which is 2395920"),
     ({"train.data": "synthetic"}, "train.data", "phases.NAME.data"),
-    ({"train.steps": 3}, "train.steps", "phases.NAME.steps"),
-    ({"train.parallel": "fsdp"}, "train.parallel", "workload.parallel"),
     ({"phases.smoke.train.data": "synthetic"}, "phases.smoke.train.data", "phases.NAME.data"),
     ({"phases.smoke.train.config": "m7c_125m"}, "phases.smoke.train.config", "the plan's"),
     ({"phases.smoke.train.optim.lr": -1}, "phases.smoke.train.optim.lr", "more than 0"),
@@ -58,7 +41,6 @@ REFUSED = [
     ({"phases.smoke.env.NSA_BOGUS": "1"}, "phases.smoke.env.NSA_BOGUS", "unknown key"),
     ({"phases.smoke.env.NSA_TB_DISABLE": 2}, "phases.smoke.env.NSA_TB_DISABLE", "one of 0, 1"),
     ({"workload.env.NCLL_ALGO": "Ring"}, "workload.env.NCLL_ALGO", "did you mean NCCL_ALGO?"),
-    ({"phases.smoke.env.CUDA_LIB": "x"}, "phases.smoke.env.CUDA_LIB", "no worker sets it"),
     (
         {"remedies.out_of_memory.env.MY": "x"},
         "remedies.out_of_memory.env.MY",
@@ -66,7 +48,6 @@ REFUSED = [
     ),
     ({"workload.env.NSA_TB_DISABEL": 1}, "workload.env.NSA_TB_DISABEL", "mean NSA_TB_DISABLE?"),
     ({"phases.smoke.env.NSA_LR": 0.5}, "phases.smoke.env.NSA_LR", "disagrees with optim.lr"),
-    ({"workload.env.CONFIG": "m7c_125m"}, "workload.env.CONFIG", "disagrees with train.config"),
     ({"workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
     ({"workload.parallel": "single"}, "workload.world_size", "means one rank"),
     ({"phases.smoke.workload.world_size": 3}, "train.batch.global_seqs", "shared evenly"),
@@ -102,28 +83,12 @@ REFUSED = [
         "exclude each other",
     ),
     ({"phases.smoke.init_from": "sanity"}, "phases.sanity.checkpoint", "begins with its weights"),
-    ({"train.params": 2**60}, "train.params", "at most"),
     (
         {"phases.smoke.gate": [{"id": "watch_ceiling", "metric": "loss", "pass_below": 5.0}]},
         "phases.smoke.gate.watch_ceiling.id",
         "expected another name",
     ),
-    *(
-        (
-            {"phases.smoke.gate": [{**SUM, "metric": metric}]},
-            "phases.smoke.gate.all.over_ranks",
-            f"each rank's {metric} is of all ranks; expected min, max or mean",
-        )
-        for metric in ("toks_per_s", "cost", "gpu_util_ratio", "user/acc")
-    ),
 ]
-
-
-@pytest.mark.parametrize(
-    "more", [{"metric": "host_rss_mb"}, {"metric": "toks_per_s", "over_ranks": "mean"}]
-)
-def test_what_each_rank_has_of_its_own_can_be_summed(more: dict[str, Any]) -> None:
-    resolve_plan(patched(), {"phases.smoke.gate": [{**SUM, **more}]})
 
 
 @pytest.mark.parametrize(("sets", "path", "said"), REFUSED, ids=[str(row[0]) for row in REFUSED])
@@ -139,7 +104,6 @@ def test_what_would_fail_later_is_refused_with_its_path(
 
 ACCEPTED = [
     {"halt.grace_s": 3600},
-    {"watch.gradients.spike_count": 8},
     {"train.optim.lr": 1e-4},
     {"train.engine.profile_steps": 2},
     {"train.model.gradient_checkpointing": "reentrant"},
@@ -256,9 +220,7 @@ def test_no_bundled_plan_is_warned_of(name: str) -> None:
 SWAPPED = OURS.replace("tr", "rt")
 
 
-@pytest.mark.parametrize(
-    "entry", [SWAPPED, OURS.replace("a", "", 1), f"{OURS}er", f"{OURS}n", OURS.replace("n", "m", 1)]
-)
+@pytest.mark.parametrize("entry", [SWAPPED, OURS.replace("a", "", 1), f"{OURS}er"])
 def test_an_entry_that_is_nearly_ours_is_a_warning(entry: str) -> None:
     told = f"workload.entry: {entry} is taken for a program of your own; did you mean {OURS}?"
     plan = with_overrides(FOREIGN, {"workload": {"entry": entry}})
@@ -270,22 +232,12 @@ def test_an_entry_that_is_nearly_ours_is_a_warning(entry: str) -> None:
     "workload",
     [
         {"entry": "my.train"},
-        {"entry": "train.py"},
-        {"entry": "nsa/train.py"},
         {"entry": "nsa.evaluate"},
         {"command": [SWAPPED]},
     ],
 )
 def test_a_program_of_another_name_is_no_slip(workload: dict[str, Any]) -> None:
     assert warnings_of(parse_plan(with_overrides(FOREIGN, {"workload": workload}))) == []
-
-
-def test_a_plan_that_goes_too_deep_is_refused() -> None:
-    value: Any = 1
-    for _ in range(5000):
-        value = [value]
-    with pytest.raises(Rejected, match="levels"):
-        resolve_plan(DEMO, {"train.x": value})
 
 
 def paths_in(node: Any, at: tuple[str, ...] = ()) -> list[str]:

@@ -19,7 +19,7 @@ import json, sys
 from pathlib import Path
 from gonogo.contract.errors import NotFound
 from gonogo.judge.directory import judge_directory
-from gonogo.planning.configurations import checkout_root
+from gonogo.planning.source import checkout_root
 from gonogo.planning.source import bundled_plan
 try:
     checkout_root()

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import Rejected
 from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.plan import Phase
-from gonogo.planning.gates import gate_of
+from gonogo.planning.ordering import gate_of
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names
 
@@ -104,7 +103,3 @@ def test_by_default_a_bound_is_of_the_worst_rank(said: dict[str, Any], rank: str
     (criterion,) = order.gate
     assert criterion.over_ranks == rank
     assert type(order).model_validate_json(order.model_dump_json()).gate == [criterion]
-
-
-def test_a_bound_of_a_recorded_order_stays_of_the_rank_that_it_was() -> None:
-    assert Criterion(id="mine", metric="loss", pass_below=1.0).over_ranks == "min"

@@ -74,12 +74,6 @@ def test_what_helped_in_an_earlier_phase_lies_under_what_a_rerun_changes() -> No
     assert "NSA_TB_DISABLE" not in rerun.env
 
 
-def test_synthetic_data_isolates_the_loader() -> None:
-    order = ordered({"train": {"data": "synthetic"}})
-    assert order.train["data"] == order.identity.dataset == "synthetic"
-    assert order.steps == 300
-
-
 def test_one_variable_of_one_phase_is_changed_or_taken_away() -> None:
     assert ordered({"env": {"NSA_TB_DISABLE": 0}}).env["NSA_TB_DISABLE"] == "0"
     order = ordered({"env": {"NSA_TB_DISABLE": None, "NSA_DDP_STATIC_GRAPH": None}})
@@ -89,15 +83,6 @@ def test_one_variable_of_one_phase_is_changed_or_taken_away() -> None:
     assert set_only.env == {**ordered().env, "NSA_TB_DISABLE": "0"}
     unset = ordered(phases__smoke__env__NSA_DDP_STATIC_GRAPH=None)
     assert "NSA_DDP_STATIC_GRAPH" not in unset.env
-
-
-def test_one_rank_alone_is_a_patch_too() -> None:
-    order = ordered({"workload": {"world_size": 1, "parallel": "single"}})
-    assert (order.world_size, order.identity.world_size, order.train["parallel"]) == (
-        1,
-        1,
-        "single",
-    )
 
 
 def test_a_section_that_the_configuration_lacks_begins_with_what_its_absence_means() -> None:
@@ -119,13 +104,6 @@ def test_a_phase_changes_its_own_configuration_alone() -> None:
     assert order.train["engine"]["profile_steps"] == 10
     sanity = ordered(plan="m7c-125m-profile", phase="sanity")
     assert sanity.train["engine"]["profile_steps"] == 0
-
-
-def test_an_order_shares_nothing_with_its_plan() -> None:
-    resolved = resolve_plan(bundled_plan("demo"))
-    order = build_order(resolved, "smoke", experiment="e", run="r", token=1)
-    order.train["model"]["dim"] = 1
-    assert resolved.train["model"]["dim"] == 256
 
 
 JSON = st.recursive(

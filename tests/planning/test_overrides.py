@@ -8,8 +8,8 @@ import pytest
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.yaml_text import parse_document
-from gonogo.planning.overrides import with_overrides
-from gonogo.planning.paths import line_of, locate, named_path
+from gonogo.planning.overrides import line_of, locate, named_path
+from gonogo.planning.source import with_overrides
 
 TEXT = """\
 v: 1
@@ -104,22 +104,3 @@ def test_a_path_that_leads_nowhere_is_refused_and_named(path: str, said: str) ->
 @pytest.mark.parametrize("value", [None, 0, "", [], {}, {"a": None}])
 def test_any_value_can_be_set(value: Any) -> None:
     assert with_overrides(DATA, {"train.x": value})["train"]["x"] == value
-
-
-def of_levels(levels: int) -> str:
-    return ".".join(["train", *["a"] * (levels - 1)])
-
-
-@pytest.mark.parametrize("levels", [65, 199, 5000, 1_000_000])
-def test_a_path_that_goes_too_deep_is_refused_without_being_looked_for(levels: int) -> None:
-    """It took 76 s to look for 100 000 parts, and grew with the square."""
-    with pytest.raises(Rejected, match=r"^set train[.a]{,60}: more than 64 levels$") as refused:
-        with_overrides(DATA, {of_levels(levels): 1})
-    (problem,) = refused.value.problems
-    assert of_levels(levels).startswith(f"{problem.path}."), "it begins like the given name"
-
-
-def test_what_a_path_and_its_value_make_together_goes_no_deeper_than_a_plan() -> None:
-    assert with_overrides(DATA, {of_levels(59): [[[1]]]})
-    with pytest.raises(Rejected, match="more than 64 levels"):
-        with_overrides(DATA, {of_levels(60): [[[1]]]})

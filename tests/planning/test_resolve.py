@@ -92,30 +92,12 @@ def test_an_order_knows_what_the_plan_goes_on_with() -> None:
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
-        ({"fault": "meteor"}, "meteor"),
-        ({"fault": "hang:rank=2"}, "rank"),
-        ({"fault": "hang:step=99"}, "step"),
-        ({"fault": "hang:section=boot"}, "section"),
-        ({"fault": "slow:factor=fast"}, "number"),
-        ({"fault": "nan:rank=1"}, "KEY=VALUE"),
-    ],
-)
-def test_what_cannot_be_run_is_refused(sets: dict[str, Any], said: str) -> None:
-    with pytest.raises(Rejected, match=said):
-        resolved(sets)
-
-
-@pytest.mark.parametrize(
-    ("sets", "said"),
-    [
         ({"train.sede": 7}, "train.sede: unknown key 'sede'; did you mean seed"),
         (
             {"env.NSA_TB_DISABLE": 1},
             r"env: unknown key 'env'; did you mean workload\.env or phases\.NAME\.env\?",
         ),
         ({"steps": 5}, r"steps: unknown key 'steps'; did you mean phases\.NAME\.steps\?"),
-        ({"train.model": {"dims": 7}}, "train.model.dims"),
-        ({"train.model": 7}, "train.model"),
         ({"phases.smoke.data": "wikipedia"}, "phases.smoke.data: found 'wikipedia'"),
     ],
 )
@@ -163,14 +145,12 @@ def test_a_fault_strikes_in_its_phase_only_and_is_told_whole(spec: str, told: st
     ("spec", "said"),
     [
         ("", "expected one of hang"),
+        ("hang:rank=2", "rank"),
         ("nan:phase=lunch", "expected one of sanity, synthetic, smoke"),
         ("nan:step=3,step=4", "step twice"),
-        ("nan:phase=smoke,phase=smoke", "phase twice"),
         ("nan:step", "KEY=VALUE"),
         ("nan:step=41", "expected 1 to 40"),
         ("starve:share=1", "expected 0.01 to 0.99"),
-        ("starve:share=nan", "expected 0.01 to 0.99"),
-        ("leak:mb_per_step=0", "expected 1 to 65536"),
         ("straggle:factor=fast", "expected a number"),
         ("hang:section=lunch", "expected data"),
     ],

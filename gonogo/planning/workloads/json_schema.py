@@ -29,13 +29,6 @@ _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "exclusiveMaximum": ("less than", lambda value, bound: value < bound),
     "multipleOf": ("a multiple of", lambda value, bound: value % bound == 0),
 }
-_SAID_ONLY = frozenset(("$schema", "title", "description", "default"))
-_CHECKED = frozenset(
-    (
-        *("type", "enum", "pattern", "properties", "patternProperties", "additionalProperties"),
-        *("required", "allOf", "not", *_BOUNDS),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,15 +37,6 @@ class Violation:
 
     path: Path
     message: str
-
-
-def unknown_keywords(schema: Schema) -> Iterator[str]:
-    """Yield the keywords of a schema that are not checked here."""
-    yield from set(schema) - _CHECKED - _SAID_ONLY
-    below = [*schema.get("properties", {}).values(), *schema.get("patternProperties", {}).values()]
-    below += [*schema.get("allOf", []), *([schema["not"]] if "not" in schema else [])]
-    for inner in below:
-        yield from unknown_keywords(inner)
 
 
 def violations(schema: Schema, value: Any, path: Path = ()) -> Iterator[Violation]:

@@ -1,17 +1,77 @@
-"""Which workloads are known, and what fits them? The schemas beside this file say it."""
+"""Which workloads are known, and what fits them? The exported schemas beside this file say it.
+
+Besides JSON Schema they hold relations: `left` is a multiple of, at least, equal to or about
+(within 2 %) a sum of products of whole numbers and of values by their dotted paths. A relation
+about something that is not there holds.
+"""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from itertools import chain
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import Field
 
 from gonogo.contract.canonical import plain_copy
-from gonogo.contract.errors import Corrupt
-from gonogo.planning.workloads.json_schema import Path, Violation, unknown_keywords, violations
-from gonogo.planning.workloads.relations import Relation
+from gonogo.contract.wire import Submitted
+from gonogo.planning.workloads.json_schema import Path, Violation, violations
+
+TOLERANCE = 0.02
+
+
+class Relation(Submitted):
+    """One relation; it counts where every value in `when` is as it says."""
+
+    left: str
+    relation: Literal["multiple_of", "at_least", "equal_to", "about"]
+    terms: list[list[int | str]]
+    text: str
+    when: dict[str, Any] = Field(default_factory=dict)
+
+    def violation(self, values: Mapping[str, Any]) -> str | None:
+        """Return what is wrong among values of the right types; None where it holds."""
+        if any(_at(values, path) != value for path, value in self.when.items()):
+            return None
+        left, right = _at(values, self.left), self._right(values)
+        if left is None or right is None or self._holds(left, right):
+            return None
+        counted = f", which is {right}" if self.relation == "about" else ""
+        return f"found {left!r}; {self.text}{counted}"
+
+    def _right(self, values: Mapping[str, Any]) -> Any:
+        terms = [
+            [_at(values, factor) if isinstance(factor, str) else factor for factor in term]
+            for term in self.terms
+        ]
+        if any(factor is None for term in terms for factor in term):
+            return None
+        if isinstance(terms[0][0], str):
+            return terms[0][0]
+        return sum(math.prod(term) for term in terms)
+
+    def _holds(self, left: Any, right: Any) -> bool:
+        if isinstance(right, str):
+            return bool(left == right)
+        number, wanted = float(left), float(right)
+        if self.relation == "multiple_of":
+            return number % wanted == 0
+        if self.relation == "at_least":
+            return number >= wanted
+        if self.relation == "about":
+            return abs(number / wanted - 1) <= TOLERANCE
+        return number == wanted
+
+
+def _at(values: Mapping[str, Any], path: str) -> Any:
+    found: Any = values
+    for part in path.split("."):
+        if not isinstance(found, dict):
+            return None
+        found = found.get(part)
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +86,14 @@ class WorkloadSchema:
     ) -> Iterator[Violation]:
         """Yield what the workload would refuse."""
         values = {"train": train, "env": env, "world_size": world_size}
-        found = violations(self.document, values)
-        yield from _else(found, _unrelated(self.relations, values))
-
-    def of_environment(
-        self, train: Mapping[str, Any], env: Mapping[str, str]
-    ) -> Iterator[Violation]:
-        """Yield what the workload would refuse of an environment beside a right configuration."""
-        found = violations(self.document["properties"]["env"], env, ("env",))
-        about = (row for row in self.relations if row.left.startswith("env."))
-        yield from _else(found, _unrelated(about, {"train": train, "env": env}))
+        wrong = False
+        for row in violations(self.document, values):
+            wrong = True
+            yield row
+        for relation in () if wrong else self.relations:
+            message = relation.violation(values)
+            if message is not None:
+                yield Violation(path=tuple(relation.left.split(".")), message=message)
 
     def section_default(self, path: Path) -> dict[str, Any] | None:
         """Return what the absence of a section of the configuration amounts to, as a copy."""
@@ -46,30 +104,9 @@ class WorkloadSchema:
         return plain_copy(default) if isinstance(default, Mapping) else None
 
 
-def _else(first: Iterator[Violation], then: Iterator[Violation]) -> Iterator[Violation]:
-    """Yield what comes first, one by one; where nothing does, what would come then."""
-    found = next(first, None)
-    yield from then if found is None else chain([found], first)
-
-
-def _unrelated(relations: Iterable[Relation], values: Mapping[str, Any]) -> Iterator[Violation]:
-    """Yield the relations that do not hold among values of which each itself is right."""
-    for row in relations:
-        message = row.violation(values)
-        if message is not None:
-            yield Violation(path=tuple(row.left.split(".")), message=message)
-
-
 def read_schema(document: Mapping[str, Any]) -> WorkloadSchema:
-    """Return an exported schema, ready to check by.
-
-    Raises:
-        Corrupt: it uses a keyword that is not checked here.
-    """
+    """Return an exported schema, ready to check by."""
     schema = {name: value for name, value in document.items() if name != "relations"}
-    unknown = sorted(set(unknown_keywords(schema)))
-    if unknown:
-        raise Corrupt(f"{document.get('title')}: the schema uses {', '.join(unknown)}")
     relations = tuple(Relation.model_validate(row) for row in document.get("relations", []))
     return WorkloadSchema(document=schema, relations=relations)
 
