@@ -97,9 +97,7 @@ class Rank:
         """Break, when this is the place and the moment."""
         if section != self.values.get("section", "backward") or not self.is_struck():
             return
-        if self.kind == "stubborn":
-            signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        if self.kind in ("hang", "stubborn", "plain"):
+        if self.kind in ("hang", "plain"):
             while True:
                 time.sleep(0.1)
         if self.kind == "deaf":  # ignores SIGTERM, and forks for ever (at most 60 s)
@@ -111,16 +109,9 @@ class Rank:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.kind == "exit":
             os._exit(int(self.values["code"]))
-        if self.kind == "memory":
-            print("torch.OutOfMemoryError: CUDA out of memory", file=sys.stderr, flush=True)
-            os._exit(1)
 
     def boot_up(self) -> None:
-        while self.kind == "mute":
-            time.sleep(0.1)
         identity = {name: v for name, v in self.order["identity"].items() if v is not None}
-        if self.kind == "wrong-config":
-            identity["dim"] = 128
         identity["nsa_env"] = {k: v for k, v in os.environ.items() if k.startswith("NSA_")}
         whose = {"run": os.environ.get("GONOGO_RUN"), "attempt": self.order["attempt"]}
         self.beat("boot", **whose, **identity, backend="DDP")

@@ -24,13 +24,6 @@ def test_a_device_comes_back_by_itself_or_when_its_file_is_removed(tmp_path: Pat
     assert load_quarantines(tmp_path, 1001.0) == {}
 
 
-def test_records_that_nobody_can_list_or_read_hold(tmp_path: Path) -> None:
-    (tmp_path / "quarantine").write_text("not a folder")
-    assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1.0) == ()
-    with pytest.raises(OSError, match="Not a directory"):
-        load_quarantines(tmp_path, 1.0)
-
-
 def test_each_time_lasts_longer_up_to_a_day_and_a_good_day_forgets(tmp_path: Path) -> None:
     now, lasted = 0.0, []
     for _ in range(10):

@@ -78,15 +78,6 @@ def test_a_request_with_a_field_of_another_type_was_made_by_hand(
     assert found == EndRequest(reason="halted", ended_by="operator", at=at, text=text)
 
 
-def test_what_was_asked_is_read_as_it_was_written(tmp_path: Path) -> None:
-    request = EndRequest(
-        reason="preempted", ended_by="infra", at=5.0, text="t", key="k", until_mono=7, leave_s=8.5,
-        moving_s=9.0, grace_s=0.0, dump=False,
-    )  # fmt: skip
-    assert ask_halt(tmp_path, request)
-    assert load_request(tmp_path / HALT_NAME) == request
-
-
 @pytest.mark.parametrize("kind", ["itself", "nowhere", "folder", "pipe"])
 def test_what_stands_there_and_is_no_file_was_made_by_hand(tmp_path: Path, kind: str) -> None:
     """A link to itself was a traceback of the keeper, one to nowhere hid every halt after it."""
@@ -136,22 +127,8 @@ def test_reasons_and_actors_are_those_of_the_contract() -> None:
     assert (set(OutcomeCode), set(Actor)) == (REASONS, ACTORS)
 
 
-def test_unknown_parts_of_a_request_are_ignored(tmp_path: Path) -> None:
-    (tmp_path / HALT_NAME).write_text(
-        '{"reason": "deadline", "ended_by": "watchdog", "at": 3, "newer": 1}'
-    )
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert (found.reason, found.at) == ("deadline", 3)
-
-
 def test_nobody_gets_more_than_the_limit_to_leave() -> None:
     assert until_after(10 * HALT_LIMIT_S) <= time.monotonic() + HALT_LIMIT_S
-
-
-def test_nothing_asked_is_nothing_found(tmp_path: Path) -> None:
-    assert asked_by(tmp_path) is None
-    assert not any(is_asked(tmp_path / name) for name in (HALT_NAME, KILL_NAME))
 
 
 def test_one_of_many_writers_wins(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import errno
 import hashlib
 import json
 import os
-import tracemalloc
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +15,6 @@ import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.supervise import exit_record
-from gonogo.supervise.durable import save_json
 from gonogo.supervise.end_request import EndRequest
 from gonogo.supervise.exit_record import (
     FULL_BYTES,
@@ -26,7 +22,6 @@ from gonogo.supervise.exit_record import (
     build_binding,
     build_exit,
     build_refusal,
-    count_heartbeats,
     seal_lines,
 )
 from gonogo.supervise.last_lines import Ended
@@ -74,24 +69,6 @@ def test_ranks_that_end_well_after_the_last_step_complete_the_run(tmp_path: Path
     record = build(tmp_path, {0: ended(0), 1: ended(0)})
     assert (record.reason, record.ended_by) == (OutcomeCode.COMPLETED, Actor.TRAINER)
     assert (record.code, record.ended_at) == (0, 200.0)
-
-
-@pytest.mark.parametrize(
-    ("agent", "said"), [(ended(0), 0), (ended(1), 1), (None, None)], ids=["0", "1", "unknown"]
-)
-def test_the_end_says_how_torchrun_itself_ended(
-    agent: Ended | None, said: int | None, tmp_path: Path
-) -> None:
-    write_last_step(tmp_path, 10)
-    record = build(tmp_path, {0: ended(0), 1: ended(0)}, agent=agent)
-    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0)
-    assert (None if record.agent is None else record.agent.code) == said
-
-
-def test_run_that_finished_although_it_was_asked_to_leave_is_completed(tmp_path: Path) -> None:
-    write_last_step(tmp_path, 10)
-    asked = request("halted", "operator")
-    assert build(tmp_path, {0: ended(0), 1: ended(0)}, asked).reason is OutcomeCode.COMPLETED
 
 
 @pytest.mark.parametrize("step", [0, 9])
@@ -153,20 +130,6 @@ def test_a_program_that_is_read_left_early_where_its_lines_say_so(
     assert build(tmp_path, {0: ended(0)}, order=order).reason is reason
 
 
-def test_last_line_that_is_nested_beyond_measure_says_nothing(tmp_path: Path) -> None:
-    write_last_step(tmp_path, 10)
-    for rank in (0, 1):
-        with (tmp_path / f"heartbeat_rank{rank}.jsonl").open("ab") as stream:
-            stream.write(b"\n" + b"[" * 9_000 + b"\n")
-    assert build(tmp_path, {0: ended(0), 1: ended(0)}).reason is OutcomeCode.COMPLETED
-    assert build(tmp_path, {0: ended(1), 1: ended(1)}).reason is OutcomeCode.NONZERO_EXIT
-
-
-def test_missing_rank_is_no_completion(tmp_path: Path) -> None:
-    write_last_step(tmp_path, 10)
-    assert build(tmp_path, {0: ended(0)}).reason is OutcomeCode.NONZERO_EXIT
-
-
 def test_run_of_which_no_rank_started_names_torchrun(tmp_path: Path) -> None:
     record = build(tmp_path, {}, agent=ended(1))
     assert (record.reason, record.code) == (OutcomeCode.NONZERO_EXIT, 1)
@@ -205,12 +168,6 @@ def test_memory_is_named_when_the_failed_rank_says_so(tmp_path: Path, text: str)
     assert record.reason is OutcomeCode.OOM
 
 
-def test_memory_in_another_ranks_log_names_nothing(tmp_path: Path) -> None:
-    (tmp_path / "rank0.log").write_text("torch.OutOfMemoryError")
-    ranks = {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)}
-    assert build(tmp_path, ranks).reason is OutcomeCode.NONZERO_EXIT
-
-
 @pytest.mark.parametrize(
     ("end", "oom_at", "asked", "reason"),
     [
@@ -232,24 +189,6 @@ def test_a_kill_for_want_of_memory_names_the_cause(
     assert ("out of memory" in record.text) is (reason is OutcomeCode.OOM)
 
 
-@pytest.mark.parametrize(
-    ("end", "oom_at", "said"),
-    [
-        (ended(1, at=100.0), 97.0, True),
-        (ended(1, at=100.0), 70.0, False),
-        (ended(1, at=100.0), None, False),
-    ],
-    ids=["about then", "long before", "nobody counted"],
-)
-def test_an_error_about_when_the_kernel_killed_for_want_of_memory_says_so(
-    end: Ended, oom_at: float | None, said: bool, tmp_path: Path
-) -> None:
-    """As of a rank whose loader's worker was killed: its own words are those of an error."""
-    record = build(tmp_path, {0: end}, oom_at=oom_at)
-    assert record.reason is OutcomeCode.NONZERO_EXIT
-    assert ("killed a process for want of memory" in record.text) is said
-
-
 NO_SPACE = "OSError: [Errno 28] No space left on device\n"
 
 
@@ -264,10 +203,11 @@ NO_SPACE = "OSError: [Errno 28] No space left on device\n"
         (NO_SPACE, None, None, OutcomeCode.NONZERO_EXIT),
         ("ValueError: no such word\n", (63, 0, 0), None, OutcomeCode.NONZERO_EXIT),
         (NO_SPACE, (63, 0, 0), request("stalled", "watchdog"), OutcomeCode.STALLED),
+        ("OSError: [Errno 116] Stale file handle: 'a'\n", (64, 0, 0), None, OutcomeCode.DISK_FULL),
     ],
     ids=[
         "full", "found dead", "without inodes", "a quota", "one that counts no inodes",
-        "nobody can tell", "another error", "asked",
+        "nobody can tell", "another error", "asked", "a failing file system",
     ],
 )  # fmt: skip
 def test_a_disk_that_is_full_is_not_the_programs(
@@ -294,24 +234,6 @@ def test_a_disk_that_is_full_is_not_the_programs(
     assert record.reason is reason
     error = [] if reason is OutcomeCode.STALLED else [log.splitlines()[-1]]
     assert record.error == error
-
-
-@pytest.mark.parametrize(
-    ("log", "fails"),
-    [
-        ("OSError: [Errno 116] Stale file handle: 'a'\n", True),
-        ("OSError: [Errno 5] Input/output error\n", True),
-        ("ValueError: no such word\n", False),
-    ],
-    ids=["stale", "failing", "another error"],
-)
-def test_a_failing_file_system_is_not_the_programs_fault(
-    log: str, fails: bool, tmp_path: Path
-) -> None:
-    (tmp_path / "rank1.log").write_text(log)
-    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
-    assert record.reason is (OutcomeCode.DISK_FULL if fails else OutcomeCode.NONZERO_EXIT)
-    assert ("file system failed" in record.text) is fails
 
 
 @pytest.mark.parametrize(
@@ -342,16 +264,6 @@ def test_what_a_full_disk_kept_from_saying_why_is_not_the_programs(
     assert record.reason is reason
 
 
-def test_a_file_system_that_counts_no_room_is_not_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fields = ("f_blocks", "f_bavail", "f_files", "f_favail", "f_flag")
-    nothing = SimpleNamespace(f_frsize=512, **dict.fromkeys(fields, 0))
-    monkeypatch.setattr(os, "statvfs", lambda path: nothing)
-    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(1, at=1.0)})
-    assert record.reason is OutcomeCode.NONZERO_EXIT
-
-
 @pytest.mark.parametrize(
     ("log", "go", "by"),
     [
@@ -378,12 +290,6 @@ def refuse(tmp_path: Path, order: dict[str, Any]) -> dict[str, Any]:
     return build_refusal(
         "start_failed", "trainer", "not allowed", run_dir=tmp_path, order=order, now=5.0
     )
-
-
-def test_a_run_that_was_not_started_says_why(tmp_path: Path) -> None:
-    record = ExitRecord.model_validate(refuse(tmp_path, ORDER))
-    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.TRAINER)
-    assert (record.text, record.code, record.ranks) == ("not allowed", None, {})
 
 
 @pytest.mark.parametrize("refused", [False, True], ids=["ended", "refused"])
@@ -430,20 +336,6 @@ def test_what_a_disk_refuses_for_a_moment_is_vouched_for(
     assert refused == dict.fromkeys(names, 0)
 
 
-def test_what_no_disk_gives_any_more_holds_no_end_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert exit_record.AGAIN_S == 5.0
-    monkeypatch.setattr(exit_record, "AGAIN_S", 0.2)
-    for name in ("order.json", "watch.jsonl", "heartbeat_rank0.jsonl"):
-        (tmp_path / name).write_text("{}\n")
-    refuse_opens(monkeypatch, errno.EIO, times=10**6)
-    found = build_binding(tmp_path, ORDER)
-    assert found["order_sha256"] is None
-    assert found["watch"] == {"bytes": 0, "sha256": sha256(b"").hexdigest()}
-    assert found["heartbeats"]["heartbeat_rank0.jsonl"]["lines"] == 0
-
-
 def refuse_opens(monkeypatch: pytest.MonkeyPatch, number: int, *, times: int) -> dict[str, int]:
     """Have a disk refuse each file some times; returns how often it will do so yet."""
     left: dict[str, int] = {}
@@ -460,32 +352,6 @@ def refuse_opens(monkeypatch: pytest.MonkeyPatch, number: int, *, times: int) ->
     return left
 
 
-@pytest.mark.parametrize(
-    "become", [os.mkfifo, os.mkdir, lambda path: path.symlink_to(path)], ids=["pipe", "dir", "loop"]
-)
-def test_whatever_lies_beside_the_files_of_a_run_the_end_is_written(
-    tmp_path: Path, become: Callable[[Path], None]
-) -> None:
-    write_last_step(tmp_path, 10)
-    for other in (b"heartbeat_rank\xff.jsonl", b"heartbeat_rank0 (copy).jsonl"):
-        (tmp_path / os.fsdecode(other)).write_text("{}\n")
-    files = ("heartbeat_rank2.jsonl", "findings.jsonl", "watch.jsonl", "order.json")
-    for name in (*files, "rank2.log"):
-        become(tmp_path / name)
-    document = build_exit(
-        run_dir=tmp_path,
-        order=ORDER,
-        request=None,
-        agent=ended(1),
-        ranks={0: ended(0), 1: ended(0), 2: ended(1)},
-        now=200.0,
-    )
-    save_json(tmp_path / "exit.json", document)
-    found = json.loads((tmp_path / "exit.json").read_bytes())
-    lines = {name: row["lines"] for name, row in found["heartbeats"].items()}
-    assert lines == {f"heartbeat_rank{rank}.jsonl": int(rank < 2) for rank in range(3)}
-
-
 def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> None:
     for rank in (0, 7):  # one that was never ordered, too
         (tmp_path / f"heartbeat_rank{rank}.jsonl").write_bytes(b"{}\n{}\n{torn")
@@ -498,21 +364,6 @@ def test_the_end_says_what_stood_written_and_who_had_asked(tmp_path: Path) -> No
     assert found["findings"] == seal_lines(tmp_path / "findings.jsonl")
     assert found["findings"]["bytes"] == 3
     assert found["requests"] == [".HALT"]
-
-
-def test_a_file_of_the_trainer_s_own_that_no_newline_ends_is_not_held_in_memory(
-    tmp_path: Path,
-) -> None:
-    with (tmp_path / "heartbeat_rank7.jsonl").open("wb") as stream:
-        stream.truncate(64 * 2**20)
-    tracemalloc.start()
-    try:
-        row = count_heartbeats(tmp_path)["heartbeat_rank7.jsonl"]
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert (row["bytes"], row["lines"]) == (0, 0)
-    assert peak < 8 * 2**20
 
 
 SURVIVED = (
@@ -604,15 +455,6 @@ def test_who_only_missed_another_is_blamed_when_nobody_else_can_be(tmp_path: Pat
     assert build(tmp_path, {0: missed, 1: later}).text == "rank 0 ended with code 1"
     record = build(tmp_path, {0: missed, 1: ended(7, at=2.0)})
     assert {rank: row.lost_peer for rank, row in record.ranks.items()} == {"0": True, "1": False}
-
-
-def test_who_was_told_to_end_before_another_missed_it_is_blamed(tmp_path: Path) -> None:
-    """Torchrun signals none before one has failed: an operator did, or the OOM killer."""
-    missed = Ended(code=1, signal=None, at=1.0, lost_peer=True)
-    told = ended(signal=15, at=0.9)
-    assert build(tmp_path, {0: missed, 1: told}).text == "rank 1 ended by signal 15"
-    failed = ended(7, at=2.0)
-    assert build(tmp_path, {0: missed, 1: told, 2: failed}).text == "rank 2 ended with code 7"
 
 
 def test_a_disk_is_full_where_the_watch_calls_it_full() -> None:

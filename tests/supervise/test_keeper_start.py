@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -39,36 +38,6 @@ def test_a_directory_that_cannot_be_read_for_a_moment_says_nothing_of_a_keeper(
     )
     try:
         assert len(looks) == 3
-    finally:
-        keeper.kill()
-        keeper.wait(60)
-
-
-def test_a_keeper_whose_programs_come_from_a_slow_disk_is_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A keeper without it would give its devices to the next run, and end its own as lost."""
-    clock = [0.0]
-
-    def sleep(seconds: float) -> None:
-        clock[0] += max(0.5, seconds)
-
-    def look(run_dir: Path, _: object) -> ProcessRef | None:
-        return ProcessRef(pid=os.getpid(), start_ticks=1) if clock[0] >= 45.0 else None
-
-    monkeypatch.setattr(start, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=sleep))
-    monkeypatch.setattr(start, "living_keeper", look)
-    keeper = start.start_keeper(
-        tmp_path,
-        home=tmp_path,
-        locks=DeviceLocks(home=tmp_path),
-        devices=(),
-        environ=dict(os.environ),
-        cwd=ROOT,
-        module="tests.supervise.sleeper",
-    )
-    try:
-        assert clock[0] >= 45.0
     finally:
         keeper.kill()
         keeper.wait(60)

@@ -17,7 +17,6 @@ from gonogo.supervise.processes import (
     ProcessRef,
     find_descendants,
     find_process,
-    load_cpu_s,
     load_stat,
     send_signal,
 )
@@ -122,18 +121,3 @@ def test_a_process_of_which_threads_live_has_not_ended() -> None:
         assert not stat.ended
         process.kill()
         wait_until(lambda: (stat := load_stat(process.pid)) and stat.ended, "its end")
-
-
-def test_cpu_seconds_are_those_of_a_process_and_all_below_it() -> None:
-    """Both of a child that still lives and of one that has ended."""
-    busy = "import time\nwhile time.process_time() < 0.5: pass\n"
-    script = (
-        f"import subprocess, sys\nchild = [sys.executable, '-c', {busy!r}]\n"
-        f"subprocess.run(child)\nchild[-1] += 'input()'\nsubprocess.run(child)"
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
-        wait_until(lambda: (load_cpu_s(process.pid) or 0.0) >= 1.0, "the work of both")
-        assert len(find_descendants(process.pid)) == 1
-        assert process.stdin is not None
-        process.stdin.write(b"\n")
-    assert load_cpu_s(process.pid) is None

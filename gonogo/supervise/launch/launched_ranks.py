@@ -3,9 +3,7 @@
 A rank is one of the command's descendants:
 
 - the process that the rank's own heartbeats name;
-- else the topmost one whose environment has another RANK than this process (as torchrun sets it);
-- else, for a command that is no Python, its only Python: `bash -c "python train.py | tee log"`.
-  Only its stack is read.
+- else the topmost one whose environment has another RANK than this process (as torchrun sets it).
 
 Linux reports an exit status to the parent only, so it is read just before the parent asks for it,
 or remains unknown. Standard library only.
@@ -63,7 +61,6 @@ class Launched:
         self._here = range(self._world_size) if ranks is None else ranks
         self._own_names = _variables(load_environ(os.getpid()))
         self._ranks: dict[int, ProcessRef] = {}
-        self._guessed: ProcessRef | None = None
         self._ends = Ends()
         self._look_at = float("-inf")
         self._calm = False
@@ -89,8 +86,6 @@ class Launched:
         found = {**self._by_environment(below), **self._by_heartbeats(below)}
         for rank, pid in sorted(found.items()):
             self._take(rank, pid)
-        if not found and not self._ranks:
-            self._guess(below)
 
     def save_ends(self) -> frozenset[int]:
         """Write how each rank ended, if it was seen; return the ranks that are known.
@@ -163,20 +158,6 @@ class Launched:
         only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
         return {rank: pid for rank, pid in only.items() if rank in self._here}
 
-    def _guess(self, below: Collection[int]) -> None:
-        """Name the only Python below a command that is no Python, so that its stack is read."""
-        if self._guessed is not None and self._guessed.is_alive():
-            return
-        if _is_python(self._program):
-            return
-        pythons = {pid for pid in below if _is_python(pid)}
-        parents = {pid: stat.ppid for pid in pythons if (stat := load_stat(pid)) is not None}
-        topmost = [pid for pid, parent in parents.items() if parent not in pythons]
-        ref = find_process(topmost[0]) if len(topmost) == 1 else None
-        if ref is not None:
-            self._save(self._here.start, ref)
-            self._guessed = ref
-
 
 class Ends:
     """How processes ended that are no children of ours; a thread reads it at once."""
@@ -243,7 +224,3 @@ def _variables(environ: bytes) -> dict[bytes, bytes]:
     """Return the numbers among the variables of a rank."""
     rows = (row.partition(b"=") for row in environ.split(b"\0"))
     return {name: text for name, _, text in rows if name in _NAMES and text.isdigit()}
-
-
-def _is_python(pid: int) -> bool:
-    return load_program(pid).startswith("python")

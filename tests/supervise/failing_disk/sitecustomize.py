@@ -3,20 +3,15 @@
 While the file that `TEST_FAILING` names exists, every access to a path below the folder
 `TEST_BELOW` fails with the error whose number is in the file. This covers opening, looking,
 renaming, linking and removing, and reads and writes of open files, which are Python's own.
-
-Closing the file that `TEST_LATE` names fails with EIO, as on a network file system that says
-there what it did not take: it is closed all the same.
 """
 
 import _pyio
 import builtins
-import errno
 import functools
 import io
 import os
 
 _FLAG, _BELOW = os.environ.get("TEST_FAILING"), os.environ.get("TEST_BELOW")
-_LATE = os.environ.get("TEST_LATE")
 _stat, _open, _read, _readlink = os.stat, os.open, os.read, os.readlink
 _close = os.close
 
@@ -30,16 +25,6 @@ def _number():
         return int(_read(descriptor, 16) or b"5")
     finally:
         _close(descriptor)
-
-
-def _close_late(descriptor):
-    try:
-        path = _readlink(f"/proc/self/fd/{descriptor}")
-    except OSError:
-        path = None
-    _close(descriptor)
-    if path == _LATE:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def _is_below(path):
@@ -72,30 +57,9 @@ def _failing(real, name):
 
 if _FLAG and _BELOW:
     for _name in (
-        "open",
-        "stat",
-        "lstat",
-        "replace",
-        "rename",
-        "link",
-        "unlink",
-        "remove",
-        "mkdir",
-        "scandir",
-        "listdir",
-        "read",
-        "write",
-        "pread",
-        "statvfs",
-        "utime",
-        "readlink",
-        "truncate",
-        "ftruncate",
-        "fsync",
-        "access",
+        *("open", "stat", "lstat", "replace", "rename", "link", "unlink", "remove", "mkdir"),
+        *("scandir", "listdir", "read", "write", "pread", "statvfs", "utime", "readlink"),
+        *("truncate", "ftruncate", "fsync", "access"),
     ):
         setattr(os, _name, _failing(getattr(os, _name), _name))
     builtins.open = io.open = _failing(_pyio.open, "open")
-if _LATE:
-    os.close = _close_late
-    builtins.open = io.open = _pyio.open

@@ -180,20 +180,6 @@ def test_a_sampler_without_devices_is_not_started_again(
     assert tended(sampler, 1.0, 100.0) == []
 
 
-def test_a_silent_sampler_is_killed_and_not_doubled(sampler: Companion, started: Started) -> None:
-    assert tended(sampler, 0.0, SILENT_S - 1) == [0.0]
-    assert started[0][0].is_alive()
-    assert tended(sampler, SILENT_S - 1, 3 * SILENT_S) == []  # it may hang in its driver
-    assert not started[0][0].is_alive()
-
-
-def test_a_stopped_companion_stays_ended(sampler: Companion, started: Started) -> None:
-    sampler.tend(0.0)
-    sampler.stop()
-    sampler.note(started[0][0].pid, Ended(code=None, signal=9, at=0.0), 1.0)
-    assert tended(sampler, 1.0, 300.0) == []
-
-
 def short(**settings: float) -> dict[str, object]:
     return {**WATCH, "watcher": settings}
 

@@ -14,7 +14,6 @@ import pytest
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import RankExit
 from gonogo.rundir import load_record
-from gonogo.supervise.end_request import EndRequest, ask_halt
 from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
 from tests.supervise.runs import NewRun, SupervisedRun, wait_until
 
@@ -42,15 +41,6 @@ def test_healthy_run_completes_and_leaves_nothing_behind(new_run: NewRun) -> Non
 
 
 @pytest.mark.long
-def test_exit_record_is_written_after_everything_that_ranks_write(new_run: NewRun) -> None:
-    run = new_run(steps=5)
-    run.wait_for_exit()
-    written = run.dir.exit.stat().st_mtime
-    ranks = [run.dir.heartbeat(r) for r in range(2)] + [run.dir.rank_exit(r) for r in range(2)]
-    assert all(path.stat().st_mtime <= written for path in ranks)
-
-
-@pytest.mark.long
 def test_hanging_rank_is_named_and_ended(new_run: NewRun) -> None:
     run = new_run(fault="hang:rank=1,step=12,section=backward")
     record = run.wait_for_exit()
@@ -73,30 +63,6 @@ def test_evidence_of_a_hang_shows_where_the_rank_stood(new_run: NewRun) -> None:
     assert "strike" in (run.path / stacks[0]).read_text()
     names = {Path(path).name for path in evidence}
     assert {"proc_rank0.txt", "log_rank0.txt", "heartbeats_rank1.jsonl"} <= names
-
-
-@pytest.mark.long
-def test_last_stacks_are_asked_for_and_never_end_a_rank_that_has_no_handler(
-    new_run: NewRun,
-) -> None:
-    asked = new_run(fault="hang:rank=1,step=5")
-    asked.wait_for_exit()
-    assert "strike" in (asked.path / "stackdump_rank1_0.txt").read_text()
-    plain = new_run(fault="plain:rank=1,step=5")
-    plain.wait_for_exit()
-    stamps = [load_record(plain.dir.rank_exit(rank), RankExit) for rank in range(2)]
-    assert [stamp.signal for stamp in stamps if stamp is not None] == [signal.SIGTERM] * 2
-
-
-@pytest.mark.long
-def test_stopped_rank_is_found_by_its_state(new_run: NewRun) -> None:
-    run = new_run(fault="freeze:rank=0,step=9")
-    record = run.wait_for_exit()
-    assert record.reason is OutcomeCode.STALLED
-    finding = run.halts()[0]
-    assert finding.detector in (Detector.ALIVE_LOST, Detector.STALL)
-    assert finding.rank == 0
-    assert dead_after_s(run, finding.at) <= 3.0
 
 
 @pytest.mark.parametrize(
@@ -132,20 +98,6 @@ def test_dead_rank_is_found_within_a_second(
 
 
 @pytest.mark.long
-def test_every_rank_ending_early_with_code_0_is_no_completion(new_run: NewRun) -> None:
-    run = new_run(fault="exit:code=0,step=8")
-    record = run.wait_for_exit()
-    assert record.reason is OutcomeCode.NONZERO_EXIT
-    assert run.halts()[0].detector == Detector.PROCESS_DEATH
-
-
-@pytest.mark.long
-def test_memory_error_in_the_log_names_the_cause(new_run: NewRun) -> None:
-    record = new_run(fault="memory:rank=1,step=4").wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.OOM, Actor.TRAINER)
-
-
-@pytest.mark.long
 def test_slow_run_leaves_with_a_checkpoint(new_run: NewRun) -> None:
     run = new_run(fault="slow:factor=6,from=22", steps=60)
     record = run.wait_for_exit()
@@ -167,27 +119,6 @@ def test_no_checkpoint_is_written_after_a_non_finite_loss(new_run: NewRun) -> No
     assert not run.dir.checkpoints.exists()
     first = next(b for b in run.beats(0) if b.get("loss") == "NaN")
     assert run.halts()[0].at - first["ts"] <= 1.0
-
-
-@pytest.mark.long
-def test_wrong_model_ends_before_its_first_step(new_run: NewRun) -> None:
-    run = new_run(fault="wrong-config")
-    record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.CONFIG_MISMATCH, Actor.WATCHDOG)
-    assert not run.dir.go.exists()
-    assert run.step() == 0
-
-
-@pytest.mark.long
-def test_hanging_rank_that_ignores_sigterm_is_killed_after_the_grace(new_run: NewRun) -> None:
-    run = new_run(fault="stubborn:rank=1,step=8")
-    run.wait_for_exit()
-    finding = run.halts()[0]
-    stamp = load_record(run.dir.rank_exit(1), RankExit)
-    assert stamp is not None
-    assert (finding.rank, stamp.signal) == (1, signal.SIGKILL)
-    assert dead_after_s(run, finding.at) <= 3.0
-    assert run.living() == []
 
 
 @pytest.mark.long
@@ -228,18 +159,6 @@ def test_keeper_told_to_stop_ends_its_run_with_a_checkpoint(
     assert record.code == 3
     assert run.dir.checkpoints.is_dir()
     assert run.halts() == []
-
-
-@pytest.mark.long
-def test_keeper_told_to_stop_before_the_first_line_waits_for_nobody(new_run: NewRun) -> None:
-    """A rank that hangs while it imports reads no `.HALT`, and has nothing to save."""
-    run = new_run("--allow", "any", entry=None, command=["sleep", "600"], world_size=1, steps=None)
-    wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
-    assert run.keeper is not None
-    run.keeper.send_signal(signal.SIGTERM)
-    record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
-    assert run.living() == []
 
 
 @pytest.mark.long
@@ -307,29 +226,6 @@ def test_keeper_told_to_stop_twice_ends_a_run_whose_file_system_is_gone(new_run:
     assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
 
 
-@pytest.mark.long
-def test_ranks_that_do_not_leave_in_time_are_ended_for_the_same_reason(new_run: NewRun) -> None:
-    run = new_run(fault="hang:rank=1,step=3", watch={"stall": {"early_s": 500.0}})
-    run.wait_for_step(2)
-    asked = EndRequest(
-        reason="too_slow",
-        ended_by="watchdog",
-        at=time.time(),
-        text="why",
-        until_mono=time.monotonic() + 1.0,
-    )
-    assert ask_halt(run.path, asked)
-    record = run.wait_for_exit()
-    assert (record.reason, record.ended_by, record.text) == (
-        OutcomeCode.TOO_SLOW,
-        Actor.WATCHDOG,
-        "why",
-    )
-    assert record.ended_at - asked.at >= 1.0
-    assert run.living() == []
-    assert run.halts() == []
-
-
 def test_killed_keeper_takes_everything_along(new_run: NewRun) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(3)
@@ -378,14 +274,6 @@ def test_device_is_held_while_ranks_live_and_free_after_the_end(
     assert subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0
 
 
-def test_entry_that_is_not_allowed_is_not_started(new_run: NewRun) -> None:
-    run = new_run(entry="os.path")
-    record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.TRAINER)
-    assert "os.path" in record.text
-    assert not run.dir.torchrun_log.exists()
-
-
 def names_of(pid: int) -> set[str]:
     """Return the names in the environment of a process."""
     raw = Path(f"/proc/{pid}/environ").read_bytes()
@@ -397,16 +285,6 @@ def test_a_watcher_carries_no_token_not_even_one_of_a_run_around_its_own(new_run
     run = new_run(steps=2000, environ={"GONOGO_RUN": "run_around"})
     run.wait_for_step(1)
     assert "GONOGO_RUN" not in names_of(run.pid_of("watcher"))
-
-
-def test_ranks_get_the_ordered_environment_and_no_key(new_run: NewRun) -> None:
-    run = new_run(steps=2000)
-    run.wait_for_step(1)
-    record = json.loads((run.path / ".rank0.json").read_text())
-    names = names_of(record["pid"])
-    assert {"NSA_TB_DISABLE", "GONOGO_RUN", "RANK"} <= names
-    ours = {name for name in names if name.startswith("GONOGO_")}
-    assert ours == {"GONOGO_RUN", "GONOGO_RUN_DIR"}
 
 
 def start_of(pid: int) -> int:
@@ -428,11 +306,9 @@ def test_program_that_cannot_start_is_a_death_without_a_heartbeat(new_run: NewRu
     assert run.halts()[0].detector == Detector.PROCESS_DEATH
 
 
-@pytest.mark.long
-def test_rank_that_never_speaks_is_ended(new_run: NewRun) -> None:
-    limits = {"exec_s": 3.0}
-    run = new_run(fault="mute", watch={"no_first_heartbeat": limits})
+def test_entry_that_is_not_allowed_is_not_started(new_run: NewRun) -> None:
+    run = new_run(entry="os.path")
     record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.WATCHDOG)
-    assert run.halts()[0].detector == Detector.NO_FIRST_HEARTBEAT
-    assert run.living() == []
+    assert (record.reason, record.ended_by) == (OutcomeCode.START_FAILED, Actor.TRAINER)
+    assert "os.path" in record.text
+    assert not run.dir.torchrun_log.exists()

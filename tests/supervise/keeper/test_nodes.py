@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import socket
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +24,6 @@ from gonogo.supervise.keeper.nodes import (
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import (
-    MET_NAME,
     SILENT_S,
     alive_path,
     exit_path,
@@ -55,41 +51,11 @@ def test_nodes_begin_when_each_has_read_the_other(tmp_path: Path) -> None:
     assert second.advance(1.0) == "10.0.0.1:29400"
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["everywhere", "on loopback"])
-def test_launchers_meet_where_nobody_listens_already(tmp_path: Path, host: str) -> None:
-    def port() -> int:
-        told = Meeting(tmp_path, ORDER, Place.of(ORDER, 0)).own.address
-        return int(told.rpartition(":")[2])
-
-    first = port()
-    assert port() == first
-    with socket.create_server((host, first)):
-        assert port() > first
-
-
 def test_who_is_missing_is_named(tmp_path: Path) -> None:
     first = meeting(tmp_path, 0)
     assert first.advance(0.0) is None
     with pytest.raises(NotMet, match="of node 1 nothing was read"):
         first.advance(10.0)
-
-
-def test_a_node_whose_coming_was_written_and_refused_is_not_superseded_by_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The name is there, and the folder's own sync failed."""
-
-    def refuse(descriptor: int) -> None:
-        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EIO, "no sync")
-
-    second = meeting(tmp_path, 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", refuse)
-        with pytest.raises(OSError, match="no sync"):
-            second.advance(0.0)
-    assert meet_path(tmp_path, 1).exists()
-    assert second.advance(1.0) is None
 
 
 def test_node_comes_once_for_an_attempt_and_again_for_the_next(tmp_path: Path) -> None:
@@ -99,15 +65,6 @@ def test_node_comes_once_for_an_attempt_and_again_for_the_next(tmp_path: Path) -
         with pytest.raises(Superseded, match="began attempt token 5"):
             meeting(tmp_path, 1, token=token).advance(0.0)
     assert meeting(tmp_path, 1, token=6).advance(0.0) is None
-
-
-def test_old_meeting_lets_nobody_begin(tmp_path: Path) -> None:
-    second = meeting(tmp_path, 1)
-    save_json(
-        tmp_path / MET_NAME,
-        {"token": 4, "rendezvous": "old:1"},
-    )
-    assert second.advance(0.0) is None
 
 
 def test_node_that_starts_nothing_says_why_to_the_others(tmp_path: Path) -> None:
@@ -323,3 +280,15 @@ def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
     save_json(tmp_path / "exit_rank1.json", {"code": None, "signal": 9, "at": 99.5})
     nodes.save_exit(None, None)
     assert (load_json(tmp_path / "exit.json") or {})["reason"] == reason
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["everywhere", "on loopback"])
+def test_launchers_meet_where_nobody_listens_already(tmp_path: Path, host: str) -> None:
+    def port() -> int:
+        told = Meeting(tmp_path, ORDER, Place.of(ORDER, 0)).own.address
+        return int(told.rpartition(":")[2])
+
+    first = port()
+    assert port() == first
+    with socket.create_server((host, first)):
+        assert port() > first

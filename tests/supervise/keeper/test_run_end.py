@@ -15,10 +15,7 @@ from gonogo.supervise.end_request import (
     HALT_LIMIT_S,
     HALT_NAME,
     KILL_NAME,
-    EndRequest,
-    ask_halt,
     load_request,
-    until_after,
 )
 from gonogo.supervise.keeper import run_end
 from gonogo.supervise.keeper.children import Child
@@ -28,7 +25,7 @@ from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import ProcessRef
 from gonogo.supervise.rank_record import RankRecord
-from tests.supervise.runs import NewRun, SupervisedRun, build_test_order, wait_until
+from tests.supervise.runs import NewRun, build_test_order
 
 
 @pytest.mark.parametrize(
@@ -48,38 +45,6 @@ def test_a_launcher_that_left_with_0_vouches_for_its_ranks(
     record = RankRecord(ref=ref, wrapper=6, launched=launched, by_shell=by_shell)
     ended = presumed_end(record, None, Ended(code=agent, signal=None, at=2.0))
     assert (ended.code, ended.signal) == end
-
-
-SLEEPS = "import time; time.sleep(300)"
-
-
-def start_command(new_run: NewRun, script: str = SLEEPS) -> SupervisedRun:
-    """Start a run of one Python program that knows nothing of gonogo."""
-    return new_run(
-        "--allow", "any", entry=None, world_size=1, identity={"world_size": 1}, watch={},
-        command=[sys.executable, "-c", script],
-    )  # fmt: skip
-
-
-def test_a_clock_that_is_set_back_while_ranks_are_to_leave_renames_no_cause(
-    new_run: NewRun,
-) -> None:
-    """The cause stays that of the first request."""
-    run = start_command(new_run)
-    wait_until(lambda: (run.path / ".rank0.json").exists(), "the program")
-    asked = EndRequest(
-        reason="diverged",
-        ended_by="watchdog",
-        at=time.time() + 3600,
-        text="the loss has diverged",
-        until_mono=until_after(1.0),
-    )
-    assert ask_halt(run.path, asked)
-    record = run.wait_for_exit()
-    assert (record.reason, record.ended_by) == (OutcomeCode.DIVERGED, Actor.WATCHDOG)
-    kill = load_request(run.path / KILL_NAME)
-    assert kill is not None
-    assert kill.text == "asked to leave, the ranks did not"
 
 
 def test_a_program_that_kills_its_process_group_has_ended_by_itself(new_run: NewRun) -> None:

@@ -96,13 +96,6 @@ def test_a_command_is_started_once_as_it_is_written() -> None:
     assert command[1:] == ["-P", "-m", WRAPPER, *told, *order["command"]]
 
 
-def test_a_command_s_lines_come_at_once_and_it_is_told_nothing_of_ranks() -> None:
-    found = build_environment({**ORDER, "command": ["x"]}, RUN_DIR, {"PATH": "/bin"}, [], ANY)
-    assert found["PYTHONUNBUFFERED"] == "1"
-    ranks = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
-    assert not ranks & found.keys(), "many scripts would ask for NCCL"
-
-
 def test_a_plans_folder_stands_in_for_nothing_of_the_hosts_own(tmp_path: Path) -> None:
     for name in ("nsa", "secrets"):
         (tmp_path / name).mkdir()

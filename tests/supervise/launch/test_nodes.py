@@ -8,15 +8,13 @@ from pathlib import Path
 import pytest
 
 from gonogo.log_errors import log_rank
-from gonogo.supervise.launch.command import Allowed, build_command, build_environment
+from gonogo.supervise.launch.command import Allowed, build_command
 from gonogo.supervise.launch.nodes import (
     NODE_LAUNCHERS,
     NoPlace,
     Place,
-    fence_of,
     first_host,
     read_node,
-    rendezvous_ports,
     told_node,
 )
 
@@ -51,21 +49,6 @@ def test_what_does_not_fit_the_order_is_no_place(
 ) -> None:
     with pytest.raises(NoPlace, match=words):
         Place.of({**ORDER, **changes}, node)
-
-
-@pytest.mark.parametrize(
-    "environ",
-    [
-        pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "2"}, id="Slurm"),
-        pytest.param({"SLURM_NODEID": "1", "SLURM_NNODES": "5", "SLURM_STEP_NUM_NODES": "2"},
-                     id="a step on fewer nodes than its job has"),
-        pytest.param({"JOB_COMPLETION_INDEX": "1"}, id="an indexed Job"),
-        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "2"}, id="a TrainJob"),
-        pytest.param({"PET_NODE_RANK": "1", "PET_NNODES": "2:2"}, id="an elastic job of two"),
-    ],
-)  # fmt: skip
-def test_the_engine_says_which_node_this_is(environ: dict[str, str]) -> None:
-    assert told_node(ORDER, environ) == 1
 
 
 @pytest.mark.parametrize(
@@ -110,20 +93,6 @@ def test_launchers_meet_at_node_0_under_run_and_token() -> None:
     addresses = [command[command.index("--local-addr") + 1] for command in commands]
     assert addresses[0] == "10.0.0.1"
     assert addresses == sorted(addresses), "torch numbers nodes in the order of these"
-
-
-def test_processes_carry_their_node_where_there_are_several() -> None:
-    found = build_environment(ORDER, RUN_DIR, {}, [], place=Place.of(ORDER, 1))
-    assert (found["GONOGO_RUN"], found["GONOGO_RUN_NODE"]) == ("run_1", "run_1/1")
-    alone = {**ORDER, "nodes": 1}
-    assert "GONOGO_RUN_NODE" not in build_environment(alone, RUN_DIR, {}, [])
-
-
-def test_another_attempt_meets_elsewhere() -> None:
-    later = {**ORDER, "token": 4}
-    assert fence_of(later) != fence_of(ORDER)
-    assert rendezvous_ports(later)[0] not in rendezvous_ports(ORDER)
-    assert rendezvous_ports(ORDER) == rendezvous_ports(dict(ORDER))
 
 
 COMMAND = {**ORDER, "entry": None, "command": ["true"]}

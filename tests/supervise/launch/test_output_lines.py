@@ -19,7 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.launch.output_lines import OutputLines
-from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, LineFile
+from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
 
@@ -83,34 +83,6 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
     program.reader._show_at = 0.0
     program.write("step 3 loss 2.0\n")
     assert len(synced) == 2 * shown
-
-
-def test_numbers_and_colours(tmp_path: Path) -> None:
-    pattern = (
-        STEP
-        + r" lr (?P<lr>\S+) norm (?P<grad_norm>\S+) tok (?P<tokens>\S+) tps (?P<toks_per_s>\S+)"
-    )
-    program = Program(tmp_path, pattern)
-    program.write("\x1b[31mstep 1\x1b[0m loss 2.5 lr 1e-4 norm 0.5 tok 4,096 tps 1,234.5\n")
-    (line,) = [row for row in program.told() if row.msg == "progress"]
-    assert (line.lr, line.grad_norm, line.tokens, line.toks_per_s) == (1e-4, 0.5, 4096, 1234.5)
-
-
-def test_ranks_have_files_of_their_own(tmp_path: Path) -> None:
-    program = Program(tmp_path, r"\[(?P<rank>\d+)\] " + STEP)
-    program.write(
-        "[0] step 1 loss 1\n[1] step 1 loss 2\n[0] step 2 loss 3\n[99999] step 1 loss 1\n"
-    )
-    assert (program.steps(0), program.steps(1)) == ([(1, 1.0), (2, 3.0)], [(1, 2.0)])
-
-
-def test_silence_is_broken_once_it_has_spoken_and_not_before(tmp_path: Path) -> None:
-    program = Program(tmp_path, STEP).write("nothing\n")
-    assert not (tmp_path / "heartbeat_rank0.jsonl").exists()
-    program.write("step 1 loss 1\n")
-    time.sleep(0.01)
-    program.write("nothing\n")
-    assert program.told()[-1].msg == "alive"
 
 
 def test_a_stopped_program_is_silent_until_it_continues(tmp_path: Path) -> None:
@@ -250,20 +222,20 @@ def test_a_shell_that_left_with_0_does_not_prove_that_its_program_did(
     assert [line.step for line in program.told() if line.msg == "done"] == ends
 
 
-def test_lines_before_the_first_step_of_an_observable_program_are_no_steps(tmp_path: Path) -> None:
-    """nanoGPT prints "step 30: train loss" of an evaluation before its first step."""
-    (tmp_path / OBSERVABLE).touch()
-    program = Program(tmp_path, STEP, steps=31).write("step 30 loss 2.5\n")
-    assert not RunDir(tmp_path).heartbeat(0).exists()
-    for name in (OBSERVED, ATTACHED):
-        (tmp_path / name).touch()
-    program.write("step 31 loss 2.5\n").reader.close(0, asked=False)
-    assert not RunDir(tmp_path).heartbeat(0).exists()
-
-
 def test_an_observable_program_that_was_not_observed_is_read_at_its_end(tmp_path: Path) -> None:
     (tmp_path / OBSERVABLE).touch()
     program = Program(tmp_path, STEP, steps=2).write("step 1 loss 2.5\nstep 2 loss 2\n")
     program.reader.close(0, asked=False)
     assert program.steps() == [(1, 2.5), (2, 2.0)]
     assert program.told()[-1].msg == "done"
+
+
+def test_numbers_and_colours(tmp_path: Path) -> None:
+    pattern = (
+        STEP
+        + r" lr (?P<lr>\S+) norm (?P<grad_norm>\S+) tok (?P<tokens>\S+) tps (?P<toks_per_s>\S+)"
+    )
+    program = Program(tmp_path, pattern)
+    program.write("\x1b[31mstep 1\x1b[0m loss 2.5 lr 1e-4 norm 0.5 tok 4,096 tps 1,234.5\n")
+    (line,) = [row for row in program.told() if row.msg == "progress"]
+    assert (line.lr, line.grad_norm, line.tokens, line.toks_per_s) == (1e-4, 0.5, 4096, 1234.5)

@@ -12,11 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.patterns import PATTERNS, guessed_patterns
-from gonogo.supervise.launch.printed_steps import (
-    Doubt,
-    PrintedSteps,
-    float_number,
-)
+from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps, float_number
 
 STEP = r"step (?P<step>\d+)(?:/\d+)?(?: loss (?P<loss>\S+))?"
 
@@ -223,14 +219,6 @@ def test_a_bar_and_a_line_of_the_same_step_are_one_count(
     assert Reading(None).read(lines).steps[-1] <= made
 
 
-def test_of_two_lines_a_step_the_more_exact_one_begins_the_count_anew() -> None:
-    lines = [f"it {n} loss 2.{n}\niter {n - 1}: loss 2.{n}, time 9ms" for n in range(1, 39)]
-    reading = Reading(40).read("\n".join(lines).split("\n"))
-    assert reading.begun_anew == 1
-    assert reading.steps == list(range(2, 39)), "from 0: the first step is 1"
-    assert reading.doubt is None
-
-
 @pytest.mark.parametrize("name", [None, "tqdm"])
 def test_the_bar_of_the_ordered_total_is_the_run_and_no_other(name: str | None) -> None:
     """As the Trainer of transformers shows them: its evaluations' bars have no name."""
@@ -241,18 +229,6 @@ def test_the_bar_of_the_ordered_total_is_the_run_and_no_other(name: str | None) 
     assert reading.read(lines).steps == list(range(1, 31))
     assert reading.doubt is None
     assert not reading.is_whole(40)
-
-
-@pytest.mark.parametrize("every", [1, 3, 10])
-def test_the_steps_of_transformers_are_those_of_its_bar(every: int) -> None:
-    lines = [bar(0, 60)]
-    for n in range(1, 61):
-        lines.append(bar(n, 60))
-        lines += [str({"loss": 3 - n / 50, "epoch": 0.1}), bar(n, 60)] * (n % every == 0)
-    reading = Reading(60).read([*lines, str({"train_runtime": 9.5, "train_loss": 2.5})])
-    assert reading.steps == list(range(1, 61))
-    assert reading.is_whole(60)
-    assert reading.losses == {n: pytest.approx(3 - n / 50) for n in range(every, 61, every)}
 
 
 @pytest.mark.parametrize(
@@ -387,18 +363,6 @@ def test_chosen_patterns_alone_are_read_and_a_part_belongs_to_its_step() -> None
     assert reading.is_whole(30)
 
 
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("2,31", None), ("0,693", None), ("12345,678", None), ("", None), ("x", None),
-        ("2,000", 2000.0), ("1_500.5", 1500.5), ("-1,234,567.5e2", -123456750.0),
-        ("2.31,", 2.31), (".998.", 0.998), ("2.5]", 2.5), ("'2.5'", 2.5), ("inf", math.inf),
-    ],
-)  # fmt: skip
-def test_numbers_are_read_as_printed(text: str, number: float | None) -> None:
-    assert float_number(text) == number
-
-
 @given(
     made=st.integers(1, 60),
     steps=st.integers(2, 60),
@@ -437,3 +401,15 @@ def test_of_any_mixture_of_lines_steps_only_grow(lines: list[str]) -> None:
             last = 0 if shown.anew else last
             assert shown.step is None or shown.step > last
             last = shown.step or last
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("2,31", None), ("0,693", None), ("12345,678", None), ("", None), ("x", None),
+        ("2,000", 2000.0), ("1_500.5", 1500.5), ("-1,234,567.5e2", -123456750.0),
+        ("2.31,", 2.31), (".998.", 0.998), ("2.5]", 2.5), ("'2.5'", 2.5), ("inf", math.inf),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_printed(text: str, number: float | None) -> None:
+    assert float_number(text) == number

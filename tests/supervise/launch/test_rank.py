@@ -162,17 +162,6 @@ def test_nothing_begins_where_the_agent_is_gone_whoever_the_parent_is(
     assert (done.returncode, (tmp_path / "rank0.log").exists()) == (int(not begins), begins)
 
 
-def test_a_program_dies_of_sigterm_though_whoever_started_it_ignores_that(tmp_path: Path) -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    try:
-        wrapper = start(tmp_path, "import time; time.sleep(600)")
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    wait_until(lambda: (tmp_path / ".rank1.json").exists(), "the program's start")
-    wrapper.send_signal(signal.SIGTERM)
-    assert wrapper.wait(timeout=60) == -signal.SIGTERM
-
-
 LAUNCHER = """
 import os, subprocess, sys, time
 environ = {**os.environ, "RANK": "0", "LOCAL_RANK": "0"}
@@ -198,22 +187,6 @@ def test_a_launcher_s_end_is_not_its_ranks(tmp_path: Path) -> None:
     assert start(tmp_path, LAUNCHER, environ={"PROGRAM": rank}).wait(timeout=120) == 1
     assert stamp(tmp_path, 0)["code"] == 5
     assert load_rank_record(tmp_path, 0).launched  # type: ignore[union-attr]
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "missed"),
-    [
-        ("RuntimeError: [gloo/pair.cc:5] Connection closed by peer", 1, True),
-        ("RuntimeError: [gloo/pair.cc:5] Connection closed by peer", 0, None),
-        ("ValueError: no such word", 1, None),
-    ],
-    ids=["missed it", "survived", "its own error"],
-)
-def test_a_rank_that_missed_another_says_so(
-    error: str, code: int, missed: bool | None, tmp_path: Path
-) -> None:
-    start(tmp_path, f"print({error!r}); raise SystemExit({code})").wait(timeout=120)
-    assert stamp(tmp_path).get("lost_peer") is missed
 
 
 def test_a_task_that_fails_ends_and_one_that_the_host_refuses_is_tried_again(

@@ -42,18 +42,6 @@ def test_torchrun_on_each_node_makes_one_world_and_one_verdict(new_cluster: NewC
 
 
 @pytest.mark.long
-def test_an_explicit_rendezvous_of_c10d_gives_each_node_its_own_ranks(
-    new_cluster: NewCluster,
-) -> None:
-    """It numbers nodes by the addresses that they report; both are on one host here."""
-    typed = "--rdzv-backend c10d --rdzv-endpoint $MASTER_ADDR:$MASTER_PORT"
-    host = "--rdzv-conf is_host=$((1-NODE_RANK))"
-    run = start_command(new_cluster, LINE.replace(" -m tests", f" {typed} {host} -m tests", 1))
-    assert run.wait_for_all().reason is OutcomeCode.COMPLETED
-    assert [list(run.part(node).ranks) for node in range(2)] == [["0", "1"], ["2", "3"]]
-
-
-@pytest.mark.long
 def test_a_hang_of_a_rank_on_the_second_node_is_named_with_its_node(
     new_cluster: NewCluster,
 ) -> None:
@@ -76,15 +64,4 @@ def test_a_node_that_is_killed_ends_the_command_on_the_other(new_cluster: NewClu
     record = run.wait_for_all()
     assert (record.reason, record.ended_by) == (OutcomeCode.NODE_LOST, Actor.INFRA), record.text
     assert record.unheard == [1]
-    assert run.living() == []
-
-
-@pytest.mark.long
-def test_a_rank_that_fails_on_the_second_node_is_named(new_cluster: NewCluster) -> None:
-    run = start_command(new_cluster, fault="exit:rank=2,step=8,code=7")
-    record = run.wait_for_all()
-    assert (record.reason, record.ended_by) == (OutcomeCode.NONZERO_EXIT, Actor.TRAINER)
-    finding = run.halts()[0]
-    assert (finding.detector, finding.rank) == (Detector.PROCESS_DEATH, 2)
-    assert "on node 1" in finding.text
     assert run.living() == []

@@ -14,8 +14,8 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.node_record import alive_path, gone_path, meet_path, watch_path
-from gonogo.supervise.processes import ProcessRef, load_stat, send_signal
+from gonogo.supervise.node_record import gone_path, meet_path
+from gonogo.supervise.processes import ProcessRef, send_signal
 from gonogo.watch.registry import detector_names
 from tests.supervise.nodes.cluster import ClusterRun, NewCluster
 from tests.supervise.runs import wait_until
@@ -99,15 +99,6 @@ def test_device_of_another_node_that_fails_ends_the_run_by_its_rank(
 
 
 @pytest.mark.long
-def test_frozen_rank_of_another_node_is_found_by_its_state(new_cluster: NewCluster) -> None:
-    run = new_cluster(fault="freeze:rank=1,step=9")
-    record = run.wait_for_all()
-    assert record.reason is OutcomeCode.STALLED
-    assert run.halts()[0].rank == 1
-    assert run.living() == []
-
-
-@pytest.mark.long
 def test_node_whose_keeper_is_gone_is_lost_and_that_is_no_fault_of_the_program(
     new_cluster: NewCluster,
 ) -> None:
@@ -172,17 +163,6 @@ def test_follower_that_dies_is_back_and_the_run_goes_on(new_cluster: NewCluster)
 
 
 @pytest.mark.long
-def test_head_watcher_that_dies_goes_on_where_it_was(new_cluster: NewCluster) -> None:
-    run = new_cluster(steps=100)
-    run.wait_for_step(10)
-    send_signal(run.pid_of("watcher"), signal.SIGKILL)
-    record = run.wait_for_all()
-    assert record.reason is OutcomeCode.COMPLETED
-    assert run.findings() == []
-    run.assert_replays()
-
-
-@pytest.mark.long
 def test_preempted_node_lets_all_leave_with_a_checkpoint(new_cluster: NewCluster) -> None:
     run = new_cluster(steps=4000)
     run.wait_for_step(3)
@@ -241,18 +221,6 @@ def test_a_node_that_is_told_to_stop_while_it_waits_says_for_whom(
     assert (record.reason, record.ended_by) == told, record.text
 
 
-def test_directory_that_is_not_shared_is_told_on_the_other_node(new_cluster: NewCluster) -> None:
-    run = new_cluster(begin=False)
-    run.path.mkdir(parents=True)
-    run.dir.order.write_text(json.dumps(run.order.document()))
-    run.start_node(1, "--meet-s", "1")
-    wait_until(lambda: run.keepers[1].poll() is not None, "the end of node 1")
-    refused = run.part(1).refused
-    assert refused is not None
-    assert "does node 0 see the same directory" in refused.text
-    assert not run.dir.exit.exists(), "why the run ended is node 0's to say"
-
-
 @pytest.mark.long
 def test_node_that_is_started_twice_for_an_attempt_starts_nothing(new_cluster: NewCluster) -> None:
     run = new_cluster(steps=150)
@@ -264,22 +232,3 @@ def test_node_that_is_started_twice_for_an_attempt_starts_nothing(new_cluster: N
     assert "began attempt token 1" in (run.path / "keeper_log1.txt").read_text()
     run.keepers[1] = first
     assert run.wait_for_all().reason is OutcomeCode.COMPLETED
-
-
-@pytest.mark.long
-def test_lines_of_another_attempt_or_node_are_not_read(new_cluster: NewCluster) -> None:
-    run = new_cluster(steps=60)
-    run.wait_for_step(3)
-    told = load_all_lines(watch_path(run.path, 1))[0]
-    stale = {**json.loads(told), "token": 0}
-    foreign = {**json.loads(told), "node": 0}
-    dead = [{"rank": 0, "pid": 1, "state": "dead", "code": 1}]
-    with watch_path(run.path, 1).open("ab") as stream:
-        for line in (stale, foreign):
-            stream.write(json.dumps({**line, "ranks": dead}).encode() + b"\n")
-        stream.write(b'{"torn": \n')
-    record = run.wait_for_all()
-    assert record.reason is OutcomeCode.COMPLETED
-    assert run.findings() == []
-    assert load_stat(run.keepers[0].pid) is None
-    assert alive_path(run.path, 1).exists()
