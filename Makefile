@@ -16,7 +16,7 @@ TEST_ENV := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=
 # Most tests wait for processes they start, so a few sessions at once are quicker than one.
 WORKERS ?= 4
 ARGS ?=
-FAULTS := tests/e2e/test_faults.py tests/e2e/test_device_faults.py
+FAULTS := tests/e2e/test_faults.py
 
 .NOTPARALLEL:
 .PHONY: help install demo up test unit e2e long lint bench outcomes mutants simulate fuzz chaos format made docs clean

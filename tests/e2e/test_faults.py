@@ -228,8 +228,18 @@ def test_a_run_that_moves_but_is_not_sound_is_ended(
 
 
 @pytest.mark.long
-def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
-    experiment = lab.submit(one_phase_plan(), fault="straggle:rank=1,factor=2,from=10")
+@pytest.mark.parametrize(
+    ("spec", "detector", "rank"),
+    [
+        ("straggle:rank=1,factor=2,from=10", "straggler", 1),
+        ("truncate:step=12", "checkpoint_overdue", None),
+        ("imbalance:rank=1,util=30,from=10", "imbalance", 1),
+    ],
+)
+def test_what_only_warns_is_named_and_the_run_continues(
+    lab: Lab, spec: str, detector: str, rank: int | None
+) -> None:
+    experiment = lab.submit(one_phase_plan(), fault=spec)
     view = lab.wait_for_end(experiment)
     run = lab.run_of(experiment)
     assert run is not None
@@ -237,30 +247,30 @@ def test_a_straggler_is_named_and_the_run_goes_on(lab: Lab) -> None:
     assert (run.outcome.code, view.state) == ("completed", "finished")
     found = list(lab.client.pages(f"/runs/{run.id}/findings"))
     assert [row for row in found if row["severity"] == "halt"] == []
-    named = [row["rank"] for row in found if row["detector"] == "straggler"]
-    assert named
-    assert set(named) == {1}
+    named = {(row["severity"], row["rank"]) for row in found if row["detector"] == detector}
+    assert named == {("warn", rank)}
     assert run.dir is not None
     assert_found_again(RunDir(Path(run.dir)))
 
 
 @pytest.mark.long
-def test_a_checkpoint_that_does_not_hold_is_told_and_the_run_goes_on(lab: Lab) -> None:
-    experiment = lab.submit(one_phase_plan(), fault="truncate:step=12")
+def test_an_xid_is_retried_and_the_third_attempt_is_a_storm(lab: Lab) -> None:
+    experiment = lab.submit(one_phase_plan(), fault="xid:code=79,rank=1,step=12")
     view = lab.wait_for_end(experiment)
-    run = lab.run_of(experiment)
-    assert run is not None
-    assert run.outcome is not None
-    assert (run.outcome.code, view.state) == ("completed", "finished")
-    found = [
-        row
-        for row in lab.client.pages(f"/runs/{run.id}/findings")
-        if row["detector"] == "checkpoint_overdue"
-    ]
-    assert {row["severity"] for row in found} == {"warn"}
-    assert "does not hold" in found[0]["text"]
-    assert run.dir is not None
-    assert_found_again(RunDir(Path(run.dir)))
+    runs = [lab.client.run(name) for phase in view.phases for name in phase.runs]
+    assert [run.attempt for run in runs] == [1, 2, 3]
+    for run in runs:
+        assert run.outcome is not None
+        assert (run.outcome.code, run.outcome.klass) == ("hardware", "infra")
+        folder = RunDir(Path(str(run.dir)))
+        findings = [json.loads(line) for line in load_all_lines(folder.findings)]
+        halts = [row for row in findings if row["severity"] == "halt"]
+        assert (halts[0]["detector"], halts[0]["rank"]) == ("hardware", 1)
+        assert "Xid 79" in halts[0]["text"]
+        assert not list(folder.checkpoints.glob("step_*")), "nothing is saved after a fault"
+        assert processes_of(run.id) == []
+        assert_found_again(folder)
+    assert (view.state, view.verdict) == ("finished", "NO_GO")
 
 
 def test_a_fault_is_refused_where_the_plan_does_not_allow_it(lab: Lab) -> None:

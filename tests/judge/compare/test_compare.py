@@ -15,10 +15,14 @@ from gonogo.contract.comparison import Answer, Basis, Comparison, Result
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
 from gonogo.judge.compare.compare import compare
+from gonogo.judge.compare.interval import t_quantile, t_within
 from gonogo.judge.compare.paths import Ran
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit
 from tests.judge.compare.units import blocks, runs, single, unit
+
+# Answers of a comparison: tables of cases, and what holds of any runs.
+
 
 QUESTION = ask()
 MIRROR = {
@@ -223,3 +227,55 @@ def test_missing_evidence_never_wins(base: list[float], mine: list[float], gone:
     assert found.winner in (None, "c")
     assert found.result is not Result.TIE
     assert len(found.left_out) == gone + 1
+
+
+# What can be asked, and what cannot.
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"metric": "tok_per_s"}, "did you mean toks_per_s"),
+        ({"metric": "grad_norm"}, "which is better of grad_norm?"),
+        ({"margin": 1.0}, "margin"),
+        ({"margin": float("nan")}, "margin"),
+        ({"confidence": 1.0}, "confidence"),
+        ({"warmup_steps": -1}, "warmup"),
+    ],
+    ids=str,
+)
+def test_a_question_that_cannot_be_answered_is_refused(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(Rejected, match=said.replace("?", r"\?")):
+        ask(**asked)
+
+
+# Student's t against the printed tables.
+
+
+TABLE = [
+    (0.975, 1, 12.7062047),
+    (0.975, 2, 4.30265273),
+    (0.975, 3, 3.18244631),
+    (0.975, 5, 2.57058184),
+    (0.975, 10, 2.22813885),
+    (0.975, 30, 2.04227246),
+    (0.975, 120, 1.97993041),
+    (0.95, 4, 2.13184679),
+    (0.99, 7, 2.99795157),
+    (0.995, 9, 3.24983554),
+    (0.9995, 2, 31.5990546),
+    (0.8, 6, 0.905703285),
+]
+
+
+@pytest.mark.parametrize(("p", "df", "t"), TABLE, ids=str)
+def test_quantiles_are_those_of_the_tables(p: float, df: int, t: float) -> None:
+    assert t_quantile(p, df) == pytest.approx(t, rel=1e-7)
+
+
+@given(p=st.floats(0.51, 0.9999), df=st.integers(1, 300))
+def test_the_quantile_inverts_the_distribution_and_shrinks_with_more_degrees(
+    p: float, df: int
+) -> None:
+    assert t_within(t_quantile(p, df), df) == pytest.approx(2 * p - 1, rel=1e-9)
+    assert t_quantile(p, df + 1) < t_quantile(p, df)

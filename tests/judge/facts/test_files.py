@@ -1,4 +1,4 @@
-"""A seal holds for the first bytes of a file; what cannot be read is named and ends nothing."""
+"""Files of a run: sealed or named, and what nodes left."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ import pytest
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import DoubtKind
-from gonogo.contract.records import ModelRecord
+from gonogo.contract.records import ExitRecord, ModelRecord, NodeExit, PartSeals
 from gonogo.contract.tick import FileSeal
-from gonogo.judge.facts.files import RunFiles, read_devices
+from gonogo.judge.facts.files import RunFiles, load_parts, read_devices
+from gonogo.rundir import RunDir, file_seal, save_json
 from gonogo.watch.watch_record import TOLD_BYTES
+from tests.judge.runs import exit_record
+
+# A seal holds for the first bytes of a file; what cannot be read is named and ends nothing.
+
 
 TICKS = b"one\ntwo\n"
 
@@ -71,3 +76,37 @@ def test_small_files_that_are_there_are_sealed_and_one_that_cannot_be_read_is_na
     assert found == {"order.json": seal_of(b"{}"), "exit_rank1.json": seal_of(b"[]")}
     assert [row.name for row in files.unreadable] == ["model.json", "exit_rank1.json"]
     assert {row.kind for row in files.unreadable} == {DoubtKind.UNREADABLE}
+
+
+# Files that nodes left are sealed or named in exit.json.
+
+
+PART = NodeExit(node=1, host="h", boot_id="b", ended_at=1.0)
+
+
+def node_directory(path: Path, *, lines: bytes = b"") -> RunDir:
+    run_dir = RunDir(path)
+    save_json(run_dir.node_exit(1), PART.model_dump(mode="json"))
+    run_dir.node_watch(1).write_bytes(lines)
+    return run_dir
+
+
+def sealed_of(run_dir: RunDir) -> ExitRecord:
+    seals = PartSeals(exit=file_seal(run_dir.node_exit(1)), watch=file_seal(run_dir.node_watch(1)))
+    return exit_record().model_copy(update={"nodes": {"1": seals}})
+
+
+def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
+    run_dir, files = node_directory(tmp_path, lines=b"a line\n"), RunFiles(tmp_path)
+    known = sealed_of(run_dir)
+    run_dir.node_watch(1).write_bytes(b"a line\nand one that came later\n")
+    assert load_parts(files, known) == {1: PART}
+    assert files.unreadable == []
+
+
+def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
+    run_dir, files = node_directory(tmp_path), RunFiles(tmp_path)
+    known = sealed_of(run_dir)
+    run_dir.node_exit(1).unlink()
+    assert load_parts(files, known) == {}
+    assert [row.name for row in files.unreadable] == ["exit_node1.json"]

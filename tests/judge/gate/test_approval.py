@@ -8,13 +8,9 @@ from gonogo.contract.decision import ConditionState, Decision, DecisionKind, Ver
 from gonogo.judge.follow_up.decide import decide, decide_expiry
 from gonogo.judge.gate.conditions import (
     approval_condition,
-    conditions_of,
     experiment_verdict,
     has_expired,
     in_state,
-    is_approval,
-    missed,
-    open_for,
 )
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry, Place, append
@@ -37,12 +33,6 @@ def test_an_approval_expires_by_the_clock_and_never_where_no_time_is_set(
     assert has_expired(expires_s, waited_s) is expired
 
 
-def test_it_guards_the_phase_that_it_is_about_and_no_criterion_shares_its_id() -> None:
-    assert (ASKED.due, ASKED.evidence_from, ASKED.state) == ("extended", None, "open")
-    assert is_approval(ASKED)
-    assert not is_approval(ASKED.model_copy(update={"id": "smoke:approval"}))
-
-
 def recorded(state: ConditionState) -> RecordedDecision:
     """A decision that an approval ended so."""
     ended = in_state(ASKED, state)
@@ -58,13 +48,6 @@ def recorded(state: ConditionState) -> RecordedDecision:
 
 def decision(state: ConditionState) -> Decision:
     return recorded(state).decision
-
-
-def test_the_fold_of_the_decisions_knows_it_and_no_run_can_meet_it() -> None:
-    (row,) = conditions_of([decision(ConditionState.MISSED)])
-    assert (row.condition.state, row.criterion) == ("missed", None)
-    assert open_for([row], "extended") == []
-    assert missed([row], "extended") == []
 
 
 @pytest.mark.parametrize(

@@ -263,25 +263,41 @@ def test_nobody_watching_is_not_the_same_as_no_finding() -> None:
     assert outcomes(judged(record))["no_halt_finding"] == "inconclusive"
 
 
+RUN = "run_01K00000000000000000000000"
+OTHER_END = "exit.json was not written under this order.json"
+
+
 @pytest.mark.parametrize(
-    ("part", "changes", "text"),
+    ("name", "part", "changes", "text"),
     [
-        ("watch", {"starts": []}, "no tick names the run that was watched"),
-        ("watch", {"chained": False}, "the ticks are not one chain"),
-        ("watch", {"reaches": False}, "the ticks do not reach every line"),
-        ("watch", {"sealed": False}, "watch.jsonl is not the one that exit.json seals"),
-        ("watch", {"sealed": None}, "watch.jsonl is not the one that exit.json seals"),
-        ("exit", {"sealed": False}, "the watcher did not see this exit.json"),
-        ("exit", {"sealed": None}, "the watcher did not see this exit.json"),
+        ("no_halt_finding", "watch", {"starts": []}, "no tick names the run that was watched"),
+        ("no_halt_finding", "watch", {"chained": False}, "the ticks are not one chain"),
+        ("no_halt_finding", "watch", {"reaches": False}, "the ticks do not reach every line"),
+        (
+            "no_halt_finding", "watch", {"sealed": False},
+            "watch.jsonl is not the one that exit.json seals",
+        ),
+        ("no_halt_finding", "exit", {"sealed": None}, "the watcher did not see this exit.json"),
+        ("completed", "exit", {"run": "r"}, "exit.json names run r, attempt 1, not this one"),
+        (
+            "completed", "exit", {"run": None, "attempt": None},
+            "exit.json names no run, not this one",
+        ),
+        (
+            "completed", "exit", {"attempt": 2},
+            f"exit.json names run {RUN}, attempt 2, not this one",
+        ),
+        ("completed", "exit", {"order_sha256": "0" * 64}, OTHER_END),
+        ("completed", "exit", {"order_sha256": None}, OTHER_END),
     ],
-)
-def test_no_finding_counts_only_where_the_watch_is_whole(
-    part: str, changes: dict[str, Any], text: str
+)  # fmt: skip
+def test_the_watch_is_whole_and_the_end_is_of_this_run_under_this_order(
+    name: str, part: str, changes: dict[str, Any], text: str
 ) -> None:
     order = order_of()
     facts = facts_of(record_of(order))
     less = facts.model_copy(update={part: getattr(facts, part).model_copy(update=changes)})
-    found = evaluate_built_in("no_halt_finding", less, build_rules(order))
+    found = evaluate_built_in(name, less, build_rules(order))
     assert (found.outcome, found.evidence) == ("inconclusive", text)
 
 
@@ -289,7 +305,7 @@ def test_no_finding_counts_only_where_the_watch_is_whole(
     ("changes", "text"),
     [
         ({"run": "run_other"}, "the watcher watched run run_other, attempt 1"),
-        ({"attempt": 2}, "the watcher watched run run_01K00000000000000000000000, attempt 2"),
+        ({"attempt": 2}, f"the watcher watched run {RUN}, attempt 2"),
         ({"order_sha256": "0" * 64}, "the watcher watched under another order.json"),
     ],
     ids=["run", "attempt", "order"],
@@ -304,31 +320,6 @@ def test_every_watcher_watches_this_run_under_this_order(
     starts = [start, start.model_copy(update=changes)]
     other = facts.model_copy(update={"watch": facts.watch.model_copy(update={"starts": starts})})
     found = evaluate_built_in("identity", other, build_rules(order))
-    assert (found.outcome, found.evidence) == ("inconclusive", text)
-
-
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"run": "run_other"}, "exit.json names run run_other, attempt 1, not this one"),
-        ({"run": None, "attempt": None}, "exit.json names no run, not this one"),
-        (
-            {"attempt": 2},
-            "exit.json names run run_01K00000000000000000000000, attempt 2, not this one",
-        ),
-        ({"order_sha256": "0" * 64}, "exit.json was not written under this order.json"),
-        ({"order_sha256": None}, "exit.json was not written under this order.json"),
-    ],
-    ids=["run", "no run", "attempt", "order", "no order"],
-)
-def test_the_end_that_counts_is_of_this_run_under_this_order(
-    changes: dict[str, Any], text: str
-) -> None:
-    order = order_of()
-    facts = facts_of(record_of(order))
-    assert facts.exit is not None
-    other = facts.model_copy(update={"exit": facts.exit.model_copy(update=changes)})
-    found = evaluate_built_in("completed", other, build_rules(order))
     assert (found.outcome, found.evidence) == ("inconclusive", text)
 
 

@@ -92,34 +92,6 @@ def test_what_was_told_in_part_or_is_no_number_is_not_forgotten_by_the_next_run(
 
 
 @pytest.mark.parametrize(
-    ("code", "last", "skipped", "failed"),
-    [
-        (LOST, 11, True, ["coverage"]),
-        (LOST, 6, True, ["coverage"]),
-        (LOST, 5, True, []),  # most of its steps may still be taken
-        (LOST, 11, False, []),
-        (OutcomeCode.HALTED, 11, True, ["coverage"]),
-        (COMPLETED, 12, True, []),  # its verdict says so
-    ],
-)
-def test_steps_that_trained_nothing_are_failed_by_who_was_ended(
-    code: OutcomeCode, last: int, skipped: bool, failed: list[str]
-) -> None:
-    """A run resumed from its checkpoint had too few steps to show it, and was GO."""
-    ranks = healthy_ranks(order_of())
-    for rank in ranks:
-        kept = [line for line in rank.lines if line["step"] <= last]
-        rank.lines = kept if last == 12 else [line for line in kept if line["msg"] != "done"]
-        for line in rank.lines:
-            if line["msg"] == "progress":
-                line["skipped"] = skipped
-    rules = build_rules(order_of())
-    end = exit_record(code, by=Actor.INFRA)
-    facts = build_facts(record_of(order_of(), ranks, exit=end), rules)
-    assert judge(facts, rules).failed == failed
-
-
-@pytest.mark.parametrize(
     ("code", "tokens", "failed"),
     [(LOST, 256, ["identity"]), (LOST, 512, []), (COMPLETED, 256, [])],
     ids=["other steps", "as ordered", "whole: its verdict says so"],

@@ -128,7 +128,7 @@ Curve = Callable[[int], float | None]
 
 
 def ran_with(loss: Curve, count: int, **watch: object) -> Ran:
-    """Return a divergence whose loss is a function of the step."""
+    """Return a run whose loss is a function of the step."""
     made = Ran(order=order_of({"divergence": watch}), ranks=1)
     for number in range(1, count + 1):
         made.step(loss=loss(number))
@@ -136,7 +136,7 @@ def ran_with(loss: Curve, count: int, **watch: object) -> Ran:
 
 
 def divergence(loss: Curve, count: int, **watch: object) -> Fed:
-    """Return what the detector made of such a divergence."""
+    """Return what the detector made of such a run."""
     return feed(Divergence, ran_with(loss, count, **watch))
 
 

@@ -6,18 +6,12 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity
-from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import HostCpu
 from gonogo.contract.outcome import Detector
-from gonogo.contract.tick import Tick
-from gonogo.timeline.lines import Arrival
-from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed
-from gonogo.watch.detectors.slow import Slow, starved_s
+from gonogo.watch.detectors.slow import starved_s
 from gonogo.watch.offline_fold import not_observed
-from gonogo.watch.view import Beat, Run, View
 from tests.watch.streams import (
-    EPOCH,
     Said,
     Watched,
     World,
@@ -151,115 +145,7 @@ def test_it_is_armed_by_its_baseline() -> None:
     assert armed(watch(run_of().steps(20)).state)[Detector.SLOW]
 
 
-LEAST_S = 0.25
-"""Shorter than every step: what holds at one step end is found at the next."""
-EXACT: dict[str, Any] = {
-    "warmup_steps": 0,
-    "baseline_steps": 4,
-    "window_steps": 4,
-    "hard_floor_over_steps": 0,
-    "warn_ratio": 1.5,
-    "halt_ratio": 3.0,
-    "warn_over_s": LEAST_S,
-    "over_s": LEAST_S,
-    "floor_over_s": LEAST_S,
-}
-"""A baseline and windows of four steps; what a test asks about it changes."""
-
-
-class Timed:
-    """Ends of steps, of exactly so many seconds, as the rule is shown them."""
-
-    def __init__(
-        self, tokens_per_step: int | None = 2048, *, is_read: bool = False, **settings: Any
-    ) -> None:
-        read: dict[str, Any] = {"patterns": ["x"], "command": ["x"]} if is_read else {}
-        order = order_of({"slow": {**EXACT, **settings}}, steps=5000, **read)
-        identity = order.identity.model_copy(update={"tokens_per_step": tokens_per_step})
-        run = Run(order=order.model_copy(update={"identity": identity}))
-        self.view = View(run=run)
-        self.rule = Slow(run)
-        self.own = self.rule.begin()
-        self.found: list[tuple[Severity, int | None, str]] = []
-        """What, at which step it was found, and in which episode; each key once."""
-        self.texts: list[str] = []
-        self._keys: set[str] = set()
-        self._mono = 1000.0
-        self._labelled = not is_read
-        self.boot(0, "first")
-
-    def boot(self, rank: int, boot: str) -> "Timed":
-        """Let a rank begin again, at step 0."""
-        stream = RankStream(rank=rank, boot=boot, labelled=self._labelled)
-        stream.pace.end(0, self._mono)
-        self.view.streams[rank] = stream
-        return self
-
-    def ends(
-        self,
-        seconds: Sequence[float],
-        rank: int = 0,
-        told: int = 1,
-        stride: int = 1,
-    ) -> "Timed":
-        """End so many steps after the other; so many lines report the last one."""
-        stream = self.view.streams[rank]
-        for step_s in seconds:
-            self._mono += step_s
-            step = (stream.pace.last_step or 0) + stride
-            stream.pace.end(step, self._mono)
-            for _ in range(told):
-                self._tell(stream, step)
-        return self
-
-    def _tell(self, stream: RankStream, step: int) -> None:
-        line = Heartbeat.model_validate(
-            {
-                "v": 1, "ts": EPOCH, "mono": self._mono, "pid": 1, "rank": stream.rank,
-                "boot": stream.boot, "seq": step, "step": step, "msg": "step_end",
-            }
-        )  # fmt: skip
-        tick = Tick(n=step, mono=self._mono, ts=EPOCH)
-        beat = Beat(line=line, arrival=Arrival.NEW, tick=tick)
-        self.own, findings = self.rule.observe_line(self.own, beat, self.view)
-        for finding in findings:
-            if finding.key not in self._keys:
-                self._keys.add(finding.key)
-                episode = finding.key.rpartition("/")[2]
-                self.found.append((finding.severity, finding.step, episode))
-                self.texts.append(finding.text)
-
-
 WARN, HALT = Severity.WARN, Severity.HALT
-
-
-@pytest.mark.parametrize(
-    ("step_s", "found"),
-    [(1.5, []), (1.625, [(WARN, 9, "step8")]), (3.0, [(WARN, 7, "step6")])],
-    ids=["at the limit of a warning", "beyond it", "at the limit of a halt"],
-)
-def test_the_relative_limits_have_to_be_passed(
-    step_s: float, found: list[tuple[Severity, int, str]]
-) -> None:
-    timed = Timed().ends([1.0] * 4).ends([step_s] * 5)
-    assert timed.found == found
-
-
-@pytest.mark.parametrize(
-    ("step_s", "over_s", "found"),
-    [
-        (1.0, LEAST_S, []),
-        (1.25, LEAST_S, [(HALT, 5, "step4")]),
-        (1.25, 5.0, [(HALT, 8, "step4")]),
-        (1.25, 5.125, [(HALT, 9, "step4")]),
-    ],
-    ids=["at the floor", "below it", "for its seconds", "for not quite its seconds"],
-)
-def test_the_floor_has_to_be_passed_for_its_seconds(
-    step_s: float, over_s: float, found: list[tuple[Severity, int, str]]
-) -> None:
-    timed = Timed(floor_tok_s=4096.0, floor_ratio=0.5, floor_over_s=over_s)
-    assert timed.ends([step_s] * 12).found == found
 
 
 def host(busy_s: float, waited: Sequence[float] = (0.6, 0.6), **fields: Any) -> dict[str, Any]:
