@@ -10,8 +10,7 @@ import time
 from collections import deque
 from typing import Any, NamedTuple
 
-from gonogo.observer.own_numbers import OWN
-from gonogo.observer.scalars import Sum
+from gonogo.observer.own_numbers import OWN, Sum
 from gonogo.trainer.encoding import plain
 from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.memory import memory_mb

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.observer.batched_writer import BatchedWriter
-from gonogo.observer.scalars import Sum
+from gonogo.observer.own_numbers import Sum
 from gonogo.observer.settings import (
     Settings,
     is_launched,

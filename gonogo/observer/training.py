@@ -13,14 +13,12 @@ import weakref
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from gonogo.observer.own_numbers import Sum, read
 from gonogo.observer.rank import ObservedRank, announce, is_in_group, open_rank
-from gonogo.observer.scalars import Sum, read
 
-_FEW = 3
-"""Steps of another optimizer after which it is the primary one: the larger one has made none, or
-the other one was made after its last step."""
 _MANY, _TIMES = 10, 4
-"""Otherwise so many, and so many times as many as there ever were between two primary steps."""
+"""Steps of another optimizer after which it is the primary one, and so many times as many as there
+ever were between two primary steps."""
 _PAUSES = ("eval", "checkpoint")
 
 
@@ -47,8 +45,7 @@ class Training:
         self._is_plain = True
         """Whether the last step was one backward pass at a time, and a step of the optimizer."""
         self._is_open = False
-        self._optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
-        """The optimizers, each with the steps that were counted when it was made."""
+        self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_observable = False
         """Whether an optimizer was made."""
         self._counted = 0
@@ -273,7 +270,7 @@ class Training:
 
     def made(self, optimizer: Any) -> None:
         """Note an optimizer that was constructed."""
-        self._optimizers[optimizer] = self._counted
+        self._optimizers.add(optimizer)
         if not self._is_observable and not _is_loader_worker():
             self._is_observable = True
             announce()
@@ -318,7 +315,7 @@ class Training:
         if self._began:
             return
         self._began = True
-        self._optimizers.setdefault(optimizer, 0)
+        self._optimizers.add(optimizer)
         largest = max(self._optimizers, key=_size)
         self._choose(optimizer if _size(largest) == _size(optimizer) else largest)
 
@@ -341,12 +338,7 @@ class Training:
             _Kept(weakref.ref(optimizer), self._loss, self._loss_is_known, self._norm)
         )
         self._loss, self._loss_is_known, self._norm = None, True, None
-        if self._primary() is None:
-            enough = 1
-        elif not self._counted or self._optimizers.get(optimizer, 0) == self._counted:
-            enough = _FEW
-        else:
-            enough = max(_MANY, _TIMES * self._most)
+        enough = 1 if self._primary() is None else max(_MANY, _TIMES * self._most)
         if len(self._kept) >= enough:
             kept, self._kept, self._most = self._kept, [], 0
             self._choose(optimizer)

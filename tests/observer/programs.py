@@ -99,13 +99,13 @@ def two_optimizers() -> None:
 
 
 def folds() -> None:
-    """Three folds of four steps, each with a model and an optimizer of its own; the first lives."""
+    """Three folds of 12 steps, each with a model and an optimizer of its own; the first lives."""
     kept = []
     for _ in range(3):
         net = model()
         optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
         kept.append(optimizer)
-        train(net, optimizer, data(4))
+        train(net, optimizer, data(12))
 
 
 def scaler() -> None:

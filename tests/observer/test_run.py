@@ -45,7 +45,7 @@ def test_an_unchanged_program_is_go(tmp_path: Path) -> None:
 def test_a_program_that_leaves_early_is_no_go(tmp_path: Path) -> None:
     found = judged(tmp_path, "--steps", "7", "--", *program("plain"))
     assert found["verdict"] == "NO_GO", found["criteria"]
-    assert "6 steps were counted: say --steps 6 if that is a whole run" in found["advice"]
+    assert any("6 steps were counted" in text for text in found["advice"])
 
 
 def test_both_ranks_of_an_unchanged_torchrun_are_go(tmp_path: Path) -> None:

@@ -84,13 +84,12 @@ def test_a_later_optimizer_follows_at_once_if_the_primary_one_is_gone(observed: 
     assert losses(observed) == [1.0] * 6
 
 
-def test_a_later_optimizer_follows_after_three_steps_which_count(observed: Training) -> None:
-    first = Optimizer(observed)
+def test_a_later_optimizer_follows_after_ten_steps_which_count(observed: Training) -> None:
+    first, second = Optimizer(observed), Optimizer(observed, size=5)
     step(observed, first, times=5)
-    second = Optimizer(observed, size=5)
-    for n in range(4):
+    for n in range(11):
         step(observed, second, loss=float(n))
-    assert losses(observed) == [1.0] * 5 + [0.0, 1.0, 2.0, 3.0]
+    assert losses(observed) == [1.0] * 5 + [float(n) for n in range(11)]
 
 
 @pytest.mark.parametrize("critics", [1, 2])
