@@ -1,7 +1,5 @@
 """What docs/how-to/nsa-attention.md shows is run, and the sizes it names are the defaults."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The distribution nsa-attention: built, installed where nothing of ours is, and used."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The probe measures what the devices compute."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """Waiting for `.GO`: how long, and from when."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 from typing import Any, cast

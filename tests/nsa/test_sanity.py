@@ -1,7 +1,5 @@
 """Does the ordered model's miniature compute, and is one that does not refused?"""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Inputs of NSA, and a judge of its own: the equations as loops over single queries and heads."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

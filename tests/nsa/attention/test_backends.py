@@ -1,12 +1,9 @@
 """The fast backend, in C and by PyTorch's operations, against the reference."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.checkpoint import checkpoint
 
 from nsa.attention import nsa_attention, nsa_attention_varlen
 from nsa.attention import plan as plan_module
@@ -194,19 +191,6 @@ def test_the_switch_is_put_back_even_after_an_error(rounded):
     with pytest.raises(RuntimeError, match="multiplied"), exact_products(torch.device("cpu")):
         torch.ones(2, 3) @ torch.ones(2, 3)
     assert rounded.fp32_precision == "bf16"
-
-
-def test_checkpointing_gives_the_same_gradients(small, make_inputs):
-    inputs = make_inputs(130)
-    leaves = list(inputs.values())
-
-    def attention(*tensors):
-        return nsa_attention(*tensors, backend="torch", **small)
-
-    plain = torch.autograd.grad(attention(*leaves).square().sum(), leaves)
-    again = checkpoint(attention, *leaves, use_reentrant=False)
-    for x, y in zip(plain, torch.autograd.grad(again.square().sum(), leaves), strict=True):
-        assert torch.equal(x, y)
 
 
 def test_a_second_derivative_is_refused_and_never_zero(small, make_inputs):

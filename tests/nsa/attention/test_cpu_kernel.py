@@ -3,8 +3,6 @@
 That its numbers are right is in test_decode and test_exactness.
 """
 
-from __future__ import annotations
-
 import random
 from importlib import import_module
 

@@ -1,7 +1,5 @@
 """Generation with a cache gives what the batched operation gives, and reads no more."""
 
-from __future__ import annotations
-
 import copy
 from importlib import import_module
 
@@ -121,22 +119,6 @@ def test_a_token_reads_only_its_blocks_selected_tokens_and_window(small, make_in
     assert len(unread) >= 300 - small["n_sel"] * small["l_sel"]
     assert cache.blocks == (150 - small["l"]) // small["d"] + 1
     assert cache.k_ring.shape[2] == small["w"]
-
-
-def test_blocks_are_turned_once_each_with_their_own_number(small, make_inputs):
-    inputs, calls = make_inputs(60, B=1), []
-
-    def turn(means, first):
-        calls.extend(range(first, first + means.shape[1]))
-        return -means
-
-    turned, plain = _cache(inputs, small, turn_blocks=turn), _cache(inputs, small)
-    for cache in (turned, plain):
-        for begin, end in ((0, 7), (7, 8), (8, 30), (30, 60)):
-            _append(cache, {name: x.detach()[:, begin:end] for name, x in inputs.items()})
-    assert calls == list(range(turned.blocks))
-    assert torch.equal(turned.k_blocks, -plain.k_blocks)
-    assert torch.equal(turned.v_blocks, plain.v_blocks)
 
 
 def test_a_full_an_empty_and_a_used_cache_are_refused(small, make_inputs):

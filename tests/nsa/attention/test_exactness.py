@@ -1,7 +1,5 @@
 """What must hold to the last bit: ties, gradients that are zero, and results in parts."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode

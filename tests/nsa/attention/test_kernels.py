@@ -1,7 +1,5 @@
 """Foreign kernels for prefix and window: who is asked, who serves, and what the counters say."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

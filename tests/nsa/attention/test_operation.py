@@ -1,7 +1,5 @@
 """The entry point: what it refuses, which backend it takes, and that it says so."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

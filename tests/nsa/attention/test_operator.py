@@ -1,7 +1,5 @@
 """Within a compiler attention is one operator of its graph, and computes what it does outside."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Packed documents and sequences laid end to end: each is attended as if it were alone."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

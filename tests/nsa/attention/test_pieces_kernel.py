@@ -3,8 +3,6 @@
 That its numbers are right is in test_backends and test_exactness.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 
@@ -89,18 +87,6 @@ def test_what_is_no_number_is_told_in_its_row_and_later(value, make_inputs, run)
         assert torch.equal(out[:, :128], clean[:, :128]), name
         assert not out[:, 130].isfinite().all(), name
         assert not grads[name].isfinite().all() or name == "v_win", name
-
-
-def test_the_future_moves_no_bit(make_inputs):
-    inputs, other = (
-        {k: x.detach() for k, x in make_inputs(200, D=16, dtype=torch.float32, seed=s).items()}
-        for s in (0, 1)
-    )
-    before = nsa_attention(**inputs, **SIZES)
-    for until in (1, 40, 65, 199):
-        later = {k: torch.cat((x[:, :until], other[k][:, until:]), 1) for k, x in inputs.items()}
-        assert torch.equal(nsa_attention(**later, **SIZES)[:, :until], before[:, :until])
-    assert _served() == {"c": ""}
 
 
 def test_a_row_computes_alike_among_any_others():

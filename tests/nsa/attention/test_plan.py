@@ -1,7 +1,5 @@
 """The pieces of a branch cover each pair that attends exactly once, however they are cut."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Selected ids become token ranges: V1 and V2 agree with the definition on every pattern."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

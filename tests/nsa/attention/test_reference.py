@@ -1,7 +1,5 @@
 """The reference backend against loops over single queries, and the scores of Eq. 9 by hand."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """The rule of forced blocks is one object: change it, and everything that selects follows."""
 
-from __future__ import annotations
-
 from typing import get_type_hints
 
 import pytest

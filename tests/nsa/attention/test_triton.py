@@ -1,7 +1,5 @@
 """The Triton kernels: right under the interpreter, and legal on sm_80 and sm_90."""
 
-from __future__ import annotations
-
 import math
 import sys
 from importlib.util import find_spec

@@ -4,8 +4,6 @@ A program of its own, because Triton decides once, at import, whether it interpr
 test_triton.py: `python triton_cases.py CASE…`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -6,8 +6,6 @@ launched, in order, those among them that had to be compiled, and PyTorch's oper
 A program of its own, started by test_triton.py: `python triton_launches.py LENGTH…`.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs a program of this folder beside the tests: a process interprets or compiles kernels."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -3,8 +3,6 @@
 A program of its own, as triton_launches.py, whose GPU on paper it takes. Prints one JSON line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import sys
