@@ -11,18 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
-from gonogo.contract.facts import Facts
 from gonogo.ledger.recorded import RecordedDecision
 from service.context import Context
 from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
 from service.judging.assessors import Assessors
 from service.judging.ended import (
-    Assessment,
-    Case,
     assess,
     conclude,
-    find_beginning,
     find_unjudged,
     prepare,
 )
@@ -62,7 +58,8 @@ class Judging:
         if not self._tidied:  # what a service left that was killed may be of a run that is judged
             shutil.rmtree(self._folder, ignore_errors=True)
             self._tidied = True
-        for run in self._find():
+        failing = {run for run, times in self._failures.items() if times >= len(AGAIN_S)}
+        for run in self._context.store.read(partial(find_unjudged, failing=failing)):
             now_mono = self._context.mono()
             if run not in self._open and now_mono >= self._not_before.get(run, now_mono):
                 self._open[run] = self._threads.submit(self._judge, run)
@@ -101,13 +98,6 @@ class Judging:
         if errors:
             raise errors[0]
 
-    def _failing(self) -> set[str]:
-        """Return the runs whose judgement fails again and again."""
-        return {run for run, times in list(self._failures.items()) if times >= len(AGAIN_S)}
-
-    def _find(self) -> list[str]:
-        return self._context.store.read(partial(find_unjudged, failing=self._failing()))
-
     def _judge(self, run: str) -> None:
         folder = self._folder / run
         try:
@@ -119,21 +109,15 @@ class Judging:
     def _decisions(self, run: str, folder: Path) -> list[RecordedDecision]:
         store = self._context.store
         for _ in range(_ROUNDS):
-            if run not in self._find():  # one before it was recalled, and is judged first
-                return []
             shutil.rmtree(folder, ignore_errors=True)
             case = store.read(lambda session: prepare(session, run, folder))
-            facts = self._assessors.build_facts(case.folder, case.rules)
-            found = self._assessed(case, facts)
-            made = self._context.write(CONDUCTOR, conclude, found, self._failing())
+            facts, now = self._assessors.build_facts(folder, case.rules), self._context.now()
+            found = store.read(partial(assess, case=case, facts=facts, now=now))
+            made = self._context.write(CONDUCTOR, conclude, found)
             if made is not None:
                 _log.info("judged %s", run, extra={"action": "judged"})
                 return made
         return []
-
-    def _assessed(self, case: Case, facts: Facts) -> Assessment:
-        found, now = assess(case, facts), self._context.now()
-        return self._context.store.read(lambda session: find_beginning(session, found, now))
 
     def _tell(self, run: str, why: str, pause_s: float) -> None:
         text = f"not judged, tried again in {pause_s:g} s: {why}"

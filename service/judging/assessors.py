@@ -1,11 +1,11 @@
-"""Judge's processes: children that turn run directories into facts, kept while they work well.
+"""The judge's process: it turns a run directory into facts, with the code of `gonogo judge DIR`.
 
-An answer comes within `limit_s` or not at all. A child that crashes or hangs is ended, and the next
-question gets another one. A child is replaced after `KEPT_ANSWERS`.
+`python -m service.judging.assessors FOLDER` reads the rules from stdin and prints `{"facts": …}` or
+`{"error": TEXT}`. A judgement takes at most `limit_s`; a process that crashes or hangs is ended.
 """
 
 import json
-import logging
+import os
 import subprocess
 import sys
 import threading
@@ -18,15 +18,13 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.facts import Facts
 from gonogo.contract.rules import Rules
+from gonogo.judge.facts.facts import build_facts
+from gonogo.judge.facts.record import load_run
 
 LIMIT_S = 900.0
 """For the facts of one run."""
-KEPT_ANSWERS = 50
-COMMAND = (sys.executable, "-m", "service.judging.assessing")
+COMMAND = (sys.executable, "-m", "service.judging.assessors")
 _ROOT = Path(__file__).resolve().parents[2]
-_END_S = 5.0
-
-_log = logging.getLogger(__name__)
 
 
 class Unjudged(GonogoError):
@@ -35,20 +33,21 @@ class Unjudged(GonogoError):
     code = "unjudged"
 
 
-@dataclass(slots=True)
-class _Child:
-    process: "subprocess.Popen[bytes]"
-    answers: int = 0
+def answer(folder: Path, rules: bytes) -> dict[str, Any]:
+    """Return what the process prints."""
+    try:
+        return {"facts": build_facts(load_run(folder), Rules.model_validate_json(rules)).wire()}
+    except GonogoError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
 
 
 @dataclass(slots=True, kw_only=True)
 class Assessors:
-    """Children that turn run directories into facts; used from any thread."""
+    """Processes that turn run directories into facts; used from any thread."""
 
     limit_s: float = LIMIT_S
     command: Sequence[str] = COMMAND
-    _idle: list[_Child] = field(default_factory=list)
-    _busy: list[_Child] = field(default_factory=list)
+    _busy: "set[subprocess.Popen[bytes]]" = field(default_factory=set)
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _closed: bool = False
 
@@ -56,94 +55,54 @@ class Assessors:
         """Return the facts of a run directory.
 
         Raises:
-            Unjudged: the child crashed, took too long, or could not read the directory.
+            Unjudged: the process crashed, took too long, or could not read the directory.
         """
-        child = self._take()
-        line = self._ask(child, wire_line({"folder": str(folder), "rules": rules.wire()}))
-        answer = _parse(line)
-        self._put_back(child, well=answer is not None)
-        if answer is None:
-            how = child.process.returncode
-            raise Unjudged(f"the judge's process ended with {how} instead of an answer")
-        if "facts" not in answer:
-            raise Unjudged(str(answer.get("error")))
-        return Facts.model_validate(answer["facts"])
+        found = self.ask(folder, wire_line(rules.wire()))
+        if "facts" not in found:
+            raise Unjudged(str(found.get("error")))
+        return Facts.model_validate(found["facts"])
 
-    def close(self) -> None:
-        """End every child; pending questions get no answer."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-            for child in self._busy:
-                child.process.kill()
-        for child in idle:
-            _end(child)
-
-    def _ask(self, child: _Child, question: bytes) -> bytes:
-        """Return the child's answer; nothing when it is ended before there is one."""
-        process = child.process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        timer = threading.Timer(self.limit_s, process.kill)
-        timer.start()
-        try:
-            process.stdin.write(question)
-            process.stdin.flush()
-            return process.stdout.readline()
-        except OSError as error:
-            _log.warning("no question: %s", error, extra={"action": "judge_lost"})
-            return b""
-        finally:
-            timer.cancel()
-
-    def _take(self) -> _Child:
+    def ask(self, folder: Path, rules: bytes) -> dict[str, Any]:
+        """Return the answer of a process."""
         with self._lock:
             if self._closed:
                 raise Unjudged("the service is closing")
-            while self._idle:
-                child = self._idle.pop()
-                if child.process.poll() is None:
-                    break
-                _end(child)
-            else:
-                child = _Child(
-                    subprocess.Popen(
-                        list(self.command), cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-                    )
-                )
-            self._busy.append(child)
-            return child
+            process = subprocess.Popen(
+                [*self.command, str(folder)],
+                cwd=_ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            self._busy.add(process)
+        with process:
+            try:
+                printed, _ = process.communicate(rules, self.limit_s)
+                found = json.loads(printed)
+            except (subprocess.TimeoutExpired, ValueError):
+                found = None
+            finally:
+                process.kill()
+        self._busy.discard(process)
+        if not isinstance(found, dict):
+            how = process.returncode
+            raise Unjudged(f"the judge's process ended with {how} instead of an answer")
+        return found
 
-    def _put_back(self, child: _Child, *, well: bool) -> None:
-        child.answers += 1
+    def close(self) -> None:
+        """End every process; what they were asked gets no answer."""
         with self._lock:
-            self._busy.remove(child)
-            keep = well and not self._closed and child.answers < KEPT_ANSWERS
-            if keep:
-                self._idle.append(child)
-        if not keep:
-            _end(child)
+            self._closed = True
+            for process in list(self._busy):
+                process.kill()
 
 
-def _parse(line: bytes) -> dict[str, Any] | None:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+def main(folder: str) -> None:
+    """Answer one question; what others print goes to stderr."""
+    printed = os.dup(1)
+    os.dup2(2, 1)
+    with open(printed, "wb", buffering=0) as stream:
+        stream.write(wire_line(answer(Path(folder), sys.stdin.buffer.read())))
 
 
-def _end(child: _Child) -> None:
-    """Close a child's pipes and end it."""
-    process = child.process
-    for pipe in (process.stdin, process.stdout):
-        try:
-            if pipe is not None:
-                pipe.close()
-        except OSError as error:
-            _log.debug("pipe: %s", error)
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+if __name__ == "__main__":
+    main(sys.argv[1])

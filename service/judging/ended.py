@@ -1,16 +1,15 @@
 """What follows when a run has ended: assess, decide, record, act.
 
 `prepare` writes what the database holds of the run into a folder. A judge's process turns the
-folder into facts, `assess` judges them, and `find_beginning` looks up the checkpoint of a rerun.
-All of this happens outside of writing transactions. `conclude` then records and acts under the
-experiment's lock; it refuses if another decision came between, and the caller prepares again.
+folder into facts, `assess` judges them and looks up the checkpoint of a rerun. All of this happens
+outside of writing transactions. `conclude` then records and acts under the experiment's lock. It
+refuses if another decision came between, and the caller prepares again.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from sqlalchemy.orm import Session
 
@@ -18,9 +17,9 @@ from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
-from gonogo.contract.lifecycle import ExperimentState, RunState
-from gonogo.contract.order import Order, ResumePoint, RunReason
-from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode, code_of
+from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.order import Order, ResumePoint
+from gonogo.contract.outcome import Outcome, OutcomeClass, code_of
 from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
 from gonogo.judge.follow_up.decide import decide
@@ -32,7 +31,7 @@ from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
-from service.evidence.files import has_records, promised_files, stored_bytes
+from service.evidence.files import load_digests, promised_files, stored_bytes
 from service.experiments.advance import active_phase, resolved_of
 from service.experiments.checkpoints import checkpoints_before, load_resume_points, load_weights
 from service.experiments.consequences import act
@@ -50,27 +49,22 @@ from service.queries.runs import count_findings, load_attempts, load_run, load_u
 class Case:
     """An ended run whose directory lies ready for the judge."""
 
-    run: str
+    run: RunRow
+    outcome: Outcome
     folder: Path
     decision_seq: int
     """Number of the experiment's decisions that were known."""
     rules: Rules
-    reason: RunReason
-    ended_as: OutcomeCode
-    launched: bool
-    started_at: float | None
     durable_step: int
-    change: dict[str, Any] | None
     resume: dict[str, ResumePoint]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assessment:
-    """What an ended run came to by itself; valid while decisions and end stay as they were."""
+    """What an ended run came to by itself; valid while the decisions stay as they were."""
 
     run: str
     decision_seq: int
-    ended_as: OutcomeCode
     rules: Rules
     facts: Facts
     attempt: Attempt
@@ -83,6 +77,7 @@ def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
     All that their end promised is here, or nobody waits for the rest any more.
 
     Args:
+        session: for reading.
         failing: runs whose judgement fails again and again; they hold up no other.
     """
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
@@ -100,12 +95,13 @@ def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
 
 def is_complete(session: Session, run: RunRow) -> bool:
     """Say whether every byte, record and finding that the end promised has arrived."""
-    have = stored_bytes(session, run.id)
-    if any(have.get(name, 0) < size for name, size in promised_files(run).items()):
-        return False
-    if not has_records(session, run):
-        return False
-    return count_findings(session, run.id) >= run.findings_expected
+    have, records = stored_bytes(session, run.id), load_digests(session, run.id)
+    promised = {} if run.promised is None else run.promised.records
+    return (
+        all(have.get(name, 0) >= size for name, size in promised_files(run).items())
+        and all(records.get(path) == sha256 for path, sha256 in promised.items())
+        and count_findings(session, run.id) >= run.findings_expected
+    )
 
 
 def prepare(session: Session, run_id: str, folder: Path) -> Case:
@@ -126,89 +122,76 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     point = resume.get(run.phase) if restarts else None
     save_run(session, run, folder)
     return Case(
-        run=run.id,
+        run=run,
+        outcome=outcome,
         folder=folder,
         decision_seq=experiment.decision_seq,
         rules=build_rules(order, conditions),
-        reason=run.reason,
-        ended_as=outcome.code,
-        launched=run.started_at is not None,
-        started_at=run.started_at,
         durable_step=point.step if point else 0,
-        change=run.change,
         resume=resume,
     )
 
 
-def assess(case: Case, facts: Facts) -> Assessment:
-    """Judge an ended run by itself, from the facts of its directory."""
+def assess(session: Session, case: Case, facts: Facts, now: float) -> Assessment:
+    """Judge an ended run by itself, from the facts of its directory.
+
+    Args:
+        session: a reading transaction.
+        case: the run.
+        facts: of its directory.
+        now: Unix seconds.
+    """
+    run = case.run
     attempt = build_attempt(
-        case.run,
-        case.reason,
+        run.id,
+        run.reason,
         facts,
         judge(facts, case.rules),
-        launched=case.launched,
-        started_at=case.started_at,
+        launched=run.started_at is not None,
+        started_at=run.started_at,
         durable_step=case.durable_step,
-        change=case.change,
+        change=run.change,
     )
+    # A run that turns out to have failed is not resumed.
+    resume = case.resume if attempt.outcome.code is case.outcome.code else {}
     return Assessment(
-        run=case.run,
+        run=run.id,
         decision_seq=case.decision_seq,
-        ended_as=case.ended_as,
         rules=case.rules,
         facts=facts,
         attempt=attempt,
-        # A run that turns out to have failed is not resumed.
-        resume=case.resume if attempt.outcome.code is case.ended_as else {},
+        resume=_with_rerun(session, run, attempt, resume, now) if attempt.verdict else resume,
     )
 
 
-def find_beginning(session: Session, assessment: Assessment, now: float) -> Assessment:
-    """Return the assessment with the checkpoint of a rerun, if a rerun is next.
-
-    Args:
-        assessment: of the run that has ended.
-        now: Unix seconds.
-    """
-    run = load_run(session, assessment.run)
-    if not assessment.attempt.verdict or run.judged:
-        return assessment
+def _with_rerun(
+    session: Session, run: RunRow, attempt: Attempt, resume: dict[str, ResumePoint], now: float
+) -> dict[str, ResumePoint]:
+    """Return the checkpoints with that of a rerun, if a rerun is next."""
     experiment = load_experiment(session, run.experiment)
     plan = resolved_of(experiment).parsed()
-    attempts = [*load_attempts(session, run.experiment, run.phase), assessment.attempt]
+    attempts = [*load_attempts(session, run.experiment, run.phase), attempt]
     conditions, carried = load_conditions(session, experiment.id), run.carried or []
     action = decide(plan, run.phase, attempts, now=now, conditions=conditions, carried=carried)
     if action.resume_of is None:
-        return assessment
+        return resume
     before = checkpoints_before(session, action.resume_of, action.before)
     point = next(before, None) if action.resume else None
     if point is None:
         point = load_weights(session, experiment, plan.phase(run.phase).init_from)
-    others = {name: row for name, row in assessment.resume.items() if name != run.phase}
-    found = others if point is None else {**others, run.phase: point}
-    return replace(assessment, resume=found)
+    others = {name: row for name, row in resume.items() if name != run.phase}
+    return others if point is None else {**others, run.phase: point}
 
 
-def conclude(
-    deed: Deed, assessment: Assessment, failing: Collection[str] = ()
-) -> list[RecordedDecision] | None:
+def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:
     """Record what the assessment leads to and act on it; return the decisions made.
 
-    None: the assessment is outdated, or an earlier attempt is judged first; assess again.
-
-    Args:
-        assessment: of the run that has ended.
-        failing: as in `find_unjudged`.
+    None: another decision was made meanwhile; assess again.
     """
     experiment, run = lock_run(deed, assessment.run)
     if run.judged:
         return []
-    if experiment.decision_seq != assessment.decision_seq:
-        return None
-    if run.outcome is None or run.outcome.code is not assessment.ended_as:
-        return None
-    if _comes_after(deed.session, run, failing):
+    if experiment.decision_seq != assessment.decision_seq or run.outcome is None:
         return None
     run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict
@@ -231,9 +214,7 @@ def conclude(
     made: list[RecordedDecision] = []
     action = follows(conditions=load_conditions(deed.session, experiment.id))
     if action.record:
-        conditions = _conditions_after(deed, experiment, run, action, assessment)
-        reason = follows(conditions=conditions).text
-        made = _record(deed, experiment, run, replace(action, text=reason), assessment)
+        made = _record(deed, experiment, run, action, assessment, follows)
         action = follows(conditions=load_conditions(deed.session, experiment.id))
     record_event(
         deed,
@@ -246,18 +227,6 @@ def conclude(
         text=action.text,
     )
     return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
-
-
-def _comes_after(session: Session, run: RunRow, failing: Collection[str]) -> bool:
-    """Say whether an earlier attempt of the phase is judged first, as `find_unjudged` says."""
-    return run.id not in failing and any(
-        row.state == RunState.ENDED
-        and not row.judged
-        and row.attempt < run.attempt
-        and row.id not in failing
-        and (row.given_up or is_complete(session, row))
-        for row in runs_of(session, run.experiment, run.phase)
-    )
 
 
 def _load_known(session: Session, run: RunRow) -> list[Attempt]:
@@ -299,42 +268,40 @@ def _outcome_found(told: Outcome, assessment: Assessment) -> Outcome:
     return found.model_copy(update={"text": f"{text}: {told.text}" if told.text else text})
 
 
-def _conditions_after(
-    deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
-) -> list[OpenCondition]:
-    """Return the conditions as they are once the decision stands, so that its reason is true."""
-    rules, facts = load_assessed(deed.session, action.about or run.id)
-    judgement = judge(with_history(facts, action.history), rules)
-    kept = [
-        row
-        for row in load_conditions(deed.session, experiment.id)
-        if not row.condition.id.startswith(f"{run.phase}:")
-    ]
-    waiting = open_for(kept, run.phase)
-    found = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
-    met = {condition.id: condition for condition, _ in found}
-    return [
-        *(
-            row.model_copy(update={"condition": met.get(row.condition.id, row.condition)})
-            for row in kept
-        ),
-        *(OpenCondition(condition=condition, criterion=None) for condition in judgement.conditions),
-    ]
-
-
 def _record(
-    deed: Deed, experiment: ExperimentRow, run: RunRow, action: Action, assessment: Assessment
+    deed: Deed,
+    experiment: ExperimentRow,
+    run: RunRow,
+    action: Action,
+    assessment: Assessment,
+    follows: Callable[..., Action],
 ) -> list[RecordedDecision]:
-    """Record the decision about a phase, and the one about conditions that its run met."""
+    """Record the decision about a phase, and the one about conditions that its run met.
+
+    The reason is that of the conditions as they are once the decisions stand.
+    """
     about = load_run(deed.session, action.about or run.id)
     rules, facts = load_assessed(deed.session, about.id)
     facts = with_history(facts, action.history)
     judgement = judge(facts, rules)
+    others = [
+        row
+        for row in load_conditions(deed.session, experiment.id)
+        if not row.condition.id.startswith(f"{run.phase}:")
+    ]
+    waiting = open_for(others, run.phase)
+    met = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
+    changed = {condition.id: condition for condition, _ in met}
+    after = [
+        row.model_copy(update={"condition": changed.get(row.condition.id, row.condition)})
+        for row in others
+    ]
+    after += [OpenCondition(condition=row, criterion=None) for row in judgement.conditions]
     cause = load_cause(deed.session, about, judgement, facts)
     decision = record_decision(
         deed,
         experiment,
-        judged(judgement, rules, facts, reason=action.text, cause=cause),
+        judged(judgement, rules, facts, reason=follows(conditions=after).text, cause=cause),
         phase=run.phase,
         run=about.id,
         supersede=True,
@@ -344,19 +311,16 @@ def _record(
     phase = active_phase(deed, experiment)
     if phase is not None and action.verdict is not None:
         phase.verdict = action.verdict  # the decision about conditions needs it
-    waiting = open_for(load_conditions(deed.session, experiment.id), run.phase)
-    met = settle(waiting, assessment.facts, assessment.rules, judgement.verdict)
     if not met:
         return [decision]
-    conditions = [condition for condition, _ in met]
     settled = record_conditions(
         deed,
         experiment,
-        conditions,
+        changed.values(),
         phase=run.phase,
         run=run.id,
         criteria=[result for _, result in met],
-        reason="met: " + ", ".join(condition.id for condition in conditions),
+        reason="met: " + ", ".join(changed),
     )
     return [decision, settled]
 

@@ -22,7 +22,7 @@ from service.db.columns import Table
 from service.db.engine import build_engine
 from service.db.migrate import migrate
 from service.http.auth import Role, create_key, load_local_keys
-from service.judging.assessors import Assessors
+from service.judging.assessors import Assessors, answer
 from service.settings import Settings
 from tests.service.fake_worker import FakeWorker
 
@@ -134,28 +134,18 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-_waiting: list[Any] = []
-"""Judge's processes that no service has at present."""
+class InProcess(Assessors):
+    """Judges in this process: to start another takes longer than most tests."""
 
-
-class PassedOn(Assessors):
-    """Its children stay for the next service: to start one takes longer than most tests."""
-
-    def __init__(self) -> None:
-        super().__init__(_idle=_waiting)
-
-    def close(self) -> None:
-        self._idle = []
-        super().close()
+    def ask(self, folder: Path, rules: bytes) -> dict[str, Any]:
+        return answer(folder, rules)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def judges() -> Iterator[None]:
-    """Judge's processes of the whole session, passed on from one service to the next."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("service.conductor.judge.Assessors", PassedOn)
+        patch.setattr("service.conductor.judge.Assessors", InProcess)
         yield
-    Assessors(_idle=_waiting).close()
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -17,7 +15,7 @@ from service.conductor import judge
 from service.conductor.judge import AGAIN_S, Judging
 from service.judging import ended
 from service.judging.assessors import Assessors, Unjudged
-from service.judging.ended import find_unjudged, prepare
+from service.judging.ended import find_unjudged
 from tests.service.conftest import Clock, Plane
 from tests.service.test_judging import events
 
@@ -44,27 +42,6 @@ def test_child_without_facts_is_named(tmp_path: Path, code: str, said: str) -> N
     assessors = Assessors(limit_s=limit_s, command=child(code))
     with pytest.raises(Unjudged, match=said):
         assessors.build_facts(tmp_path, RULES)
-    assessors.close()
-
-
-def test_child_that_died_between_two_questions_is_replaced(still: Plane, tmp_path: Path) -> None:
-    worker = still.worker(home=tmp_path / "runs")
-    still.submit()
-    order = worker.claim()
-    assert order is not None
-    worker.run_through(order)
-    folder = tmp_path / "runs" / order.run
-    rules = still.context.store.read(
-        lambda session: prepare(session, order.run, tmp_path / "again")
-    ).rules
-    assessors = Assessors()
-    first = assessors.build_facts(folder, rules)
-    pids = [row.process.pid for row in assessors._idle]
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert assessors.build_facts(folder, rules) == first
-    assert [row.process.pid for row in assessors._idle] != pids
     assessors.close()
 
 
