@@ -14,7 +14,6 @@ from pathlib import Path
 
 from sqlalchemy import make_url
 from sqlalchemy.exc import DatabaseError, OperationalError
-from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from service.context import open_context
@@ -25,6 +24,7 @@ from service.instants import instant
 from service.queries.callers import load_keys
 from service.settings import Settings, load_settings
 
+_SHORTEST_KEY = 32
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))
 
 
@@ -119,8 +119,7 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
     store, now = context.store, context.now()
     try:
         if arguments.action == "create":
-            role = Role(arguments.role)
-            name, key = arguments.name, None
+            role, name, key = Role(arguments.role), arguments.name, None
             if arguments.file is None:
                 key = store.write(lambda session: create_key(session, name, role, now))
             else:
@@ -131,13 +130,14 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
             store.write(lambda session: revoke_key(session, arguments.name, now))
             print(json.dumps({"name": arguments.name, "revoked": True}))
         else:
-            for row in store.read(_list_keys):
-                print(json.dumps(row))
+            for row in store.read(load_keys):
+                times = {
+                    "created_at": instant(row.created_at),
+                    "revoked_at": instant(row.revoked_at),
+                }
+                print(json.dumps({"name": row.name, "role": row.role, **times}))
     finally:
         store.close()
-
-
-_SHORTEST_KEY = 32
 
 
 def _load_key_file(path: Path) -> str:
@@ -156,7 +156,7 @@ def _load_key_file(path: Path) -> str:
 
 
 def _has_database(settings: Settings) -> bool:
-    """Whether there is a database of this version; a reader makes none.
+    """Say whether there is a database of this version; a reader makes none.
 
     Raises:
         Rejected: there is one of another version.
@@ -165,18 +165,6 @@ def _has_database(settings: Settings) -> bool:
     if found is not None and found != newest:
         raise Rejected(f"the database is at revision {found}, not {newest}: gonogo db upgrade")
     return found is not None
-
-
-def _list_keys(session: Session) -> list[dict[str, object]]:
-    return [
-        {
-            "name": row.name,
-            "role": row.role,
-            "created_at": instant(row.created_at),
-            "revoked_at": instant(row.revoked_at),
-        }
-        for row in load_keys(session)
-    ]
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from service.settings import Settings
 STOP_S = 3
 """Seconds that open connections may take to end when the service stops."""
 MOST_CONNECTIONS = 4096
-_FILES = 65_536
 _log = logging.getLogger(__name__)
 
 
@@ -38,7 +37,8 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    _raise_file_limit()
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each stream holds one
     migrate(settings.database_url)
     context = open_context(settings)
     try:
@@ -71,14 +71,6 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
 def _leave(number: int, frame: FrameType | None) -> None:
     """End in good order; uvicorn raises its signal again when it has stopped."""
     raise SystemExit(0)
-
-
-def _raise_file_limit() -> None:
-    """Let this process open as many files as it may, 65 536 at most."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class Server(uvicorn.Server):

@@ -2,12 +2,11 @@
 
 A stretch is taken when it begins where the last one ended. Anything else changes nothing and is
 answered with the offset to continue from. So a lost, doubled, late or reordered message is
-harmless. The bytes are kept as they are; only the newest lines are read here. Only the run's
-progress row is locked.
+harmless. Only the newest lines are read here, and only the run's progress row is locked.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import delete, select
@@ -25,7 +24,7 @@ from gonogo.contract.agent import (
 )
 from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Rejected
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import RunState
 from service.agent.claims import take_up
 from service.agent.fence import Bearer, check_bearer
@@ -33,7 +32,7 @@ from service.agent.reports import decoded, freeze_identity, unfrozen
 from service.db.documents import is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.evidence.files import heartbeat_name, pack
+from service.evidence.files import heartbeat_name, pack, rank_of
 from service.evidence.heartbeats import beat_on, msg_on
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.queries.runs import load_run
@@ -42,32 +41,18 @@ KEPT_LOG_BYTES = 4 * 2**20
 """Bytes that are kept of each log file; the rest stays on the host."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Newest:
-    """What a stretch of heartbeats says last."""
-
-    heartbeat_at: float | None = None
-    step: int | None = None
-    """The last step that ended."""
-    loss: float | None = None
-    """The loss of rank 0; speed and identity are those of rank 0, too."""
-    toks_per_s: float | None = None
-    identity: dict[str, Any] | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
     """A stretch of a growing file, compressed."""
 
     file: str
-    key: str
-    """Name of the file in the table of offsets: `rank0`, `watch.jsonl`, …"""
     start: int
     end: int
     packed: bytes
     lines: int | None = None
     """Number of heartbeats; None for other files."""
-    newest: Newest | None = None
+    newest: dict[str, Any] = field(default_factory=dict)
+    """What it says last, by column of `ProgressRow`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +83,6 @@ def _heartbeats(part: RankTelemetry) -> Stretch:
             raise Rejected("raw_b64: not as many bytes as the stretch has")
     return Stretch(
         file=heartbeat_name(part.rank),
-        key=f"rank{part.rank}",
         start=part.start,
         end=part.end,
         packed=pack(raw),
@@ -112,37 +96,34 @@ def _stream(part: StreamTelemetry) -> Stretch:
     if len(raw) > MAX_STREAM_BYTES:
         raise Rejected(f"files: at most {MAX_STREAM_BYTES} bytes of a file at once")
     end = part.start + len(raw)
-    return Stretch(file=part.name, key=part.name, start=part.start, end=end, packed=pack(raw))
+    return Stretch(file=part.name, start=part.start, end=end, packed=pack(raw))
 
 
-def newest_of(rank: int, lines: Sequence[str]) -> Newest:
-    """Return what lines of a rank say last; most lines are not parsed."""
-    said = Newest()
+def newest_of(rank: int, lines: Sequence[str]) -> dict[str, Any]:
+    """Return what lines of a rank say last, by column of `ProgressRow`.
+
+    Loss, speed and identity are those of rank 0. Most lines are not parsed.
+    """
+    said: dict[str, Any] = {}
     for text in reversed(lines):
         msg = msg_on(text)
-        ends = said.step is None and msg in (Msg.STEP_END, Msg.PROGRESS)
-        tells = rank == 0 and (
-            (msg == Msg.PROGRESS and said.loss is None)
-            or (msg == Msg.BOOT and said.identity is None)
+        wanted = ("heartbeat_at" not in said) or (
+            (msg in (Msg.STEP_END, Msg.PROGRESS) and "step" not in said)
+            or (rank == 0 and msg == Msg.PROGRESS and "loss" not in said)
+            or (rank == 0 and msg == Msg.BOOT and "identity" not in said)
         )
-        beat = beat_on(text, rank) if ends or tells or said.heartbeat_at is None else None
-        if beat is not None:
-            _note(said, beat, rank)
+        beat = beat_on(text, rank) if wanted else None
+        if beat is None:
+            continue
+        said["heartbeat_at"] = max(said.get("heartbeat_at", 0.0), beat.ts)
+        unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
+        if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
+            said["step"] = max(said.get("step", 0), beat.step)
+        if rank == 0 and beat.msg == Msg.BOOT:
+            said.setdefault("identity", beat.identity().wire())
+        if rank == 0 and beat.msg == Msg.PROGRESS and beat.loss is not None and "loss" not in said:
+            said |= {"loss": str(wire_number(beat.loss)), "toks_per_s": beat.toks_per_s}
     return said
-
-
-def _note(said: Newest, beat: Heartbeat, rank: int) -> None:
-    """Keep what no newer line has replaced."""
-    said.heartbeat_at = max(said.heartbeat_at or 0.0, beat.ts)
-    unnamed = beat.section is None and beat.section_seq == 0  # then progress ends its step
-    if beat.msg == Msg.STEP_END or (beat.msg == Msg.PROGRESS and unnamed):
-        said.step = max(said.step or 0, beat.step)
-    if rank != 0:
-        return
-    if beat.msg == Msg.BOOT and said.identity is None:
-        said.identity = beat.identity().wire()
-    if beat.msg == Msg.PROGRESS and beat.loss is not None and said.loss is None:
-        said.loss, said.toks_per_s = beat.loss, beat.toks_per_s
 
 
 def take_telemetry(
@@ -168,10 +149,10 @@ def take_telemetry(
     offsets = {row.file: row for row in session.scalars(query)}
     lines = progress.lines
     for stretch in stretches:
-        at = offsets[stretch.key].bytes if stretch.key in offsets else 0
+        at = offsets[stretch.file].bytes if stretch.file in offsets else 0
         if stretch.start != at or stretch.end <= at:
             continue
-        _move(session, offsets, run_id, stretch.key, stretch.end)
+        _move(session, offsets, run_id, stretch.file, stretch.end)
         session.add(
             PieceRow(
                 run=run_id,
@@ -184,8 +165,7 @@ def take_telemetry(
             )
         )
         progress.lines += stretch.lines or 0
-        if stretch.newest is not None:
-            _show(progress, stretch.newest)
+        _show(progress, dict(stretch.newest))
     for part in telemetry.logs:
         _store_log(session, offsets, run_id, part)
     if run.state == RunState.ENDED:
@@ -205,17 +185,12 @@ def _move(session: Session, offsets: dict[str, OffsetRow], run: str, file: str, 
     row.bytes = end
 
 
-def _show(progress: ProgressRow, said: Newest) -> None:
+def _show(progress: ProgressRow, said: dict[str, Any]) -> None:
     """Keep the newest step, loss, speed and identity for pages and metrics."""
-    if said.heartbeat_at is not None:
-        progress.heartbeat_at = max(progress.heartbeat_at or 0.0, said.heartbeat_at)
-    if said.identity is not None:
-        progress.identity = said.identity
-    if said.loss is not None:
-        progress.loss = str(wire_number(said.loss))
-        progress.toks_per_s = said.toks_per_s
-    if said.step is not None:
-        progress.step = max(progress.step, said.step)
+    progress.heartbeat_at = max(progress.heartbeat_at or 0.0, said.pop("heartbeat_at", 0.0)) or None
+    progress.step = max(progress.step, said.pop("step", 0))
+    for name, value in said.items():
+        setattr(progress, name, value)
 
 
 def _store_log(
@@ -236,15 +211,12 @@ def _store_log(
 
 def _answer(run: RunRow, have: dict[str, int]) -> TelemetryAck:
     """Return what is here and what the run is asked to do."""
-    ranks = {
-        name.removeprefix("rank"): size
-        for name, size in have.items()
-        if not name.endswith((".log", ".jsonl"))
-    }
+    grown = {name: size for name, size in have.items() if name.endswith(".jsonl")}
+    ranks = {name: rank for name in grown if (rank := rank_of(name)) is not None}
     return TelemetryAck(
-        acked=ranks,
-        logs={name: size for name, size in have.items() if name.endswith(".log")},
-        files={name: size for name, size in have.items() if name.endswith(".jsonl")},
+        acked={str(rank): grown[name] for name, rank in ranks.items()},
+        logs={name: size for name, size in have.items() if name not in grown},
+        files={name: size for name, size in grown.items() if name not in ranks},
         command=_command_of(run),
     )
 

@@ -1,15 +1,10 @@
-"""The outbox: alerts, the subscriptions that want them, and what became of each delivery.
+"""The outbox: alerts, the subscriptions that want them, and their delivery by a few threads.
 
 Alerts are committed together with what they tell (`service.experiments.lifecycle.queue_alert`).
-Spreading an alert makes a delivery for every subscription that wants its type, in one transaction
-with the mark on the alert. Failed deliveries are tried again, within seconds at first, at most an
-hour apart, and for `GIVE_UP_S` in all.
-
-Delivery of alerts: a loop of the conductor that hands due deliveries to a few threads.
-
-At least once: a try is marked after it was made, so a service that dies in between sends the alert
-again, under the same id. One subscription has one try at a time, in the order of the alerts. A
-receiver that fails rests for a while and delays no other.
+Spreading an alert makes a delivery for every subscription that wants its type. Delivery is at least
+once: a try is marked after it was made, so a service that dies in between sends the alert again,
+under the same id. A receiver that fails is tried again within seconds at first, at most an hour
+apart, for `GIVE_UP_S` in all, and delays no other.
 """
 
 import logging
@@ -19,7 +14,7 @@ from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from sqlalchemy import func, or_, select, update
+from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertBody, DeliveryState
@@ -43,6 +38,10 @@ FIRST_S = 1.0
 LONGEST_S = 3_600.0
 GIVE_UP_S = 3 * 86_400.0
 """Seconds since the alert after which its delivery has failed."""
+THREADS = 8
+REST_S = 1.0
+"""Rest of a receiver after a try that could not be recorded."""
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,15 +53,10 @@ class Parcel:
     target: Target
     body: AlertBody
     alerted_at: float
-    attempts: int
 
 
 def subscribe(deed: Deed, url: str, types: Collection[str], secret: str | None) -> WebhookRow:
-    """Begin a subscription and return it.
-
-    Args:
-        secret: what they are signed with; one is made when none is given.
-    """
+    """Begin a subscription to alerts of these types (none: of every type) and return it."""
     row = WebhookRow(
         id=new_id(Kind.WEBHOOK),
         url=url,
@@ -80,7 +74,7 @@ def unsubscribe(deed: Deed, webhook: str) -> None:
     Raises:
         NotFound: there is none that is active.
     """
-    load_webhook(deed.session, webhook).disabled_at = deed.now
+    _end(deed.session, load_webhook(deed.session, webhook), deed.now, "the subscription ended")
 
 
 def subscribe_settings(session: Session, url: str | None, secret: str | None, now: float) -> None:
@@ -88,7 +82,7 @@ def subscribe_settings(session: Session, url: str | None, secret: str | None, no
     row = session.get(WebhookRow, SETTINGS_WEBHOOK)
     if url is None:
         if row is not None:
-            row.disabled_at = row.disabled_at or now
+            _end(session, row, now, "the subscription ended")
         return
     if row is None:
         row = WebhookRow(id=SETTINGS_WEBHOOK, url=url, secret="", types=[], created_at=now)
@@ -98,36 +92,40 @@ def subscribe_settings(session: Session, url: str | None, secret: str | None, no
     row.disabled_at = None
 
 
+def _end(session: Session, row: WebhookRow, now: float, why: str) -> None:
+    """End a subscription, and give up every delivery that waits for it."""
+    row.disabled_at = row.disabled_at or now
+    session.flush()
+    session.execute(
+        update(DeliveryRow)
+        .where(DeliveryRow.webhook == row.id, DeliveryRow.state == DeliveryState.PENDING)
+        .values(state=DeliveryState.FAILED, error=why)
+    )
+
+
 def has_unspread(session: Session) -> bool:
     """Say whether an alert has no deliveries yet."""
     query = select(AlertRow.id).where(AlertRow.spread.is_(False)).limit(1)
     return session.scalars(query).first() is not None
 
 
-def spread_alerts(session: Session, now: float) -> int:
-    """Make a delivery for every subscription that wants an alert; return how many.
-
-    An alert from before a subscription is not delivered to it.
-    """
+def spread_alerts(session: Session, now: float) -> None:
+    """Make a delivery for every subscription that wants an alert and is not younger than it."""
     waiting = select(AlertRow).where(AlertRow.spread.is_(False)).order_by(AlertRow.id)
-    living = select(WebhookRow).where(WebhookRow.disabled_at.is_(None))
-    webhooks = list(session.scalars(living))
-    made = 0
+    webhooks = session.scalars(select(WebhookRow).where(WebhookRow.disabled_at.is_(None))).all()
     for alert in session.scalars(waiting.limit(BATCH)).all():
         alert.spread = True
-        for webhook in webhooks:
-            was_there = webhook.created_at <= alert.at or webhook.created_at > now
-            if was_there and is_wanted(alert, webhook.types):
-                row = DeliveryRow(
-                    alert=alert.id,
-                    webhook=webhook.id,
-                    state=DeliveryState.PENDING,
-                    attempts=0,
-                    due_at=now,
-                )
-                session.add(row)
-                made += 1
-    return made
+        session.add_all(
+            DeliveryRow(
+                alert=alert.id,
+                webhook=webhook.id,
+                state=DeliveryState.PENDING,
+                attempts=0,
+                due_at=now,
+            )
+            for webhook in webhooks
+            if webhook.created_at <= alert.at and is_wanted(alert, webhook.types)
+        )
 
 
 def is_wanted(alert: AlertRow, types: Collection[str]) -> bool:
@@ -140,26 +138,24 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription.
 
     Args:
-        now: Unix seconds; what is due later than any retry is from before the clock was set back.
+        session: reads.
+        now: Unix seconds.
+        url: where people reach this service.
         skip: subscriptions that get nothing now.
     """
     place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)
     due = (
         select(DeliveryRow.alert, DeliveryRow.webhook, place.label("place"))
-        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(DeliveryRow.state == DeliveryState.PENDING)
-        .where(or_(DeliveryRow.due_at <= now, DeliveryRow.due_at > now + LONGEST_S))
-        .where(WebhookRow.disabled_at.is_(None), DeliveryRow.webhook.not_in(skip))
+        .where(DeliveryRow.state == DeliveryState.PENDING, DeliveryRow.due_at <= now)
+        .where(DeliveryRow.webhook.not_in(skip))
         .subquery()
     )
-    same = (due.c.alert == DeliveryRow.alert) & (due.c.webhook == DeliveryRow.webhook)
     query = (
-        select(DeliveryRow, AlertRow, WebhookRow)
-        .join(due, same)
-        .join(AlertRow, AlertRow.id == DeliveryRow.alert)
-        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(due.c.place <= EACH)
-        .order_by(DeliveryRow.alert)
+        select(AlertRow, WebhookRow)
+        .join(due, due.c.alert == AlertRow.id)
+        .join(WebhookRow, WebhookRow.id == due.c.webhook)
+        .where(due.c.place <= EACH, WebhookRow.disabled_at.is_(None))
+        .order_by(AlertRow.id)
     )
     return [
         Parcel(
@@ -168,9 +164,8 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
             target=Target(url=webhook.url, secret=webhook.secret),
             body=build_body(alert, url),
             alerted_at=alert.at,
-            attempts=delivery.attempts,
         )
-        for delivery, alert, webhook in session.execute(query)
+        for alert, webhook in session.execute(query)
     ]
 
 
@@ -183,7 +178,10 @@ def build_body(alert: AlertRow, url: str) -> AlertBody:
 
 
 def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: float) -> None:
-    """Record what came of one try: delivered, to be tried again, or failed for good."""
+    """Record what came of one try: delivered, to be tried again, or failed for good.
+
+    What waits for a receiver that failed is not tried before its next try.
+    """
     row = session.get(DeliveryRow, (parcel.alert, parcel.webhook))
     if row is None or row.state != DeliveryState.PENDING:
         return
@@ -195,12 +193,17 @@ def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: f
         row.state, row.delivered_at = DeliveryState.DELIVERED, now
     elif answer.gone:
         webhook = session.get_one(WebhookRow, parcel.webhook)
-        webhook.disabled_at = webhook.disabled_at or now
-        fail_waiting(session, parcel.webhook, "the receiver is gone (HTTP 410)")
+        _end(session, webhook, now, "the receiver is gone (HTTP 410)")
     elif due_at is None:
         row.state = DeliveryState.FAILED
     else:
-        row.due_at = due_at
+        session.flush()
+        session.execute(
+            update(DeliveryRow)
+            .where(DeliveryRow.webhook == parcel.webhook, DeliveryRow.due_at < due_at)
+            .where(DeliveryRow.state == DeliveryState.PENDING)
+            .values(due_at=due_at)
+        )
 
 
 def retry_delay_s(attempts: int, jitter: float) -> float:
@@ -220,52 +223,14 @@ def next_try_at(attempts: int, alerted_at: float, now: float, jitter: float) -> 
     return due_at if due_at - alerted_at <= GIVE_UP_S else None
 
 
-def fail_waiting(session: Session, webhook: str, why: str) -> None:
-    """Give up every delivery that waits for a subscription."""
-    session.flush()
-    session.execute(
-        update(DeliveryRow)
-        .where(DeliveryRow.webhook == webhook, DeliveryRow.state == DeliveryState.PENDING)
-        .values(state=DeliveryState.FAILED, error=why)
-    )
-
-
-def load_orphaned(session: Session) -> list[str]:
-    """Return the ended subscriptions that still have waiting deliveries."""
-    query = (
-        select(DeliveryRow.webhook)
-        .join(WebhookRow, WebhookRow.id == DeliveryRow.webhook)
-        .where(DeliveryRow.state == DeliveryState.PENDING, WebhookRow.disabled_at.is_not(None))
-        .distinct()
-    )
-    return list(session.scalars(query))
-
-
-def fail_orphaned(session: Session) -> None:
-    """Give up whatever waits for an ended subscription."""
-    for webhook in load_orphaned(session):
-        fail_waiting(session, webhook, "the subscription ended")
-
-
-THREADS = 8
-LONGEST_REST_S = 60.0
-"""Longest rest of a receiver that fails."""
-REST_S = 5.0
-"""Rest after a try that could not be recorded."""
-_log = logging.getLogger(__name__)
-
-
 class Deliveries:
-    """Delivers what the outbox holds."""
+    """Delivers what the outbox holds: one try of a subscription at a time, in alerts' order."""
 
     def __init__(self, context: Context, *, timeout_s: float = TIMEOUT_S) -> None:
         self._context = context
         self._timeout_s = timeout_s
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="alerts")
         self._busy: set[str] = set()
-        self._rests: dict[str, float] = {}
-        self._failed: dict[str, int] = {}
-        """Subscription → consecutive failures."""
         self._lock = threading.Lock()
         self._subscribed = False
 
@@ -278,11 +243,8 @@ class Deliveries:
             self._subscribed = True
         if context.store.read(has_unspread):
             context.store.write(lambda session: spread_alerts(session, context.now()))
-        if context.store.read(load_orphaned):
-            context.store.write(fail_orphaned)
         with self._lock:
-            # before the read: what they mark may be missing from it
-            skip = self._busy | {key for key in list(self._rests) if self._rests_now(key)}
+            skip = set(self._busy)  # before the read: what they mark may be missing from it
         due = context.store.read(lambda s: load_due(s, context.now(), context.url, skip))
         by_webhook: dict[str, list[Parcel]] = {}
         for parcel in due:
@@ -292,11 +254,6 @@ class Deliveries:
                 self._busy.add(webhook)
             self._pool.submit(self._carry, webhook, parcels)
 
-    def busy(self) -> int:
-        """Return how many subscriptions have a try under way."""
-        with self._lock:
-            return len(self._busy)
-
     def close(self) -> None:
         """Start no more tries; those under way end by their timeout and are made again."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -305,39 +262,26 @@ class Deliveries:
         """Try one subscription's deliveries one after the other; stop at the first that fails."""
         try:
             for parcel in parcels:
-                if self._context.closing.is_set():
+                if self._context.closing.is_set() or not self._try(parcel):
                     break
-                if not self._try(parcel):
-                    failed = self._failed[webhook] = self._failed.get(webhook, 0) + 1
-                    pause_s = min(LONGEST_REST_S, retry_delay_s(failed, jitter=random.random()))
-                    self._rests[webhook] = self._context.now() + pause_s
-                    break
-                self._failed.pop(webhook, None)
         except Exception:  # noqa: BLE001 - the edge of a thread: logged, and due again
             _log.exception("delivery to %s", webhook, extra={"action": "delivery_failed"})
-            self._rests[webhook] = self._context.now() + REST_S
+            self._context.closing.wait(REST_S)
         finally:
             with self._lock:
                 self._busy.discard(webhook)
 
-    def _rests_now(self, webhook: str) -> bool:
-        """Say whether a receiver rests; a wall clock that steps back makes no rest long."""
-        left_s = self._rests[webhook] - self._context.now()
-        return 0.0 < left_s <= LONGEST_REST_S
-
     def _try(self, parcel: Parcel) -> bool:
-        context = self._context
-        answer = post_alert(
-            parcel.target, parcel.alert, parcel.body, context.now(), timeout_s=self._timeout_s
-        )
+        store, now, alert = self._context.store, self._context.now, parcel.alert
+        answer = post_alert(parcel.target, alert, parcel.body, now(), timeout_s=self._timeout_s)
         if answer.error is not None:
             _log.warning(
                 "alert %s to %s: %s",
-                parcel.alert,
+                alert,
                 parcel.webhook,
                 answer.error,
                 extra={"action": "alert_not_delivered"},
             )
         jitter = random.random()
-        context.store.write(lambda session: mark(session, parcel, answer, context.now(), jitter))
+        store.write(lambda session: mark(session, parcel, answer, now(), jitter))
         return answer.error is None

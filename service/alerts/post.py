@@ -1,9 +1,4 @@
-"""Addresses that a webhook may have: not a link-local, multicast or unspecified address.
-
-Link-local addresses hold the metadata services of clouds, with their credentials. A name is looked
-up when it is subscribed and before each try. Loopback and private networks are allowed.
-
-One signed POST of an alert, after the Standard Webhooks specification.
+"""One signed POST of an alert, after the Standard Webhooks specification.
 
 `webhook-id` is the alert's id, equal on every redelivery, so a receiver can drop duplicates. The
 body is signed with the subscription's secret together with id and time. No redirect is followed,
@@ -28,34 +23,6 @@ from gonogo import __version__
 from gonogo.contract.api import AlertBody
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Rejected
-
-
-def check_reach(url: str) -> None:
-    """Refuse a URL whose host is, or leads to, an address where no webhook may lead.
-
-    A name that cannot be looked up now is accepted: the try will fail.
-
-    Raises:
-        Rejected: such an address, or an invalid port.
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise Rejected(f"{host}: {error}") from error
-    if port == 0:
-        raise Rejected(f"{host}: nobody listens at port 0")
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return
-    for row in found:
-        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if address.is_link_local or address.is_multicast or address.is_unspecified:
-            raise Rejected(f"{host} leads to {address}, where no webhook may lead")
-
 
 TIMEOUT_S = 5.0
 _GONE = 410
@@ -82,13 +49,36 @@ class Answer:
     """The receiver wants no more (410)."""
 
 
-def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
-    """Return the headers of one try.
+def check_reach(url: str) -> None:
+    """Refuse a URL that leads to a link-local, multicast or unspecified address.
 
-    Args:
-        secret: the subscription's, `whsec_…`.
-        now: Unix seconds; receivers refuse what is minutes old.
+    Link-local addresses hold the metadata services of clouds, with their credentials. A name that
+    cannot be looked up now is accepted: the try will fail.
+
+    Raises:
+        Rejected: such an address, or an invalid port.
     """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        port = parts.port
+    except ValueError as error:
+        raise Rejected(f"{host}: {error}") from error
+    if port == 0:
+        raise Rejected(f"{host}: nobody listens at port 0")
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for row in found:
+        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            raise Rejected(f"{host} leads to {address}, where no webhook may lead")
+
+
+def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
+    """Return the headers of one try at `now` (Unix seconds)."""
     at = datetime.fromtimestamp(int(now), UTC)
     return {
         "webhook-id": alert,
@@ -105,6 +95,9 @@ def post_alert(
     """Try once to deliver an alert; every error is the answer.
 
     Args:
+        target: where it goes.
+        alert: its id.
+        body: what it says.
         now: Unix seconds.
         timeout_s: for each part of the try, and three times that for the whole.
     """

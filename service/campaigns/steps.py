@@ -1,6 +1,4 @@
-"""Submission of campaigns: frozen, then run by the conductor.
-
-The next step of a campaign, in a transaction that holds its lock.
+"""Submission of campaigns, and the next step of one, in a transaction that holds its lock.
 
 `gonogo.judge.compare.campaign` decides what the step is. The experiments of a campaign are ordinary
 ones.

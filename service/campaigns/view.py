@@ -1,9 +1,6 @@
-"""What the experiments of a campaign contribute to its comparison.
+"""What the experiments of a campaign contribute to its comparison, and how the API shows it."""
 
-Campaigns as the API shows them.
-"""
-
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gonogo.contract.api import CampaignMember, CampaignState, CampaignView, NextStep
@@ -22,16 +19,14 @@ from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.workers import ran_on
 from service.instants import instant, stamp
-from service.queries.callers import load_workers
 from service.queries.experiments import Outline, load_experiments_of, load_last_automatic
 from service.views.experiments import view_experiment
 
 COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
 
-_UNITS: dict[tuple[str, str, str], Unit | NoUnit] = {}
-"""Cache: id and hash of a decision, and the question → what it contributes; it never changes."""
-_MOST_UNITS = 2000
+MOST_FOLLOWED = 3
+"""Active runs that are offered to be followed, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +87,8 @@ def _brought(
     if decision is None:
         said = row.outcome.code if row.outcome is not None else "it ended"
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
-    name = decision.id
-    key = (name, decision.hash, repr(question))
-    unit = _UNITS.get(key)
-    if unit is None:
-        if len(_UNITS) >= _MOST_UNITS:
-            _UNITS.clear()
-        unit = _UNITS[key] = _unit_of(session, name, question)
-    verdict = decision.verdict
+    name, verdict = decision.id, decision.verdict
+    unit = _unit_of(session, name, question)
     if isinstance(unit, Unit) and verdict not in COUNTED:
         unit = NoUnit(name=name, why=f"its verdict is {verdict}")
     return Brought(experiment=row, decision=name, verdict=verdict, unit=unit)
@@ -115,10 +104,6 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
     if isinstance(unit, Unit):
         return replace(unit, host=None if run is None else ran_on(run))
     return unit
-
-
-MOST_FOLLOWED = 3
-"""Active runs that are offered to be followed, at most."""
 
 
 def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
@@ -142,7 +127,7 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
         comparison=row.comparison,
         waiting_for=_waiting_for(session, brought) if running else None,
         text=_text(row, row.comparison, len(done), planned),
-        next=_next(row, spec, brought),
+        next=_next(row, brought),
         submitted_by=row.created_by,
         created_at=stamp(row.created_at),
         ended_at=instant(row.ended_at),
@@ -157,16 +142,9 @@ def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
 
 
 def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
-    """Return what the active run waits for; a queued run may wait for the host of the others."""
+    """Return what the active run waits for."""
     going = next((one.experiment for one in brought if one.unit is None), None)
-    if going is None:
-        return None
-    waits = view_experiment(session, going).waiting_for
-    up = {row.host for row in load_workers(session)}
-    hosts = [one.unit.host for one in brought if isinstance(one.unit, Unit) and one.unit.host in up]
-    if waits is None or going.awaiting or not hosts:
-        return waits
-    return f"{waits}, on host {hosts[-1]} as long as a worker of it lives"
+    return None if going is None else view_experiment(session, going).waiting_for
 
 
 def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: int) -> str:
@@ -178,60 +156,21 @@ def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: i
     return f"{done} of {planned} runs are made; nothing is compared before they are"
 
 
-def _next(row: CampaignRow, spec: CampaignSpec, brought: Sequence[Brought]) -> list[NextStep]:
-    """Return the next commands: to follow an active campaign, or to compare an ended one again."""
-    halted = [
-        one.experiment.id
-        for one in brought
-        if one.experiment.state == ExperimentState.AWAITING_DECISION and one.unit is None
-    ]
-    if row.state == CampaignState.RUNNING:
-        found = [
+def _next(row: CampaignRow, brought: Sequence[Brought]) -> list[NextStep]:
+    """Return the commands that follow, resume or end an active campaign."""
+    if row.state != CampaignState.RUNNING:
+        return []
+    active = [one.experiment for one in brought if one.unit is None]
+    halted = [one.id for one in active if one.state == ExperimentState.AWAITING_DECISION]
+    going = [] if halted else [one.id for one in active[:MOST_FOLLOWED]]
+    return [
+        *(
             NextStep(command=f"gonogo resume {name}", text="let the run that was halted go on")
             for name in halted
-        ]
-        going = [one.experiment.id for one in brought if one.unit is None and not halted]
-        found += [
+        ),
+        *(
             NextStep(command=f"gonogo watch {name}", text="follow the run that goes on")
-            for name in going[:MOST_FOLLOWED]
-        ]
-        return [
-            *found,
-            NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
-        ]
-    told = _compared(row.comparison)
-    if not told:
-        return []
-    command = " ".join(f"{name}={','.join(rows)}" for name, rows in told.items())
-    options = " ".join(_options(spec))
-    return [
-        NextStep(
-            command=f"gonogo compare {command} {options}",
-            text="compare the recorded decisions again",
-        )
+            for name in going
+        ),
+        NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
     ]
-
-
-def _compared(comparison: Comparison | None) -> dict[str, list[str]]:
-    """Return variant → decisions of its runs that count; nothing where some were not compared.
-
-    Of those not even all counted, or they were made on several hosts, or nothing that was ordered
-    differed: what decisions alone come to might be a winner all the same.
-    """
-    if comparison is None or any(one.basis is None for one in comparison.variants[1:]):
-        return {}
-    return {one.name: [run.name for run in one.runs] for one in comparison.variants}
-
-
-def _options(spec: CampaignSpec) -> Iterator[str]:
-    """Yield how the same is asked on the command line."""
-    yield f"--metric {spec.metric} --warmup {spec.warmup_steps} --margin {spec.margin:g}"
-    yield f"--confidence {question_of(spec).confidence:.10g}"
-    if spec.aggregate is not None:
-        yield f"--aggregate {spec.aggregate}"
-    if spec.better is not None:
-        yield f"--{spec.better}"
-    if spec.per_device:
-        yield "--per-device"
-    yield from (f"--shown-by {name}" for name in spec.shown_by)
-    yield from (f"--alike-in {name}={share:g}" for name, share in spec.alike_in.items())

@@ -1,13 +1,8 @@
-"""A thread that repeats a pass: when the bell rings, and at least every few seconds.
+"""What happens by itself: the loops of the conductor, and which service runs them.
 
-A pass that fails is logged, counted and tried again; the truth is in the database.
-
-Leader election: a file lock beside SQLite, an advisory lock on PostgreSQL.
-
-The advisory lock lives on a connection of its own. When that connection dies, or its server takes
-writes no more, another service takes over within a second or two.
-
-The table of loops that the conductor runs; a new loop is one row.
+A pass that fails is logged, counted and tried again; the truth is in the database. The right to
+conduct is a file lock beside SQLite and an advisory lock on PostgreSQL. When the connection of the
+advisory lock dies, another service takes over within a second or two.
 """
 
 import fcntl
@@ -29,12 +24,12 @@ from service.alerts.outbox import Deliveries
 from service.conductor.judge import Judging
 from service.conductor.leases import Leases
 from service.conductor.upkeep import (
-    Accounts,
     advance_campaigns,
     alert_late,
     assign_all_cursors,
     expire_approvals,
     forget_keys,
+    update_accounts,
 )
 from service.conductor.wake import Waker
 from service.context import Context
@@ -217,7 +212,7 @@ class Conductor:
             Loop("alerts", alerts.run_once, 0.5, hears=Topic.ALERTS),
             Loop("cursors", cursors, 0.5, hears=Topic.EVENTS, pause_s=CURSORS_S),
             Loop("reports", Reports(context).run_once, 10.0),
-            Loop("accounts", Accounts(context).run_once, 15.0),
+            Loop("accounts", partial(update_accounts, context), 15.0),
             Loop("upkeep", partial(forget_keys, context), 30.0),
         ]
 

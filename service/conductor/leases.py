@@ -11,6 +11,7 @@ judged by what is here.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -18,11 +19,10 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import AlertType
 from gonogo.contract.errors import Unavailable
 from gonogo.contract.lifecycle import RunState
-from gonogo.contract.order import ResumePoint
 from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
-from service.experiments.advance import give_up_rest, resolved_of
+from service.experiments.advance import give_up_rest
 from service.experiments.alert_text import with_next
 from service.experiments.checkpoints import load_resume_points
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
@@ -71,11 +71,10 @@ def observe(
     seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float
 ) -> dict[str, Silence]:
     """Return what is known of each run's silence."""
-    found: dict[str, Silence] = {}
-    for run in living:
-        before = seen.get(run.run)
-        same = before is not None and before.heard == run.heard
-        found[run.run] = before if same and before else Silence(heard=run.heard, since=now_mono)
+    found = {row.run: Silence(heard=row.heard, since=now_mono) for row in living}
+    for run, before in seen.items():
+        if run in found and found[run].heard == before.heard:
+            found[run] = before
     return found
 
 
@@ -100,7 +99,6 @@ class Leases:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._seen: dict[str, Silence] = {}
-        self._limits: dict[str, float | None] = {}
 
     def run_once(self) -> None:
         """Look once, and do what follows.
@@ -108,8 +106,19 @@ class Leases:
         Raises:
             Unavailable: the database is away, or takes no writes.
         """
+        context = self._context
         try:
-            self._look()
+            living = context.store.read(load_living)
+            now_mono = context.mono()
+            self._seen = observe(self._seen, living, now_mono)
+            found = decide(self._seen, living, now_mono)
+            for run in found.lost:
+                context.write(CONDUCTOR, mark_lost, run, self._seen[run].heard)
+            for run in found.take_over:
+                points = context.store.read(partial(_load_points, run=run))
+                context.write(CONDUCTOR, take_over_isolated, run, points)
+            for run in found.give_up:
+                context.write(CONDUCTOR, give_up_silent, run, self._seen[run].heard)
         except Unavailable:
             self.forget()
             raise
@@ -118,59 +127,35 @@ class Leases:
         """Time every silence from now on."""
         self._seen = {}
 
-    def _look(self) -> None:
-        context = self._context
-        living = context.store.read(lambda session: load_living(session, self._limits))
-        alive = {run.run for run in living}
-        self._limits = {run: limit for run, limit in self._limits.items() if run in alive}
-        now_mono = context.mono()
-        self._seen = observe(self._seen, living, now_mono)
-        found = decide(self._seen, living, now_mono)
-        for run in found.lost:
-            context.write(CONDUCTOR, mark_lost, run, self._seen[run].heard)
-        for run in found.take_over:
-            self._take_over(run)
-        for run in found.give_up:
-            context.write(CONDUCTOR, give_up_silent, run, self._seen[run].heard)
 
-    def _take_over(self, run: str) -> None:
-        def load(session: Session) -> dict[str, ResumePoint]:
-            row = load_run(session, run)
-            experiment = load_experiment(session, row.experiment)
-            return load_resume_points(session, experiment, row.phase)
-
-        points = self._context.store.read(load)
-        self._context.write(CONDUCTOR, take_over_isolated, run, points)
+def _load_points(session: Session, run: str) -> Points:
+    row = load_run(session, run)
+    return load_resume_points(session, load_experiment(session, row.experiment), row.phase)
 
 
-def load_living(session: Session, limits: dict[str, float | None]) -> list[Living]:
-    """Return every run that a worker holds, and the ended ones that are not complete.
-
-    Args:
-        limits: run → its plan's isolated_limit_s, a cache that is filled in here.
-    """
+def load_living(session: Session) -> list[Living]:
+    """Return every run that a worker holds, and the ended ones that are not complete."""
     held = RunRow.state.not_in((RunState.QUEUED.value, RunState.ENDED.value))
     owed = (
         (RunRow.state == RunState.ENDED.value)
         & RunRow.judged.is_(False)
         & RunRow.given_up.is_not(True)
     )
+    limit_s = RunRow.order["limits"]["isolated_limit_s"].as_float()
     query = (
-        select(RunRow.id, RunRow.state, RunRow.lost, ProgressRow.heard)
+        select(RunRow.id, RunRow.state, RunRow.lost, ProgressRow.heard, limit_s)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
         .where(held | owed)
     )
     found = []
-    for run, state, lost, heard in session.execute(query).all():
-        if state == RunState.ENDED:
-            if not is_complete(session, load_run(session, run)):  # else the judge has it
-                found.append(Living(run=run, heard=heard, lost=lost, ended=True))
-            continue
-        if run not in limits:
-            row = load_run(session, run)
-            plan = resolved_of(load_experiment(session, row.experiment)).parsed()
-            limits[run] = (plan.phase(row.phase).limits or plan.limits).isolated_limit_s
-        found.append(Living(run=run, heard=heard, lost=lost, isolated_limit_s=limits[run]))
+    for run, state, lost, heard, limit in session.execute(query).all():
+        ended = state == RunState.ENDED
+        if ended and is_complete(session, load_run(session, run)):
+            continue  # the judge has it
+        isolated_s = None if ended else limit
+        found.append(
+            Living(run=run, heard=heard, lost=lost, isolated_limit_s=isolated_s, ended=ended)
+        )
     return found
 
 

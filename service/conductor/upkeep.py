@@ -1,10 +1,4 @@
-"""Small passes of the conductor: approvals, campaigns, deadlines, cursors, files, old keys.
-
-Accounts of where the time of runs went, updated a few runs a pass.
-
-They are stored, so that pages and metrics read no old heartbeats. The runs of an experiment are
-taken together: a later attempt shows what of an earlier one was kept.
-"""
+"""Small passes of the conductor: approvals, campaigns, deadlines, cursors, files, accounts."""
 
 from functools import partial
 from typing import Any
@@ -69,45 +63,38 @@ def advance_campaigns(context: Context) -> None:
 
 def alert_late(context: Context) -> None:
     """Alert once about each run that is too slow for the deadline of its plan."""
-    for run in context.store.read(load_late):
-        context.write(CONDUCTOR, alert_late_run, run)
+    for run, text in context.store.read(load_late).items():
+        context.write(CONDUCTOR, alert_late_run, run, text)
 
 
-def load_late(session: Session) -> list[str]:
-    """Return the active runs that will miss their deadline and were not alerted about."""
+def load_late(session: Session) -> dict[str, str]:
+    """Return run → text, of the active runs that will miss their deadline, not alerted about."""
     query = (
         select(RunRow, ExperimentRow)
         .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
         .where(RunRow.state == RunState.RUNNING.value)
     )
-    return [
-        run.id
-        for run, experiment in session.execute(query)
-        if any(row.get("metric") == Metric.FORECAST_S for row in (run.order or {}).get("gate", ()))
-        and not was_told(session, run.experiment, run.id, LATE.value)
-        and _late_text(session, experiment, run) is not None
-    ]
+    late = {}
+    for run, experiment in session.execute(query):
+        gate = (run.order or {}).get("gate", ())
+        if not any(row.get("metric") == Metric.FORECAST_S for row in gate):
+            continue
+        if was_told(session, run.experiment, run.id, LATE.value):
+            continue
+        phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
+        found = load_forecast(session, experiment, phases, runs)
+        if found.late and found.deadline_s is not None and found.step_s is not None:
+            late[run.id] = (
+                f"{experiment.name}, {run.phase}: at {found.step_s:.3g} s a step the plan's"
+                f" deadline of {found.deadline_s:g} s for what comes after this phase cannot be met"
+            )
+    return late
 
 
-def _late_text(session: Session, experiment: ExperimentRow, run: RunRow) -> str | None:
-    """Return the text about a run that will be late; None if it will not."""
-    phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
-    found = load_forecast(session, experiment, phases, runs)
-    if not found.late or found.deadline_s is None or found.step_s is None:
-        return None
-    return (
-        f"{experiment.name}, {run.phase}: at {found.step_s:.3g} s a step the plan's deadline of"
-        f" {found.deadline_s:g} s for what comes after this phase cannot be met"
-    )
-
-
-def alert_late_run(deed: Deed, run: str) -> None:
+def alert_late_run(deed: Deed, run: str, text: str) -> None:
     """Alert about a run that will be late, unless that was done, or it has ended, since."""
     experiment, row = lock_run(deed, run)
     if row.state != RunState.RUNNING or was_told(deed.session, row.experiment, run, LATE.value):
-        return
-    text = _late_text(deed.session, experiment, row)
-    if text is None:
         return
     record_event(deed, experiment, LATE.value, run=row.id, phase=row.phase, text=text)
     queue_alert(deed, experiment, LATE, with_next(text, f"forecast {experiment.id}"), run=row)
@@ -172,32 +159,25 @@ LONGEST_S = 5.0
 """Runs of one pass; the others are next."""
 
 
-class Accounts:
-    """Takes the accounts of runs forward."""
+def update_accounts(context: Context) -> None:
+    """Take forward the accounts of where the time of runs went, for a few seconds at most.
 
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def run_once(self) -> None:
-        """Take the accounts that are due, the oldest first, for a few seconds at most."""
-        context = self._context
-        until = context.mono() + LONGEST_S
-        while self._take_some(context.now()) and context.mono() < until:
-            if context.closing.is_set():
-                return
-
-    def _take_some(self, now: float) -> bool:
-        """Take the oldest accounts; say whether there may be more."""
-        store = self._context.store
-        due = store.read(lambda session: find_due(session, now - EVERY_S))
-        rows = store.read(
-            lambda session: [
-                row for name in dict.fromkeys(due) for row in _rows_of(session, name, now)
-            ]
-        )
+    They are stored, so that pages and metrics read no old heartbeats. The runs of an experiment are
+    taken together: a later attempt shows what of an earlier one was kept.
+    """
+    until = context.mono() + LONGEST_S
+    while context.mono() < until and not context.closing.is_set():
+        rows, more = context.store.read(partial(_due_rows, now=context.now()))
         if rows:
-            store.write(lambda session: _store(session, rows))
-        return len(due) == AT_ONCE
+            context.store.write(partial(_store, rows=rows))
+        if not more:
+            return
+
+
+def _due_rows(session: Session, now: float) -> tuple[list[dict[str, Any]], bool]:
+    due = find_due(session, now - EVERY_S)
+    rows = [row for name in dict.fromkeys(due) for row in _rows_of(session, name, now)]
+    return rows, len(due) == AT_ONCE
 
 
 def find_due(session: Session, before: float) -> list[str]:

@@ -1,7 +1,4 @@
-"""Columns that hold enums of the contract as their values, and models as JSON.
-
-The base of all tables, and how columns hold enums and documents.
-"""
+"""The base of all tables, and columns that hold enums as their values and models as JSON."""
 
 from collections.abc import Callable
 from enum import StrEnum

@@ -1,11 +1,8 @@
 """Opening and closing a database: pragmas of SQLite, time limits of PostgreSQL."""
 
-import logging
-import time
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.pool import QueuePool
 
 _POSTGRES = {
     "client_encoding": "utf8",
@@ -28,9 +25,6 @@ _SERVER = {
 """Settings of the server for each connection; the lock of a dead conductor is free as soon."""
 _BUSY_S = 30.0
 _JOURNAL_BYTES = 4 * 2**20
-_CLOSE_S = 5.0
-_CLOSE_POLL_S = 0.01
-_log = logging.getLogger(__name__)
 
 
 def build_engine(url: str, *, writes: bool = False) -> Engine:
@@ -81,14 +75,3 @@ def postgres_arguments(url: str) -> dict[str, Any]:
     """Return the arguments of every connection to PostgreSQL; those of the URL win."""
     options = " ".join(f"-c {name}={value}" for name, value in _SERVER.items())
     return {**_POSTGRES, "options": options, **make_url(url).query}
-
-
-def dispose(engine: Engine) -> None:
-    """Close an engine's connections, after a short wait for those in use."""
-    deadline = time.monotonic() + _CLOSE_S
-    while isinstance(engine.pool, QueuePool) and engine.pool.checkedout():
-        if time.monotonic() > deadline:
-            _log.warning("closed the database under a reader", extra={"action": "db_closed_early"})
-            break
-        time.sleep(_CLOSE_POLL_S)
-    engine.dispose()

@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
-from sqlalchemy.pool import NullPool
 
-from gonogo.contract.errors import Conflict, Corrupt, Unavailable
-from service.db.engine import is_sqlite, postgres_arguments
+from gonogo.contract.errors import Conflict, Unavailable
+from service.db.engine import build_engine, is_sqlite
 
 if TYPE_CHECKING:  # the import is slow, and most starts need no migration
     from alembic.config import Config
@@ -43,7 +42,6 @@ def migrate(url: str) -> None:
 
     Raises:
         Conflict: the revision of the database is not known to this release.
-        Corrupt: a SQLite database whose foreign keys do not hold afterwards.
         Unavailable: the database cannot be opened, or its role may not change it.
     """
     found, _ = current_revision(url)
@@ -56,19 +54,20 @@ def migrate(url: str) -> None:
         )
     from alembic import command
 
-    engine = _migrating(url)
+    file = make_url(url).database if is_sqlite(url) else None
+    if file and file != ":memory:":
+        with suppress(FileExistsError):
+            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    engine = build_engine(url, writes=True)
     try:
         with engine.begin() as connection:
             if not is_sqlite(url):
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             command.upgrade(build_config(connection), HEAD)
-            if is_sqlite(url):
-                broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-                if broken:
-                    raise Corrupt(f"after the migration {len(broken)} rows refer to nothing")
     except (OperationalError, ProgrammingError) as error:
         raise Unavailable(f"the database cannot be migrated: {_line_of(error)}") from error
-    engine.dispose()
+    finally:
+        engine.dispose()
 
 
 def current_revision(url: str) -> tuple[str | None, str]:
@@ -80,7 +79,7 @@ def current_revision(url: str) -> tuple[str | None, str]:
     file = make_url(url).database if is_sqlite(url) else None
     if file and not Path(file).exists():
         return None, HEAD  # SQLite would make it
-    engine = _connecting(url)
+    engine = build_engine(url)
     try:
         with engine.connect() as connection:
             found = None
@@ -91,39 +90,6 @@ def current_revision(url: str) -> tuple[str | None, str]:
     finally:
         engine.dispose()
     return found, HEAD
-
-
-def _migrating(url: str) -> Engine:
-    """Return an engine for a migration; SQLite's has foreign keys off and takes the write lock."""
-    engine = _connecting(url)
-    if not is_sqlite(url):
-        return engine
-    _make_private(make_url(url).database)
-
-    @event.listens_for(engine, "connect")
-    def on_connect(connection: object, _: object) -> None:
-        connection.isolation_level = None  # type: ignore[attr-defined]  # sqlite3.Connection
-        for pragma in ("foreign_keys=OFF", "auto_vacuum=INCREMENTAL"):  # the latter: when new
-            connection.execute(f"PRAGMA {pragma}")  # type: ignore[attr-defined]
-
-    @event.listens_for(engine, "begin")
-    def on_begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-    return engine
-
-
-def _make_private(file: str | None) -> None:
-    """Create the file of a database, for its owner alone."""
-    if file and file != ":memory:":
-        with suppress(FileExistsError):
-            os.close(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-
-
-def _connecting(url: str) -> Engine:
-    """Return an engine that keeps no connection."""
-    arguments = {} if is_sqlite(url) else postgres_arguments(url)
-    return create_engine(url, poolclass=NullPool, connect_args=arguments)
 
 
 def _line_of(error: DBAPIError) -> str:

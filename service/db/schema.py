@@ -2,12 +2,6 @@
 
 Append-only: events, decisions, heartbeats, findings. Instants are Unix seconds (REAL, UTC); states
 hold the values of the contract's enums; documents are JSON of the contract's models.
-
-Tables of campaigns, experiments, phases, runs and decisions.
-
-Tables of what has arrived of a run.
-
-Tables of callers and receivers: keys, sessions, workers, events, alerts, webhooks.
 """
 
 from typing import Any
@@ -281,7 +275,7 @@ class ConditionRow(Table):
 
 
 class OffsetRow(Table):
-    """Up to which byte a file of a run is in the database: `rank0`, `torchrun.log`, …"""
+    """Up to which byte a file of a run is in the database."""
 
     __tablename__ = "offsets"
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)

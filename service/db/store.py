@@ -4,8 +4,6 @@ A function given to `write` is committed whole or not at all; its result is retu
 commit, which is on the disk. SQLite has one writer thread, which commits all waiting functions as
 one group with a savepoint for each. On PostgreSQL writers run side by side and take row locks. A
 function may run again after a serialization failure, so it touches nothing but its session.
-
-Inserting a row that may be there already.
 """
 
 import logging
@@ -19,14 +17,14 @@ from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError, InternalError, OperationalError
+from sqlalchemy.exc import InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.orm import Session as Session
 from sqlalchemy.orm.session import JoinTransactionMode
 
 from gonogo.contract.errors import Unavailable
 from service.db.columns import Table
-from service.db.engine import build_engine, dispose, is_sqlite
+from service.db.engine import build_engine, is_sqlite
 
 _T = TypeVar("_T")
 
@@ -102,7 +100,7 @@ class Store:
             self._thread.join()
             self._thread = None
         for engine in (self._readers, self._writers):
-            dispose(engine)
+            engine.dispose()
 
     @property
     def waiting(self) -> int:
@@ -239,8 +237,7 @@ class Store:
             failure = error
         raw = connection.connection.dbapi_connection
         if raw is None or not raw.in_transaction:
-            cause = _first(failure)
-            raise Unavailable(f"the database gave up a transaction: {cause}") from failure
+            raise Unavailable(f"the database gave up a transaction: {failure}") from failure
         if failure is not None:
             job.done.set_exception(failure)
         else:
@@ -260,16 +257,6 @@ class Store:
     def _ring(self, topics: frozenset[Topic]) -> None:
         if topics:
             self._after_commit(topics)
-
-
-def _first(error: BaseException | None) -> BaseException | None:
-    """Return the error of the database behind an error that hides it."""
-    first = error
-    while error is not None:
-        if isinstance(error, DBAPIError):
-            first = error.orig
-        error = error.__context__
-    return first
 
 
 def insert_if_new(session: Session, table: type[Table], row: dict[str, Any]) -> bool:

@@ -1,17 +1,14 @@
 """The files of a run that are here: those of its directory on this host, and uploaded copies.
 
 A run directory is served only if its name is the run's id and its order names the run. No path
-leads out of it. While its file system hangs, a few requests wait, and others get an error at once.
-
-Places of the ranks when a run was halted, from the evidence of the finding.
+leads out of it.
 """
 
 import io
 import os
 import stat
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,7 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import ArtifactsView, ArtifactView
-from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected, Unavailable
+from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.evidence_round import by_relevance, describe_round, is_described, stack_rank
@@ -30,11 +27,6 @@ from gonogo.rundir import RunDir, is_text, load_record, pruned_text
 from service.db.schema import EvidenceRow, RunRow
 
 MAX_LISTED = 5_000
-LOOKS = 4
-"""Requests that may look into run directories at once: fewer than database readers (`READERS`)."""
-_TURN_S = 0.2
-"""How long a request waits for its turn: most looks take milliseconds."""
-_turns = threading.BoundedSemaphore(LOOKS)
 
 
 class ArtifactNotHere(Conflict):
@@ -47,21 +39,6 @@ class ArtifactNotHere(Conflict):
         super().__init__(f"it lies on host {host or 'unknown'} at {path}")
         self.host = host
         self.path = path
-
-
-@contextmanager
-def _turn() -> Iterator[None]:
-    """Look into a run directory, as one of a few.
-
-    Raises:
-        Unavailable: they do not come back.
-    """
-    if not _turns.acquire(timeout=_TURN_S):
-        raise Unavailable("run directories do not answer: their file system hangs, or is very busy")
-    try:
-        yield
-    finally:
-        _turns.release()
 
 
 def reachable_dir(run: RunRow) -> RunDir | None:
@@ -82,14 +59,9 @@ def _is_of(run_dir: RunDir, run: str) -> bool:
 
 
 def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
-    """Return every file of a run that can be had.
-
-    Raises:
-        Unavailable: too many look into run directories already.
-    """
-    with _turn():
-        run_dir = reachable_dir(run)
-        found = {row.path: row for row in _walk(run_dir)} if run_dir else {}
+    """Return every file of a run that can be had."""
+    run_dir = reachable_dir(run)
+    found = {row.path: row for row in _walk(run_dir)} if run_dir else {}
     query = select(EvidenceRow.path, EvidenceRow.size, EvidenceRow.truncated)
     for path, size, truncated in session.execute(query.where(EvidenceRow.run == run.id)):
         if path not in found:
@@ -105,7 +77,8 @@ def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
 
 def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
     """Yield the plain files, `MAX_LISTED` at most."""
-    for path in islice(_paths(run_dir.path), MAX_LISTED):
+    paths = (Path(folder) / name for folder, _, names in os.walk(run_dir.path) for name in names)
+    for path in islice(paths, MAX_LISTED):
         try:
             found = path.lstat()
         except OSError:  # a draft that has its name by now
@@ -115,11 +88,6 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
             yield ArtifactView(path=relative, bytes=found.st_size, here=True)
 
 
-def _paths(root: Path) -> Iterator[Path]:
-    for folder, _, names in os.walk(root):
-        yield from (Path(folder) / name for name in names)
-
-
 def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
     """Return a file of a run, open for reading, or its uploaded copy.
 
@@ -127,15 +95,13 @@ def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
         Rejected: the path leads out of the run directory.
         NotFound: the directory is here and has no such file, or was pruned.
         ArtifactNotHere: the directory is on another host and the file was not uploaded.
-        Unavailable: too many look into run directories already.
     """
     if "\x00" in path:
         raise Rejected("path: a NUL character")
-    with _turn():
-        run_dir = reachable_dir(run)
-        found = None if run_dir is None else _open_inside(run_dir, path)
-    if found is not None:
-        return found
+    run_dir = reachable_dir(run)
+    if run_dir is not None:
+        with suppress(OSError, RuntimeError):  # links that lead to each other are a RuntimeError
+            return read_plain(RunDir(run_dir.path.resolve()).inside(path))
     copy = session.get(EvidenceRow, (run.id, path))
     if copy is not None:
         return io.BytesIO(copy.content)
@@ -145,25 +111,6 @@ def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
     if gone is not None:
         raise NotFound(f"run {run.id} has no file {path}: {gone}")
     raise ArtifactNotHere(run.host, f"{run.dir}/{path}")
-
-
-def _open_inside(run_dir: RunDir, path: str) -> IO[bytes] | None:
-    """Return a file of a run directory, open; None where there is no such plain file.
-
-    A trainer may put a link in the way between look and opening, so the opened file is checked.
-
-    Raises:
-        Rejected: the path leads out of the run directory.
-    """
-    root = run_dir.path.resolve()
-    try:
-        stream = read_plain(RunDir(root).inside(path))
-    except (OSError, RuntimeError):  # links that lead to each other are a RuntimeError
-        return None
-    if Path(os.readlink(f"/proc/self/fd/{stream.fileno()}")).is_relative_to(root):
-        return stream
-    stream.close()
-    raise Rejected(f"{path!r} leads out of the run directory")
 
 
 MAX_FILES = 130

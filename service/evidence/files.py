@@ -1,24 +1,16 @@
-"""The bytes of a run's growing files, piece by piece.
+"""What has arrived of a run: its growing files piece by piece, small records and logs.
 
-A piece holds whole lines. It is compressed by zlib, and by bzip2 in large blocks once its run has
-been judged (`service.conductor.run_archive`).
-
-The files of a run that are here, and those that its end promised.
-
-The logs of a run: the tail that telemetry sent, by byte offset or by lines.
+A piece holds whole lines, compressed.
 """
 
-import re
 import zlib
 from collections.abc import Iterator
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import STREAM_NAME
 from gonogo.contract.api import LogView
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.tick import parse_rank
 from service.db.schema import LogRow, OffsetRow, PieceRow, RecordRow, RunRow
 
 _AT_ONCE = 64
@@ -96,9 +88,6 @@ def load_bytes_backwards(session: Session, run: str, file: str) -> Iterator[byte
             yield unpack(packed)
 
 
-_STREAM = re.compile(STREAM_NAME)
-
-
 def load_records(session: Session, run: str) -> dict[str, bytes]:
     """Return path → bytes of the small records of a run."""
     rows = session.scalars(select(RecordRow).where(RecordRow.run == run))
@@ -112,35 +101,15 @@ def load_digests(session: Session, run: str) -> dict[str, str]:
 
 
 def promised_files(run: RunRow) -> dict[str, int]:
-    """Return growing file → bytes that the end promised, the ranks' heartbeats among them.
-
-    Names that no such file has are none: files are written under these, and a run that promised
-    them (before messages were held against the list) keeps no other from being judged.
-    """
-    ranks = {parse_rank(name): size for name, size in run.sizes.items()}
-    heartbeats = {heartbeat_name(rank): size for rank, size in ranks.items() if rank is not None}
-    streams = run.promised.files if run.promised is not None else {}
-    known = {name: size for name, size in streams.items() if _STREAM.fullmatch(name)}
-    return {**heartbeats, **known}
-
-
-def promised_records(run: RunRow) -> dict[str, str]:
-    """Return path → SHA-256 of the small records that the end promised."""
-    return dict(run.promised.records) if run.promised is not None else {}
-
-
-def has_records(session: Session, run: RunRow) -> bool:
-    """Say whether every promised record is here with the promised bytes."""
-    have = load_digests(session, run.id)
-    return all(have.get(path) == sha256 for path, sha256 in promised_records(run).items())
+    """Return growing file → bytes that the end promised, the ranks' heartbeats among them."""
+    heartbeats = {heartbeat_name(int(rank)): size for rank, size in run.sizes.items()}
+    return {**heartbeats, **(run.promised.files if run.promised is not None else {})}
 
 
 def stored_bytes(session: Session, run: str) -> dict[str, int]:
     """Return growing file → bytes of it that are in the database."""
     rows = session.scalars(select(OffsetRow).where(OffsetRow.run == run))
-    return {
-        row.file if "." in row.file else f"heartbeat_{row.file}.jsonl": row.bytes for row in rows
-    }
+    return {row.file: row.bytes for row in rows}
 
 
 MAX_TEXT_BYTES = 2**20
@@ -157,7 +126,7 @@ def load_log(
 ) -> LogView:
     """Return what is stored of a log from `offset` on, or its last `tail` lines."""
     name = "torchrun.log" if rank is None else f"rank{rank}.log"
-    chunks = _newest_chunks(session, run, name) if tail else _chunks(session, run, name, offset)
+    chunks = _chunks(session, run, name, offset, newest=bool(tail))
     text = "".join(_from(chunk, offset) for chunk in chunks)
     if tail:
         text = "".join(text.splitlines(keepends=True)[-tail:])
@@ -171,28 +140,18 @@ def load_log(
     )
 
 
-def _chunks(session: Session, run: str, name: str, offset: int) -> list[LogRow]:
-    query = select(LogRow).where(LogRow.run == run, LogRow.file == name, LogRow.end > offset)
-    found: list[LogRow] = []
-    size = 0
-    for chunk in session.scalars(query.order_by(LogRow.start).limit(1000)):
-        found.append(chunk)
-        size += chunk.end - chunk.start
-        if size >= MAX_TEXT_BYTES:
-            break
-    return found
-
-
-def _newest_chunks(session: Session, run: str, name: str) -> list[LogRow]:
+def _chunks(session: Session, run: str, name: str, offset: int, *, newest: bool) -> list[LogRow]:
     query = select(LogRow).where(LogRow.run == run, LogRow.file == name)
+    query = query if newest else query.where(LogRow.end > offset)
+    order = LogRow.start.desc() if newest else LogRow.start
     found: list[LogRow] = []
     size = 0
-    for chunk in session.scalars(query.order_by(LogRow.start.desc()).limit(1000)):
+    for chunk in session.scalars(query.order_by(order).limit(1000)):
         found.append(chunk)
         size += chunk.end - chunk.start
         if size >= MAX_TEXT_BYTES:
             break
-    return found[::-1]
+    return found[::-1] if newest else found
 
 
 def _from(chunk: LogRow, offset: int) -> str:

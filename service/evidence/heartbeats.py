@@ -1,9 +1,6 @@
 """The heartbeats of a run, for pages, REST, report and forecast.
 
-The judge reads the files themselves (`service.judging.run_directory`). Lines that are no heartbeat
-are passed over, and so are duplicates.
-
-The time that a rank reported: the stored fold, and the lines that came since.
+Lines that are no heartbeat are passed over, and so are duplicates.
 """
 
 import re
@@ -101,13 +98,6 @@ def load_lines_after(
             for line in raw.split(b"\n")[:-1]:
                 place += len(line) + 1
                 yield line.decode(errors="replace"), place
-
-
-def load_newest_beats(
-    session: Session, run: str, rank: int, msgs: Collection[Msg]
-) -> Iterator[Heartbeat]:
-    """Yield a rank's heartbeats of these messages, newest first."""
-    return _beats(load_newest_lines(session, run, rank), rank, msgs)
 
 
 def _beats(lines: Iterable[str], rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:

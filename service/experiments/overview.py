@@ -1,7 +1,4 @@
-"""Summaries of the decisions of experiments, mostly from columns: whole documents are large.
-
-Why did a run not end in GO? Its findings, its end and its logs, as the decision quotes them.
-"""
+"""What the decisions of experiments come to, and why a run did not end in GO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,14 +1,12 @@
-"""The verbs: what a person may ask of an experiment, and what that does.
+"""The verbs: what a person may ask of an experiment, and what that does; a person's own verdict.
 
 Each verb returns whether it changed anything. A repeated verb changes nothing (200); a verb that
 the state does not allow is a `Conflict` that names what is allowed (409). `halt` stops with a
 checkpoint and waits for a decision; `cancel` stops for good. Either one asked a second time no
 longer waits for a run that is leaving. `takeover` declares a silent attempt dead.
 
-A person's own verdict: it acts while a decision is awaited; afterwards it re-labels.
-
-An awaited GO starts the next phase. On a finished experiment nothing starts: the decision lists the
-phases that never ran. Either way it is shown as made by hand.
+A person's verdict acts while a decision is awaited. On a finished experiment nothing starts, and
+the decision lists the phases that never ran. It is always shown as made by hand.
 """
 
 from collections.abc import Callable

@@ -5,56 +5,54 @@ verdict rests, are left out.
 """
 
 import logging
-import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.agent import STREAM_NAME
 from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
 from service.db.documents import is_by_service
-from service.db.schema import OffsetRow, PieceRow, RunRow
-from service.evidence.files import load_bytes, load_records, promised_files
+from service.db.schema import PieceRow, RunRow
+from service.evidence.files import load_bytes, load_records, promised_files, stored_bytes
 from service.queries.runs import count_findings, load_findings
 
-_STREAM = re.compile(STREAM_NAME)
 _log = logging.getLogger(__name__)
 
 
 def save_run(session: Session, run: RunRow, folder: Path) -> None:
     """Write the directory of a run as far as the database holds it.
 
+    Args:
+        session: a reading transaction.
+        run: an ended run; what arrived beyond the sizes that its end promised is left out.
+        folder: where to; made if it is not there.
+
     Raises:
         Corrupt: a piece of a file is missing.
     """
     folder.mkdir(parents=True, exist_ok=True)
     promised = promised_files(run)
-    for name in sorted({*promised, *_known_files(session, run.id)}):
-        _save_file(folder / name, _bytes_of(session, run, name, promised.get(name)))
+    names = {
+        *promised,
+        *(name for name in stored_bytes(session, run.id) if name.endswith(".jsonl")),
+    }
+    if count_findings(session, run.id):
+        names.add("findings.jsonl")
+    for name in sorted(names):
+        with (folder / name).open("wb") as stream:
+            stream.writelines(_bytes_of(session, run, name, promised.get(name)))
     records = load_records(session, run.id)
     for path, content in records.items():
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
     _fill_in(run, records, RunDir(folder))
-
-
-def _known_files(session: Session, run: str) -> Iterator[str]:
-    """Yield the growing files of which anything is here."""
-    query = select(OffsetRow.file).where(OffsetRow.run == run)
-    for name in session.scalars(query).all():
-        if _STREAM.fullmatch(name):
-            yield name
-        elif "." not in name:
-            yield f"heartbeat_{name}.jsonl"
-    if count_findings(session, run):
-        yield "findings.jsonl"
 
 
 def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Iterable[bytes]:
@@ -66,28 +64,23 @@ def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Ite
 
 
 def _findings_of(session: Session, run: str) -> Iterator[bytes]:
-    for finding in load_findings(session, run):
-        yield wire_line(finding.wire())
-
-
-def _save_file(path: Path, pieces: Iterable[bytes]) -> None:
-    with path.open("wb") as stream:
-        for piece in pieces:
-            stream.write(piece)
+    return (wire_line(finding.wire()) for finding in load_findings(session, run))
 
 
 def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
     """Write what was not shipped from what the control plane holds of it.
 
     An order that is not the one that was given out is no evidence: the one that was stands in its
-    place, and everything that names the other by its digest does not fit it. So it is with an exit
-    record that is none.
+    place. So it is with an exit record that is none.
     """
     if run.order is not None:
         given = Order.model_validate(run.order)
-        if not _is_order(records.get("order.json"), given):
+        shipped = _parsed(Order, records.get("order.json"))
+        if shipped is None or _digestible(shipped) != _digestible(given):
+            _log.error("%s: order.json is not what was ordered", run.id, extra={"action": "order"})
             save_json(run_dir.order, given.document())
-    if run.exit is not None and (is_by_service(run.exit) or not _is_exit(records.get("exit.json"))):
+    unread = _parsed(ExitRecord, records.get("exit.json")) is None
+    if run.exit is not None and (is_by_service(run.exit) or unread):
         save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
     if run.preflight is not None and "preflight/preflight.json" not in records:
         save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())
@@ -95,26 +88,15 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
         save_json(run_dir.model, ModelRecord.model_validate(run.model).wire())
 
 
-def _is_exit(content: bytes | None) -> bool:
-    if content is None:
-        return False
-    try:
-        ExitRecord.model_validate_json(content)
-    except ValidationError:
-        return False
-    return True
+def _digestible(order: Order) -> bytes:
+    return canonical_bytes(order.document())
 
 
-def _is_order(content: bytes | None, given: Order) -> bool:
-    if content is None:
-        return False
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _parsed(kind: type[_Model], content: bytes | None) -> _Model | None:
     try:
-        found = Order.model_validate_json(content)
+        return None if content is None else kind.model_validate_json(content)
     except ValidationError:
-        found = None
-    same = found is not None and (
-        canonical_bytes(found.document()) == canonical_bytes(given.document())
-    )
-    if not same:
-        _log.error("%s: order.json is not what was ordered", given.run, extra={"action": "order"})
-    return same
+        return None

@@ -1,9 +1,4 @@
-"""API keys, and which of them are not revoked.
-
-Workers, each as its last claim described it.
-
-Alerts, their deliveries and subscriptions.
-"""
+"""Queries of keys, workers, alerts and subscriptions."""
 
 from collections.abc import Collection, Sequence
 

@@ -1,11 +1,4 @@
-"""Experiments with their phases, runs and conditions.
-
-Campaigns.
-
-Decisions: documents as they were recorded, and outlines for lists.
-
-Events: of one experiment by `seq`, of all by a cursor that never changes.
-"""
+"""Queries of campaigns, experiments, phases, decisions and events."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields

@@ -1,9 +1,4 @@
-"""Runs, and their last telemetry.
-
-Findings, in the order in which the detectors made them.
-
-Stored accounts of time, alone and summed.
-"""
+"""Queries of runs: their telemetry, findings and accounts of time."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

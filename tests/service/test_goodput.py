@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.goodput import Part
 from gonogo.contract.order import Order
-from service.conductor.upkeep import EVERY_S, Accounts, find_due
+from service.conductor.upkeep import EVERY_S, find_due, update_accounts
 from service.db.schema import AccountRow, RunRow
 from service.views.goodput import (
     COLUMNS,
@@ -92,17 +92,16 @@ def taken(plane: Plane, order: Order) -> dict[str, Any]:
 
 def test_an_account_is_read_on_from_where_it_ended(still: Plane) -> None:
     worker, order, lines = begin(still)
-    accounts = Accounts(still.context)
-    accounts.run_once()
+    update_accounts(still.context)
     first = taken(still, order)
     assert (first["rank"], first["bytes"], first["closed"]) == (0, size_of(lines), False)
     assert first["told"]["step_s"] == 12 * STEP_S
     more = beats(order.model_copy(update={"steps": 15}), 0, step_s=STEP_S)
     worker.ship(order, {0: more[len(lines) :]}, have={0: size_of(lines)})
-    accounts.run_once()
+    update_accounts(still.context)
     assert taken(still, order) == first  # it is not due yet
     age(still, order)
-    accounts.run_once()
+    update_accounts(still.context)
     assert taken(still, order)["told"]["step_s"] == 15 * STEP_S
     assert account(still, order, BOOT_TS + 35.0)["productive"] == 15 * STEP_S
 
@@ -117,7 +116,7 @@ def age(plane: Plane, order: Order) -> None:
 def test_the_fleet_is_the_sum_of_accounts_weighted_by_devices(still: Plane) -> None:
     _, order, _ = begin(still)
     move(still, order, gpus=8)
-    Accounts(still.context).run_once()
+    update_accounts(still.context)
     stored = taken(still, order)
     assert stored["devices"] == 8
     now = still.context.now()
@@ -136,7 +135,7 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
     order = plane.next_order(worker)
     worker.run_through(order)
     plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"], "a verdict")
-    Accounts(plane.context).run_once()
+    update_accounts(plane.context)
     assert taken(plane, order)["closed"]
     ahead = plane.context.now() + 3600.0
     due = plane.context.store.read(lambda session: find_due(session, ahead))
@@ -146,7 +145,7 @@ def test_a_judged_run_is_closed_and_not_read_again(plane: Plane) -> None:
 
 def test_page_fleet_and_metrics_show_where_the_time_went(still: Plane) -> None:
     _, order, _ = begin(still)
-    Accounts(still.context).run_once()
+    update_accounts(still.context)
     link = still.call("POST", "/sign-in-links").json()["url"]
     still.http.get(link)
     page = still.http.get(f"/experiments/{order.experiment}").text

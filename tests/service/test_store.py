@@ -15,10 +15,9 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import event, select, text
+from sqlalchemy import select, text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import Pool
 
 from gonogo.contract.errors import Unavailable
 from service.db.columns import Table
@@ -180,48 +179,6 @@ def test_what_was_written_is_there_after_a_reopening(database_url: str) -> None:
     again = Store(database_url)
     assert again.read(lambda session: session.get_one(KeyRow, "kept").name) == "kept"
     again.close()
-
-
-@pytest.fixture
-def connections() -> Iterator[set[int]]:
-    """Those that are open now, of every store that is opened meanwhile."""
-    found: set[int] = set()
-
-    def on_connect(link: object, _: object) -> None:
-        found.add(id(link))
-
-    def on_close(link: object, _: object) -> None:
-        found.discard(id(link))
-
-    event.listen(Pool, "connect", on_connect)
-    event.listen(Pool, "close", on_close)
-    yield found
-    event.remove(Pool, "connect", on_connect)
-    event.remove(Pool, "close", on_close)
-
-
-def test_closing_waits_for_a_reader_and_leaves_no_connection(
-    database_url: str, connections: set[int]
-) -> None:
-    store = Store(database_url)
-    reading, go_on = threading.Event(), threading.Event()
-
-    def read_slowly(session: Session) -> int:
-        session.execute(text("SELECT 1"))
-        reading.set()
-        assert go_on.wait(60)
-        return session.execute(text("SELECT 2")).scalar_one()
-
-    with ThreadPoolExecutor(2) as pool:
-        slow = pool.submit(store.read, read_slowly)
-        assert reading.wait(60)
-        closed = pool.submit(store.close)
-        with pytest.raises(TimeoutError):
-            closed.result(0.2)
-        go_on.set()
-        assert slow.result(60) == 2
-        closed.result(60)
-    assert connections == set()
 
 
 def test_a_commit_tells_only_what_was_rung_for(database_url: str) -> None:

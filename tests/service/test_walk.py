@@ -136,7 +136,7 @@ class Walk:
     def goes_on_by_itself(self) -> bool:
         """Whether a run is to be judged, or a lease runs out."""
         return self.plane.context.store.read(
-            lambda session: bool(find_unjudged(session) or load_living(session, {}))
+            lambda session: bool(find_unjudged(session) or load_living(session))
         )
 
     def leave(self) -> None:

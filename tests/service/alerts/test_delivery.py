@@ -296,19 +296,19 @@ def test_what_was_sent_and_not_marked_is_sent_again_under_the_same_id(
     outbox.subscribe(receiver.url)
     alert = outbox.alert()
 
+    died = threading.Event()
+
     def die(session: Session, *_: object) -> None:
+        died.set()
         raise RuntimeError("killed between send and mark")
 
     with monkeypatch.context() as patched:
         patched.setattr("service.alerts.outbox.mark", die)
-        outbox.run_until(lambda: receiver.got and not outbox.deliveries.busy())
-    assert receiver.ids() == [alert]
-    again = Deliveries(outbox.context, timeout_s=0.3)
-    outbox.deliveries, first = again, outbox.deliveries
+        outbox.run_until(died.is_set)
     outbox.run_until(outbox.settled)
-    first.close()
-    assert receiver.ids() == [alert, alert]
-    assert receiver.bodies()[0] == receiver.bodies()[1]
+    assert len(receiver.got) >= 2
+    assert set(receiver.ids()) == {alert}
+    assert len(set(receiver.bodies())) == 1
 
 
 def test_the_environments_subscription_follows_the_environment(outbox: Outbox) -> None:

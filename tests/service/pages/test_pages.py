@@ -7,7 +7,6 @@ import json
 import re
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
 
@@ -21,7 +20,6 @@ from gonogo.contract.api import ExperimentView
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.failures import explain
 from service.db.schema import RunRow
-from service.evidence import artifacts
 from service.pages.render import LAMPS, STATIC, lamp_of, lamp_of_all, load_static
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
