@@ -39,7 +39,6 @@ _DOUBTS = {
     Doubt.WENT_BACK: f"a number in its lines went back (epochs, or a restart): {_REMEDY}",
     Doubt.OTHER_TOTAL: "its lines count to {total}, and {steps} steps were ordered: correct"
     f" --steps, or {_REMEDY}",
-    Doubt.FAILED: "its last step was read, and an error behind it (rank0.log)",
 }
 
 

@@ -60,9 +60,6 @@ def quarantine(
         reason: what is wrong, for people.
         now: Unix seconds.
         until_reboot: only a reboot can repair it.
-
-    Raises:
-        OSError: the disk does not take it.
     """
     before = _load_quarantine(_quarantine_path(home, device))
     ended = now if before is None or before.until is None else before.until
@@ -85,11 +82,7 @@ def quarantine(
 
 
 def load_quarantines(home: Path, now: float) -> dict[str, Quarantine]:
-    """Return device → quarantine that holds now; `now` in Unix seconds.
-
-    Raises:
-        OSError: the folder exists and cannot be listed.
-    """
+    """Return device → quarantine that holds now; `now` in Unix seconds."""
     folder = home / "quarantine"
     try:
         names = sorted(os.listdir(folder))

@@ -27,30 +27,18 @@ class Reserve:
         self._dir, self._name, self._count = run_dir, name, pieces
 
     def hold(self) -> None:
-        """Take the space.
-
-        Raises:
-            OSError: there is none.
-        """
+        """Take the space."""
         for number in range(self._count):
             with create_plain(self._dir / f"{self._name}.{number}") as stream:
                 os.posix_fallocate(stream.fileno(), 0, PIECE_BYTES)
 
     def free(self) -> None:
-        """Give all of it back.
-
-        Raises:
-            OSError: the file system accepts no change.
-        """
+        """Give all of it back."""
         for path in self._dir.glob(f"{self._name}.*"):  # those of killed wrappers, too
             path.unlink(missing_ok=True)
 
     def write(self, work: Callable[[], _T]) -> _T:
-        """Return what `work` returns; while the disk refuses, free a piece and repeat it.
-
-        Raises:
-            OSError: the disk refuses although nothing is left to free.
-        """
+        """Return what `work` returns; while the disk refuses, free a piece and repeat it."""
         for path in self._pieces():
             try:
                 return work()

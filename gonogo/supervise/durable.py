@@ -14,11 +14,7 @@ from gonogo.files import NoPlainFile, place_first, read_small, sync_folder
 
 
 def save_json(path: Path, value: Any) -> None:
-    """Write a JSON file atomically and durably, over what was there.
-
-    Raises:
-        OSError: the disk refuses; nothing is left of the attempt.
-    """
+    """Write a JSON file atomically and durably, over what was there."""
     temporary = _draft(path, value, syncs=True)
     try:
         temporary.replace(path)
@@ -38,11 +34,7 @@ def create_json(path: Path, value: Any) -> bool:
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
-    """Return the object in a JSON file; None if it is missing, too large, or not an object.
-
-    Raises:
-        OSError: the disk does not answer.
-    """
+    """Return the object in a JSON file; None if it is missing, too large, or not an object."""
     try:
         found = json.loads(read_small(path))
     except (FileNotFoundError, NoPlainFile, ValueError, RecursionError):

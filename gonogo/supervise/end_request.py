@@ -63,11 +63,7 @@ def ask_kill(run_dir: Path, request: EndRequest) -> bool:
 
 
 def is_asked(path: Path) -> bool:
-    """Return whether `.HALT` or `.kill` exists, of whatever kind it is.
-
-    Raises:
-        OSError: the disk does not answer.
-    """
+    """Return whether `.HALT` or `.kill` exists, of whatever kind it is."""
     try:
         path.lstat()
     except (FileNotFoundError, NotADirectoryError):

@@ -275,11 +275,7 @@ def count_heartbeats(run_dir: Path, *, give_up: float = 0.0) -> dict[str, dict[s
 
 
 def seal_file(path: Path) -> dict[str, Any]:
-    """Return length and SHA-256 of a small record.
-
-    Raises:
-        OSError: it cannot be read, is no regular file, or is too large for a record.
-    """
+    """Return length and SHA-256 of a small record."""
     content = read_small(path)
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
@@ -312,11 +308,7 @@ def _tried(path: Path, work: Callable[[Path], _T], give_up: float) -> _T | None:
 
 
 def _read_lines(path: Path) -> _Lines:
-    """Read a file in chunks, since a line may be of any length.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Read a file in chunks, since a line may be of any length."""
     lines = size = whole = 0
     read, whole_lines = hashlib.sha256(), hashlib.sha256()
     with read_plain(path) as stream:

@@ -46,9 +46,6 @@ def start_keeper(
         cwd: the folder in which the keeper, and all that it starts, runs.
         module: the keeper.
         options: further arguments of the keeper.
-
-    Raises:
-        OSError: the process cannot be started.
     """
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
     name = "keeper.log" if place is None else place.own("keeper.log")

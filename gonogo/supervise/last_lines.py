@@ -170,11 +170,7 @@ def got_no_go(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
 
 
 def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:
-    """Return the last bytes of a file; none if it is missing, or no regular file.
-
-    Raises:
-        OSError: it cannot be read just now.
-    """
+    """Return the last bytes of a file; none if it is missing, or no regular file."""
     try:
         with read_plain(path) as stream:
             size = stream.seek(0, 2)

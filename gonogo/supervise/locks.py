@@ -27,11 +27,7 @@ _NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
 
 
 def take_lock(path: Path) -> int | None:
-    """Return a descriptor that holds the lock (close it to release), or None if it is held.
-
-    Raises:
-        OSError: the file can be neither opened nor created.
-    """
+    """Return a descriptor that holds the lock (close it to release), or None if it is held."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = _open(path)
     try:

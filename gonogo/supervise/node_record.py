@@ -84,22 +84,14 @@ def gone_path(run_dir: Path, node: int) -> Path:
 
 
 def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
-    """Return how a node's part of an attempt ended; None if it has not reported that.
-
-    Raises:
-        OSError: it cannot be read just now.
-    """
+    """Return how a node's part of an attempt ended; None if it has not reported that."""
     found = load_json(exit_path(run_dir, node)) or {}
     written = found.get("token", token)
     return found if found and isinstance(written, int) and written >= token else None
 
 
 def load_sign(run_dir: Path, node: int) -> str:
-    """Return the newest sign of a node's follower; a changed one is a sign of life.
-
-    Raises:
-        OSError: it cannot be read just now.
-    """
+    """Return the newest sign of a node's follower; a changed one is a sign of life."""
     try:
         return alive_path(run_dir, node).read_text()
     except FileNotFoundError:
@@ -107,11 +99,7 @@ def load_sign(run_dir: Path, node: int) -> str:
 
 
 def load_keeping(run_dir: Path, node: int) -> Keeping | None:
-    """Return the keeper of a node; None if it has not come.
-
-    Raises:
-        OSError: it cannot be read just now.
-    """
+    """Return the keeper of a node; None if it has not come."""
     return keeping_of(load_json(meet_path(run_dir, node)) or {})
 
 
@@ -136,9 +124,6 @@ def proof_of_loss(run_dir: Path, node: int) -> str | None:
 
     Silence proves nothing. Proof is `.gone_node{K}.json`, or that the node's keeper was a process
     of this host and is dead: its ranks die with it.
-
-    Raises:
-        OSError: it cannot be looked at just now.
     """
     ended = exit_path(run_dir, node)
     if ended.exists():

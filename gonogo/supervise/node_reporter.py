@@ -75,11 +75,7 @@ class Follower:
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def look(self, now: float) -> None:
-        """Look once, and write what is new.
-
-        Raises:
-            OSError: it cannot be written just now; it is kept for the next look.
-        """
+        """Look once, and write what is new."""
         probes = self._prober.look(now, ending=False)
         if self._is_being_ended():
             self._evidence.stop()
@@ -114,11 +110,7 @@ class Follower:
         )
 
     def _be_seen(self, now: float) -> None:
-        """Rewrite `.alive_node{K}`.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Rewrite `.alive_node{K}`."""
         self._alive_at = now + ALIVE_EVERY_S
         path = alive_path(self._dir.path, self._place.node)
         draft = path.with_name(f"{path.name}.part")
@@ -128,11 +120,7 @@ class Follower:
 
 
 def _append(path: Path, line: NodeLine) -> None:
-    """Add one line to a file.
-
-    Raises:
-        OSError: it cannot be written.
-    """
+    """Add one line to a file."""
     document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
     append_line(path, wire_line(document))
 

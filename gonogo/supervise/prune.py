@@ -201,9 +201,6 @@ def prune(path: Path, what: What, *, policy: str, now: float) -> bool:
     """Remove a run directory, or its checkpoints; return False if its keeper lives.
 
     A folder with `pruned.json` and the reason, `policy`, stays.
-
-    Raises:
-        OSError: something could not be removed; `pruned.json` is written all the same.
     """
     with holding(keeper_lock(path)) as free:
         if not free or living_keeper(path) is not None:

@@ -37,9 +37,6 @@ def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> 
         rank: number of the rank.
         record: what to write.
         at: Unix seconds.
-
-    Raises:
-        OSError: the disk refuses.
     """
     document = {
         "v": 1,

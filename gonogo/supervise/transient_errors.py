@@ -52,11 +52,7 @@ class TransientErrors:
         return found
 
     def retried(self, what: str, work: Callable[[], _T], limit_s: float | None = None) -> _T:
-        """Return what `work` returns; repeat it while the host has no room for it.
-
-        Raises:
-            OSError: the error is of another kind, or lasted for `limit_s` (default START_LIMIT_S).
-        """
+        """Return what `work` returns; repeat it while the host has no room for it."""
         give_up = time.monotonic() + (START_LIMIT_S if limit_s is None else limit_s)
         while True:
             try:
@@ -95,11 +91,7 @@ def takes_a_write(path: Path) -> bool:
 
 
 def start_thread(work: Callable[[], object], name: str) -> threading.Thread:
-    """Start a daemon thread.
-
-    Raises:
-        OSError: the host has no thread left (Python raises RuntimeError).
-    """
+    """Start a daemon thread."""
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()

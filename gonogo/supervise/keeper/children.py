@@ -60,9 +60,6 @@ def start_child(
         shield: block SIGTERM and SIGUSR in it and in what it starts.
         deaf: ignore SIGUSR in it.
         needs_log: whether a log that cannot be opened is an error.
-
-    Raises:
-        OSError: the program or the folder does not exist, or the host has no process left.
     """
     parent = os.getpid()
 
@@ -96,11 +93,7 @@ def start_child(
 def start_heir(
     command: Sequence[str], *, env: Mapping[str, str], log: Path, descriptors: Iterable[int]
 ) -> subprocess.Popen[bytes]:
-    """Start a process that outlives this one and inherits descriptors.
-
-    Raises:
-        OSError: it cannot be started.
-    """
+    """Start a process that outlives this one and inherits descriptors."""
     with open_log(log) as stream:
         return subprocess.Popen(
             list(command),

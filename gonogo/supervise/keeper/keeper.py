@@ -194,11 +194,7 @@ class Keeper:
         return self._end.is_over(time.monotonic(), agent)
 
     def _save(self, wake: int, save: Callable[[], None]) -> None:
-        """Write how it ended, as soon as the disk accepts it.
-
-        Raises:
-            OSError: the disk refused for too long; whoever reaps lost runs writes an end.
-        """
+        """Write how it ended, as soon as the disk accepts it."""
         give_up = time.monotonic() + LAST_WORDS_S
         while True:
             try:
@@ -286,11 +282,7 @@ class Keeper:
         self._companions.stop()
 
     def _hand_over(self) -> bool:
-        """Pass the locks of GPUs to a process that releases them when their memory is free.
-
-        Raises:
-            OSError: that cannot be started just now.
-        """
+        """Pass the locks of GPUs to a process that releases them when their memory is free."""
         gpus = {slot: self._locks[slot] for slot in gpus_of(self._locks)}
         if gpus and self._home is not None:
             heir = start_heir(

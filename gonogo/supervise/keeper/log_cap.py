@@ -31,11 +31,7 @@ class LogCap:
         self._due = float("-inf")
 
     def tend(self, now: float) -> None:
-        """Check every log, when it is time.
-
-        Raises:
-            OSError: one cannot be read or changed.
-        """
+        """Check every log, when it is time."""
         if now < self._due:
             return
         self._due = now + LOOK_EVERY_S

@@ -84,7 +84,6 @@ class Meeting:
         Raises:
             NotMet: a node has not come in time, or has ended.
             Superseded: a newer attempt is here, or this node has begun this one already.
-            OSError: the directory cannot be read or written just now.
         """
         self._began = now if self._began is None else self._began
         if not self._came:
@@ -206,9 +205,6 @@ class OtherNodes:
 
         Args:
             stopped: whether this keeper was told to stop: a scheduler kills it soon.
-
-        Raises:
-            OSError: the directory cannot be read or written just now.
         """
         away, self._looked = now - self._looked >= AWAY_S, now
         for node in self.unheard:
@@ -239,11 +235,7 @@ class OtherNodes:
         return now - heard[1]
 
     def save_exit(self, request: EndRequest | None, own: Ended | None) -> None:
-        """Write exit.json; `own` is how node 0's launcher ended.
-
-        Raises:
-            OSError: the disk refuses, or does not answer.
-        """
+        """Write exit.json; `own` is how node 0's launcher ended."""
         give_up = time.monotonic() + AGAIN_S
         seals = {
             str(node): {
@@ -319,11 +311,7 @@ def save_node_end(
     oom_at: float | None = None,
     refused: Mapping[str, str] | None = None,
 ) -> None:
-    """Write how a node's part ended; node 0's keeper finds the cause.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Write how a node's part ended; node 0's keeper finds the cause."""
     record = {
         "v": 1,
         "node": place.node,
@@ -347,9 +335,6 @@ def save_refusal(
     """Write the end of what was not started: of a node's part, and on node 0 of the run.
 
     The keeper of an older attempt writes nothing over a newer one.
-
-    Raises:
-        OSError: the disk refuses.
     """
     newest = (load_json(run_dir / "order.json") or {}).get("token")
     if isinstance(newest, int) and newest > order["token"]:
@@ -364,11 +349,7 @@ def save_refusal(
 
 
 def report_lost_keeper(run_dir: Path, node: int, token: int, now: float) -> bool:
-    """Write `.gone_node{K}.json` if the keeper of a node is proven dead without a report.
-
-    Raises:
-        OSError: the directory cannot be read or written.
-    """
+    """Write `.gone_node{K}.json` if the keeper of a node is proven dead without a report."""
     keeping = load_keeping(run_dir, node)
     proof = proof_of_loss(run_dir, node)
     if keeping is None or keeping.token != token or proof is None:

@@ -127,11 +127,7 @@ class RunEnd:
         return [] if self._killer is None else self._killer.left()
 
     def save_exit(self, agent: Child, statuses: Mapping[int, Ended]) -> None:
-        """Write exit.json, or this node's part.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Write exit.json, or this node's part."""
         self._memory.look(time.monotonic(), at_once=True)
         stamps, oom_at = self._complete_stamps(statuses, agent.ended), self._memory.at
         if not self._place.is_whole:

@@ -88,11 +88,7 @@ class Launched:
             self._take(rank, pid)
 
     def save_ends(self) -> frozenset[int]:
-        """Write how each rank ended, if it was seen; return the ranks that are known.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Write how each rank ended, if it was seen; return the ranks that are known."""
         if self._are_more:
             return frozenset()
         self._ends.settle(SETTLE_S)

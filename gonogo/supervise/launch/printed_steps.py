@@ -41,10 +41,6 @@ _LENGTH = re.compile(
 """The total behind a number, and the sign of a progress bar, which counts what is done."""
 _BAR = re.compile(r"^.{0,400}?\d/\d+ \[\d+:\d[^\]]{0,400}\](?=[\w\[{(])")
 """A bar of tqdm in front of another text on its line."""
-_FAILED = re.compile(
-    r"\bTraceback \(most recent call last\)"
-    r"|\b(?:Segmentation fault|Killed|Aborted)(?: \(core dumped\))?(?: {2,}|$)"
-)
 _UNDIVIDED = str.maketrans("", "", ",_")
 _DIVIDED = re.compile(r"[-+]?[1-9]\d{0,2}(?:[,_]\d{3})+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
@@ -56,7 +52,6 @@ class Doubt(StrEnum):
     WENT_BACK = "went_back"  # epochs, a restart, or a second program
     OTHER_TOTAL = "other_total"  # the lines count to another number than the ordered one
     UNCLEAR_LAST = "unclear_last"  # it may be a remark, lies far beyond, or no line was due
-    FAILED = "failed"  # an error was printed behind the last step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +181,6 @@ class PrintedSteps:
         self._shown: dict[int, tuple[int, int]] = {}
         """The format of the last step of each rank."""
         self._zeros: dict[int, int] = {}
-        self._failed, self._before = False, ""
 
     def take(self, text: str, now: float) -> Iterator[Shown]:
         """Take a line without its end, at `now` seconds on a steady clock; yield what it shows."""
@@ -194,7 +188,6 @@ class PrintedSteps:
             yield from self._take(bar[0], now)
             text = text[bar.end() :]
         yield from self._take(text, now)
-        self._before = text
 
     def count(self, rank: int) -> Count:
         """Return the count of a rank by the kept format; an empty one where nothing was read."""
@@ -202,19 +195,10 @@ class PrintedSteps:
 
     def doubt(self, rank: int) -> Doubt | None:
         """Return why nobody knows whether the last step read of a rank is its last; else None."""
-        count = self.count(rank)
-        found = count.end(self._steps)
-        whole = count.step >= (self._steps or 0)
-        return Doubt.FAILED if found is None and self._failed and whole else found
+        return self.count(rank).end(self._steps)
 
     def _take(self, text: str, now: float) -> Iterator[Shown]:
         hits = self._hits(text) if not self._guessed or self._may_fit(text) else []
-        if (
-            not hits
-            and _FAILED.search(text) is not None
-            and "Exception ignored in" not in self._before
-        ):
-            self._failed = True
         for hit in hits:
             fields = self._fields(hit.match)
             named = whole_number(hit.match.groupdict().get("rank"))
@@ -272,7 +256,7 @@ class PrintedSteps:
         count = self.count(rank)
         if kind == self._kept and ended:
             anew = self._shown.get(rank, kind) != kind
-            self._shown[rank], self._failed = kind, False
+            self._shown[rank] = kind
             yield Shown(rank=rank, step=count.step, fields=fields, anew=anew)
             return
         if kind == self._kept:
