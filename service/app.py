@@ -23,7 +23,6 @@ from service.http.answers import Shared, WireResponse
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, add_handlers
 from service.pages import sign_in
-from service.pages.guard import add_missing_page
 from service.pages.routes import PAGES
 from service.report import files as report
 from service.rest import agent, campaigns, experiments, overview, plans, runs, verbs, webhooks
@@ -139,7 +138,6 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     app.state.ready = Shared(lambda: _check_ready(context), 0.0)
     app.add_middleware(Limits)
     add_handlers(app)
-    add_missing_page(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom
     app.state.described = cache(
         lambda: json.dumps(app.openapi(), ensure_ascii=False, separators=(",", ":")).encode()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -49,7 +49,6 @@ class Chart:
     marks: Sequence[Mark] = ()
     zero: bool = False
     """Whether the value axis begins at 0."""
-    x: str = field(default="step")
 
     @property
     def words(self) -> str:
@@ -68,12 +67,9 @@ def non_finite_mark(step: float, name: str = "") -> Mark:
 
 
 def tag(name: str, *inside: str, **attributes: object) -> Markup:
-    """Return an SVG element with safe content.
+    """Return an SVG element; plain text is escaped.
 
-    Args:
-        name: of the element.
-        inside: its content; a plain text is escaped.
-        attributes: `_` stands for `-`, and a trailing `_` is dropped; numbers have one decimal.
+    In the names of attributes `_` stands for `-`, and a trailing `_` is dropped.
     """
     written = Markup("").join(
         Markup(' {}="{}"').format(
@@ -93,12 +89,7 @@ def picture(words: str, height: int, *parts: Markup, kind: str = "chart") -> Mar
 
 
 def draw(chart: Chart, *, over: bool = False) -> Markup:
-    """Return a chart as SVG, or a sentence where fewer than two values came.
-
-    Args:
-        chart: what is drawn.
-        over: whether no more values can come.
-    """
+    """Return a chart as SVG, or a sentence if it has fewer than two values; `over`: for good."""
     finite = [[p for p in line.points if math.isfinite(p[1])] for line in chart.lines]
     values = [value for points in finite for _, value in points]
     if len(values) < 2:
@@ -128,8 +119,7 @@ def draw(chart: Chart, *, over: bool = False) -> Markup:
             parts.append(tag("circle", class_=f"dot {line.kind}", cx=cx, cy=cy, r=3))
     parts += [_mark(row, x(row.step)) for row in chart.marks]
     for step, anchor in ((first, "start"), (last, "end")):
-        text = f"{chart.x} {step:g}"
-        parts.append(tag("text", text, x=x(step), y=HEIGHT - 8, text_anchor=anchor))
+        parts.append(tag("text", f"step {step:g}", x=x(step), y=HEIGHT - 8, text_anchor=anchor))
     names, rows = _legend(chart.lines)
     return picture(chart.words, HEIGHT + LEGEND * rows, *parts, *names)
 
@@ -143,7 +133,6 @@ def _grid(texts: Mapping[float, str], left: int, y: Callable[[float], float]) ->
 
 
 def _mark(mark: Mark, at: float) -> Markup:
-    """Return a dashed line with its text on the side that has room."""
     side, shift = ("end", -4.0) if at > WIDTH / 2 else ("start", 4.0)
     line = tag("line", class_="mark", x1=at, x2=at, y1=TOP, y2=HEIGHT - BOTTOM)
     return line + tag("text", mark.text, class_="mark", x=at + shift, y=TOP + 10, text_anchor=side)

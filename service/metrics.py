@@ -4,7 +4,7 @@
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -32,13 +32,11 @@ from service.views.rows import view_worker
 
 FORGOTTEN_S = 86_400.0
 """Seconds after which a silent worker is no target any more."""
-
 _SCHEMES = ("http", "https")
 KEPT_S = 1.0
 """How old an answer may be: with ten thousand experiments one takes several ms to make."""
 QUICK_S = 5.0
 """Loops of the conductor that turn at least this often report its last tick."""
-
 LOOK_S = 0.5
 """How long one scrape looks at gates; of many runs some are as old as a few scrapes."""
 HALTED_S = 3600.0
@@ -77,7 +75,7 @@ async def prometheus_targets(asked: Asked) -> Targets:
 
 def _exposed(context: Context, conductor: Conductor | None) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceCollector(context, conductor))
+    registry.register(_Families(context, conductor))
     return generate_latest(registry)
 
 
@@ -87,10 +85,7 @@ def _targets(context: Context) -> Targets:
 
 
 def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
-    """Return one worker's exporter; a silent one stays a target, so that `up` can say 0.
-
-    None for one that announces none, or what is no address.
-    """
+    """Return the exporter of a worker; a silent one stays a target, so that `up` can be 0."""
     try:
         url = urlsplit(row.claim.metrics_url or "")
     except ValueError:
@@ -107,19 +102,11 @@ def _target(row: WorkerRow, now: float) -> dict[str, Any] | None:
     }
 
 
-class ServiceCollector(Collector):
-    """Collects what the database says now."""
-
+class _Families(Collector):
     def __init__(self, context: Context, conductor: Conductor | None) -> None:
-        self._context = context
-        self._conductor = conductor
-
-    def describe(self) -> Iterable[Metric]:
-        """Return nothing: the series are known at the scrape only."""
-        return []
+        self._context, self._conductor = context, conductor
 
     def collect(self) -> Iterator[Metric]:
-        """Yield every family."""
         now = self._context.now()
         yield from self._context.store.read(lambda session: collect(session, now))
         tick = GaugeMetricFamily(

@@ -28,8 +28,7 @@ from gonogo.planning.campaigns import (
     unseen_changes,
 )
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.source import ResolvedPlan
-from gonogo.planning.source import bundled_plan
+from gonogo.planning.source import ResolvedPlan, bundled_plan
 from service.campaigns.view import is_done, load_brought
 from service.db.documents import Asked, StopKind
 from service.db.schema import CampaignRow, ExperimentRow

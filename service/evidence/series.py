@@ -13,7 +13,6 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.criterion import OWN_PREFIX, own_name
 from gonogo.contract.heartbeat import Msg
-from gonogo.timeline.user_metrics import names_of
 from service.evidence.heartbeats import load_ranks, load_steps
 
 Point = tuple[int, float]
@@ -93,13 +92,6 @@ def load_series(
         unit=UNITS.get(metric) if isinstance(metric, SeriesMetric) else None,
         series=[_rank_series(one, by_step, points) for one, by_step in values.items() if by_step],
     )
-
-
-def load_own_metrics(session: Session, run: str) -> list[str]:
-    """Return the names of a run's own metrics, sorted: `user/acc`."""
-    ranks = load_ranks(session, run)
-    steps = [load_steps(session, run, rank, OWN_MSGS, having=OWN_FIELD) for rank in ranks]
-    return [f"{OWN_PREFIX}{name}" for name in names_of(steps)]
 
 
 def _load_values(

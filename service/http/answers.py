@@ -58,13 +58,7 @@ def _pieces(stream: IO[bytes], size: int) -> Iterator[bytes]:
 
 
 class Shared(Generic[_T]):
-    """Makes one answer at a time, in a thread; used from the event loop.
-
-    Args:
-        make: makes the answer; an error reaches the caller who asked first.
-        keep_s: seconds for which an answer is given again.
-        clock: returns monotonic seconds.
-    """
+    """Makes one answer at a time, in a thread; an answer is given again for `keep_s` seconds."""
 
     def __init__(
         self,

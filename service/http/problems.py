@@ -207,7 +207,6 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
 
 
 def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
-    """Answer a defect of ours with an id by which its traceback is found in the log."""
     number = uuid.uuid4().hex
     _log.error(
         "%s %s failed, request %s",

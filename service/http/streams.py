@@ -62,15 +62,7 @@ class _News:
 async def stream_events(
     context: Context, experiment: str, *, after: int, follow: bool, key_id: str
 ) -> AsyncIterator[ServerSentEvent]:
-    """Yield the events of an experiment with `seq` > `after`.
-
-    Args:
-        context: the service.
-        experiment: which one.
-        after: number of the last event that the reader has.
-        follow: whether to wait for future events.
-        key_id: the reader's key.
-    """
+    """Yield the events with `seq` > `after`; with `follow`, also those of the future."""
     shown: dict[str, Any] | None = None
     yield ServerSentEvent(retry=1000)
     while not context.closing.is_set():

@@ -81,7 +81,6 @@ def ratio_text(row: ComparedVariant) -> str:
 
 
 def _drawn(value: float | None) -> float | None:
-    """Return a number that fits on an axis of a few per cent."""
     if value is None or not math.isfinite(value):
         return None
     return value if 0.01 <= value <= 100.0 else None

@@ -7,11 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Annotated, Any
 from urllib.parse import quote
 
-from fastapi import Depends, FastAPI, Request, Response
+from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.routing import APIRoute
-from starlette.exceptions import HTTPException
 
 from gonogo.contract.errors import GonogoError, NotAllowed, Unavailable
 from service.context import Context
@@ -58,24 +57,6 @@ class PageRoute(APIRoute):
             return response
 
         return handle
-
-
-def add_missing_page(app: FastAPI) -> None:
-    """Answer a browser with a page if the address is unknown; a program gets a problem."""
-    inner = app.exception_handlers[HTTPException]
-
-    async def handle(request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        path = request.url.path
-        reads = "text/html" in request.headers.get("accept", "")
-        if error.status_code != 404 or not reads or path.startswith("/api/"):
-            answer: Response = inner(request, error)  # type: ignore[assignment]  # not async
-            return answer
-        response = _error_page(404, "Not found", f"there is no page {path}")
-        response.headers.update(HEADERS)
-        return response
-
-    app.add_exception_handler(HTTPException, handle)
 
 
 def _to_sign_in(request: Request) -> Response:

@@ -93,7 +93,6 @@ def load_experiment_page(
 
 
 def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
-    """Return the active run, else the last one."""
     living = [row for row in rows if row.state != RunState.ENDED]
     found = living or list(rows)
     return found[-1] if found else None
@@ -129,7 +128,6 @@ def _load_run(
 
 
 def _where_answered(look: Callable[[], _T]) -> _T | None:
-    """Return what a look into a run directory brings; a page has more to show than that."""
     try:
         return look()
     except Unavailable:

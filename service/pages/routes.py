@@ -192,4 +192,3 @@ def static(name: str) -> Response:
 
 
 PAGES = (sign_in.router, router)
-"""Routers of every page; `route.add_missing_page` adds the one for where there is none."""

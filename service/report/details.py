@@ -70,7 +70,6 @@ def build_report(view: ReportView) -> str:
 
 
 def _phase(view: ReportView, phase: str) -> list[str]:
-    """Return a phase: its charts over all attempts, then each attempt."""
     runs = view.runs_of(phase)
     many = f", {len(runs)} attempts" if len(runs) > 1 else ""
     parts = [f"## {phase}: {runs[-1].view.verdict or 'no verdict'}{many}"]
@@ -106,7 +105,6 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
 
 
 def _left_out(run: RunReport) -> str:
-    """Return which criteria were left out when the order was made, and why."""
     rows = run.order.left_out if run.order is not None else []
     reasons = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in rows)
     return f"Left out: {reasons}." if reasons else ""
@@ -173,7 +171,6 @@ def _amount(rank: RankNumbers, name: str, statistic: str, per: float, unit: str)
 
 
 def _field_table(run: RunReport) -> str:
-    """Return the figures of the source reports beside the run's; they judge nothing."""
     memory, fetch_s = run.most("device_mb", "highest"), run.most("fetch_s", "median")
     ready_s = max((rank.loader_ready_s or 0.0 for rank in run.ranks), default=0.0)
     rows = (
@@ -189,7 +186,6 @@ def _field_table(run: RunReport) -> str:
 
 
 def _artifacts(run: RunReport) -> list[str]:
-    """Return the files of a run: size, digest, and whether the judge read the same."""
     found = run.artifacts
     place = f"In {code(found.dir)} on {inline(found.host or 'an unknown host')}."
     facts = run.decision.facts.get("files") if run.decision is not None else None
@@ -251,7 +247,6 @@ def _forecast(view: ReportView) -> str:
 
 
 def _environment(view: ReportView) -> str:
-    """Return host, torch, code and devices of each run; equal runs share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for run in view.runs:
         rows.setdefault(_environment_row(run), []).append(run.title)
@@ -286,7 +281,6 @@ def _environment_row(run: RunReport) -> tuple[str, ...]:
 
 
 def _configuration(view: ReportView) -> list[str]:
-    """Return what was ordered beside what ran, equal rows of runs together."""
     rows: dict[tuple[str, ...], list[str]] = {}
     for run in view.runs:
         for row in _identity_rows(run):

@@ -53,7 +53,7 @@ class Written:
 
 
 def write_report(context: Context, experiment: str) -> Written:
-    """Write the report of an experiment and return it; a folder that is full costs only the files.
+    """Write the report of an experiment and return it, even if it cannot be saved.
 
     Raises:
         NotFound: there is no such experiment.
@@ -92,20 +92,6 @@ async def report_for(context: Context, experiment: str) -> Written:
         except TimeoutError as error:
             text = f"the report took longer than {PATIENCE_S:g} s: does a run's file system hang?"
             raise Unavailable(text) from error
-
-
-def find_picture(context: Context, experiment: str, name: str) -> Path:
-    """Return a chart of a report that was written.
-
-    Raises:
-        NotFound: there is no such experiment, or no such chart.
-    """
-    context.store.read(lambda session: load_experiment(session, experiment))
-    folder = reports_dir(context.settings.home, experiment).resolve()
-    path = (folder / f"{name}.svg").resolve()
-    if path.parent != folder or not path.is_file():
-        raise NotFound("there is no such picture; open the report first")
-    return path
 
 
 class Reports:
@@ -170,4 +156,9 @@ async def report(
 )
 def report_picture(context: Service, _: Viewer, experiment: str, picture: str) -> Response:
     """Return a chart of the report that was requested last."""
-    return FileResponse(find_picture(context, experiment, picture), media_type="image/svg+xml")
+    context.store.read(lambda session: load_experiment(session, experiment))
+    folder = reports_dir(context.settings.home, experiment).resolve()
+    path = (folder / f"{picture}.svg").resolve()
+    if path.parent != folder or not path.is_file():
+        raise NotFound("there is no such picture; open the report first")
+    return FileResponse(path, media_type="image/svg+xml")

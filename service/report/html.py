@@ -60,7 +60,7 @@ class _Renderer(RendererHTML):
     pictures: Mapping[str, Markup] = {}
 
     def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
-        """Return the chart of this name; any other picture is named and not shown."""
+        """Return the chart of this name, or the description of any other picture."""
         found = self.pictures.get(str(tokens[idx].attrs.get("src", "")))
         if found is not None:
             return str(found)
@@ -95,13 +95,7 @@ class _Renderer(RendererHTML):
 
 
 def render_report(text: str, pictures: Mapping[str, Markup], title: str) -> str:
-    """Return the report as one HTML page.
-
-    Args:
-        text: the report in Markdown.
-        pictures: file name → chart.
-        title: of the page.
-    """
+    """Return a report in Markdown as one HTML page; `pictures` has a chart for each file name."""
     reader = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
     assert isinstance(reader.renderer, _Renderer)
     reader.renderer.pictures = pictures

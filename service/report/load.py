@@ -97,7 +97,6 @@ def read_samples(content: bytes) -> Iterator[DeviceSample]:
 
 
 def _load_files(session: Session, run: RunRow, listed: ArtifactsView) -> tuple[RunFile, ...]:
-    """Return the files of a run by name, with the digests of the records that were sent."""
     digests = load_digests(session, run.id)
     sizes = {path: len(content) for path, content in load_records(session, run.id).items()}
     sizes |= {row.path: row.bytes for row in listed.items}

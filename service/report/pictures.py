@@ -129,7 +129,6 @@ def _chart(
 
 
 def _points(run: RunReport, series: str) -> Sequence[Point]:
-    """Return a series that all ranks report alike, of the lowest rank that has it."""
     return next((points for rank in run.ranks if (points := rank.points(series))), ())
 
 
@@ -138,7 +137,6 @@ def _newest(runs: Sequence[RunReport], series: str) -> RunReport | None:
 
 
 def _marks(run: RunReport, series: str) -> list[Mark]:
-    """Return where an attempt resumed, where it was halted, and its first non-finite value."""
     marks = [
         Mark(step=row.step, text=f"{row.detector} at step {row.step}")
         for row in run.halts

@@ -71,7 +71,6 @@ def _facts(view: ReportView) -> list[tuple[str, str]]:
 
 
 def _cause(view: ReportView) -> str:
-    """Return in one sentence what the evidence shows, whatever a person decided."""
     run = view.culprit
     if run is None:
         phases = view.experiment.phases
@@ -135,7 +134,6 @@ def _advice(run: RunReport | None) -> str:
 
 
 def _phase_table(view: ReportView) -> str:
-    """Return one row per run, and the phases that have none."""
     heads = (
         "phase", "outcome", "verdict", "steps", "first loss", "last loss", "val loss",
         "tok/s, median", "step, median", "slowest section", "peak memory", "took",
@@ -189,7 +187,6 @@ def took_s(view: RunView | ExperimentView) -> float | None:
 
 
 def _override_parts(view: ReportView) -> list[str]:
-    """Return what a person decided, beside what the evidence shows."""
     experiment = view.experiment
     if not experiment.overrides:
         return []

@@ -26,15 +26,7 @@ from service.queries.experiments import load_campaign, load_campaigns
 
 router = APIRouter(tags=["campaigns"])
 Submitted = Annotated[
-    CampaignSubmission,
-    Body(
-        openapi_examples={
-            "bundled": {
-                "summary": "A bundled campaign",
-                "value": {"plan": "campaign-buckets", "repeats": 4},
-            }
-        }
-    ),
+    CampaignSubmission, Body(examples=[{"plan": "campaign-buckets", "repeats": 4}])
 ]
 
 

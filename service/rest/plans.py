@@ -19,7 +19,7 @@ from gonogo.planning.workloads.known import schema_documents
 from service.experiments.submission import resolve_submission
 from service.experiments.workers import load_warnings
 from service.http.auth import Service, Viewer
-from service.http.dependencies import Reading
+from service.http.dependencies import Page, Reading
 
 router = APIRouter(tags=["plans"])
 
@@ -34,13 +34,6 @@ class PlanView(BaseModel):
     digest: str
 
 
-class PlansView(BaseModel):
-    """All plans that ship with gonogo."""
-
-    items: list[PlanView]
-    next_cursor: None = None
-
-
 class ValidationView(BaseModel):
     """A plan that is valid."""
 
@@ -53,13 +46,13 @@ class ValidationView(BaseModel):
 
 
 @router.get("/plans", operation_id="list_plans")
-def list_plans(_: Viewer) -> PlansView:
+def list_plans(_: Viewer) -> Page[PlanView]:
     """List the bundled plans."""
     plans = [
         parse_plan(bundled_plan(name))
         for name in (*bundled_plan_names(), *bundled_campaign_names())
     ]
-    return PlansView(
+    return Page[PlanView](
         items=[
             PlanView(
                 name=plan.name,

@@ -17,7 +17,6 @@ from service.evidence.series import (
     OwnMetric,
     SeriesMetric,
     SeriesView,
-    load_own_metrics,
     load_series,
 )
 from service.http.answers import WireResponse, file_response
@@ -85,13 +84,6 @@ def series(
     """Return one metric over the steps, downsampled so that no peak is lost."""
     load_run(session, run)
     return load_series(session, run, metric, points, rank)
-
-
-@router.get("/runs/{run}/own-metrics", operation_id="list_own_metrics")
-def list_own_metrics(session: Reading, _: Viewer, run: str) -> list[str]:
-    """List the metrics that the run's program reported itself, such as `user/acc`."""
-    load_run(session, run)
-    return load_own_metrics(session, run)
 
 
 @router.get("/runs/{run}/findings", operation_id="list_findings")

@@ -55,12 +55,7 @@ class _Found:
     state: Sequence[Any]
 
     def lock(self, deed: Deed, experiment: str, if_match: str | None) -> ExperimentRow:
-        """Return the locked experiment.
-
-        Raises:
-            _Changed: it is in another state now.
-            Outdated: the caller saw another version.
-        """
+        """Return the locked experiment, unless it has changed since."""
         row = lock_experiment(deed, experiment)
         check_if_match(row, if_match)
         if self.state != _state_of(deed.session, row):
@@ -85,11 +80,7 @@ def _last_phase(session: Session, row: ExperimentRow) -> str | None:
 
 
 def _with_points(context: Context, experiment: str, find: _Find, act: Callable[[_Found], _T]) -> _T:
-    """Return what was done with checkpoints that were still the newest when it was done.
-
-    Raises:
-        Conflict: the experiment changed each time.
-    """
+    """Return what was done with checkpoints that were still the newest when it was done."""
 
     def look_up(session: Session) -> _Found:
         row = load_experiment(session, experiment)
@@ -108,7 +99,6 @@ def _find_nothing(session: Session, row: ExperimentRow, phase: str | None) -> Po
 
 
 def _find_weights(session: Session, row: ExperimentRow, phase: str | None) -> Points:
-    """Return the weights with which a phase begins that is run again from its start."""
     if phase is None:
         return {}
     weights = load_weights(session, row, resolved_of(row).parsed().phase(phase).init_from)
@@ -129,7 +119,6 @@ _FINDS: dict[str, _Find] = {
 def _do(
     deed: Deed, verb: str, experiment: str, reason: str, found: _Found, if_match: str | None
 ) -> tuple[bool, str, ExperimentView]:
-    """Do what a verb says; return whether it changed anything, and what it came to."""
     row = found.lock(deed, experiment, if_match)
     changed = VERBS[verb](deed, row, reason, found.points)
     deed.session.flush()

@@ -148,7 +148,6 @@ def _view_one(
 
 
 def _stack(session: Session, runs: list[RunRow], cause: Cause | None) -> str | None:
-    """Return the file of the judged run's evidence that shows where it hung, if it did."""
     run = last_judged(runs)
     if run is None or cause is None:
         return None
@@ -200,7 +199,6 @@ def _forecast(
 
 
 def _where(row: ExperimentRow, queued: RunRow, runs: list[RunRow]) -> str:
-    """Return from where a queued run resumes: the host of its checkpoint, or that it has none."""
     if queued.resume_from is None:
         return NO_CHECKPOINT if queued.reason in GOING_ON else ""
     host = host_of(queued.resume_from, runs) or host_of_origin(row)
@@ -216,7 +214,6 @@ def _devices_of(queued: RunRow) -> str:
 
 
 def _waiting_for(row: ExperimentRow, runs: list[RunRow], waits: Mapping[str, str]) -> str | None:
-    """Return what keeps an experiment from continuing, if it is not working."""
     if row.awaiting:
         return row.awaiting.text
     queued = next((run for run in runs if run.state == RunState.QUEUED), None)

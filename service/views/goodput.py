@@ -12,7 +12,7 @@ from gonogo.contract.goodput import (
 )
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
-from service.db.schema import AccountRow, ExperimentRow, RunRow
+from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.evidence.heartbeats import Fold, load_fold
 from service.queries.runs import (
@@ -74,7 +74,6 @@ def load_accounts(session: Session, experiment: str, now: float) -> list[RunAcco
 
 
 def _load_found(session: Session, runs: Iterable[RunRow]) -> dict[str, float]:
-    """Return run → when the first finding was made that halts it."""
     found: dict[str, float] = {}
     for run, finding in load_halts(session, [run.id for run in runs]):
         found[run] = min(finding.at, found.get(run, finding.at))
@@ -128,12 +127,7 @@ def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodp
 def load_stored(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Goodput]]:
     """Yield the accounts, as they were taken last, of runs in these states."""
     for row in load_accounts_in(session, states):
-        yield row.run, stored_goodput(row)
-
-
-def stored_goodput(row: AccountRow) -> Goodput:
-    """Return an account as it was taken last."""
-    return goodput_of({part: getattr(row, column.key) for part, column in COLUMNS.items()})
+        yield row.run, goodput_of({part: getattr(row, key.key) for part, key in COLUMNS.items()})
 
 
 def columns_of(seconds: Mapping[Part, float]) -> dict[str, float]:

@@ -70,7 +70,6 @@ def next_steps(place: Place) -> list[NextStep]:
 
 
 def _active(place: Place, verbs: Collection[str]) -> Iterator[NextStep]:
-    """Yield what can be done while the experiment continues, or waits for a worker."""
     lost = next((run for run in place.runs if run.lost), None)
     if lost is not None and "takeover" in verbs:
         then = "judge it by what is here" if is_owed(lost) else "start the next attempt"
@@ -89,7 +88,6 @@ def _active(place: Place, verbs: Collection[str]) -> Iterator[NextStep]:
 
 
 def _awaiting(place: Place, verbs: Collection[str]) -> Iterator[NextStep]:
-    """Yield the answers to what a person is asked."""
     phase = place.row.awaiting.phase if place.row.awaiting is not None else None
     names = [row.name for row in place.phases]
     after = names[names.index(phase) + 1 :] if phase in names else []
@@ -119,7 +117,6 @@ def _waiver(place: Place, conditions: Sequence[Condition]) -> NextStep:
 
 
 def _finished(place: Place) -> Iterator[NextStep]:
-    """Yield where to look, and what only a person can settle."""
     run, cause = last_judged(place.runs), place.cause
     if run is not None and cause is not None and place.stack is not None:
         command = shlex.join(["gonogo", "artifacts", run.id, place.stack])
@@ -174,7 +171,6 @@ def _first_open(place: Place) -> str | None:
 
 
 def _drifts(place: Place) -> list[str]:
-    """Return what `allow_drift` must name, if the last run ended for a difference."""
     last = last_tried(place.runs)
     outcome = None if last is None else last.outcome
     if place.cause is None or outcome is None or outcome.code is not OutcomeCode.CONFIG_MISMATCH:

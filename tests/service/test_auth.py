@@ -31,7 +31,7 @@ CALLS: dict[Role, tuple[str, ...]] = {
             f"GET {ONE_RUN}{rest}"
             for rest in (
                 *("", "/heartbeats", "/series", "/near", "/findings", "/logs", "/artifacts"),
-                *("/artifacts/{path}", "/own-metrics"),
+                *("/artifacts/{path}",),
             )
         ),
         "GET /decisions/{decision}",

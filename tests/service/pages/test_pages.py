@@ -235,22 +235,6 @@ def test_static_files_need_no_session_and_change_their_address(plane: Plane, nam
     assert plane.http.get("/static/render.py").status_code == 404
 
 
-@pytest.mark.parametrize("path", ["/experiments", "/runs/run_x", "/<b>x"])
-def test_where_there_is_no_page_a_person_is_shown_one_and_a_program_a_problem(
-    plane: Plane, path: str
-) -> None:
-    answer = plane.http.get(path, headers={"Accept": "text/html,*/*;q=0.8"})
-    assert answer.status_code == 404
-    assert answer.headers["content-type"].startswith("text/html")
-    assert "there is no page /" in answer.text
-    assert '<a href="/">' in answer.text
-    assert "<b>" not in answer.text
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert plane.http.get(path).json()["code"] == "not_found"
-    called = plane.http.get(f"/api/v1/nothing{path}", headers={"Accept": "text/html"})
-    assert called.json()["code"] == "not_found"
-
-
 def test_a_refused_launch_is_told_once_wherever_one_looks(
     plane: Plane, pages: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
