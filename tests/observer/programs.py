@@ -35,13 +35,17 @@ def tell(loss: torch.Tensor | float) -> None:
     print(f"told {number!r}", flush=True)
 
 
+def update(net: nn.Module, optimizer: torch.optim.Optimizer, batch: list[torch.Tensor]) -> None:
+    loss = loss_of(net, batch)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    tell(loss)
+
+
 def train(net: nn.Module, optimizer: torch.optim.Optimizer, loader: DataLoader) -> None:
     for batch in loader:
-        loss = loss_of(net, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tell(loss)
+        update(net, optimizer, batch)
 
 
 def plain() -> None:
@@ -55,11 +59,7 @@ def short_steps() -> None:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
     for number, batch in enumerate(data(300), start=1):
         time.sleep(1.6 * (number == 200))
-        loss = loss_of(net, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tell(loss)
+        update(net, optimizer, batch)
         if number == 250:
             torch.save(net.state_dict(), os.environ["SAVES_TO"])
 
@@ -148,11 +148,7 @@ def evaluates_and_saves() -> None:
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
     for n, batch in enumerate(data(), 1):
         teacher.eval()
-        loss = loss_of(net, batch)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        tell(loss)
+        update(net, optimizer, batch)
         if n % 2 == 0:
             net.eval()
             with torch.no_grad():
@@ -240,7 +236,7 @@ def hook_fails() -> None:
     for n, batch in enumerate(data(), 1):
         if n == 3:
             training._count = None  # type: ignore[method-assign,assignment]
-        train(net, optimizer, [batch])  # type: ignore[arg-type]
+        update(net, optimizer, batch)
 
 
 def attaches() -> None:
@@ -362,23 +358,17 @@ def transformers() -> None:
     trainer.train(resume_from_checkpoint=again if os.path.isdir(again) else None)
 
 
-def lightning(manual: bool = False) -> None:
+def lightning() -> None:
     """Six steps of Lightning's Trainer, with an evaluation at the end of the epoch."""
     from lightning.pytorch import LightningModule, Trainer
 
     class Own(LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net, self.automatic_optimization = model(), not manual
+            self.net = model()
 
         def training_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
-            loss = loss_of(self.net, batch)
-            if manual:
-                optimizer = self.optimizers()
-                optimizer.zero_grad()
-                self.manual_backward(loss)
-                optimizer.step()
-            return loss
+            return loss_of(self.net, batch)
 
         def validation_step(self, batch: list[torch.Tensor], _: int) -> torch.Tensor:
             return loss_of(self.net, batch)
@@ -394,11 +384,6 @@ def lightning(manual: bool = False) -> None:
         enable_progress_bar=False,
         enable_model_summary=False,
     ).fit(Own(), data(), data(2))
-
-
-def lightning_manual() -> None:
-    """The same with manual optimization."""
-    lightning(manual=True)
 
 
 if __name__ == "__main__":

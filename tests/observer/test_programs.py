@@ -200,8 +200,7 @@ def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path) -> None:
     assert steps_of(again, "step_end") == [4, 5, 6]
 
 
-@pytest.mark.parametrize("name", ["lightning", pytest.param("lightning_manual", marks=LONG)])
-def test_lightning_is_seen(tmp_path: Path, name: str) -> None:
-    found = Observed(tmp_path, name)
+def test_lightning_is_seen(tmp_path: Path) -> None:
+    found = Observed(tmp_path, "lightning")
     assert found.code == 0, found.output
     assert steps_of(found.lines(), "step_end") == STEPS

@@ -125,9 +125,6 @@ class Rank:
         self.section = section
         self.rows.append(section)
 
-    def give_up(self, error: BaseException) -> None:
-        self.rows.append(type(error).__name__)
-
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -166,11 +163,3 @@ def test_an_error_of_the_tracker_is_the_programs(heard: Any) -> None:
     with pytest.raises(TypeError):
         heard.run.log()
     assert not heard.training.is_over
-
-
-def test_an_error_of_ours_ends_the_observation_alone(heard: Any) -> None:
-    heard.own.note = None
-    assert heard.run.log({"acc": 1}) == "logged"
-    assert heard.training.is_over
-    assert heard.rank.rows == ["TypeError"]
-    assert heard.run.log({"acc": 1}) == "logged"

@@ -32,22 +32,26 @@ def context(tmp_path: Path) -> Context:
     return opened
 
 
+def caller(context: Context) -> httpx.AsyncClient:
+    """A client inside the event loop of an application with few threads."""
+    current_default_thread_limiter().total_tokens = THREADS
+    key = (context.settings.home / "key").read_text().strip()
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(create_app(context, conduct=False)),
+        base_url="http://here",
+        headers={"Authorization": f"Bearer {key}"},
+    )
+
+
 @pytest.mark.parametrize("goodbye", [False, True], ids=["sqlite", "closed as on postgres"])
 def test_more_readers_than_threads_and_connections_all_get_their_answer(
     context: Context, goodbye: bool
 ) -> None:
     """Kept over a change of threads, connections would be waited for by all who could free them."""
-    key = (context.settings.home / "key").read_text().strip()
-    app = create_app(context, conduct=False)
     context.store.sqlite = not goodbye
 
     async def ask_at_once() -> list[int]:
-        current_default_thread_limiter().total_tokens = THREADS
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://here",
-            headers={"Authorization": f"Bearer {key}"},
-        ) as http:
+        async with caller(context) as http:
             asked = [http.get("/api/v1/goodput") for _ in range(AT_ONCE)]
             answers = await asyncio.wait_for(asyncio.gather(*asked), 10.0)
             return [answer.status_code for answer in answers]
@@ -63,8 +67,6 @@ def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
     context: Context,
 ) -> None:
     """A supervisor that restarts an unresponsive service would make a full disk worse."""
-    key = (context.settings.home / "key").read_text().strip()
-    app = create_app(context, conduct=False)
     hold, held = threading.Event(), threading.Event()
 
     def hang(session: Session) -> None:
@@ -72,12 +74,7 @@ def test_health_answers_while_the_writer_hangs_and_every_thread_waits_for_it(
         assert hold.wait(120)
 
     async def ask() -> tuple[int, list[int]]:
-        current_default_thread_limiter().total_tokens = THREADS
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app),
-            base_url="http://here",
-            headers={"Authorization": f"Bearer {key}"},
-        ) as http:
+        async with caller(context) as http:
             hooks = [{"url": f"http://192.0.2.1/{n}", "types": []} for n in range(AT_ONCE)]
             asked = [asyncio.create_task(http.post("/api/v1/webhooks", json=h)) for h in hooks]
             while context.store.waiting < THREADS:

@@ -22,7 +22,6 @@ from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from service.evidence.artifacts import Excerpt
 from service.report.details import (
-    MAX_MOMENTS,
     build_report,
     check_lines,
     memory_table,
@@ -30,7 +29,6 @@ from service.report.details import (
     repeat_parts,
     step_table,
     submit_lines,
-    timeline_table,
 )
 from service.report.load import read_samples
 from service.report.summary import slowest_section, title_of
@@ -129,16 +127,13 @@ def test_a_run_that_a_later_attempt_made_good_is_no_cause(reason: str, made_good
     assert ("## Look here first: smoke `run_1`" in text) is not made_good
 
 
-@pytest.mark.parametrize("state", list(ConditionState))
+@pytest.mark.parametrize("state", [ConditionState.MET, ConditionState.OPEN])
 def test_a_conditional_phase_whose_conditions_were_met_is_no_cause(state: ConditionState) -> None:
     met = state is ConditionState.MET
     left = Condition(id="smoke:pace", text="slow", criterion="pace", state=state)
     run = run_report(decision=decision("CONDITIONAL_GO"))
     view = run.view.model_copy(update={"verdict": Verdict.CONDITIONAL_GO})
-    verdict = Verdict.GO if met else Verdict.CONDITIONAL_GO
-    shown = report_view(replace(run, view=view), conditions=[left], verdict=verdict)
-    assert (shown.culprit is None) is met
-    text = build_report(shown)
+    text = report_of(replace(run, view=view), conditions=[left])
     assert ("Look here first" in text) is not met
     assert f"| `smoke:pace` | **{state}** | slow |" in text.split("\n## ")[0]
 
@@ -279,12 +274,6 @@ def test_the_account_of_time_is_a_table() -> None:
     assert "No account was taken." in report_of(run_report())
 
 
-def test_device_lines_that_cannot_be_read_are_left_out() -> None:
-    good = json.dumps({"ts": 1.0, "mono": 1.0, "uuid": "GPU-a", "util": 5.0}).encode()
-    whole = b"\n".join([good, b"", b"{", b"[]", b"[" * 9_000, b'{"uuid": 1}', good, b""])
-    assert [row.util for row in read_samples(whole)] == [5.0, 5.0]
-
-
 def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
     order = order_of()
     said = {rank: rank_beats(beats(order, rank)) for rank in range(2)}
@@ -299,7 +288,7 @@ def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
         for rank in range(2)
         for step in range(9)
     )  # fmt: skip
-    ranks = build_numbers(order, said, list(read_samples(b"\n".join(lines))))
+    ranks = build_numbers(order, said, list(read_samples(b"\n".join([b"{", *lines]))))
     assert [rank.median("util") for rank in ranks] == [50.0, 51.0]
     assert memory_table(run_report(ranks=ranks)) == (
         "| rank | device memory, peak | device utilisation, median |\n|---|---|---|\n"
@@ -348,14 +337,6 @@ def test_the_timeline_has_each_thing_once_and_in_order() -> None:
         "run lost: nothing was heard for 30 s",
         "attempt 1 is queued (resume after step 20)",
     ]
-
-
-def test_of_a_long_timeline_the_first_and_the_last_rows_are_kept() -> None:
-    events = tuple(event("note", n, text=f"t{n}") for n in range(MAX_MOMENTS + 50))
-    found = timeline_table(report_view(events=events)).splitlines()
-    assert len(found) == 2 + MAX_MOMENTS + 1
-    assert "50 more are left out here" in found[2 + MAX_MOMENTS // 2]
-    assert f"t{MAX_MOMENTS + 49}" in found[-1]
 
 
 def planned(sets: dict[str, object] | None = None, **more: Any) -> ReportView:
