@@ -68,10 +68,7 @@ def unit_of_decision(
     """Return what a recorded decision contributes.
 
     Args:
-        name: as the user named it.
-        recorded: the decision.
         run_dir: directory of its run, if it is at hand.
-        question: what is asked.
         order: the run's order, if it is known without its directory.
         doubt: why its signature is not trusted; None if it is, or needs none.
     """

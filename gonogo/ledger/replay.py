@@ -100,7 +100,6 @@ def replay_decision(
     """Return whether a decision replays.
 
     Args:
-        recorded: as read.
         around: its run directory, its siblings and the keys.
         facts_only: start from the recorded facts and leave the run directory alone.
 

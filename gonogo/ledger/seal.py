@@ -99,8 +99,6 @@ def append(
     """Return the recorded decision that an entry is at its place.
 
     Args:
-        entry: what was decided.
-        place: where it stands.
         key: the home's; None for a decision that nobody records, which is unsigned.
         more: fields beside those of a decision; they are under the hash, too.
     """

@@ -100,7 +100,6 @@ def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> 
 
     Args:
         folder: of a home (`decisions/`), or of exported decisions.
-        trust: the keys that may have signed.
         among_others: pass over files that neither hold a decision nor are named like one.
 
     Raises:
@@ -157,9 +156,7 @@ def check_anchors(verified: Verified, anchors: Sequence[str], where: Path) -> Ve
     """Return what was verified, with a problem for each anchor that no decision has.
 
     Args:
-        verified: what there is.
         anchors: hashes that stand outside, as in an alert; 16 digits of one are enough.
-        where: what was verified.
 
     Raises:
         Rejected: an anchor is no hash.

@@ -53,8 +53,6 @@ def convert_directory(
     """Write a directory of ordinary heartbeats, with the records of how the run ended.
 
     Args:
-        run_dir: the predecessor's directory.
-        ranks: whose files are read.
         folder: where to write; it exists and is empty.
         tokens_per_step: the ordered tokens of a step, where an order names them.
     """

@@ -162,9 +162,7 @@ class Timeline:
 
         Args:
             order: names the ranks, and the run and the attempt that boot lines must name.
-            rank: whose lines these are.
             lines: in the order in which they were read.
-            tick: that delivered them, with active time.
             sink: receives every line that is not a repetition.
         """
         record, stream, mono = self.lines.get(rank), self.streams.get(rank), tick.mono

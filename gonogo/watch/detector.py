@@ -174,11 +174,7 @@ class Detector(Generic[S]):
         """Return a finding at an event, at the event's step.
 
         Args:
-            event: what it was found by.
-            view: what is known.
-            severity: of the finding.
             episode: one finding is made of each episode.
-            text: one sentence for people.
             setting: name of the setting, of this detector, that is or gives the threshold.
             **fields: further arguments of `found`; the step among them replaces the event's.
         """

@@ -69,7 +69,6 @@ def refold(
     """Fold a whole run directory.
 
     Args:
-        path: the run directory.
         order: instead of `order.json`.
         now: Unix seconds at which an unfinished run is looked at; None stops the clock at the
             last line.

@@ -132,7 +132,6 @@ def load_plugins(
     A name that several packages bring belongs to none of them.
 
     Args:
-        group: of entry points.
         taken: names that are ours.
         problem_of: returns what is wrong with an object of this name, or None.
     """

@@ -128,9 +128,7 @@ class WatchRecord:
         """Check a tick against the one before it, and keep what it records.
 
         Args:
-            tick: the next one.
             line: that records it.
-            number: of the line.
             beyond: whether it follows those that exit.json seals.
         """
         if tick.prev != (self.digest if self.last is not None else None):

@@ -41,8 +41,6 @@ def interval_of(baseline: Units, variant: Units, level: float, *, learned: bool)
     """Return the interval of variant over baseline, or None if one of them has no run.
 
     Args:
-        baseline: runs of the first variant.
-        variant: runs of another one.
         level: confidence of this one interval, 0 < level < 1.
         learned: whether the metric is one that a seed changes, such as a loss.
     """

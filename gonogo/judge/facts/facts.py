@@ -51,15 +51,7 @@ _BY_PERSON = (OutcomeCode.HALTED, OutcomeCode.SUPERSEDED)
 
 
 def build_facts(record: RunRecord, rules: Rules) -> Facts:
-    """Return the facts of a run.
-
-    Args:
-        record: what the run left behind.
-        rules: whose criteria are measured.
-
-    Returns:
-        facts; `judge(facts, rules)` needs nothing else.
-    """
+    """Return the facts of a run."""
     ranks = dict(sorted(record.ranks.items()))
     failures: list[Doubt] = []
     wanted = rules.criteria() if rules.known else {}

@@ -158,7 +158,6 @@ def read_devices(files: RunFiles, digests: bytes) -> tuple[str | None, int]:
     more samples than the ticks.
 
     Args:
-        files: of the run.
         digests: digests of the samples that ticks carry, `TOLD_BYTES` of each.
     """
     seen = {row.digest() for row in files.rows("devices.jsonl", DeviceSample)}

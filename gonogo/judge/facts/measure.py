@@ -79,9 +79,6 @@ def build_measure(
     """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
 
     Args:
-        criterion: what is asked.
-        ranks: rank → its steps.
-        rules: of the run.
         failures: receives a doubt where another package's metric raises an error.
     """
     row = metric_row(criterion.metric)

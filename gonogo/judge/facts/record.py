@@ -81,7 +81,6 @@ def load_run(path: Path, *, now: float | None = None, order: Order | None = None
     """Return the record of a run directory, ours or the predecessor's.
 
     Args:
-        path: the run directory.
         now: Unix seconds at which an unfinished run is looked at; None stops the clock at the
             last line.
         order: what was ordered, for a directory without order.json.
@@ -164,7 +163,6 @@ def load_order(run_dir: RunDir, files: RunFiles | None = None) -> Order | None:
     """Return the order of a run directory, or None when there is none.
 
     Args:
-        run_dir: the run's directory.
         files: its files, none read before, where more than the order is read of them.
 
     Raises:

@@ -37,11 +37,8 @@ def decide(
     """Return what follows the end of the last of a phase's runs.
 
     Args:
-        plan: the experiment's plan.
-        phase: which phase.
         attempts: its ended runs in the order of their start, at least one. Only failures of the
             runs that were taken over count.
-        now: Unix seconds.
         conditions: every condition of the experiment in its present state, including those that the
             last run met and those that its decision makes.
         carried: remedies of earlier phases that lie over all these runs.

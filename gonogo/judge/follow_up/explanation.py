@@ -74,13 +74,8 @@ def describe_cause(
     """Return why a verdict is not GO; None for a GO.
 
     Args:
-        verdict: of the decision.
-        findings: of the run, in their order.
         outcome: why it ended; None where nothing says that it did.
-        criteria: of the decision.
         diagnosis: name of the known failure that the facts show.
-        exits: rank → how it ended, from exit.json.
-        read_tail: the end of a log.
         ranks_per_log: how many ranks of a command write into one log, that of the first of them;
             0: rank 0's log is the only one that others may share.
     """
@@ -158,10 +153,6 @@ def _quoted(
 
     Args:
         rank: whose log; None: nobody knows.
-        ranks_per_log: how many ranks of a command write into one log, that of the first of them;
-            0: rank 0's log is the only one that others may share.
-        read_tail: the end of a log.
-        diagnosis: the known failure.
         alone: whether one exit is all that was reported; for a command, it may be that of many
             ranks.
         asked: whether the run was asked to end: then it ended by no error of its own.

@@ -45,10 +45,7 @@ def summarise(
     None while it is active, nobody intervened and no other experiment had begun it.
 
     Args:
-        verdict: its verdict.
-        phases: in their order.
         overrides: what a person decided and still stands.
-        finished: whether it is over.
         never_ran: of a finished one, the phases that never ran.
         origin: where it continued, if another experiment had begun it.
         cancelled_by: who cancelled it, and why, if somebody did.

@@ -166,7 +166,6 @@ def experiment_verdict(
 
     Args:
         phases: phase → its latest verdict (None: none yet).
-        conditions: every condition in its present state.
     """
     by_phase: dict[str, list[Condition]] = {}
     for condition in conditions:

@@ -148,11 +148,8 @@ def _distinguished(
     """Return the ranks that are silent, or that alone do not wait; else all of them.
 
     Args:
-        view: what is known.
-        tied: the suspects.
         late: ranks for which all others wait in collectives, by the flight recorders.
         silent: ranks without a dump for which all others wait; only a stack can confirm them.
-        mono: the watcher's clock.
     """
     fresh = view.fresh(tied, mono)
     if view.speak_on(tied, fresh):

@@ -255,8 +255,6 @@ def is_storm(
     Args:
         starts: the failed attempts since the last other end, in order.
         before_step: highest durable step before the first of them.
-        now: Unix seconds.
-        settings: `watch.restart_storm` of the plan.
     """
     recent = [row for row in starts if row.at is not None and now - row.at <= settings.within_s]
     if len(recent) >= settings.starts:

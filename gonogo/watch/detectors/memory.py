@@ -67,8 +67,6 @@ class Series:
         """Return the series after one more sample.
 
         Args:
-            step: of the sample.
-            mb: its value.
             least: samples that a slope needs.
             most: samples that a scale keeps.
             rise_ratio: least rise, as a share of the first samples.
