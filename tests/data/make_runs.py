@@ -18,16 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import wire_line, wire_value
-from gonogo.contract.criterion import Criterion
-from gonogo.contract.facts import Facts, History
 from gonogo.contract.decision import MadeBy
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.contract.rules import Rules
 from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
@@ -483,38 +479,14 @@ WHOLE_GATE = [
 ]
 """A gate that every whole run passes."""
 
-SLOW_GATE = {
-    "id": "throughput", "metric": "toks_per_s", "aggregate": "median", "warmup_steps": 2,
-    "min_samples": 5, "pass_above": 2000.0, "fail_below": 500.0, "grey": "conditional",
-}  # fmt: skip
-
-CONFIRMED = History.model_validate({
-    "confirmations": [
-        {"run": "run_1", "verdict": "NO_GO", "code": "stalled", "step": 6},
-        {"run": "run_2", "verdict": "NO_GO", "code": "stalled", "step": 6},
-        {"run": "run_3", "variant": {"env": {"NSA_SDPA_NO_FLASH": "1"}, "train": {}},
-         "verdict": "GO", "code": "completed"},
-    ]
-})  # fmt: skip
-
-
-def judged(name: str, folder: Path) -> tuple[Rules, Facts]:
-    """Rules and facts of one golden decision."""
-    record = load_run(folder / {"conditional": "healthy", "confirmed": "healthy"}.get(name, name))
-    rules = build_rules(record.order)
-    if name == "conditional":
-        gate = [*rules.gate, Criterion.model_validate(SLOW_GATE)]
-        rules = rules.model_copy(update={"gate": gate})
-    facts = build_facts(record, rules)
-    return rules, with_history(facts, CONFIRMED if name == "confirmed" else None)
-
-
-GOLDEN = (*OURS, "conditional", "confirmed")
+GOLDEN = OURS
 
 
 def save_golden(name: str, runs: Path, into: Path) -> None:
     """Write the decision about one run directory."""
-    rules, facts = judged(name, runs)
+    record = load_run(runs / name)
+    rules = build_rules(record.order)
+    facts = build_facts(record, rules)
     place = Place(
         id=f"dec_01K0000000000000000000000{GOLDEN.index(name)}", experiment=EXPERIMENT,
         phase=rules.phase, run="run_01K00000000000000000000000", at="2025-10-09T09:00:00Z",

@@ -14,8 +14,6 @@ from gonogo.judge.facts.record import load_run
 from tests.data.make_runs import Rank, exit_of, healthy_ranks, order_of, save_run
 from tests.judge.test_forgery import AGENT, facts_of, restarted_ranks
 
-Line = dict[str, Any]
-
 
 def saved(folder: Path, ranks: list[Rank]) -> Path:
     save_run(folder, order_of(), ranks, exit_of(ranks, agent=AGENT))
@@ -86,24 +84,3 @@ def test_a_lost_line_passes_nothing_and_halts_nothing(name: str, tmp_path: Path)
     verdict, _, facts = decided(folder)
     assert verdict == "INCONCLUSIVE"
     assert [row.detector for row in facts.findings if row.severity == "halt"] == []
-
-
-NO_HEARTBEATS: dict[str, Line] = {
-    "of another rank": {"v": 1, "ts": 1.0, "mono": 1.0, "pid": 7, "rank": 7, "boot": "b", "seq": 1,
-                        "step": 1, "msg": "alive"},
-    "torn": {"v": 1},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("places", [(0,), (20,), (-1,), (5, 6, 30)], ids=str)
-@pytest.mark.parametrize("what", NO_HEARTBEATS)
-def test_what_is_no_line_of_a_rank_is_counted_and_decides_nothing(
-    what: str, places: tuple[int, ...], tmp_path: Path
-) -> None:
-    ranks = restarted_ranks(order_of())
-    for place in places:
-        ranks[0].lines.insert(place, {**NO_HEARTBEATS[what], "mono": ranks[0].lines[place]["mono"]})
-    folder = saved(tmp_path / "run", ranks)
-    verdict, _, facts = decided(folder)
-    assert verdict == "GO"
-    assert [row.detector for row in facts.findings if row.rank == 0]

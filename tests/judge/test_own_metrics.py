@@ -100,13 +100,3 @@ def test_the_line_with_the_highest_number_counts_in_any_order() -> None:
     lines = [beat(1, 1, acc=1.0), beat(2, 1, acc=2.0), beat(3, 2, msg="progress", acc=3.0)]
     for rows in permutations(lines):
         assert read_lines(0, rows).steps.own("acc") == {1: 2.0, 2: 3.0}
-
-
-def test_what_a_later_process_made_again_is_dropped() -> None:
-    first = [beat(n, n, acc=1.0) for n in (1, 2, 3)]
-    again = [
-        beat(4, 2, "c", "step_start"),
-        beat(5, 2, "c", "step_end"),
-        beat(6, 3, "c", acc=2.0),
-    ]
-    assert read_lines(0, [*first, *again]).steps.own("acc") == {1: 1.0, 3: 2.0}

@@ -124,11 +124,6 @@ def test_a_rank_names_its_sections_once_it_has_counted_one() -> None:
     assert (first.labelled, first.collective_seq) == (True, 0)
 
 
-def test_a_process_whose_first_line_opens_a_step_had_ended_those_before() -> None:
-    stream = after([beat(1, 5, "step_start", 0.0, "data")])
-    assert (stream.from_step, stream.completed, stream.started_mono) == (4, 4, 0.0)
-
-
 def test_a_step_that_begins_again_after_an_evaluation_is_the_same_one() -> None:
     lines = [
         beat(1, 0, "boot", 0.0, "boot"),

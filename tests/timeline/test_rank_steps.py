@@ -58,15 +58,6 @@ def test_seq_begins_at_zero_or_one_and_has_no_gaps(seqs: tuple[int, ...], gaps: 
         assert (steps.gaps, steps.count) == (gaps, len(seqs))
 
 
-def test_a_rank_without_step_end_ends_its_steps_with_progress() -> None:
-    said = [beat(1, "progress", step=4), beat(2, "step_start", step=5)]
-    steps = RankSteps(said)
-    assert steps.last_step == 4
-    steps = RankSteps([*said, beat(3, "step_end", step=2), beat(4, "step_end", step=3)])
-    assert steps.last_step == 3
-    assert (RankSteps().last_step, RankSteps().last_boot, RankSteps().done_step) == (0, None, None)
-
-
 def test_of_a_step_that_two_processes_took_the_later_one_counts() -> None:
     first = [
         beat(1, "step_start", 1.0),
@@ -120,17 +111,6 @@ def test_a_step_has_a_time_when_one_process_began_and_ended_it() -> None:
     assert RankSteps([start, beat(2, "step_end", 5.0)]).steps.step_times() == {}
     again = beat(4, "step_start", 7.0)
     assert RankSteps([start, again, beat(5, "step_end", 7.5)]).steps.step_times() == {1: 0.5}
-
-
-def test_without_starts_steps_share_the_time_between_two_ends() -> None:
-    ends = [beat(seq, "step_end", 10.0 * seq, step=step) for seq, step in ((1, 1), (2, 3), (3, 4))]
-    steps = RankSteps(ends)
-    assert steps.steps.step_times() == {}
-    assert steps.mean_step_times() == {2: 5.0, 3: 5.0, 4: 10.0}
-    far = RankSteps([ends[0], beat(2, "step_end", 9e9, step=10**15)])
-    assert len(far.mean_step_times()) == 100_000 + 1
-    at_once = [beat(seq, "step_end", 10.0, step=seq) for seq in (1, 2)]
-    assert RankSteps(at_once).mean_step_times() == {}
 
 
 @pytest.mark.parametrize(("reached", "began"), [(8, 0), (8, 1), (10, 0), (10, 10)])

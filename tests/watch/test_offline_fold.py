@@ -133,30 +133,6 @@ def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
         assert stalls[0].value == pytest.approx(5.0, abs=0.5)
 
 
-def fallen_silent(spoke_s: float, silent_s: float) -> World:
-    """A run whose ranks all compute, report for a while, and are then silent until they
-    continue."""
-    world = World(order_of()).boot().steps(19)
-    world.open_step()
-    for rank in world.ranks:
-        rank.enter("backward")
-        rank.spend(spoke_s)
-        rank.mono += silent_s
-        rank.say("alive", section_age_s=spoke_s + silent_s)
-    return world
-
-
-@pytest.mark.parametrize(("silent_s", "halted"), [(60.0, []), (800.0, []), (1000.0, ["stall"])])
-def test_without_a_watcher_a_silence_of_all_that_is_over_is_unknown_as_to_a_watcher(
-    silent_s: float, halted: list[str], tmp_path: Path
-) -> None:
-    world = fallen_silent(1.5, silent_s)
-    world.compute()
-    world.close_step()
-    found = replay_watch(unwatched(world.steps(20).finish(), tmp_path))
-    assert [f.detector for f in found if f.severity is Severity.HALT] == halted
-
-
 def test_without_a_watcher_a_rank_without_a_file_is_not_observed(tmp_path: Path) -> None:
     world = World(order_of({}, steps=400)).boot().steps(400)
     folder = unwatched(world, tmp_path)

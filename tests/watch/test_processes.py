@@ -88,31 +88,3 @@ def test_a_rank_stands_by_two_equal_readings_five_seconds_apart_and_of_late(
 ) -> None:
     found = read((T0, stack()), (T0 + apart_s, stack()))
     assert found.stands(0, T0, T0 + apart_s + later_s) is stands
-
-
-def test_a_rank_does_not_stand_by_one_reading_other_frames_none_or_those_of_before() -> None:
-    assert not read((T0, stack())).stands(0, T0, T0)
-    assert not Processes().stands(0, T0, T0)
-    assert not read((T0, stack("a")), (T0 + 9.0, stack("b"))).stands(0, T0, T0 + 9.0)
-    assert not read((T0, stack(None)), (T0 + 9.0, stack(None))).stands(0, T0, T0 + 9.0)
-    both = read((T0, stack()), (T0 + 9.0, stack()))
-    assert both.stands(0, T0, T0 + 9.0)
-    assert not both.stands(0, T0 + 0.1, T0 + 9.0), "it moved since the first reading"
-
-
-@pytest.mark.parametrize(
-    ("first_s", "last_s", "apart_s", "idles"),
-    [
-        (1.0, 1.2, 5.0, True),
-        (1.0, 1.25, 5.0, False),
-        (1.0, 1.3, 5.0, False),
-        (None, 1.0, 5.0, False),
-        (1.0, None, 5.0, False),
-        (1.0, 1.0, 0.0, False),
-    ],
-)
-def test_a_rank_idles_below_a_twentieth_of_a_core_between_its_last_two_readings(
-    first_s: float | None, last_s: float | None, apart_s: float, idles: bool
-) -> None:
-    found = read((T0, stack(cpu_s=first_s)), (T0 + apart_s, stack(cpu_s=last_s)))
-    assert found.idles(0) is idles

@@ -24,7 +24,6 @@ from gonogo.judge.compare.campaign import (
     question_of,
 )
 from gonogo.judge.compare.unit import NoUnit, Unit
-from gonogo.judge.words import sentence
 from tests.judge.compare.units import ran, unit
 
 
@@ -77,22 +76,6 @@ def test_variants_take_turns_forth_and_back() -> None:
     assert [repeat for _, repeat in order] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     assert (found.result, found.winner, found.kept) == (Result.WINNER, "b", "b")
     assert [row.answer for row in found.variants] == [None, Answer.BETTER, Answer.WORSE]
-
-
-def test_what_decides_nothing_is_repeated_to_the_bound_and_no_further() -> None:
-    noise = random.Random(2)
-    order, found = play(
-        spec_of(max_repeats=7), lambda begin, _: brought(begin, 100 * (1 + noise.gauss(0, 0.03)))
-    )
-    counts = Counter(name for name, _ in order)
-    assert counts["a"] == counts["b"]
-    assert 3 <= counts["a"] <= 7
-    assert found.confidence == pytest.approx(1 - 0.05 / 5)
-    (note,) = (row for row in found.notes if row.kind is DoubtKind.MANY_LOOKS)
-    assert (
-        sentence(note)
-        == "each look uses confidence 0.99, so that up to 5 looks hold together with 0.95"
-    )
 
 
 def test_a_run_that_does_not_count_is_made_once_more() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from typing import Any
 
 import pytest
@@ -80,18 +81,6 @@ GRADIENT, VALIDATION = "the gradient norm", "the validation loss"
 )
 def test_what_changed_nothing(ranks: list[Rows], doubts: list[str]) -> None:
     assert names(found(*ranks)) == doubts
-
-
-@pytest.mark.parametrize(
-    ("says", "steps", "count"),
-    [({"loss": 5.0, "skipped": True}, 8, 0), ({"loss": 5.0, "skipped": True}, 9, 1)],
-)
-def test_the_first_updates_of_a_scaled_loss_may_be_skipped(
-    says: dict[str, Any], steps: int, count: int
-) -> None:
-    rules = build_rules(order_of(sets={"train.dtype": "fp16"}))
-    ranks = {0: RankSteps(steps_that(*[says] * steps))}
-    assert names([*find_nothing_learned(ranks, rules)]) == [UPDATE] * count
 
 
 NORMS = [1.0 + n / 9 for n in range(20)]
@@ -181,19 +170,11 @@ def test_a_run_that_learned_nothing_is_inconclusive(says: dict[str, Any]) -> Non
     assert judged(record_of(order, ranks)).verdict == "INCONCLUSIVE"
 
 
-def unclear(losses: list[float]) -> list[tuple[Any, Any]]:
-    """What a run's losses at first, and at last, leave unclear."""
-    doubts = find_unclear_learning({0: RankSteps(steps_that(*rows(loss=losses)))})
-    return [(row.expected, row.found) for row in doubts]
-
-
-def test_the_first_fifth_of_the_losses_is_held_against_the_last_by_two_standard_errors() -> None:
-    assert unclear([float(n) for n in range(1, 201)]) == [(20.5, 180.5)]
-    assert unclear([3.0] * 200) == [(3.0, 3.0)]
-    assert unclear([0.0] * 200) == [(0.0, 0.0)]
-    noise = [11.0, 9.0] * 20
-    fallen = [loss - 0.7 for loss in noise]
-    nearly = [loss - 0.4 for loss in noise]
-    between = [10.0] * 120
-    assert unclear([*noise, *between, *fallen]) == []
-    assert unclear([*noise, *between, *nearly]) == [(10.0, 9.6)]
+@pytest.mark.parametrize(
+    ("fall", "steps", "count"), [(0.0, 200, 1), (-0.5, 200, 1), (0.0, 199, 0), (0.5, 200, 0)]
+)
+def test_a_loss_that_never_fell_is_unclear(fall: float, steps: int, count: int) -> None:
+    draw = Random(7)
+    losses = [5.0 - fall * n / steps + draw.gauss(0.0, 0.1) for n in range(steps)]
+    ranks = {0: RankSteps(steps_that(*rows(loss=losses)))}
+    assert seen(find_unclear_learning(ranks)) == [("learning_unclear", None)] * count

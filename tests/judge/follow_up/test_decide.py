@@ -206,13 +206,6 @@ def test_what_confirmations_come_to(rows: list[Attempt], verdict: str, text: str
     assert text in found["reproduced"]
 
 
-def test_variants_run_only_after_the_failure_was_reproduced_one_after_the_other() -> None:
-    action = after(nan(), confirm("NO_GO"), plan=CONFIRMING)
-    assert (action.kind, action.change) == ("start_run", NO_FLASH)
-    action = after(nan(), confirm("NO_GO"), confirm("NO_GO", NO_FLASH), plan=CONFIRMING)
-    assert (action.kind, action.change) == ("start_run", FLASH_ONLY)
-
-
 REMEDIES = {"fp16_overflow": {"train": {"dtype": "bf16"}}}
 
 

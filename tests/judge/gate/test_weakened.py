@@ -10,7 +10,7 @@ from gonogo.contract.doubt import DoubtKind
 from gonogo.contract.facts import FindingFacts
 from gonogo.contract.finding import Act, Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.patience import Patience, Place, bounded, setting_at
+from gonogo.contract.patience import Patience, Place, setting_at
 from gonogo.contract.plan import HeartbeatCadence
 from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
@@ -96,12 +96,6 @@ def test_what_disarms_an_order_is_a_condition_that_names_it(
     assert found.verdict == "CONDITIONAL_GO"
     assert any(named in row.text for row in found.conditions)
     assert any(named in sentence(row) for row in found.weakened)
-
-
-def test_an_explicit_limit_for_every_place_disarms_nothing() -> None:
-    order = order_of()
-    order = order.model_copy(update={"patience": bounded(order.limits_of_places(), 300.0)})
-    assert judged(record_of(order)).verdict == "GO"
 
 
 WARNING = FindingFacts(

@@ -12,7 +12,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.tick import Tick
 from gonogo.contract.watch import RestartStorm as Settings
-from gonogo.watch import armed, dump_state, fold, load_state, start
+from gonogo.watch import dump_state, fold, load_state, start
 from gonogo.watch.detectors.death import Start, is_storm
 from tests.watch.streams import EPOCH, T0, Rank, World, every, order_of, watch
 
@@ -162,14 +162,6 @@ def test_a_command_that_is_only_read_ends_well_with_zero(code: int, halts: int) 
     assert len(found.halts) == halts
 
 
-def test_it_is_armed_by_the_first_probe() -> None:
-    assert not armed(start(order_of()))[Detector.PROCESS_DEATH]
-    assert armed(watch(running()).state)[Detector.PROCESS_DEATH]
-    agent_only = World(order_of())
-    agent_only.probes.append((T0, {"agent": {"pid": 99, "state": "alive"}}))
-    assert armed(watch(agent_only).state)[Detector.PROCESS_DEATH]
-
-
 def commanded(world_size: int, steps: int = 7) -> World:
     order = order_of().model_copy(update={"command": ["x"], "world_size": world_size})
     world = World(order).boot().steps(steps)
@@ -187,13 +179,6 @@ def test_a_command_that_is_its_only_rank_is_no_agent_of_itself() -> None:
     world.probe(0, "dead", code=7, exit_at=EPOCH)
     (finding,) = watch(world).halts
     assert finding.text.startswith("the command ended with exit code 7")
-
-
-def test_who_says_that_a_peer_was_gone_is_its_victim() -> None:
-    world = running()
-    world.probe(0, "dead", code=1, exit_at=EPOCH + 10.0, lost_peer=True)
-    world.probe(1, "dead", code=1, exit_at=EPOCH + 10.3)
-    assert watch(world).halted() == [("process_death", 1, "data")]
 
 
 @pytest.mark.parametrize(("at", "named"), [(10.0, 1), (10.6, 0)], ids=["before", "after"])

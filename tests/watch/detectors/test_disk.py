@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.finding import Act, Severity
+from gonogo.contract.finding import Act
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.watch.registry import cause_of
 from tests.watch.detectors.host import checkpoint, disk, host_order, tell
@@ -120,15 +120,6 @@ def test_room_is_held_against_the_last_checkpoint(
     assert {cause_of(halt) for halt in seen.halts} <= {OutcomeCode.DISK_FULL}
 
 
-def with_looks(*looks: dict[str, object]) -> World:
-    """A run whose watcher sees the disk so, every five seconds; no checkpoint's size is known."""
-    world = World(host_order(steps=400, checkpoint=SOON)).boot().steps(2)
-    for look in looks:
-        world.steps(10)
-        tell(world, disk={**disk(50_000), **look})
-    return world.steps(2)
-
-
 @pytest.mark.parametrize(
     ("free", "checkpoints", "expected"),
     [
@@ -150,17 +141,6 @@ def test_checkpoints_need_room_where_they_lie_and_nowhere_else(
     assert of_disk(seen) == expected
     lie = [row.text for row in seen.findings if "where its checkpoints lie" in row.text]
     assert bool(lie) is (checkpoints < free)
-
-
-def test_a_write_that_the_watcher_was_refused_pages_whatever_room_there_is() -> None:
-    """A quota, a read-only remount: the trainer may have another disk, and reports its own
-    writes."""
-    refused = {"refused": True}
-    seen = watch(with_looks(refused, refused, {}, refused))
-    (page,) = [row for row in seen.findings if row.detector == "disk"]
-    assert (page.severity, page.act, page.threshold) == (Severity.WARN, Act.PAGE, 5_000.0)
-    assert "a small write was refused" in page.text
-    assert seen.halts == []
 
 
 def test_room_that_is_short_while_a_checkpoint_is_written_is_no_shortage() -> None:

@@ -182,22 +182,10 @@ def test_the_rank_that_is_used_least_is_named_with_its_device() -> None:
     assert "GPU-1" in warning.text
 
 
-def test_the_plan_may_shorten_the_time() -> None:
-    order = device_order({"imbalance": {"over_s": 2.0}})
-    assert len(used([[96.0, 30.0]] * 4, every_s=1.0, fold=Fold(order)).findings) == 1
-
-
 @pytest.mark.parametrize("section", ["checkpoint", "eval"])
 def test_time_that_is_no_training_does_not_count(section: str) -> None:
     fold = Fold()
     fold.step(1, section=section)
-    for _ in range(60):
-        fold.devices([sample(fold.now, 0, util=0.0), sample(fold.now, 1, util=0.0)], after_s=5.0)
-    assert fold.findings == []
-
-
-def test_nothing_is_judged_before_every_rank_has_ended_a_step() -> None:
-    fold = Fold()
     for _ in range(60):
         fold.devices([sample(fold.now, 0, util=0.0), sample(fold.now, 1, util=0.0)], after_s=5.0)
     assert fold.findings == []

@@ -112,13 +112,6 @@ def test_the_environment_of_the_process_itself_is_checked() -> None:
     assert identity_ok(found.state) is False
 
 
-def test_nobody_is_let_go_before_the_environment_was_read() -> None:
-    world = World(order_of()).boot()
-    for row in world.probes[-1][1]["ranks"]:
-        row["env"] = None
-    assert identity_ok(watch(world).state) is None
-
-
 def test_nobody_is_let_go_before_all_ranks_have_booted() -> None:
     world = World(order_of()).boot()
     world.ranks[1].lines.clear()

@@ -193,18 +193,6 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
     )
 
 
-@pytest.mark.parametrize("step_s", [20.0, 0.01])
-def test_it_halts_once_no_more_is_left_than_it_has_risen_however_soon_that_is(
-    step_s: float,
-) -> None:
-    """It hits its limit at step 100; the lowest that is kept then is of step 8.
-
-    With short steps every cache that fills in the first seconds is about to hit it.
-    """
-    grown = Grown({"limit_mb": 1_800}, step_s=step_s).rise(60, 8.0)
-    assert grown.said == [(8, "warn"), (54, "halt")]
-
-
 @pytest.mark.parametrize(("rise", "rank"), [(6.0, None), (5.75, 1)])
 def test_ranks_that_rise_nearly_as_fast_leak_alike(rise: float, rank: int | None) -> None:
     grown = Grown({"limit_mb": 2_000, "rise_ratio": 1e-3}, ranks=2).rise(8, rise, 8.0)
