@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import islice
 from pathlib import Path
@@ -113,15 +114,21 @@ def list_(
     label: Annotated[
         list[str] | None, typer.Option(metavar="K=V", help="Only with this label; repeatable.")
     ] = None,
+    owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List experiments, newest first, with the reason of each verdict."""
     labels = parse_pairs(label or [], "--label")
+    oldest = None if since is None else parse_since(since, datetime.now(UTC))
+    chosen = bool(name or labels or owner or since)
     with connect() as client:
-        if name is None and not labels:
+        if not chosen:
             page = client.get("/experiments", state=state, limit=limit)
         else:
-            found = islice(_fitting(client, state, name or "", labels), limit)
+            found = islice(_fitting(client, state, name or "", labels, owner, oldest), limit)
             page = {"items": list(found), "next_cursor": None}
     fits = "no experiment yet; submit one with: gonogo submit demo"
     print_list(
@@ -140,18 +147,45 @@ def list_(
             "why": lambda row: escape(row.cause.text if row.cause else row.waiting_for or ""),
         },
         as_json=as_json,
-        empty="no experiment fits" if labels or name or state else fits,
+        empty="no experiment fits" if chosen or state else fits,
         cut=("name", "why"),
         optional=("why", "submitted", "state", "phase", "took", "plan", "by"),
     )
 
 
 def _fitting(
-    client: Client, state: ExperimentState | None, name: str, labels: Mapping[str, str]
+    client: Client,
+    state: ExperimentState | None,
+    name: str,
+    labels: Mapping[str, str],
+    owner: str | None,
+    oldest: datetime | None,
 ) -> Iterable[dict[str, Any]]:
+    """Yield the experiments that fit every filter, newest first."""
     for row in client.pages("/experiments", state=state):
-        if name.lower() in row["name"].lower() and labels.items() <= row["labels"].items():
+        if oldest is not None and datetime.fromisoformat(row["created_at"]) < oldest:
+            return
+        owned = owner is None or owner == row["submitted_by"]
+        if (
+            owned
+            and name.lower() in row["name"].lower()
+            and labels.items() <= row["labels"].items()
+        ):
             yield row
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the instant of `90m`, `12h` or `7d` ago, or of a date or an RFC 3339 time.
+
+    Raises:
+        Rejected: none of these.
+    """
+    if age := re.fullmatch(r"(\d+)([mhd])", text):
+        return now - int(age[1]) * timedelta(minutes={"m": 1, "h": 60, "d": 1440}[age[2]])
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise Rejected(f"--since: found {text!r}; expected 90m, 12h, 7d or a date") from error
 
 
 def _verdict(row: ExperimentView) -> str:
