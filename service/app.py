@@ -19,6 +19,7 @@ from service import metrics
 from service.conductor.conductor import JOIN_S, Conductor, Loop
 from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
+from service.db.store import Topic
 from service.http.answers import Shared, WireResponse
 from service.http.limits import Limits
 from service.http.problems import DOCUMENTED, add_handlers
@@ -108,7 +109,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         conductor = Conductor(context) if conduct else None
         app.state.conductor = conductor
-        files = Loop("files", partial(save_decision_files, context), FILES_S)
+        files = Loop("files", partial(save_decision_files, context), FILES_S, hears=Topic.DECIDED)
         if conductor is not None:
             conductor.start()
         files.start(context, lambda: True)

@@ -111,7 +111,6 @@ def near_url(host: str, port: int) -> str:
 
 
 def _is_near(host: str) -> bool:
-    """Say whether only this host reaches an address."""
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 

@@ -24,7 +24,7 @@ from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker, next_token
 from service.agent.placement import UNREADABLE, fitting
-from service.db.documents import ClaimKept, is_by_service
+from service.db.documents import is_by_service
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.db.store import insert_if_new
 from service.experiments.advance import end_without_worker, resolved_of
@@ -112,12 +112,10 @@ def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) ->
 
 
 def _give_again(deed: Deed, request: ClaimRequest, runs: Collection[str]) -> Claimed | None:
-    """Return a run that the worker claimed and does not know of."""
     return next(filter(None, (_give_out(deed, run, request, again=True) for run in runs)), None)
 
 
 def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
-    """Return a run of the queue."""
     if request.draining or not request.free:
         return None
     fit = (run for run in fitting(deed, request) if run not in request.active)
@@ -149,7 +147,7 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
         "machine": request.machine_id,
         "seen_at": deed.now,
         "draining": request.draining,
-        "claim": ClaimKept.model_validate(request.model_dump()),
+        "claim": request,
     }
     if row is None:
         if insert_if_new(deed.session, WorkerRow, {"name": request.worker, **said}):
@@ -178,7 +176,6 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
 
 
 def _end_lost(deed: Deed, run_id: str, text: str) -> None:
-    """End a run of which the worker sends nothing any more."""
     experiment, row = lock_run(deed, run_id)
     if row.state != RunState.ENDED:
         end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
@@ -210,9 +207,7 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
         return None
     try:
         if again:
-            record_event(
-                deed, experiment, "run.given_again", run=run.id, phase=run.phase, token=token
-            )
+            record_event(deed, experiment, "run.given_again", run=run, token=token)
         else:
             _move(deed, experiment, run, request.worker, token)
     except Conflict:

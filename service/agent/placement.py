@@ -15,7 +15,6 @@ from gonogo.contract.plan import Plan
 from gonogo.contract.workload import RecordedPatch
 from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, lacks, spans
-from service.db.documents import ClaimKept
 from service.db.schema import ExperimentRow, RunRow, WorkerRow
 from service.experiments.advance import gpus_of, patch_of, resolved_of
 from service.experiments.checkpoints import host_of, host_of_origin, is_unfit
@@ -122,7 +121,6 @@ def _preferred(deed: Deed, experiment: ExperimentRow, run: RunRow, host: Host) -
 
 
 def _campaign_host(deed: Deed, experiment: ExperimentRow) -> Host | None:
-    """Return the host of the last run of an experiment's campaign."""
     if experiment.campaign is None:
         return None
     query = (
@@ -163,7 +161,6 @@ def _failed_here(deed: Deed, run: RunRow, host: Host) -> bool:
 
 
 def _living(deed: Deed) -> Iterator[WorkerRow]:
-    """Yield the workers that were heard lately and take runs."""
     query = select(WorkerRow).where(heard(deed.now), WorkerRow.draining.is_(False))
     yield from deed.session.scalars(query)
 
@@ -176,7 +173,7 @@ def _whole_offer(worker: WorkerRow) -> Offer:
     return _offer(worker.claim, worker.claim.devices)
 
 
-def _offer(request: ClaimRequest | ClaimKept, devices: Iterable[str]) -> Offer:
+def _offer(request: ClaimRequest, devices: Iterable[str]) -> Offer:
     return Offer(
         free=tuple(devices),
         profiles=tuple(request.profiles),

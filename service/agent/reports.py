@@ -109,7 +109,7 @@ def freeze_identity(
     if not found:
         return
     experiment.frozen = {**experiment.frozen, **found}
-    record_event(deed, experiment, "experiment.frozen", run=run.id, phase=run.phase, **found)
+    record_event(deed, experiment, "experiment.frozen", run=run, **found)
 
 
 def unfrozen(frozen: dict[str, Any], told: dict[str, Any]) -> list[str]:
@@ -194,7 +194,6 @@ def _clipped(text: str, most: int) -> str:
 
 
 def _shortened(finding: Finding) -> Finding:
-    """Return a finding with bounded texts, for events and alerts."""
     section = finding.section
     return finding.model_copy(
         update={
@@ -218,8 +217,7 @@ def _store_finding(
         deed,
         experiment,
         "finding",
-        run=run.id,
-        phase=run.phase,
+        run=run,
         detector=short.detector,
         severity=short.severity.value,
         rank=short.rank,

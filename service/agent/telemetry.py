@@ -210,7 +210,6 @@ def _store_log(
 
 
 def _answer(run: RunRow, have: dict[str, int]) -> TelemetryAck:
-    """Return what is here and what the run is asked to do."""
     grown = {name: size for name, size in have.items() if name.endswith(".jsonl")}
     ranks = {name: rank for name in grown if (rank := rank_of(name)) is not None}
     return TelemetryAck(
@@ -241,7 +240,6 @@ def _command_of(run: RunRow) -> Command | None:
 
 
 def _needs_flags(session: Session, run: RunRow, progress: ProgressRow, suspect: bool) -> bool:
-    """Say whether the telemetry changes more than progress."""
     if run.state == RunState.ENDED:
         return run.lost and not run.judged
     if run.lost or run.suspect != suspect:
@@ -257,13 +255,11 @@ def update_flags(deed: Deed, run_id: str, telemetry: Telemetry) -> None:
         return
     if run.lost:
         run.lost = False
-        record_event(deed, experiment, "run.found", run=run.id, phase=run.phase)
+        record_event(deed, experiment, "run.found", run=run)
     if run.state == RunState.ENDED:
         return
     if run.suspect != telemetry.suspect:
         run.suspect = telemetry.suspect
-        record_event(
-            deed, experiment, "run.suspect", run=run.id, phase=run.phase, suspect=run.suspect
-        )
+        record_event(deed, experiment, "run.suspect", run=run, suspect=run.suspect)
     progress = deed.session.get_one(ProgressRow, run_id)
     freeze_identity(deed, experiment, run, progress.identity or {})

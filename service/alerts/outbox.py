@@ -138,9 +138,7 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
     """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription.
 
     Args:
-        session: reads.
         now: Unix seconds.
-        url: where people reach this service.
         skip: subscriptions that get nothing now.
     """
     place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)

@@ -95,9 +95,6 @@ def post_alert(
     """Try once to deliver an alert; every error is the answer.
 
     Args:
-        target: where it goes.
-        alert: its id.
-        body: what it says.
         now: Unix seconds.
         timeout_s: for each part of the try, and three times that for the whole.
     """

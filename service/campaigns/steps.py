@@ -171,7 +171,6 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
 
 
 def _is_cancelled(experiment: ExperimentRow) -> bool:
-    """Say whether an experiment was asked to stop for good."""
     return experiment.stop is not None and experiment.stop.kind is StopKind.CANCEL
 
 

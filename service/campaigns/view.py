@@ -95,7 +95,6 @@ def _brought(
 
 
 def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUnit:
-    """Return what a recorded decision contributes."""
     row = session.get_one(DecisionRow, decision)
     run = session.get(RunRow, row.run) if row.run else None
     order = None if run is None or run.order is None else Order.model_validate(run.order)
@@ -142,7 +141,6 @@ def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
 
 
 def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
-    """Return what the active run waits for."""
     going = next((one.experiment for one in brought if one.unit is None), None)
     return None if going is None else view_experiment(session, going).waiting_for
 
@@ -157,7 +155,6 @@ def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: i
 
 
 def _next(row: CampaignRow, brought: Sequence[Brought]) -> list[NextStep]:
-    """Return the commands that follow, resume or end an active campaign."""
     if row.state != CampaignState.RUNNING:
         return []
     active = [one.experiment for one in brought if one.unit is None]

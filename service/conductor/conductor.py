@@ -104,10 +104,8 @@ class Loop:
 
 _LOCK = 0x636F6E6475
 _CHECK_S = 1.0
-_WRITES = "CASE WHEN current_setting('transaction_read_only') = 'off' THEN"
-_STILL = text(f"SELECT {_WRITES} true END")
-_TRY = text(f"SELECT {_WRITES} pg_try_advisory_lock({_LOCK}) END")
-"""Null of a server that takes no writes."""
+_STILL = text("SELECT true")
+_TRY = text(f"SELECT pg_try_advisory_lock({_LOCK})")
 
 
 class Leader:
@@ -164,7 +162,6 @@ class Leader:
         return bool(found)
 
     def _drop(self) -> None:
-        """Close the connection, and with it give the advisory lock back."""
         if self._connection is not None:
             self._connection.invalidate()
             self._connection.close()

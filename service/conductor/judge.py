@@ -9,11 +9,8 @@ import logging
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
-from pathlib import Path
 
-from gonogo.ledger.recorded import RecordedDecision
 from service.context import Context
-from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
 from service.judging.assessors import Assessors
 from service.judging.ended import (
@@ -99,25 +96,18 @@ class Judging:
             raise errors[0]
 
     def _judge(self, run: str) -> None:
-        folder = self._folder / run
+        store, folder = self._context.store, self._folder / run
         try:
-            for decision in self._decisions(run, folder):
-                save_soon(self._context.settings.decisions, decision)
+            for _ in range(_ROUNDS):
+                shutil.rmtree(folder, ignore_errors=True)
+                case = store.read(partial(prepare, run_id=run, folder=folder))
+                facts, now = self._assessors.build_facts(folder, case.rules), self._context.now()
+                found = store.read(partial(assess, case=case, facts=facts, now=now))
+                if self._context.write(CONDUCTOR, conclude, found):
+                    _log.info("judged %s", run, extra={"action": "judged"})
+                    return
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _decisions(self, run: str, folder: Path) -> list[RecordedDecision]:
-        store = self._context.store
-        for _ in range(_ROUNDS):
-            shutil.rmtree(folder, ignore_errors=True)
-            case = store.read(lambda session: prepare(session, run, folder))
-            facts, now = self._assessors.build_facts(folder, case.rules), self._context.now()
-            found = store.read(partial(assess, case=case, facts=facts, now=now))
-            made = self._context.write(CONDUCTOR, conclude, found)
-            if made is not None:
-                _log.info("judged %s", run, extra={"action": "judged"})
-                return made
-        return []
 
     def _tell(self, run: str, why: str, pause_s: float) -> None:
         text = f"not judged, tried again in {pause_s:g} s: {why}"
@@ -127,4 +117,4 @@ class Judging:
 def tell_unjudged(deed: Deed, run: str, text: str) -> None:
     """Record that a run could not be judged."""
     experiment, row = lock_run(deed, run)
-    record_event(deed, experiment, "run.unjudged", run=run, phase=row.phase, text=text)
+    record_event(deed, experiment, "run.unjudged", run=row, text=text)

@@ -176,7 +176,7 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
         f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on {hosts_of(run)}"
         f" for {LEASE_S:g} s; {what}"
     )
-    record_event(deed, experiment, "run.lost", run=run.id, phase=run.phase, text=text)
+    record_event(deed, experiment, "run.lost", run=run, text=text)
     alert = with_next(text, f"show {experiment.id}")
     queue_alert(deed, experiment, AlertType.RUN_LOST, alert, run=run)
 

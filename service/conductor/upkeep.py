@@ -17,7 +17,7 @@ from service.db.schema import AccountRow, EventRow, ExperimentRow, IdempotencyRo
 from service.experiments.alert_text import with_next
 from service.experiments.awaited import is_expired
 from service.experiments.consequences import expire_approval
-from service.experiments.decisions import save_missing, save_soon
+from service.experiments.decisions import save_missing
 from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
 from service.http.dependencies import KEPT_S
@@ -33,9 +33,7 @@ _BATCH = 1_000
 def expire_approvals(context: Context) -> None:
     """Let approvals expire that nobody gave in time."""
     for experiment in context.store.read(lambda session: load_expired(session, context.now())):
-        made = context.write(CONDUCTOR, expire_approval, experiment)
-        if made is not None:
-            save_soon(context.settings.decisions, made)
+        context.write(CONDUCTOR, expire_approval, experiment)
 
 
 def load_expired(session: Session, now: float) -> list[str]:
@@ -96,7 +94,7 @@ def alert_late_run(deed: Deed, run: str, text: str) -> None:
     experiment, row = lock_run(deed, run)
     if row.state != RunState.RUNNING or was_told(deed.session, row.experiment, run, LATE.value):
         return
-    record_event(deed, experiment, LATE.value, run=row.id, phase=row.phase, text=text)
+    record_event(deed, experiment, LATE.value, run=row, text=text)
     queue_alert(deed, experiment, LATE, with_next(text, f"forecast {experiment.id}"), run=row)
 
 

@@ -40,29 +40,24 @@ class Waker:
         self._redis: Redis | None = None
 
     def run_once(self) -> None:
-        """Send what is due."""
-        waiting = self._context.store.read(lambda session: load_queued(session, MOST))
-        known = set(waiting)
-        self._woken = {run: at for run, at in self._woken.items() if run in known}
-        now_mono = self._context.mono()
-        due = decide_wakes(waiting, self._woken, now_mono)
-        url = self._context.settings.redis_url
-        if not due or url is None:
-            return
+        """Send what is due; while Redis is down nothing is sent."""
         from redis.exceptions import RedisError
 
-        for run in due:
-            self._woken[run] = now_mono
+        waiting = self._context.store.read(lambda session: load_queued(session, MOST))
+        now_mono = self._context.mono()
+        due = decide_wakes(waiting, self._woken, now_mono)
+        self._woken = {run: self._woken.get(run, now_mono) for run in waiting}
+        self._woken |= dict.fromkeys(due, now_mono)
+        url, was_down = self._context.settings.redis_url, self._down
+        if not due or url is None:
+            return
         try:
             self._send(url, due)
+            self._down = False
         except RedisError as error:
-            if not self._down:
-                _log.warning("no wake: %s", error, extra={"action": "wake_unavailable"})
             self._down = True
-            return
-        if self._down:
-            _log.info("Redis is back", extra={"action": "wake_available"})
-        self._down = False
+            if not was_down:
+                _log.warning("no wake: %s", error, extra={"action": "wake_unavailable"})
 
     def _send(self, url: str, due: list[str]) -> None:
         from redis import Redis

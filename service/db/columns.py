@@ -9,6 +9,7 @@ from sqlalchemy import JSON, Dialect, Float, MetaData, String
 from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.comparison import Comparison
@@ -17,7 +18,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.follow_up.action import Attempt
-from service.db.documents import Asked, Awaited, ClaimKept, Promised, Stop
+from service.db.documents import Asked, Awaited, Promised, Stop
 
 
 class OneOf(TypeDecorator[StrEnum]):
@@ -99,7 +100,7 @@ WORDS = (
 )
 """Enums that a column holds the value of."""
 DOCUMENTS = (
-    *(Asked, Stop, Awaited, Promised, ClaimKept),
+    *(Asked, Stop, Awaited, Promised, ClaimRequest),
     *(Cause, Comparison, OriginView, Outcome, ResumePoint, Attempt),
 )
 """Models that a column holds as JSON.

@@ -1,4 +1,4 @@
-"""Documents of columns that no message carries: what was asked, awaited, promised, claimed."""
+"""Documents of columns that no message carries: what was asked, awaited and promised."""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -6,7 +6,6 @@ from typing import Any
 
 from pydantic import Field
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.wire import Recorded
 
@@ -89,20 +88,3 @@ class SessionKind(StrEnum):
     LINK = "link"
     """A one-time link to a session."""
     SESSION = "session"
-
-
-class ClaimKept(Recorded):
-    """What a worker reported of itself in its last claim."""
-
-    version: str = ""
-    labels: dict[str, str] = Field(default_factory=dict)
-    profiles: list[str] = Field(default_factory=list)
-    devices: list[str] = Field(default_factory=list)
-    free: list[str] = Field(default_factory=list)
-    active: list[str] = Field(default_factory=list)
-    waits: dict[str, str] = Field(default_factory=dict)
-    allow: list[str] = Field(default_factory=list)
-    allow_env: list[str] = Field(default_factory=list)
-    engine: EngineName = EngineName.LOCAL
-    metrics_url: str | None = None
-    draining: bool = False

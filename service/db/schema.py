@@ -19,6 +19,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Mapped, mapped_column
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
@@ -28,7 +29,7 @@ from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.follow_up.action import Attempt
 from service.db.columns import Id, OneOf, Seconds, Table
-from service.db.documents import Asked, Awaited, ClaimKept, Promised, SessionKind, Stop
+from service.db.documents import Asked, Awaited, Promised, SessionKind, Stop
 
 
 class CampaignRow(Table):
@@ -381,7 +382,7 @@ class WorkerRow(Table):
     """Machine id of its host; null: unknown."""
     seen_at: Mapped[float] = mapped_column(Seconds)
     draining: Mapped[bool] = mapped_column(Boolean, default=False)
-    claim: Mapped[ClaimKept]
+    claim: Mapped[ClaimRequest]
 
 
 class IdempotencyRow(Table):

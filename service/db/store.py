@@ -34,6 +34,8 @@ class Topic(StrEnum):
 
     EVENTS = "events"
     ALERTS = "alerts"
+    DECIDED = "decided"
+    """A decision was recorded, and its file is due."""
     QUEUED = "queued"
     """A run waits for a worker."""
     ENDED = "ended"
@@ -50,7 +52,7 @@ _QUEUE = 1000
 _PATIENCE_S = 60.0
 _RETRIES = 5
 _TAKES_WRITES = text("SELECT current_setting('transaction_read_only') = 'off'")
-_SERIALIZATION, _DEADLOCK, _READ_ONLY, _DISK_FULL = "40001", "40P01", "25006", "53100"
+_SERIALIZATION, _DEADLOCK, _DISK_FULL = "40001", "40P01", "53100"
 _log = logging.getLogger(__name__)
 
 
@@ -143,12 +145,9 @@ class Store:
             if self._thread is not None:
                 self._write_in_turn(lambda session: None, within_s)
                 return True
-            takes = self.read(lambda session: session.execute(_TAKES_WRITES).scalar()) is True
+            return self.read(lambda session: session.execute(_TAKES_WRITES).scalar()) is True
         except Unavailable:
             return False
-        if not takes:  # a fail-over: new connections find the new primary
-            self._writers.dispose()
-        return takes
 
     def _write_in_turn(self, work: Callable[[Session], _T], patience_s: float) -> _T:
         if self.waiting >= _QUEUE:
@@ -178,15 +177,12 @@ class Store:
                 state = getattr(error.orig, "sqlstate", None)
                 if state in (_SERIALIZATION, _DEADLOCK) and attempt < _RETRIES:
                     continue
-                if state == _READ_ONLY:
-                    self._writers.dispose()
                 full = ": its disk is full" if state == _DISK_FULL else ""
                 _log.error("commit failed: %s", error.orig, extra={"action": "commit_failed"})
                 raise Unavailable(f"{NO_ANSWER_TEXT}{full}") from error
         raise AssertionError("the last attempt returns or raises")
 
     def _run(self) -> None:
-        """Commit whatever waits, group by group, until asked to end."""
         while (first := self._jobs.get()) is not None:
             group: list[_Job[Any]] = [first]
             ends = False
@@ -246,7 +242,6 @@ class Store:
     def _run_work(
         self, connection: Connection, work: Callable[[Session], _T], mode: JoinTransactionMode
     ) -> tuple[_T, frozenset[Topic]]:
-        """Return the result of `work` in a transaction, and the topics that it rang for."""
         with Session(
             connection, join_transaction_mode=mode, expire_on_commit=False, info=self._info
         ) as session:

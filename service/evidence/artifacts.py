@@ -50,7 +50,6 @@ def reachable_dir(run: RunRow) -> RunDir | None:
 
 
 def _is_of(run_dir: RunDir, run: str) -> bool:
-    """Say whether the order in a directory names the run."""
     try:
         order = load_record(run_dir.order, Order)
     except (OSError, ValueError, Corrupt):  # a NUL character in a path is a ValueError
@@ -76,7 +75,6 @@ def list_artifacts(session: Session, run: RunRow) -> ArtifactsView:
 
 
 def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
-    """Yield the plain files, `MAX_LISTED` at most."""
     paths = (Path(folder) / name for folder, _, names in os.walk(run_dir.path) for name in names)
     for path in islice(paths, MAX_LISTED):
         try:

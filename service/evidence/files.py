@@ -155,7 +155,6 @@ def _chunks(session: Session, run: str, name: str, offset: int, *, newest: bool)
 
 
 def _from(chunk: LogRow, offset: int) -> str:
-    """Return the text of a chunk from a byte of the file on."""
     if offset <= chunk.start:
         return chunk.text
     return chunk.text.encode()[offset - chunk.start :].decode(errors="replace")

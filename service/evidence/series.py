@@ -97,7 +97,6 @@ def load_series(
 def _load_values(
     session: Session, run: str, rank: int, metric: SeriesMetric | str
 ) -> dict[int, float]:
-    """Return step → one number of a rank."""
     if not isinstance(metric, SeriesMetric):
         steps = load_steps(session, run, rank, OWN_MSGS, having=OWN_FIELD)
         return steps.own(own_name(metric) or "")

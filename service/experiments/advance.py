@@ -69,27 +69,22 @@ def give_up_rest(deed: Deed, experiment: ExperimentRow, run: RunRow, why: str) -
         return
     run.given_up = True
     ring(deed.session, Topic.ENDED)
-    record_event(deed, experiment, "run.given_up", run=run.id, phase=run.phase, text=why)
+    record_event(deed, experiment, "run.given_up", run=run, text=why)
 
 
 def start_phase(
-    deed: Deed,
-    experiment: ExperimentRow,
-    phase: PhaseRow,
-    point: ResumePoint | None = None,
+    deed: Deed, experiment: ExperimentRow, phase: PhaseRow, point: ResumePoint | None = None
 ) -> RunRow:
     """Activate a phase and queue its first run, under the remedies that helped before."""
     carried = _carried_to(deed, experiment, phase)
     move_phase(deed, experiment, phase, PhaseEvent.ACTIVATE)
     if carried:
-        record_event(
-            deed,
-            experiment,
-            "phase.carried",
-            phase=phase.name,
-            text="; ".join(row.told() for row in carried),
-        )
-    return queue_first_run(deed, experiment, phase, point, carried=carried)
+        text = "; ".join(row.told() for row in carried)
+        record_event(deed, experiment, "phase.carried", phase=phase.name, text=text)
+    reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
+    if point is not None and point.step:
+        reason = RunReason.RESUME
+    return queue_run(deed, experiment, phase.name, reason, resume_from=point, carried=carried)
 
 
 def _carried_to(deed: Deed, experiment: ExperimentRow, phase: PhaseRow) -> list[CarriedRemedy]:
@@ -102,24 +97,6 @@ def _carried_to(deed: Deed, experiment: ExperimentRow, phase: PhaseRow) -> list[
     plan = resolved_of(experiment).parsed()
     left = left_by(plan, before.name, load_attempts(deed.session, experiment.id, before.name))
     return [*(runs[-1].carried or []), *([left] if left is not None else [])]
-
-
-def queue_first_run(
-    deed: Deed,
-    experiment: ExperimentRow,
-    phase: PhaseRow,
-    point: ResumePoint | None = None,
-    *,
-    new: bool = False,
-    carried: Sequence[CarriedRemedy] = (),
-) -> RunRow:
-    """Queue the first run of a phase; a `new` experiment has no earlier runs to look up."""
-    reason = RunReason.FIRST if experiment.campaign is None else RunReason.CAMPAIGN
-    if point is not None and point.step:
-        reason = RunReason.RESUME
-    return queue_run(
-        deed, experiment, phase.name, reason, resume_from=point, new=new, carried=carried
-    )
 
 
 def patch_of(
@@ -156,7 +133,6 @@ def queue_run(
     *,
     resume_from: ResumePoint | None = None,
     change: Mapping[str, Any] | None = None,
-    new: bool = False,
     carried: Sequence[CarriedRemedy] = (),
 ) -> RunRow:
     """Queue the next attempt of a phase.
@@ -166,7 +142,7 @@ def queue_run(
     Raises:
         Conflict: an attempt of it has not ended.
     """
-    before = [] if new else runs_of(deed.session, experiment.id, phase)
+    before = runs_of(deed.session, experiment.id, phase)
     if any(run.state != RunState.ENDED for run in before):
         raise Conflict(f"phase {phase} has a run that has not ended", state=experiment.state)
     kept = list(before[-1].carried or []) if before else list(carried)
@@ -191,17 +167,13 @@ def queue_run(
     deed.session.flush()  # rows that refer to it come after
     deed.session.add(ProgressRow(run=run.id))
     ring(deed.session, Topic.QUEUED)
-    record_event(
-        deed,
-        experiment,
-        "run.state",
-        run=run.id,
-        phase=phase,
-        state=RunState.QUEUED.value,
-        attempt=run.attempt,
-        reason=reason.value,
-        resume_from=resume_from.wire() if resume_from else None,
-    )
+    data: dict[str, Any] = {
+        "state": RunState.QUEUED.value,
+        "attempt": run.attempt,
+        "reason": reason.value,
+    }
+    point = resume_from.wire() if resume_from else None
+    record_event(deed, experiment, "run.state", run=run, **data, resume_from=point)
     deed.session.flush()
     return run
 

@@ -77,7 +77,6 @@ def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | No
     """Say whether a checkpoint that was durable once still is, as far as known.
 
     Args:
-        point: the checkpoint.
         attempts: the runs of its experiment.
         before: the host that wrote a checkpoint of another experiment; None: unknown.
     """
@@ -176,7 +175,6 @@ def _manifest(folder: Path) -> tuple[Manifest, str] | None:
 
 
 def _is_whole(folder: Path, manifest: Manifest) -> bool:
-    """Say whether a checkpoint's files are what its manifest says."""
     try:
         for name, expected in manifest.files.items():
             path = RunDir(folder).inside(name)
@@ -213,8 +211,6 @@ def load_resume_points(
     These are the phase itself, and the phase after it if its plan takes the weights of another.
 
     Args:
-        session: for reading.
-        experiment: whose checkpoints they are.
         phase: which is over, or continues; None: none.
         unpassed: whether the phase may resume from a run that reached its last step without a GO,
             as it may where it has become longer.
@@ -266,9 +262,6 @@ def _lineage_checkpoint(
     in the experiment that they were taken over from.
 
     Args:
-        session: for reading.
-        experiment: whose phase it is.
-        phase: its name.
         over: whether the phase is over; then an earlier checkpoint does not stand in for the last.
         before: only earlier steps; None: any.
         made_by: says whether the checkpoints of a run fit; None: all do.

@@ -24,7 +24,6 @@ from gonogo.judge.follow_up.action import Action, ActionKind
 from gonogo.judge.follow_up.decide import decide_expiry
 from gonogo.judge.gate.conditions import in_state, is_approval
 from gonogo.judge.gate.criteria import evaluate
-from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.documents import Awaited, AwaitedKind, StopKind
 from service.db.schema import AssessmentRow, ExperimentRow, PhaseRow
@@ -59,8 +58,8 @@ def act(
     action: Action,
     resume: dict[str, ResumePoint],
     outcome: Outcome | None,
-) -> list[RecordedDecision]:
-    """Do what comes after a verdict on a phase; return the decisions about missed conditions.
+) -> None:
+    """Do what comes after a verdict on a phase.
 
     Args:
         resume: phase → checkpoint from which its next run may begin.
@@ -68,9 +67,8 @@ def act(
     """
     rows = {row.name: row for row in phases_of(deed.session, experiment.id)}
     _settle_phase(deed, experiment, rows[phase], action.verdict)
-    made = []
     if action.missed:
-        made.append(_record_missed(deed, experiment, action.missed, phase))
+        _record_missed(deed, experiment, action.missed, phase)
     stop = experiment.stop.kind if experiment.stop is not None else None
     if stop is StopKind.CANCEL:
         cancel_now(deed, experiment)
@@ -90,13 +88,11 @@ def act(
         finish(deed, experiment, verdict, outcome)
     elif action.kind is not ActionKind.NOTHING:
         _await(deed, experiment, action, phase, action.text)
-    return made
 
 
 def _settle_phase(
     deed: Deed, experiment: ExperimentRow, phase: PhaseRow, verdict: Verdict | None
 ) -> None:
-    """Let a phase pass or fail by its verdict; one that has ended is only re-labelled."""
     if verdict is None:
         return
     phase.verdict = verdict
@@ -153,12 +149,12 @@ def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
 
 def record_approval(
     deed: Deed, experiment: ExperimentRow, state: ConditionState, *, reason: str | None
-) -> RecordedDecision | None:
-    """Record that the awaited approval was given (met) or expired (missed); None if none is."""
+) -> None:
+    """Record that the awaited approval, if any, was given (met) or expired (missed)."""
     asked = open_approval(experiment)
     if asked is None or experiment.awaiting is None:
-        return None
-    return record_conditions(
+        return
+    record_conditions(
         deed,
         experiment,
         [in_state(asked, state)],
@@ -168,21 +164,20 @@ def record_approval(
     )
 
 
-def expire_approval(deed: Deed, experiment_id: str) -> RecordedDecision | None:
-    """Let an approval expire that nobody gave in time; None if it can still be given."""
+def expire_approval(deed: Deed, experiment_id: str) -> None:
+    """Let an approval expire that nobody gave in time."""
     experiment = lock_experiment(deed, experiment_id)
     awaited = experiment.awaiting
     waits = experiment.state == ExperimentState.AWAITING_DECISION
     if not waits or awaited is None or open_approval(experiment) is None:
-        return None
+        return
     phase = awaited.phase
     action = decide_expiry(resolved_of(experiment).parsed(), phase, *clock_of(awaited, deed.now))
     if action is None:
-        return None
-    recorded = record_approval(deed, experiment, ConditionState.MISSED, reason=action.text)
+        return
+    record_approval(deed, experiment, ConditionState.MISSED, reason=action.text)
     record_event(deed, experiment, "approval.expired", phase=phase, text=action.text)
     act(deed, experiment, phase, action, {}, None)
-    return recorded
 
 
 def waive_expired(deed: Deed, experiment: ExperimentRow, phase: str, *, reason: str) -> None:
@@ -200,10 +195,10 @@ def waive_expired(deed: Deed, experiment: ExperimentRow, phase: str, *, reason: 
 
 def _record_missed(
     deed: Deed, experiment: ExperimentRow, conditions: Sequence[Condition], phase: str
-) -> RecordedDecision:
+) -> None:
     """Record due conditions as missed, with their criteria over the last completed run."""
     results = [_unmet(deed, experiment, condition) for condition in conditions]
-    return record_conditions(
+    record_conditions(
         deed,
         experiment,
         conditions,
@@ -214,7 +209,6 @@ def _record_missed(
 
 
 def _unmet(deed: Deed, experiment: ExperimentRow, condition: Condition) -> CriterionResult | None:
-    """Return the failing result of a condition over the last completed run that measured it."""
     if condition.evidence_from is None:
         return None
     for run in reversed(load_attempts(deed.session, experiment.id, condition.evidence_from)):

@@ -1,11 +1,10 @@
 """Recording decisions: sealed into the experiment's chain, with an alert, once.
 
-The decision's own file (`GONOGO_HOME/decisions/{id}.json`) is written after the commit; the
-conductor writes those that are missing.
+After the commit every service writes the files (`GONOGO_HOME/decisions/{id}.json`) that its home
+lacks.
 """
 
 import json
-import logging
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,7 +21,8 @@ from gonogo.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
-from service.db.schema import ConditionRow, DecisionRow, ExperimentRow
+from service.db.schema import ConditionRow, DecisionRow, ExperimentRow, RunRow
+from service.db.store import Topic, ring
 from service.experiments.alert_text import decision_text
 from service.experiments.lifecycle import Deed, queue_alert, record_event
 from service.experiments.overview import load_decided
@@ -37,7 +37,6 @@ from service.queries.experiments import (
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""
-_log = logging.getLogger(__name__)
 
 
 def record_decision(
@@ -89,6 +88,7 @@ def record_decision(
         )
     )
     deed.session.flush()
+    ring(deed.session, Topic.DECIDED)
     _tell(deed, experiment, decision)
     _show_conditions(deed, experiment)
     return recorded
@@ -99,7 +99,7 @@ def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
         deed,
         experiment,
         "decision.made",
-        run=decision.run,
+        run=deed.session.get(RunRow, decision.run) if decision.run else None,
         phase=decision.phase,
         decision=decision.id,
         kind=decision.kind.value,
@@ -126,7 +126,6 @@ def _tell(deed: Deed, experiment: ExperimentRow, decision: Decision) -> None:
 
 
 def _show_conditions(deed: Deed, experiment: ExperimentRow) -> None:
-    """Bring the table of conditions to what the decisions say."""
     deed.session.execute(delete(ConditionRow).where(ConditionRow.experiment == experiment.id))
     rows = conditions_of(load_decisions(deed.session, experiment.id))
     deed.session.add_all(
@@ -186,26 +185,12 @@ def total_verdict(
     return experiment_verdict(phases, conditions)
 
 
-def save_decision(folder: Path, recorded: RecordedDecision) -> None:
-    """Write a decision's own file, unless it is there."""
-    path = folder / f"{recorded.id}.json"
-    if not path.exists():
-        # by way of its canonical form: the same bytes for every writer and time
-        save_json(path, json.loads(canonical_bytes(recorded.document)))
-
-
-def save_soon(folder: Path, recorded: RecordedDecision) -> None:
-    """Write the file of a decision that was just recorded, or leave it to `save_missing`."""
-    try:
-        save_decision(folder, recorded)
-    except OSError as error:
-        _log.warning("%s: no file yet: %s", recorded.id, error, extra={"action": "decision_file"})
-
-
 def save_missing(folder: Path, session: Session) -> int:
     """Write every decision's file that is missing; return how many they were."""
     present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
     missing = load_ids(session) - present
     for decision in sorted(missing):
-        save_decision(folder, parse_decision(load_documents(session, [decision])[decision]))
+        recorded = parse_decision(load_documents(session, [decision])[decision])
+        # by way of its canonical form: the same bytes for every writer and time
+        save_json(folder / f"{decision}.json", json.loads(canonical_bytes(recorded.document)))
     return len(missing)

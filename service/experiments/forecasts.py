@@ -133,7 +133,6 @@ def _load_told(session: Session, run: str) -> RankAccount | None:
 
 
 def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
-    """Return how fast a run is, or was, by what its rank has reported."""
     if told is None:
         return None
     times_s = list(told.stream.pace.times_s)[-_WINDOW:]
@@ -157,7 +156,6 @@ def _start_s(run: RunRow, told: RankAccount) -> float | None:
 
 
 def _ahead(phase: AnyPhase, living: _Living | None) -> Ahead:
-    """Return what is left of a phase, as of the run's last line."""
     if living is None or living.row.phase != phase.name:
         return Ahead(steps=phase.steps)
     left = max(0, phase.steps - living.step)
@@ -209,7 +207,6 @@ def _deadline(living: _Living) -> dict[str, float | bool]:
 
 
 def _number(labels: dict[str, str], name: str) -> float | None:
-    """Return a label that is a positive number; None for any other."""
     try:
         found = float(labels[name])
     except (KeyError, ValueError):

@@ -8,7 +8,7 @@ and the second of two writers gets a `Conflict`. Locks are taken in the order ex
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertData, AlertType
@@ -65,11 +65,11 @@ def record_event(
     kind: str,
     /,
     *,
-    run: str | None = None,
+    run: RunRow | None = None,
     phase: str | None = None,
     **data: Any,
 ) -> None:
-    """Append an event under the experiment's lock."""
+    """Append an event about a run, or a phase, under the experiment's lock."""
     experiment.event_seq += 1
     ring(deed.session, Topic.EVENTS)
     deed.session.add(
@@ -79,8 +79,8 @@ def record_event(
             seq=experiment.event_seq,
             cursor=None,
             type=kind,
-            run=run,
-            phase=phase,
+            run=run.id if run else None,
+            phase=run.phase if run else phase,
             actor=deed.actor,
             at=deed.now,
             data=data,
@@ -141,15 +141,8 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
     Raises:
         Conflict: its state does not allow it, or another was faster.
     """
-    old = row.state
-    new = advance(EXPERIMENT_TRANSITIONS, old, event)
-    deed.session.flush()
-    done = deed.session.execute(
-        update(ExperimentRow)
-        .where(ExperimentRow.id == row.id, ExperimentRow.state == old)
-        .values(state=new)
-    )
-    _only_one(done, old)
+    old, new = row.state, advance(EXPERIMENT_TRANSITIONS, row.state, event)
+    _swap(deed, ExperimentRow, old, new, ExperimentRow.id == row.id)
     if event is ExperimentEvent.START:
         row.started_at = deed.now
     if new is ExperimentState.FINISHED:
@@ -163,17 +156,10 @@ def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEven
     Raises:
         Conflict: its state does not allow it, or another was faster.
     """
-    old = phase.state
-    new = advance(PHASE_TRANSITIONS, old, event)
-    deed.session.flush()
-    mine = (PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
-    done = deed.session.execute(
-        update(PhaseRow).where(*mine, PhaseRow.state == old).values(state=new)
-    )
-    _only_one(done, old)
-    record_event(
-        deed, row, "phase.state", phase=phase.name, state=new.value, before=old, event=event
-    )
+    old, new = phase.state, advance(PHASE_TRANSITIONS, phase.state, event)
+    _swap(deed, PhaseRow, old, new, PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
+    data: dict[str, Any] = {"state": new.value, "before": old, "event": event}
+    record_event(deed, row, "phase.state", phase=phase.name, **data)
 
 
 def move_run(
@@ -184,35 +170,26 @@ def move_run(
     Raises:
         Conflict: its state does not allow it, the token is stale, or another was faster.
     """
-    old = run.state
-    new = advance(RUN_TRANSITIONS, old, event)
-    deed.session.flush()
-    done = deed.session.execute(
-        update(RunRow)
-        .where(RunRow.id == run.id, RunRow.state == old, RunRow.token == token)
-        .values(state=new)
-    )
-    _only_one(done, old)
+    old, new = run.state, advance(RUN_TRANSITIONS, run.state, event)
+    _swap(deed, RunRow, old, new, RunRow.id == run.id, RunRow.token == token)
     if event is RunEvent.LAUNCH:
         run.started_at = deed.now
     if new is RunState.ENDED:
         run.ended_at = deed.now
         run.suspect = run.lost = False
         ring(deed.session, Topic.ENDED)
-    record_event(
-        deed,
-        row,
-        "run.state",
-        run=run.id,
-        phase=run.phase,
-        state=new.value,
-        before=old,
-        event=event,
-        attempt=run.attempt,
-        **data,
-    )
+    data = {"state": new.value, "before": old, "event": event, "attempt": run.attempt, **data}
+    record_event(deed, row, "run.state", run=run, **data)
 
 
-def _only_one(done: Any, state: str) -> None:
-    if done.rowcount != 1:
-        raise Conflict("another change was faster; read it again", state=state)
+def _swap(
+    deed: Deed,
+    table: type[ExperimentRow | PhaseRow | RunRow],
+    old: str,
+    new: str,
+    *where: ColumnElement[bool],
+) -> None:
+    deed.session.flush()
+    done = deed.session.execute(update(table).where(*where, table.state == old).values(state=new))
+    if done.rowcount != 1:  # type: ignore[attr-defined]  # a CursorResult
+        raise Conflict("another change was faster; read it again", state=old)

@@ -76,13 +76,10 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     Checkpoints are read to their end, which takes long: do not hold a writing transaction.
 
     Args:
-        session: for reading.
         text: `EXPERIMENT:PHASE`, `…@STEP`; the experiment's id.
-        resolved: the plan that is submitted.
 
     Raises:
         Rejected: a wrong form, an unknown phase, or something to take over that was not shown.
-        NotFound: there is no such experiment.
         Conflict: it has not finished.
     """
     name, phase, step = _parsed(text)
@@ -141,7 +138,6 @@ def _not_shown(
     there: Mapping[str, PhaseRow],
     conditions: Sequence[Condition],
 ) -> Iterator[str]:
-    """Yield what the other experiment has not shown about the phases to take over."""
     by_hand = {row.phase for row in load_decided(session, [source.id])[source.id].overrides}
     beyond = met_beyond(conditions, before)
     for phase in before:
@@ -226,7 +222,6 @@ def _ordered_otherwise(
 
 
 def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dict[str, Any]:
-    """Return the order of a phase; with a `run`, under its patches."""
     change = None if run is None else patch_of(run.change, run.carried)
     order = build_order(
         resolved, phase, experiment="exp", run="run", token=0, change=change
@@ -235,7 +230,6 @@ def _order(resolved: ResolvedPlan, phase: str, run: RunRow | None = None) -> dic
 
 
 def _differing(one: Any, other: Any, path: str = "") -> list[str]:
-    """Return the paths at which two documents differ."""
     if isinstance(one, dict) and isinstance(other, dict):
         return [
             row

@@ -151,6 +151,5 @@ def _load_tail(session: Session, run: str, name: str) -> str:
 
 
 def _load_end(session: Session, run: str, rank: int | None) -> str:
-    """Return as much of a log's end as who judges the run's directory reads."""
     text = load_log(session, run, rank, _MOST_LINES, 0).text
     return text.encode()[-TAIL_BYTES:].decode(errors="replace")

@@ -47,6 +47,5 @@ def note_speed(session: Session, run: RunRow, facts: Facts) -> None:
 
 
 def _work_of(order: Order) -> str:
-    """Return the digest of everything that an order says of the work."""
     identity = order.identity.model_dump(mode="json", exclude=set(FROZEN))
     return digest({"identity": identity, **order.model_dump(mode="json", include=_PROGRAM)})

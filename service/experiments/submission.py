@@ -21,7 +21,7 @@ from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, configurations_stamp
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
-from service.experiments.advance import queue_first_run, resolved_of
+from service.experiments.advance import resolved_of, start_phase
 from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.experiments.origins import Origin
@@ -42,7 +42,6 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
 
 @lru_cache(maxsize=64)
 def _resolved(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
-    """Return a resolved plan; cached until a configuration file changes (`stamp`)."""
     del stamp
     plan, sets = json.loads(asked)
     return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, sets)
@@ -189,10 +188,8 @@ def create_experiment(
     for phase in phases[: len(inherited)]:
         phase.verdict = inherited[phase.name]
         move_phase(deed, experiment, phase, PhaseEvent.INHERIT)
-    first = phases[len(inherited)]
-    move_phase(deed, experiment, first, PhaseEvent.ACTIVATE)
     point = origin.point if origin is not None else None
-    run = queue_first_run(deed, experiment, first, point, new=True)
+    run = start_phase(deed, experiment, phases[len(inherited)], point)
     if origin is not None:
         source = lock_experiment(deed, origin.experiment)
         record_event(deed, source, "experiment.continued", phase=origin.phase, by=experiment.id)

@@ -13,7 +13,7 @@ from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import ResumePoint, Taint, TaintKind, carried_on
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode
-from gonogo.judge.gate.built_in import DRIFT, IN_WEIGHTS
+from gonogo.judge.gate.built_in import IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.experiments.advance import resolved_of
@@ -21,7 +21,7 @@ from service.experiments.awaited import has_not_passed, went_to_its_end
 from service.experiments.checkpoints import holder_of
 from service.experiments.overview import load_decided
 from service.queries.experiments import runs_of
-from service.queries.runs import load_findings, load_progress
+from service.queries.runs import load_findings
 
 
 def taints_of(session: Session, experiment: ExperimentRow, run: RunRow) -> list[Taint]:
@@ -51,7 +51,6 @@ def _carried(
     point: ResumePoint,
     holder: RunRow | None,
 ) -> list[Taint]:
-    """Return the taints of the run that wrote a checkpoint, in this experiment or before it."""
     if holder is not None:
         return [Taint.model_validate(row) for row in (holder.order or {}).get("taints", [])]
     origin = experiment.origin
@@ -83,7 +82,6 @@ def _own(
     point: ResumePoint,
     holder: RunRow | None,
 ) -> Iterator[Taint]:
-    """Yield the taints that the runs of a phase add, the newest first."""
     if holder is not None and has_not_passed(holder):
         yield _taint(session, holder)
     failed = [run for run in reversed(runs) if _has_failed(session, run)]
@@ -136,19 +134,4 @@ def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
 
 def _failed_of(session: Session, run: RunRow) -> set[str]:
     assessed = session.get(AssessmentRow, run.id)
-    other = {DRIFT} if is_of_unknown_code(session, run) else set()
-    return other if assessed is None else {*assessed.attempt.failed, *other}
-
-
-def is_of_unknown_code(session: Session, run: RunRow) -> bool:
-    """Say whether nothing shows that a run had the frozen code, torch and devices.
-
-    Its host was cut off before its first line came, and another run froze them since.
-    """
-    frozen = session.get_one(ExperimentRow, run.experiment).frozen
-    ordered = {} if run.order is None else run.order.get("identity") or {}
-    told = (run.model or {}, load_progress(session, run.id).identity or {})
-    return any(
-        ordered.get(name) is None and value not in [row.get(name) for row in told]
-        for name, value in frozen.items()
-    )
+    return set() if assessed is None else set(assessed.attempt.failed)

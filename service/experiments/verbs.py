@@ -115,7 +115,6 @@ def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
 
 
 def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) -> None:
-    """Ask the living run to stop; a queued run ends at once."""
     _note_stop(deed, experiment, kind, reason)
     if experiment.state != ExperimentState.STOPPING:
         move_experiment(deed, experiment, ExperimentEvent.STOP)
@@ -143,7 +142,6 @@ def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) ->
 
 
 def _is_again(deed: Deed, experiment: ExperimentRow, why: RunReason) -> bool:
-    """Say whether this was asked before and is under way."""
     run = current_run(deed, experiment)
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
@@ -154,7 +152,6 @@ def _is_again(deed: Deed, experiment: ExperimentRow, why: RunReason) -> bool:
 
 
 def _last_ended(deed: Deed, run: RunRow) -> Outcome | None:
-    """Return why the last ended attempt of a run's phase ended."""
     rows = runs_of(deed.session, run.experiment, run.phase)
     ended = [row.outcome for row in rows if row.outcome is not None]
     return ended[-1] if ended else None
@@ -338,7 +335,6 @@ def _refuse_to_end(experiment: ExperimentRow, action: Action) -> None:
 
 
 def _never_ran(deed: Deed, experiment: ExperimentRow) -> list[str]:
-    """Return the phases of which no worker ever took a run."""
     runs = runs_of(deed.session, experiment.id)
     ran = {run.phase for run in runs if run.claimed_at is not None}
     return [row.name for row in phases_of(deed.session, experiment.id) if row.name not in ran]

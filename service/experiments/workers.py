@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
 from gonogo.device_slots import gpus_of as slot_gpus
-from gonogo.planning.programs import allows, label_text, lacks, needs, spans, up_line
-from service.db.documents import ClaimKept
+from gonogo.planning.programs import allows, lacks, needs, spans, up_line
 from service.db.schema import RunRow, WorkerRow
 from service.experiments.advance import gpus_of
 from service.queries.callers import load_workers, load_workers_named
@@ -19,8 +19,6 @@ from service.queries.callers import load_workers, load_workers_named
 SILENT_S = 30.0
 """A worker that was silent for longer takes nothing for now."""
 NOT_BEGUN = (RunState.CLAIMED, RunState.PREFLIGHT)
-FORGOTTEN_S = 3600.0
-"""A worker that was silent for longer is not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,26 +81,14 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
             return []
         count = f"{gpus} GPU{'s' * (gpus != 1)}"
         return [f"no worker that is up has {count} of profile {plan.profile}; it waits for one"]
-    takers = [row for row in workers if _takes(row.claim, plan)]
-    if any(is_heard(row, now) for row in takers):
+    if any(_takes(said, plan) for said in up):
         return []
-    last = next((row for row in takers if row.seen_at <= now), None)
-    if last is not None and (silent_s := now - last.seen_at) < FORGOTTEN_S:
-        return [f"worker {last.name} takes it, but was not heard of for {silent_s:.0f} s"]
     line = up_line(plan)
     typed = "" if line is None else f"; with a local stack type: {line}"
-    if not up:
-        return [f"no worker is up yet; it waits for one that has {wanted}{typed}"]
-    text = f"no worker that is up takes it; it waits for one that has {wanted}"
-    unheld = {
-        name: value
-        for name, value in plan.workload.labels.items()
-        if all(name in lacks(plan, said.labels) for said in up)
-    }
-    return [f"{text} (none has {label_text(unheld)})" if unheld else f"{text}{typed}"]
+    return [f"no worker that is up takes it; it waits for one that has {wanted}{typed}"]
 
 
-def _has_gpus(said: ClaimKept, plan: Plan, gpus: int) -> bool:
+def _has_gpus(said: ClaimRequest, plan: Plan, gpus: int) -> bool:
     """Say whether a worker has so many GPUs, free or not; a scheduler finds its own."""
     if said.profiles and plan.profile not in said.profiles:
         return False
@@ -125,7 +111,7 @@ def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
     return {run: text for run, text in waits.items() if text}
 
 
-def _takes(said: ClaimKept, plan: Plan) -> bool:
+def _takes(said: ClaimRequest, plan: Plan) -> bool:
     return (
         not said.draining
         and not lacks(plan, said.labels)

@@ -24,11 +24,9 @@ from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
 from gonogo.judge.follow_up.decide import decide
 from gonogo.judge.gate.added_criteria import with_history
-from gonogo.judge.gate.built_in import DRIFT
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
-from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import judged
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.evidence.files import load_digests, promised_files, stored_bytes
@@ -39,7 +37,6 @@ from service.experiments.decisions import load_conditions, record_conditions, re
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.overview import load_cause
 from service.experiments.speeds import note_speed
-from service.experiments.taints import is_of_unknown_code
 from service.judging.run_directory import save_run
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.runs import count_findings, load_attempts, load_run, load_unjudged
@@ -77,7 +74,6 @@ def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
     All that their end promised is here, or nobody waits for the rest any more.
 
     Args:
-        session: for reading.
         failing: runs whose judgement fails again and again; they hold up no other.
     """
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
@@ -136,9 +132,7 @@ def assess(session: Session, case: Case, facts: Facts, now: float) -> Assessment
     """Judge an ended run by itself, from the facts of its directory.
 
     Args:
-        session: a reading transaction.
         case: the run.
-        facts: of its directory.
         now: Unix seconds.
     """
     run = case.run
@@ -167,7 +161,6 @@ def assess(session: Session, case: Case, facts: Facts, now: float) -> Assessment
 def _with_rerun(
     session: Session, run: RunRow, attempt: Attempt, resume: dict[str, ResumePoint], now: float
 ) -> dict[str, ResumePoint]:
-    """Return the checkpoints with that of a rerun, if a rerun is next."""
     experiment = load_experiment(session, run.experiment)
     plan = resolved_of(experiment).parsed()
     attempts = [*load_attempts(session, run.experiment, run.phase), attempt]
@@ -183,16 +176,16 @@ def _with_rerun(
     return others if point is None else {**others, run.phase: point}
 
 
-def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | None:
-    """Record what the assessment leads to and act on it; return the decisions made.
+def conclude(deed: Deed, assessment: Assessment) -> bool:
+    """Record what the assessment leads to and act on it.
 
-    None: another decision was made meanwhile; assess again.
+    False: another decision was made meanwhile; assess again.
     """
     experiment, run = lock_run(deed, assessment.run)
     if run.judged:
-        return []
+        return True
     if experiment.decision_seq != assessment.decision_seq or run.outcome is None:
-        return None
+        return False
     run.judged, run.lost = True, False
     run.verdict = assessment.attempt.verdict
     run.outcome = _outcome_found(run.outcome, assessment)
@@ -202,7 +195,7 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
     over = experiment.state == ExperimentState.FINISHED
     later = runs_of(deed.session, experiment.id, run.phase)[-1].attempt > run.attempt
     if over or later or phase is None or phase.name != run.phase:
-        return []  # what happened since stands
+        return True  # what happened since stands
     follows = partial(
         decide,
         resolved_of(experiment).parsed(),
@@ -211,28 +204,27 @@ def conclude(deed: Deed, assessment: Assessment) -> list[RecordedDecision] | Non
         now=deed.now,
         carried=run.carried or [],
     )
-    made: list[RecordedDecision] = []
     action = follows(conditions=load_conditions(deed.session, experiment.id))
     if action.record:
-        made = _record(deed, experiment, run, action, assessment, follows)
+        _record(deed, experiment, run, action, assessment, follows)
         action = follows(conditions=load_conditions(deed.session, experiment.id))
     record_event(
         deed,
         experiment,
         "run.judged",
-        run=run.id,
-        phase=run.phase,
+        run=run,
         verdict=run.verdict,
         next=action.kind.value,
         text=action.text,
     )
-    return made + act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+    act(deed, experiment, run.phase, action, assessment.resume, run.outcome)
+    return True
 
 
 def _load_known(session: Session, run: RunRow) -> list[Attempt]:
     """Return what the ended runs of a phase came to; the last is the one that is judged.
 
-    An attempt of unknown code counts as drifted, one that cannot be judged as unjudged.
+    An attempt that cannot be judged counts as unjudged.
     """
     known = load_attempts(session, run.experiment, run.phase, taken_over=True)
     told = {row.run: row for row in known}
@@ -248,11 +240,8 @@ def _load_known(session: Session, run: RunRow) -> list[Attempt]:
                 change=row.change,
             )
             attempt = replace(attempt, failed=(*attempt.failed, UNJUDGED))
-        if attempt is None:
-            continue
-        if row.id != run.id and is_of_unknown_code(session, row):
-            attempt = replace(attempt, failed=(*attempt.failed, DRIFT))
-        found.append(attempt)
+        if attempt is not None:
+            found.append(attempt)
     return found
 
 
@@ -275,7 +264,7 @@ def _record(
     action: Action,
     assessment: Assessment,
     follows: Callable[..., Action],
-) -> list[RecordedDecision]:
+) -> None:
     """Record the decision about a phase, and the one about conditions that its run met.
 
     The reason is that of the conditions as they are once the decisions stand.
@@ -311,18 +300,16 @@ def _record(
     phase = active_phase(deed, experiment)
     if phase is not None and action.verdict is not None:
         phase.verdict = action.verdict  # the decision about conditions needs it
-    if not met:
-        return [decision]
-    settled = record_conditions(
-        deed,
-        experiment,
-        changed.values(),
-        phase=run.phase,
-        run=run.id,
-        criteria=[result for _, result in met],
-        reason="met: " + ", ".join(changed),
-    )
-    return [decision, settled]
+    if met:
+        record_conditions(
+            deed,
+            experiment,
+            changed.values(),
+            phase=run.phase,
+            run=run.id,
+            criteria=[result for _, result in met],
+            reason="met: " + ", ".join(changed),
+        )
 
 
 def load_assessed(session: Session, run: str) -> tuple[Rules, Facts]:

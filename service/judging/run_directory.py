@@ -28,11 +28,6 @@ _log = logging.getLogger(__name__)
 def save_run(session: Session, run: RunRow, folder: Path) -> None:
     """Write the directory of a run as far as the database holds it.
 
-    Args:
-        session: a reading transaction.
-        run: an ended run; what arrived beyond the sizes that its end promised is left out.
-        folder: where to; made if it is not there.
-
     Raises:
         Corrupt: a piece of a file is missing.
     """

@@ -21,7 +21,6 @@ from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of
 from service.experiments.checkpoints import load_resume_points, load_weights
-from service.experiments.decisions import save_soon
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.verbs import VERBS, Points, override
 from service.http.answers import LOCATION_HEADER, WireResponse
@@ -207,7 +206,6 @@ def post_decision(
         lambda found: write.once(creation, _decide, experiment, wanted, found, if_match),
     )
     recorded = record_of(document)
-    save_soon(context.settings.decisions, recorded)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
-from typer.testing import CliRunner
 
-from gonogo.cli.app import app
-from gonogo.contract.ids import short_id
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
@@ -155,25 +151,6 @@ def test_too_late_is_too_late_even_before_the_conductor_looked(
     assert ask(plane, experiment, "promote").status_code == 409
 
 
-def test_what_waits_for_an_approval_does_not_begin_elsewhere_without_it(
-    asking: tuple[Plane, str],
-) -> None:
-    plane, experiment = asking
-    ask(plane, experiment, "cancel", reason="goes on elsewhere")
-    plan = bundled_plan("demo")
-    body = {
-        "plan": {**plan, "phases": plan["phases"][:2]},
-        "set": {"phases.sanity.approve": "always"},
-        "origin": f"{experiment}:synthetic",
-    }
-    refused = plane.call("POST", "/experiments", json=body)
-    assert refused.status_code == 422, refused.text
-    said = f"synthetic waits for an approval after sanity, and nobody gave it in {experiment}"
-    assert said in refused.json()["detail"]
-    body["origin"] = f"{experiment}:sanity"
-    assert plane.call("POST", "/experiments", json=body).status_code == 201
-
-
 @pytest.mark.long
 def test_after_it_expired_a_person_can_go_on_by_hand_and_it_is_shown_so(
     asking: tuple[Plane, str], wall: Clock
@@ -277,24 +254,3 @@ def test_an_approval_is_given_and_not_waived(asking: tuple[Plane, str]) -> None:
     assert neither.status_code == 422
     said = "NO_GO waives no condition; say CONDITIONAL_GO, or leave it out"
     assert neither.json()["detail"] == said
-
-
-def test_what_waits_for_an_approval_is_shown_as_no_go_yet(
-    asking: tuple[Plane, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plane, experiment = asking
-    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
-    for name, value in where.items():
-        monkeypatch.setenv(f"GONOGO_{name}", value)
-    said = CliRunner().invoke(app, ["watch", experiment], catch_exceptions=False)
-    assert said.exit_code == 12, said.output
-    assert f"{short_id(experiment)}: awaiting_decision GO so far" in said.stdout
-    assert "GO so far" in CliRunner().invoke(app, ["list"], catch_exceptions=False).stdout
-    report = plane.call("GET", f"/experiments/{experiment}/report").text
-    assert report.startswith("# GO so far: ")
-    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as client:
-        client.get(plane.call("POST", "/sign-in-links").json()["url"])
-        for path in ("/", f"/experiments/{experiment}"):
-            page = client.get(path).text
-            assert '<span class="badge inconclusive">GO so far</span>' in page
-            assert 'badge go"' not in page.split("<h2")[0]

@@ -10,12 +10,13 @@ import pytest
 from pydantic import BaseModel
 from sqlalchemy.dialects import sqlite
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.decision import Verdict
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.follow_up.action import Attempt
 from service.db.columns import WORDS, Held, OneOf, Table
-from service.db.documents import Asked, Awaited, AwaitedKind, ClaimKept, Promised, Stop, StopKind
+from service.db.documents import Asked, Awaited, AwaitedKind, Promised, Stop, StopKind
 
 SQLITE = sqlite.dialect()  # type: ignore[no-untyped-call]
 OUTCOME = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG, text="rank 1")
@@ -46,7 +47,9 @@ STORED: tuple[tuple[dict[str, Any], BaseModel], ...] = (
     (
         {"worker": "w", "host": "h", "boot_id": "b", "pid": 1, "version": "0.1",
          "devices": ["cpu:0"], "of_a_later_release": True},
-        ClaimKept(version="0.1", devices=["cpu:0"]),
+        ClaimRequest(
+            worker="w1", host="h", boot_id="b", pid=1, version="0.1", devices=["cpu:0"]
+        ),
     ),
     ({"path": "p", "step": 3, "later": 1}, ResumePoint(path="p", step=3)),
 )  # fmt: skip

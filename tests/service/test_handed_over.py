@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ import pytest
 from service.conductor.judge import Judging
 from service.conductor.leases import LEASE_S, TAKEOVER_AFTER_S, Leases
 from tests.service.conftest import Clock, Plane
-from tests.service.fake_run import save_checkpoint
 from tests.service.fake_worker import FakeWorker
 from tests.service.test_judging import stalled
 from tests.service.test_verbs import fail_halted, verb
@@ -57,19 +55,6 @@ def test_a_person_who_halts_the_confirmation_does_not_turn_its_failure_into_go(
     assert_not_forgotten(plane, experiment)
 
 
-@pytest.mark.long
-def test_a_confirmation_that_is_taken_over_stays_one(plane: Plane) -> None:
-    worker = plane.worker()
-    experiment, _ = confirming(plane, worker)
-    assert verb(plane, experiment, "takeover").status_code == 202
-    assert verb(plane, experiment, "takeover").status_code == 200
-    other = plane.worker(name="w2", host="host-2")
-    order = plane.next_order(other)
-    assert (order.reason, order.attempt) == ("confirm", 3)
-    other.run_through(order)
-    assert_not_forgotten(plane, experiment)
-
-
 def test_a_confirmation_whose_host_is_isolated_for_too_long_stays_one(
     still: Plane, clock: Clock
 ) -> None:
@@ -104,25 +89,3 @@ def test_a_remedy_that_is_halted_goes_on_with_its_patch(plane: Plane) -> None:
     decision = concluded(plane, experiment)
     assert decision["verdict"] == "CONDITIONAL_GO"
     assert [row["id"] for row in decision["conditions"]] == ["sanity:remedied"]
-
-
-@pytest.mark.long
-def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """It would pass as if the phase had never been changed."""
-    experiment = plane.submit(set={"remedies": {"hang_in_compute": FSDP}, "max_remedies": 1})
-    worker = plane.worker(home=tmp_path / "runs")
-    stalled(plane, worker, plane.next_order(worker))
-    patched = plane.next_order(worker)
-    worker.start(patched)
-    save_checkpoint(tmp_path / "runs" / patched.run, step=2)
-    verb(plane, experiment, "halt")
-    fail_halted(worker, patched)
-    plane.wait_state(experiment, "awaiting_decision")
-    verb(plane, experiment, "rerun")
-    verb(plane, experiment, "halt")
-    plane.wait_state(experiment, "awaiting_decision")
-    verb(plane, experiment, "resume")
-    order = plane.next_order(worker)
-    assert (order.reason, order.identity.parallel, order.resume_from) == ("resume", "ddp", None)

@@ -12,8 +12,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.order import Order
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
-from gonogo.ledger.chain import check_chain
-from gonogo.ledger.recorded import load_decision, record_of
+from gonogo.ledger.recorded import load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
@@ -97,21 +96,6 @@ def test_facts_from_the_database_equal_those_from_the_directory(
     assert digest(facts.wire()) == digest(build_facts(load_run(folder), case.rules).wire())
 
 
-def test_the_chain_of_an_experiment_holds(plane: Plane) -> None:
-    experiment = plane.submit()
-    worker = plane.worker()
-    for _ in range(3):
-        worker.run_through(plane.next_order(worker))
-    rows = plane.wait(
-        lambda: (found := plane.get(f"/experiments/{experiment}/decisions")["items"])[2:] and found
-    )
-    decisions = [record_of(row) for row in rows]
-    key = load_public_key(plane.home / "signing.pub")
-    assert check_chain(decisions, trusting([key])) == []
-    (gap,) = check_chain([decisions[0], decisions[2]])
-    assert gap.missing
-
-
 def test_only_the_first_halt_finding_of_a_run_alerts(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()
@@ -175,44 +159,6 @@ def test_conditions_are_met_by_the_run_that_brings_the_evidence(plane: Plane) ->
     assert plane.experiment(experiment)["conditions"][0]["state"] == "met"
     kinds = [row["kind"] for row in plane.get(f"/experiments/{experiment}/decisions")["items"]]
     assert kinds == ["auto", "auto", "condition"]
-
-
-def test_a_condition_can_be_waived_once_by_a_person(plane: Plane) -> None:
-    gate = [
-        {"id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
-         "pass_below": 0.15, "severity": "conditional"}
-    ]  # fmt: skip
-    experiment = plane.submit(set={"phases.sanity.gate": gate, "phases.sanity.steps": 20})
-    worker = plane.worker()
-    worker.run_through(plane.next_order(worker))
-    condition = plane.wait(lambda: plane.experiment(experiment)["conditions"], "a condition")[0]
-    body = {"verdict": "GO", "reason": "known", "condition": condition["id"]}
-    path = f"/experiments/{experiment}/decisions"
-    made = plane.call("POST", path, json=body)
-    assert made.status_code == 201, made.text
-    assert made.json()["kind"] == "condition"
-    said = made.json()["verdict"]
-    by_hand = f'gonogo_decisions_by_hand_total{{verdict="{said}"}} 1.0'
-    assert by_hand in plane.http.get("/metrics").text, "as it reads wherever it is shown"
-    assert plane.experiment(experiment)["conditions"][0]["state"] == "waived"
-    again = plane.call("POST", path, json=body)
-    assert (again.status_code, again.json()["state"]) == (409, "waived")
-    unknown = plane.call("POST", path, json={**body, "condition": "smoke:none"})
-    assert unknown.status_code == 404
-
-
-def test_an_approval_is_awaited_where_the_plan_asks_for_one(plane: Plane) -> None:
-    experiment = plane.submit(set={"phases.sanity.approve": "always"})
-    worker = plane.worker()
-    worker.run_through(plane.next_order(worker))
-    view = plane.wait_state(experiment, "awaiting_decision")
-    assert view["verdict"] == "GO"
-    assert worker.claim() is None
-    answer = plane.call("POST", f"/experiments/{experiment}/promote", json={"reason": "fine"})
-    assert answer.status_code == 202
-    assert plane.next_order(worker).phase == "synthetic"
-    kinds = [event["type"] for event in events(plane, experiment)]
-    assert "phase.approved" in kinds
 
 
 def events(plane: Plane, experiment: str) -> list[dict[str, Any]]:

@@ -99,18 +99,6 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
     assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
 
 
-@pytest.mark.long
-def test_it_waits_for_the_host_that_has_its_checkpoint(plane: Plane, ended: Ended) -> None:
-    other = plane.worker(name="w2", host="host-2", boot_id="boot-9")
-    second = plane.submit(origin=f"{ended.id}:smoke")
-    ended.worker.claim(free=[])
-    assert other.claim() is None
-    waits = plane.experiment(second)["waiting_for"]
-    assert waits.endswith("which resumes from step 20 on host-1")
-    order = plane.next_order(ended.worker)
-    assert (order.experiment, order.resume_from and order.resume_from.step) == (second, 20)
-
-
 def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended) -> None:
     going = plane.submit(origin=f"{ended.id}:smoke")
     for _ in NAMES[2:]:
@@ -215,13 +203,6 @@ def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
     plane.wait_state(lax, "finished")
     strict = refused(plane, f"{lax}:extended")
     assert "smoke is ordered otherwise than there (allow_drift)" in strict
-
-
-@pytest.mark.long
-def test_code_torch_and_devices_stay_those_that_were_frozen(plane: Plane, ended: Ended) -> None:
-    plane.submit(origin=f"{ended.id}:smoke")
-    order = plane.next_order(ended.worker)
-    assert (order.identity.git_sha, order.identity.torch) == ("a" * 40, "2.13.0")
 
 
 @pytest.mark.long
@@ -537,32 +518,6 @@ def test_what_its_lines_had_shown_to_fail_is_tried_once_more_with_a_condition(
     assert condition["text"] == told
 
 
-def test_a_run_that_did_not_pass_is_named_through_every_experiment_that_goes_on_with_it(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """Checkpoints made in between, and an attempt whose host failed, hide nothing of it."""
-    home, longer = tmp_path / "runs", {"phases.synthetic.steps": 31}
-    worker = plane.worker(home=home)
-    at = first = end_unpassed(plane, worker, home, {"phases.synthetic.steps": 30})
-    for step in (20, 25):
-        at = plane.submit(origin=f"{at}:synthetic@{step}", set=longer)
-        order = plane.next_order(worker)
-        assert [row.experiment for row in order.taints] == [first]
-        save_checkpoint(home / order.run, step={20: 25, 25: 28}[step])
-        if step == 20:
-            worker.start(order)
-            cancel(plane, at, worker, order)
-    fail(worker, order, upto=28, reason="hardware")
-    again = plane.next_order(worker)
-    assert again.resume_from is not None
-    assert (again.resume_from.step, again.taints) == (28, order.taints)
-    worker.run_through(again)
-    assert plane.next_order(worker).phase == "smoke"
-    view = plane.experiment(at)
-    assert view["phases"][1]["verdict"] == "CONDITIONAL_GO"
-    assert [row["id"] for row in view["conditions"]] == ["synthetic:unpassed"]
-
-
 LONGER = {"phases.sanity.steps": 30}
 REMEDIES = {"remedies": {"hang_in_compute": {"workload": {"parallel": "fsdp"}}}, "max_remedies": 1}
 
@@ -624,17 +579,3 @@ def test_a_phase_with_an_open_condition_is_not_taken_over(plane: Plane) -> None:
     said = refused(plane, f"{experiment}:synthetic")
     assert f"condition sanity:first_loss is open in {experiment}" in said
     assert offered(plane, experiment, set=sets) == f"{experiment}:sanity@0"
-
-
-@pytest.mark.long
-def test_a_dry_run_tells_what_would_be_taken_over(plane: Plane, ended: Ended) -> None:
-    body = {"plan": "demo", "origin": f"{ended.id}:smoke", "dry_run": True}
-    said = plane.call("POST", "/experiments", json=body).json()
-    assert said["origin"]["step"] == 20
-    assert [row["phase"] for row in said["orders"]] == NAMES[2:]
-
-
-@pytest.mark.long
-def test_the_next_command_of_a_failure_names_it(plane: Plane, ended: Ended) -> None:
-    commands = [row["command"] for row in plane.experiment(ended.id)["next"]]
-    assert f"gonogo submit demo --from {ended.id}:smoke" in commands

@@ -118,16 +118,6 @@ def test_of_evidence_without_end_some_is_kept(
         assert worker.post(f"/runs/{order.run}/evidence", body).status_code == status
 
 
-@pytest.mark.parametrize("v", [2**61 + 1, 10**300, -1], ids=["no double", "long", "negative"])
-def test_a_finding_of_no_version_is_the_senders_fault(plane: Plane, v: int) -> None:
-    worker, order = in_state(plane, RunState.RUNNING)
-    finding = {"detector": "x", "severity": "info", "at": 1.0, "key": "k", "text": "t", "v": v}
-    body = {"token": order.token, "findings": [finding]}
-    answer = worker.post(f"/runs/{order.run}/findings", body)
-    assert answer.status_code == 422, answer.text
-    assert [row["path"] for row in answer.json()["errors"]] == ["findings.0.v"]
-
-
 @pytest.mark.parametrize("key", ["k" * 1000, "a\x00b"], ids=["long", "NUL"])
 def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
     plane: Plane, key: str

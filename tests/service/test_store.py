@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -16,7 +16,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import select, text
-from sqlalchemy.exc import IntegrityError, ProgrammingError
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Unavailable
@@ -97,32 +97,6 @@ def test_what_is_committed_is_on_the_disk_and_nothing_waits_for_ever(store: Stor
 PRAGMAS = {"synchronous": "2", "foreign_keys": "1", "journal_mode": "wal"}
 """2 is FULL: a commit is synced."""
 LIMITS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
-
-
-def test_a_write_alone_in_its_group_leaves_nothing_where_any_of_it_failed(store: Store) -> None:
-    store.write(lambda session: add_key(session, "same"))
-
-    def fail(session: Session, name: str, then: Callable[[Session], object]) -> None:
-        add_key(session, name)
-        session.flush()
-        then(session)
-
-    def ask_amiss(session: Session) -> object:
-        """Fail in a way that leaves SQLite's transaction open: an OperationalError of a query."""
-        return session.execute(text("INSERT INTO nowhere VALUES (1)"))
-
-    def stop(session: Session) -> object:
-        raise KeyError(session)
-
-    for told, then in (
-        ((Unavailable, ProgrammingError), ask_amiss),
-        (IntegrityError, lambda session: add_key(session, "same")),
-        (KeyError, stop),
-    ):
-        with pytest.raises(told):
-            store.write(partial(fail, name="half", then=then))
-        kept = store.write(lambda session: list(session.scalars(select(KeyRow.name))))
-        assert kept == ["same"]
 
 
 @pytest.mark.parametrize("failing", [{0}, {2}, {4}, {1, 3}, set(range(5))])
@@ -209,22 +183,6 @@ def test_migrations_build_what_the_models_say(empty_url: str) -> None:
         context = MigrationContext.configure(connection, opts={"compare_type": True})
         assert compare_metadata(context, Table.metadata) == []
     engine.dispose()
-
-
-def test_a_server_that_takes_writes_no_more_is_left_for_the_one_that_does(
-    postgres_url: str,
-) -> None:
-    """A fail-over may leave connections to the server open that led before."""
-    migrate(postgres_url)
-    store = Store(postgres_url)
-    with store.connect() as connection:
-        connection.execute(text("SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY"))
-        connection.commit()
-    assert not store.can_write(5.0)
-    assert store.can_write(5.0)
-    store.write(lambda session: add_key(session, "kept"))
-    assert store.read(lambda session: session.scalars(select(KeyRow.name)).all()) == ["kept"]
-    store.close()
 
 
 @pytest.fixture

@@ -293,42 +293,6 @@ def test_nothing_can_be_asked_of_a_finished_experiment_but_an_override(plane: Pl
 
 
 @pytest.mark.long
-def test_an_override_acts_while_it_is_awaited_and_relabels_afterwards(plane: Plane) -> None:
-    worker = plane.worker()
-    experiment, order = running(plane, worker)
-    early = plane.call(
-        "POST", f"/experiments/{experiment}/decisions", json={"verdict": "GO", "reason": "x"}
-    )
-    assert early.status_code == 409
-    verb(plane, experiment, "halt")
-    fail_halted(worker, order)
-    plane.wait_state(experiment, "awaiting_decision")
-    etag = plane.call("GET", f"/experiments/{experiment}").headers["ETag"]
-    body = {"verdict": "GO", "reason": "seen enough"}
-    path = f"/experiments/{experiment}/decisions"
-    stale = plane.call("POST", path, json=body, headers={"If-Match": '"1"'})
-    assert stale.status_code == 412
-    made = plane.call("POST", path, json=body, headers={"If-Match": etag})
-    assert made.status_code == 201, made.text
-    assert (made.json()["kind"], made.json()["actor"]) == ("human", "local admin")
-    first = plane.get(path)["items"][0]
-    assert made.json()["supersedes"] == first["id"]
-    assert made.json()["prev_hash"] == first["hash"]
-    file = plane.home / "decisions" / f"{made.json()['id']}.json"
-    plane.wait(file.exists, "the decision's file")
-    second = plane.next_order(worker)
-    assert second.phase == "synthetic"
-    verb(plane, experiment, "cancel")
-    fail_halted(worker, second, "cancelled")
-    plane.wait_state(experiment, "finished")
-    body = {"verdict": "NO_GO", "reason": "after all"}
-    assert plane.call("POST", path, json=body).status_code == 201
-    view = plane.experiment(experiment)
-    assert (view["state"], view["verdict"]) == ("finished", "NO_GO")
-    assert worker.claim() is None
-
-
-@pytest.mark.long
 def test_weights_are_those_of_the_variant_that_passed_not_of_the_run_that_died(
     plane: Plane, tmp_path: Path
 ) -> None:

@@ -133,50 +133,6 @@ def claim_of(worker: object, machine: str) -> dict[str, object]:
     }  # fmt: skip
 
 
-def test_another_workers_key_reaches_nothing_of_a_run(plane: Plane) -> None:
-    """It knows the run, the token and even a secret of its own."""
-    plane.submit()
-    plane.submit()
-    owner, thief = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
-    order = owner.claim()
-    assert order is not None
-    assert thief.claim() is not None
-    for secret in (None, "0" * 32):
-        if secret is not None:
-            thief.secrets[order.run] = secret
-        path = f"/runs/{order.run}"
-        upload = {"token": order.token, "path": "a", "content_b64": ""}
-        calls = [
-            thief.telemetry(order),
-            thief.state(order, "check"),
-            thief.post(f"{path}/findings", {"token": order.token, "findings": []}),
-            thief.post(f"{path}/evidence", upload),
-            thief.post(f"{path}/records", {**upload, "path": "order.json"}),
-        ]
-        assert [answer.status_code for answer in calls] == [403] * 5, calls[0].text
-    assert owner.telemetry(order).status_code == 200
-
-
-def test_a_run_that_nobody_has_claimed_is_nobodys(plane: Plane) -> None:
-    """Its token is 0, and it has no secret yet: no key speaks of it before its claim."""
-    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
-    thief = plane.worker(name="w2", host="host-2")
-    path, upload = f"/runs/{run}", {"token": 0, "path": "a", "content_b64": ""}
-    end = {"ended_at": 1.0, "ended_by": "trainer", "reason": "completed", "code": 0}
-    finding = {"detector": "x", "severity": "halt", "at": 1.0, "key": "k", "text": "t"}
-    calls = [
-        thief.post(f"{path}/telemetry", {"token": 0}),
-        thief.post(f"{path}/state", {"token": 0, "event": "end", "at": 1.0, "exit": end}),
-        thief.post(f"{path}/findings", {"token": 0, "findings": [finding]}),
-        thief.post(f"{path}/evidence", upload),
-        thief.post(f"{path}/records", {**upload, "path": "order.json"}),
-    ]
-    assert [answer.status_code for answer in calls] == [403] * 5, calls[0].text
-    assert plane.get(path)["state"] == "queued"
-    order = plane.next_order(plane.worker())
-    assert order.run == run
-
-
 def test_without_its_claims_secret_even_the_right_key_and_token_change_nothing(
     plane: Plane,
 ) -> None:
