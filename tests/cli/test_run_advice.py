@@ -20,8 +20,6 @@ from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.watch import Watch
 from gonogo.planning.resolve import build_command_order
 
-ERROR = "Traceback (most recent call last):"
-
 
 def order_of(
     steps: int | None = 30, *patterns: str, command: tuple[str, ...] = ("x",), **more: Any

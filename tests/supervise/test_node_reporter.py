@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 
@@ -34,30 +31,6 @@ def test_what_a_killed_follower_left_of_a_line_costs_no_other(tmp_path: Path, le
         node_reporter._append(path, line)
     lines = [line for line in load_lines(path).lines if line != left]
     assert [NodeLine.model_validate_json(line) for line in lines] == told
-
-
-def test_a_sign_that_cannot_be_given_is_said_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Between two tries nothing was possible again."""
-
-    def refuse(path: Path) -> NoReturn:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    order = make_order(nodes=2, world_size=2)
-    place = Place.of(order.document(), 1)
-    follows = node_reporter.Follower(RunDir(tmp_path), order, place, LifeSigns())
-    monkeypatch.setattr(node_reporter, "create_plain", refuse)
-    now = [0.0]
-
-    def sleep(seconds: float) -> None:
-        now[0] += max(seconds, 0.1)
-        if now[0] > 5.0:
-            exit_path(tmp_path, 1).touch()
-
-    follows.follow(lambda: now[0], sleep)
-    told = [text for text in caplog.messages if text.startswith("the sign")]
-    assert len(told) == 1, told
 
 
 def test_it_gives_a_sign_every_second(tmp_path: Path) -> None:

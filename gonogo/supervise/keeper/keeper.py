@@ -38,7 +38,7 @@ from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import NODE_NAME, boot_id, load_release, load_stat
-from gonogo.supervise.transient_errors import SCARCE, START_LIMIT_S, TransientErrors
+from gonogo.supervise.transient_errors import TransientErrors
 
 LAST_WORDS_S = 60.0
 """How long the watcher may ship after the end, and a disk may refuse exit.json."""
@@ -158,14 +158,11 @@ class Keeper:
                 self._place = replace(self._place, rendezvous=met)
                 return True
             self._wait(wake)
-        self._refuse_stopped(wake)
-        return False
-
-    def _refuse_stopped(self, wake: int) -> None:
-        """Refuse after a stop signal, which may be a scheduler's for a person's cancel."""
+        # The signal may be a scheduler's, for a person's cancel.
         asked = self._transient.tried("requests", partial(asked_by, self._dir), None)
         cause = (asked.reason, asked.ended_by, asked.text) if asked else self._stops.cause()
         self._refuse(*cause, wake)
+        return False
 
     def _refuse(self, reason: str, ended_by: str, text: str, wake: int) -> None:
         refuse = partial(save_refusal, self._dir, self._order, self._place, reason, ended_by, text)
@@ -217,30 +214,21 @@ class Keeper:
             self._end.ask_to_leave("deadline", "watchdog", text)
 
     def _start_agent(self, wake: int) -> Child | None:
-        """Start torchrun or the command as soon as the host can; None when it could not."""
+        """Start torchrun or the command; None if the host cannot."""
         log = self._dir / self._place.own("torchrun.log")
         command = build_command(self._order, self._dir, self._allowed, self._place)
         environ = dict(self._agent_environ)
         if self._order.get("command"):
             environ.update(self._place.launcher_names(self._order))
-        give_up = time.monotonic() + START_LIMIT_S
-        while not self._stops:
-            try:
-                self._agent = start_child(
-                    command, env=environ, log=log, cwd=self._order.get("cwd"), shield=self._shield
-                )
-            except OSError as error:
-                if error.errno not in SCARCE or time.monotonic() >= give_up:
-                    text = f"the program cannot be started: {error}"
-                    self._refuse("preflight_failed", "infra", text, wake)
-                    return None
-                self._transient.note("the program", error)
-            else:
-                self._save_state()
-                return self._agent
-            self._wait(wake)
-        self._refuse_stopped(wake)
-        return None
+        cwd = self._order.get("cwd")
+        try:
+            self._agent = start_child(command, env=environ, log=log, cwd=cwd, shield=self._shield)
+        except OSError as error:
+            text = f"the program cannot be started: {error}"
+            self._refuse("preflight_failed", "infra", text, wake)
+            return None
+        self._save_state()
+        return self._agent
 
     def _wait(self, wake: int) -> None:
         """Sleep until a child ends or a moment has passed."""

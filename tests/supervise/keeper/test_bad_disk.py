@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
-import logging
 import os
 import signal
 import subprocess
@@ -14,24 +12,17 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from subprocess import Popen
 
 import pytest
 
 from gonogo import rundir
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.records import ExitRecord
-from gonogo.rundir import load_record
 from gonogo.supervise import durable
 from gonogo.supervise.disk_reserve import PIECES, RESERVE_NAME, Reserve
-from gonogo.supervise.transient_errors import TransientErrors
 from tests.supervise.runs import (
     ROOT,
     NewRun,
     SupervisedRun,
-    build_test_order,
     starting,
     wait_until,
 )
@@ -188,56 +179,6 @@ def test_a_run_on_a_full_disk_can_be_ended(tmp_path: Path, small_disk: Path) -> 
         assert run.living() == []
 
 
-def start_where_scarce(
-    run_dir: Path, order: Order, folder: Path, *, start_s: float
-) -> Popen[bytes]:
-    """Start the keeper of a run on a host that has no process to give while `scarce` is there."""
-    (folder / "scarce").touch()
-    run_dir.mkdir()
-    (run_dir / "order.json").write_text(json.dumps(order.document()))
-    environ = {
-        **os.environ,
-        "GONOGO_TEST_SCARCE": str(folder / "scarce"),
-        "GONOGO_TEST_START_S": str(start_s),
-    }
-    module = "gonogo.supervise.keeper.__main__"
-    command = [sys.executable, "-m", "tests.supervise.scarce_host", module, str(run_dir)]
-    with (run_dir / "keeper.log").open("wb") as log:
-        return Popen([*command, "--allow", "any"], cwd=ROOT, env=environ, stdout=log, stderr=log)
-
-
-def order_of_command(run: str, *command: str) -> Order:
-    """Return an order of one program that says nothing."""
-    return build_test_order(
-        run, entry=None, command=list(command), world_size=1, steps=None,
-        identity={"world_size": 1}, watch={},
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("number", "reason"),
-    [
-        pytest.param(None, OutcomeCode.PREFLIGHT_FAILED, id="for longer"),
-        pytest.param(signal.SIGTERM, OutcomeCode.PREEMPTED, id="and is taken away"),
-    ],
-)
-def test_a_host_that_has_no_process_is_not_fit_for_the_run(
-    tmp_path: Path, number: int | None, reason: OutcomeCode
-) -> None:
-    run_dir = tmp_path / new_id(Kind.RUN)
-    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
-    keeper = start_where_scarce(run_dir, order, tmp_path, start_s=60.0 if number else 0.5)
-    log = run_dir / "keeper.log"
-    if number is not None:
-        wait_until(lambda: "the program: [Errno 11]" in log.read_text(), "that it cannot start")
-        keeper.send_signal(number)
-    assert keeper.wait(timeout=120) == 0, log.read_text()
-    record = load_record(run_dir / "exit.json", ExitRecord)
-    assert record is not None
-    assert (record.reason, record.ended_by) == (reason, Actor.INFRA)
-    assert not list(run_dir.glob(f"{RESERVE_NAME}*"))
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "number",
@@ -258,53 +199,6 @@ def test_a_file_system_that_fails_everyone_for_seconds_costs_nothing(
     flag.unlink()
     completes(run, 150)
     assert run.beats(0)[-1]["write_failures"] > 0
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "order.json",
-        *(pytest.param(name, marks=pytest.mark.long) for name in (".keeper.lock", "exit.json")),
-    ],
-)
-def test_a_disk_that_refuses_the_first_looks_begins_the_run_later(
-    tmp_path: Path, name: str
-) -> None:
-    """The keeper ended there, with a traceback or a bad order, and the run was lost."""
-    run_dir, flag = tmp_path / new_id(Kind.RUN), tmp_path / "failing"
-    order = order_of_command(run_dir.name, sys.executable, "-c", "print('hello')")
-    run_dir.mkdir()
-    (run_dir / "order.json").write_text(json.dumps(order.document()))
-    flag.write_text(str(errno.ESTALE))
-    environ = {"PYTHONPATH": f"{SHIM}:{ROOT}", "TEST_FAILING": str(flag)}
-    environ |= {"TEST_BELOW": str(run_dir / name)}
-    run = SupervisedRun(path=run_dir, order=order, environ=environ)
-    run.start("--allow", "any")
-    log = run_dir / "keeper.log"
-    wait_until(lambda: "Stale file handle" in log.read_text(), "that it cannot look")
-    time.sleep(0.3)
-    flag.unlink()
-    record = run.wait_for_exit()
-    assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0), record.text
-
-
-def test_the_same_failure_is_said_once_until_it_went_well_again(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-
-    transient = TransientErrors(logging.getLogger("test"))
-
-    def fail() -> int:
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-
-    assert [transient.tried("it", fail, 7) for _ in range(3)] == [7, 7, 7]
-    assert transient.failures == 3
-    assert len(caplog.messages) == 1
-    assert transient.tried("it", lambda: 1, 7) == 1
-    assert transient.tried("it", fail, 7) == 7
-    assert len(caplog.messages) == 3
-    with pytest.raises(ZeroDivisionError):
-        transient.tried("it", lambda: 1 // 0, 7)
 
 
 def test_the_reserve_is_freed_piece_by_piece(tmp_path: Path) -> None:

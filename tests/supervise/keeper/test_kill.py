@@ -20,7 +20,6 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, Unended
 from gonogo.rundir import RunDir
-from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
 from gonogo.supervise.end_request import EndRequest, ask_halt, ask_kill
 from gonogo.supervise.keeper import kill
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, Swept, TokenScan, end_processes
@@ -214,15 +213,6 @@ def test_a_lost_run_ended_by_what_it_was_asked_to_end_for_where_that_is_certain(
         if ended[0] == "keeper_lost"
         else "the loss is NaN; then the worker was lost before the launch"
     )
-
-
-def test_the_end_of_a_lost_run_gives_up_what_its_keeper_held_of_the_disk(tmp_path: Path) -> None:
-    token = new_id(Kind.RUN)
-    run_dir = RunDir(tmp_path / token)
-    run_dir.path.mkdir()
-    Reserve(run_dir.path).hold()
-    assert end_lost(run_dir, build_test_order(token), time.time()) is not None
-    assert not list(run_dir.path.glob(f"{RESERVE_NAME}*"))
 
 
 @pytest.mark.long

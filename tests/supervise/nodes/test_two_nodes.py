@@ -12,19 +12,13 @@ from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.tick import NodeState
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
-from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.node_record import gone_path, meet_path
+from gonogo.supervise.node_record import meet_path
 from gonogo.supervise.processes import ProcessRef, send_signal
 from gonogo.watch.registry import detector_names
-from tests.supervise.nodes.cluster import ClusterRun, NewCluster
+from tests.supervise.nodes.cluster import NewCluster
 from tests.supervise.runs import wait_until
-
-
-def rank_ref(run: ClusterRun, rank: int) -> ProcessRef:
-    """The process of a rank, once it was started."""
-    found = wait_until(lambda: load_json(run.path / f".rank{rank}.json"), f"rank {rank}")
-    return ProcessRef(pid=found["pid"], start_ticks=found["start_ticks"])
 
 
 def test_healthy_run_completes_on_both_nodes_and_leaves_nothing_behind(
@@ -162,33 +156,6 @@ def test_follower_that_dies_is_back_and_the_run_goes_on(new_cluster: NewCluster)
     assert run.findings() == []
 
 
-@pytest.mark.long
-def test_preempted_node_lets_all_leave_with_a_checkpoint(new_cluster: NewCluster) -> None:
-    run = new_cluster(steps=4000)
-    run.wait_for_step(3)
-    run.keepers[1].terminate()
-    record = run.wait_for_all()
-    assert (record.reason, record.ended_by) == (OutcomeCode.PREEMPTED, Actor.INFRA)
-    assert {row.code for row in record.ranks.values()} == {3}
-    assert run.living() == []
-
-
-@pytest.mark.long
-def test_engine_that_vouches_for_a_nodes_end_is_believed(new_cluster: NewCluster) -> None:
-    run = new_cluster(steps=4000)
-    run.wait_for_step(3)
-    keeper = run.keepers[1].pid
-    for pid in (keeper, load_json(run.path / "keeper_node1.json")["follower"]["pid"]):  # type: ignore[index]
-        send_signal(pid, signal.SIGSTOP)
-    wait_until(lambda: (1, NodeState.SILENT) in run.node_states(), "the silence", 40)
-    save_json(gone_path(run.path, 1), {"by": "the test", "text": "the power is off", "at": 1.0})
-    wait_until(run.dir.path.joinpath(".kill").exists, "the request")
-    send_signal(keeper, signal.SIGKILL)
-    record = run.wait_for_all()
-    assert record.reason is OutcomeCode.NODE_LOST
-    assert "the power is off" in record.text
-
-
 def test_a_node_that_never_comes_starts_nothing(new_cluster: NewCluster) -> None:
     run = new_cluster(begin=False)
     run.path.mkdir(parents=True)
@@ -219,16 +186,3 @@ def test_a_node_that_is_told_to_stop_while_it_waits_says_for_whom(
     if asked:
         told = (OutcomeCode.CANCELLED, Actor.OPERATOR)
     assert (record.reason, record.ended_by) == told, record.text
-
-
-@pytest.mark.long
-def test_node_that_is_started_twice_for_an_attempt_starts_nothing(new_cluster: NewCluster) -> None:
-    run = new_cluster(steps=150)
-    run.wait_for_step(3)
-    first = run.keepers[1]
-    (run.path / ".keeper_node1.lock").unlink()  # a lock that other hosts do not see
-    run.start_node(1)
-    wait_until(lambda: run.keepers[1].poll() is not None, "the end of the second start")
-    assert "began attempt token 1" in (run.path / "keeper_log1.txt").read_text()
-    run.keepers[1] = first
-    assert run.wait_for_all().reason is OutcomeCode.COMPLETED
