@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.trainer.line_file import Descriptor
-
 REQUEST = ".dump_collectives"
 _NEWEST_PER_GROUP = 256
 _LIMIT_BYTES = 512 * 1024
@@ -32,49 +30,48 @@ class StackDumps:
     def __init__(self, folder: Path, rank: int) -> None:
         self._folder, self._rank = folder, rank
         self._hidden = folder / f".stackdump_rank{rank}.txt"
-        self._file: Descriptor | None = None
-        self._previous: Descriptor | None = None
+        self._fd: int | None = None
+        self._previous: int | None = None
         if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
             self._register()
 
     def look(self) -> str | None:
         """Name a dump that was written since the last call; return the name."""
-        if self._file is None:
+        if self._fd is None:
             return None
         try:
             if self._hidden.stat().st_size == 0:
-                if not self._file.is_ours:  # the script has closed it
-                    self._register()
                 return None
             name = f"stackdump_rank{self._rank}_{time.time_ns() // 1_000_000}.txt"
             self._hidden.rename(self._folder / name)
         except OSError:
             return None
         if self._previous is not None:
-            self._previous.close()
+            os.close(self._previous)
         # The dump may still be written: its file stays open until the next one.
-        self._previous = self._file
+        self._previous = self._fd
         self._register()
         return name
 
     def close(self) -> None:
         """Give SIGUSR1 back and remove the hidden file."""
-        if self._file is None:
+        if self._fd is None:
             return
         faulthandler.unregister(signal.SIGUSR1)
-        for file in (self._file, self._previous):
-            if file is not None:
-                file.close()
-        self._file = None
+        for fd in (self._fd, self._previous):
+            if fd is not None:
+                os.close(fd)
+        self._fd = None
         with suppress(OSError):
             self._hidden.unlink(missing_ok=True)
 
     def _register(self) -> None:
         try:
-            self._file = Descriptor(self._hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            self._fd = os.open(self._hidden, flags, 0o644)
         except OSError:
             return  # the file before it continues to serve
-        faulthandler.register(signal.SIGUSR1, file=self._file.number, all_threads=True, chain=False)
+        faulthandler.register(signal.SIGUSR1, file=self._fd, all_threads=True, chain=False)
 
 
 class Collectives:

@@ -24,16 +24,15 @@ _PARALLEL = {
 def count_model(model: Any) -> dict[str, Any]:
     """Return `params`, `trainable`, `device`, `driver`, `backend` of a torch module.
 
-    A sharded model is counted as a whole; if torch hides that, both counts are missing.
+    Both counts are missing for a model that FSDP 1 shards.
 
     Raises:
         AttributeError: no such module.
     """
     parameters = list(model.parameters())
     told: dict[str, Any] = {}
-    whole = _whole_sizes(model)
-    if whole is not None:
-        sizes = [(whole.get(id(row)) or _size(row), row.requires_grad) for row in parameters]
+    if not _is_sharded(model):
+        sizes = [(_size(row), row.requires_grad) for row in parameters]
         told["params"] = sum(size for size, _ in sizes)
         told["trainable"] = sum(size for size, trains in sizes if trains)
     if parameters:
@@ -48,23 +47,10 @@ def _size(parameter: Any) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
-def _whole_sizes(model: Any) -> dict[int, int] | None:
-    """Return id of a parameter that FSDP 1 has sharded → elements of all shards; None: unknown."""
-    sizes: dict[int, int] = {}
-    for module in getattr(model, "modules", list)():
-        if _FSDP_1 not in (kind.__name__ for kind in type(module).__mro__):
-            continue
-        try:
-            handle = module._handle
-            flat = None if handle is None else handle.flat_param
-            numels = [] if flat is None else [shape.numel() for shape in flat._shapes]
-            if flat is not None and flat._params is None:
-                sizes[id(flat)] = sum(numels)
-            elif flat is not None:
-                sizes |= zip(map(id, flat._params), numels, strict=True)
-        except (AttributeError, TypeError, ValueError):
-            return None
-    return sizes
+def _is_sharded(model: Any) -> bool:
+    """Whether FSDP 1 shards a part of the model."""
+    kinds = (type(module).__mro__ for module in getattr(model, "modules", list)())
+    return any(_FSDP_1 in (kind.__name__ for kind in mro) for mro in kinds)
 
 
 def count_environment(nsa_env: Mapping[str, str], world_size: int) -> dict[str, Any]:

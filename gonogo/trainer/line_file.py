@@ -1,11 +1,9 @@
 """The heartbeat file of one rank: one process appends lines to it.
 
 `append`, `show` and `close` never raise; lines are whole and in order. Lines that a full disk
-refuses are kept, up to KEPT_BYTES, and written later. Lost lines show as a gap in `seq`. Each write
-first checks that the descriptor is still our file, because a script may have closed it.
+refuses are kept, up to KEPT_BYTES, and written later. Lost lines show as a gap in `seq`.
 """
 
-import errno
 import fcntl
 import os
 import time
@@ -34,46 +32,6 @@ class Taken(Exception):
     """another process writes this rank's lines"""
 
 
-class Descriptor:
-    """A file that is open until it is closed, here or by the script.
-
-    Args:
-        path: of the file.
-        flags: of `os.open`.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
-
-    def __init__(self, path: Path, flags: int) -> None:
-        self.number = os.open(path, flags | os.O_CLOEXEC, 0o644)
-        self._inode, self._closed = _inode(os.fstat(self.number)), False
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether the number still stands for this file; a silent file system does not deny it."""
-        if self._closed:
-            return False
-        try:
-            return _inode(os.fstat(self.number)) == self._inode
-        except OSError as error:
-            return error.errno != errno.EBADF
-
-    def close(self) -> bool:
-        """Close the file, if it is ours still; return whether the file system reported an error."""
-        ours, self._closed = self.is_ours, True
-        try:
-            if ours:
-                os.close(self.number)
-        except OSError:
-            return True
-        return False
-
-
-def _inode(found: os.stat_result) -> tuple[int, int]:
-    return found.st_dev, found.st_ino
-
-
 class LineFile:
     """The heartbeat file of one rank.
 
@@ -89,7 +47,7 @@ class LineFile:
         self._unwritten = b""
         self._torn = False
         """Whether `_unwritten` begins in the middle of a line."""
-        self._file: Descriptor | None = None
+        self._fd: int | None = None
         self._shown = True
         """Whether other hosts have been shown all that is written."""
         self.failures = 0
@@ -103,10 +61,8 @@ class LineFile:
         """Append complete lines, after those that still wait."""
         self._unwritten += lines
         try:
-            file = self._file
-            if file is None or not file.is_ours:
-                file = self._open(0.0)
-            written = os.write(file.number, self._unwritten)
+            fd = self._open(0.0) if self._fd is None else self._fd
+            written = os.write(fd, self._unwritten)
         except (OSError, Taken):
             self.failures += 1
             self._forget_oldest()
@@ -119,12 +75,11 @@ class LineFile:
 
     def show(self) -> None:
         """Sync what is written, so that other hosts see it; NFS keeps it for half a minute."""
-        file = self._file
-        if self._shown or file is None or not file.is_ours:
+        if self._shown or self._fd is None:
             return
         self._shown = True
         try:
-            os.fdatasync(file.number)
+            os.fdatasync(self._fd)
         except OSError:
             self.failures += 1
 
@@ -138,9 +93,12 @@ class LineFile:
 
     def close(self) -> None:
         """Close the file."""
-        file, self._file = self._file, None
-        if file is not None:
-            self.failures += file.close()
+        fd, self._fd = self._fd, None
+        try:
+            if fd is not None:
+                os.close(fd)
+        except OSError:
+            self.failures += 1
 
     def _forget_oldest(self) -> None:
         """Keep at most KEPT_BYTES; a line of which a part is written stays whole."""
@@ -150,19 +108,18 @@ class LineFile:
         cut = self._unwritten.find(b"\n", len(self._unwritten) - KEPT_BYTES) + 1
         self._unwritten = self._unwritten[:head] + self._unwritten[max(cut, head) :]
 
-    def _open(self, wait_s: float) -> Descriptor:
-        self._file = None
-        file = Descriptor(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
+    def _open(self, wait_s: float) -> int:
+        fd = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _lock(file.number, wait_s)
-            if _ends_torn(file.number) and not self._torn:
+            _lock(fd, wait_s)
+            if _ends_torn(fd) and not self._torn:
                 self._unwritten = b"\n" + self._unwritten
                 self._torn = True
         except BaseException:
-            file.close()
+            os.close(fd)
             raise
-        self._file = file
-        return file
+        self._fd = fd
+        return fd
 
 
 def _lock(fd: int, wait_s: float) -> None:

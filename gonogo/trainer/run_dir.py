@@ -1,6 +1,5 @@
-"""The run directory as a rank reads it: the order, and whether the run may begin or must end."""
+"""The run directory as a rank reads it."""
 
-import errno
 import json
 import os
 import sys
@@ -11,12 +10,6 @@ from pathlib import Path
 from typing import Any
 
 ALIVE_EVERY_S = 5.0
-LIMIT_S = 60.0
-_POLL_S = 0.2
-_PASSES = frozenset({
-    errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.EIO, errno.ESTALE,
-})  # fmt: skip
-"""Errors that may be over soon."""
 HALTED_CODE = 3
 NO_GO_CODE = 4
 GO_LIMIT_S = 120.0
@@ -27,8 +20,6 @@ NOT_LET_BEGIN = "no .GO within"
 UNTOLD = "which this script does not report"
 """Texts by which the supervisor knows why a rank ended before its first step."""
 _GO_POLL_S = 0.05
-_MOST_S = 1.0
-"""Most that counts between two looks: a longer pause was a suspension, or a slow disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,14 +99,14 @@ class RunDir:
 
 
 def load_run_dir(path: Path) -> RunDir:
-    """Return a run directory with its order, as soon as the disk allows.
+    """Return a run directory with its order.
 
     Raises:
-        ValueError: order.json holds no JSON object, or was unreadable for LIMIT_S.
+        ValueError: order.json cannot be read, or is no JSON object.
     """
     path = path.absolute()
     try:
-        order = json.loads(_read_at_length(path / "order.json"))
+        order = json.loads((path / "order.json").read_bytes())
     except FileNotFoundError:
         return RunDir(path=path)
     except (OSError, ValueError) as error:
@@ -123,22 +114,6 @@ def load_run_dir(path: Path) -> RunDir:
     if not isinstance(order, dict):
         raise ValueError(f"{path / 'order.json'}: expected a JSON object")
     return RunDir(path=path, order=order)
-
-
-def _read_at_length(path: Path) -> bytes:
-    """Return a file's bytes; try again while the disk refuses.
-
-    Raises:
-        OSError: another error, or the disk has refused for LIMIT_S.
-    """
-    give_up = time.monotonic() + LIMIT_S
-    while True:
-        try:
-            return path.read_bytes()
-        except OSError as error:
-            if error.errno not in _PASSES or time.monotonic() >= give_up:
-                raise
-        time.sleep(_POLL_S)
 
 
 def _positive(value: Any) -> float | None:
@@ -167,15 +142,13 @@ def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
     why = why_never(run_dir, identity)
     if why is not None:
         print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)
-    looked, left_s, alone = time.monotonic(), RANKS_LIMIT_S, True
+    give_up, alone = time.monotonic() + RANKS_LIMIT_S, True
     while not run_dir.says("GO"):
         if run_dir.says("HALT") and not run_dir.says("GO"):
             return HALTED_CODE
         if alone and run_dir.all_have_spoken():
-            left_s, alone = GO_LIMIT_S, False
-        now = time.monotonic()
-        left_s, looked = left_s - min(now - looked, _MOST_S), now
-        if left_s < 0.0:
+            give_up, alone = time.monotonic() + GO_LIMIT_S, False
+        if time.monotonic() > give_up:
             late = f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s"
             print(late if why is None else f"{late}: {why}", file=sys.stderr)
             return NO_GO_CODE

@@ -53,25 +53,10 @@ def test_no_stranger_ends_what_wakes_people(project: Project) -> None:
     assert "--web.enable-lifecycle" not in project["services"]["prometheus"]["command"]
 
 
-def test_the_check_sees_a_mistake(tmp_path: Path) -> None:
-    broken = tmp_path / "docker-compose.yml"
-    broken.write_text(
-        FILE.read_text().replace("depends_on: [prometheus]", "depends_on: [promteus]")
-    )
-    assert run(COMPOSE, "-f", broken, "config", "-q").returncode != 0
-
-
 def test_the_file_follows_the_compose_specification() -> None:
     command = ["--builtin-schema", "vendor.compose-spec", str(FILE)]
     checked = run(TOOLS / "check-jsonschema", *command)
     assert checked.returncode == 0, checked.stdout
-
-
-def test_every_part_of_the_system_is_there(
-    project: Project,
-) -> None:
-    expected = {"api", "worker", "redis", "postgres", "prometheus", "alertmanager", "grafana"}
-    assert expected <= project["services"].keys()
 
 
 def test_the_worker_gets_the_gpus_an_init_and_the_time_for_a_checkpoint() -> None:
@@ -200,10 +185,6 @@ def test_the_database_is_migrated_once_before_the_service_starts(project: Projec
     assert api["depends_on"]["migrate"]["condition"] == "service_completed_successfully"
 
 
-def test_the_gpu_image_has_what_triton_compiles_its_launchers_with() -> None:
-    assert "g++ libc6-dev" in (ROOT / "docker" / "worker.Dockerfile").read_text()
-
-
 @pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
 def test_hadolint_finds_nothing(dockerfile: Path) -> None:
     checked = run(TOOLS / "hadolint", dockerfile)
@@ -216,13 +197,6 @@ def test_every_file_that_an_image_copies_exists(dockerfile: Path) -> None:
     sources = [source for line in copied for source in line.split()]
     assert len(sources) >= 5
     assert [source for source in sources if not (ROOT / source).exists()] == []
-
-
-@pytest.mark.parametrize("dockerfile", DOCKERFILES, ids=lambda path: path.name)
-def test_images_do_not_run_as_root(dockerfile: Path) -> None:
-    users = re.findall(r"^USER (\d+)", dockerfile.read_text(), re.M)
-    assert users
-    assert users[-1] != "0"
 
 
 def test_the_health_check_tells_a_server_that_is_gone(tmp_path: Path) -> None:

@@ -68,24 +68,6 @@ def test_every_link_out_of_the_house_has_a_form_and_a_host_that_we_know(page: Pa
     assert {link: wrong for link, wrong in said.items() if wrong} == {}
 
 
-def test_every_host_of_the_list_is_one_that_a_page_links_to() -> None:
-    linked = {urlsplit(link).hostname for page in ALL for link in outward(page)}
-    assert linked - {OURS} == HOSTS
-
-
-@pytest.mark.parametrize(
-    "link",
-    [
-        "http://github.com/x",
-        "https://githib.com/x",
-        "https://me@github.com/",
-        "https://semver.org.",
-    ],
-)
-def test_a_link_that_is_wrong_is_seen(link: str) -> None:
-    assert wrong_with(link)
-
-
 def headings(page: Path) -> set[str]:
     """The names by which the headings of a page are linked to."""
     return {anchor(head) for head in re.findall(r"^#+ (.+)$", prose(page), re.M)}

@@ -12,15 +12,11 @@ import pytest
 import typer.main
 
 from gonogo.cli.app import app
-from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract import lifecycle
 from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS
 from gonogo.contract.patterns import GUESSED, PATTERNS
-from gonogo.settings import TABLE, Setting
-from gonogo.watch.registry import REGISTRY
 from lab.command import app as simulator
-from nsa.settings import TOGGLES, Toggle
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "bench/README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -159,42 +155,6 @@ def test_every_option_that_a_page_shows_is_one_of_its_command(page: Path) -> Non
     assert {call: names for call, names in wrong.items() if names} == {}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=PAGE_IDS)
-def test_a_block_that_shows_what_is_typed_says_so(page: Path) -> None:
-    """By its language: it is how the tests that type what is shown find it."""
-    typed = r"^(?:\$ )?(?:\.venv/bin/)?(?:gonogo|make|python|curl|pip|docker|git) "
-    other = [block for language, block in blocks(page.read_text()) if not language]
-    assert [line for block in other for line in re.findall(typed + ".*", block, re.M)] == []
-
-
-def test_an_option_that_is_not_there_is_seen() -> None:
-    shown = "```yaml\na: 1\n```\n\n```sh\ngonogo submit demo --wat  # hm\n```\n\n"
-    text = f"{shown}and `gonogo logs RUN --rank N --follo`"
-    assert [unknown_options(call) for call in command_lines(text)] == [["--wat"], ["--follo"]]
-    assert unknown_options("gonogo run --steps 3 -- python train.py --lr 1") == []
-
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.env)
-def test_every_setting_is_documented_with_its_default(row: Setting) -> None:
-    documented = rows_of("docs/reference/settings.md")
-    assert documented[row.env][0].strip("`") == (row.default or "–")
-
-
-@pytest.mark.parametrize("toggle", TOGGLES.values(), ids=lambda toggle: toggle.name)
-def test_every_toggle_of_the_trainer_is_documented_with_its_default(toggle: Toggle) -> None:
-    documented = rows_of("docs/reference/settings.md")
-    assert documented[toggle.name][0].strip("`") == (toggle.default or "–")
-
-
-def test_nothing_is_documented_that_no_process_reads() -> None:
-    named = {
-        name
-        for name in rows_of("docs/reference/settings.md")
-        if name.startswith(("GONOGO_", "NSA_"))
-    }
-    assert named == {row.env for row in TABLE if row.env.startswith("GONOGO_")} | TOGGLES.keys()
-
-
 def of_compose() -> tuple[dict[str, str], set[str]]:
     """What the compose file reads: variable → default, images without digest; and its secrets."""
     text = (ROOT / "docker-compose.yml").read_text()
@@ -254,21 +214,11 @@ def test_every_decision_record_has_the_same_parts() -> None:
             assert part in text, (record.name, part)
 
 
-def test_there_are_as_many_detectors_as_pages_say() -> None:
-    assert len(REGISTRY) == 26
-
-
 def test_every_fault_on_demand_is_documented_with_its_defaults() -> None:
     page = (ROOT / "docs" / "detectors.md").read_text()
     for kind, values in KINDS.items():
         pairs = ",".join(f"{key}={value}" for key, value in values.items())
         assert f"`{kind}:{pairs}`" in page or (not pairs and f"`{kind}`" in page), kind
-
-
-def test_every_exit_code_is_listed_and_no_other() -> None:
-    rows = rows_of("docs/reference/cli.md")
-    documented = {code: row for code, row in rows.items() if code.isdigit()}
-    assert documented == {str(int(code)): [words] for code, words in EXIT_WORDS.items()}
 
 
 def test_every_bundled_plan_is_listed_and_no_other() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.judge.directory import judge_directory
-from tests.trainer.runs import exit_codes, lines_of, run_loop, said, steps_of, write_order
+from tests.trainer.runs import lines_of, run_loop, said, write_order
 
 pytestmark = pytest.mark.long
 
@@ -36,12 +36,3 @@ def test_a_judge_sees_steps_losses_and_sections(pair: Path) -> None:
 def test_both_ranks_say_the_same_loss(pair: Path) -> None:
     told = [[line.loss for line in said(lines_of(pair, rank), "progress")] for rank in (0, 1)]
     assert told[0] == told[1]
-
-
-def test_both_ranks_leave_after_the_same_step(tmp_path: Path) -> None:
-    folder = write_order(tmp_path / "run", steps=5, world_size=2)
-    done = run_loop("accelerate", folder, "2", ranks=2)
-    assert exit_codes(done.stderr) == {3}, done.stderr
-    for rank in (0, 1):
-        assert steps_of(lines_of(folder, rank), "step_end") == [1, 2]
-        assert said(lines_of(folder, rank), "halt_seen")

@@ -35,13 +35,6 @@ def test_the_checkpoint_of_that_step_is_whole(halted: RunDir) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["manifest.json", "model.pt"]
 
 
-def test_waiting_for_the_other_rank_is_counted(halted: RunDir) -> None:
-    """Each step has one collective of ours; the halt takes one more, about the weights."""
-    for rank in (0, 1):
-        lines = lines_of(halted.path, rank)
-        assert [line.collective_seq for line in said(lines, "step_end")] == [None, 1, 2]
-
-
 @pytest.mark.long
 def test_who_is_done_leaves_gloo_before_python_ends(tmp_path: Path) -> None:
     """Or now and then it aborts, and a run that was complete has a rank that exited with -6."""

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,40 +47,6 @@ def test_stacks_are_written_on_request_each_time_under_a_name_of_their_own(tmp_p
     for path in paths:
         assert "test_stacks_are_written_on_request" in (run / path).read_text()
     assert not list(run.glob(".stackdump*"))
-
-
-def test_a_script_that_closes_every_descriptor_is_heard_and_dumps_on(tmp_path: Path) -> None:
-    """A daemon does so as it begins; what it opens then is its own when gonogo lets go."""
-    script = tmp_path / "daemon.py"
-    script.write_text(
-        "import os, signal, time\n"
-        "import gonogo.trainer\n"
-        "with gonogo.trainer.attach(os.environ['RUN'], rank=0, world_size=1) as beat:\n"
-        "    beat.step(loss=3.0)\n"
-        "    os.closerange(3, 256)\n"
-        "    own = [open(os.environ['RUN'] + f'/own{n}', 'w') for n in range(8)]\n"
-        "    beat.step(loss=2.0)\n"
-        "    time.sleep(1.0)\n"
-        "    os.kill(os.getpid(), signal.SIGUSR1)\n"
-        "    time.sleep(1.0)\n"
-        "    beat.step(loss=1.0)\n"
-        "for file in own:\n"
-        "    print('mine', file=file)\n"
-        "    file.close()\n"
-    )
-    run = write_order(tmp_path / "run", steps=3)
-    env = {**os.environ, "RUN": str(run)}
-    done = subprocess.run(
-        [sys.executable, str(script)], env=env, capture_output=True, text=True, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    lines = lines_of(run)
-    assert [line.loss for line in said(lines, "progress")] == [3.0, 2.0, 1.0]
-    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
-    assert said(lines, "done")
-    (dump,) = said(lines, "stackdump")
-    assert "daemon.py" in (run / str(dump.path)).read_text()
-    assert {(run / f"own{n}").read_text() for n in range(8)} == {"mine\n"}
 
 
 def test_a_script_that_handles_the_signal_itself_goes_on_doing_so(tmp_path: Path) -> None:

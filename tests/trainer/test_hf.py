@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.judge.directory import judge_directory
 from gonogo.trainer.checkpoints import MANIFEST
 from tests.trainer.runs import lines_of, run_loop, said, steps_of, write_order
 
@@ -48,16 +47,6 @@ def test_losses_and_norms_are_those_that_the_trainer_logs(pair: Path, rank: int)
     assert [line.loss for line in progress] == pytest.approx([row["loss"] for row in log], rel=1e-5)
     assert [line.grad_norm for line in progress] == [row["grad_norm"] for row in log]
     assert [line.lr for line in progress] == [row["learning_rate"] for row in log]
-
-
-def test_a_judge_sees_steps_losses_and_sections(pair: Path) -> None:
-    facts = judge_directory(pair)["facts"]
-    for rank in ("0", "1"):
-        row = facts["ranks"][rank]
-        assert (row["last_step"], row["done_step"], row["gaps"]) == (6, 6, 0)
-        assert row["missing"]["count"] == row["without_loss"]["count"] == 0
-        sections_s = facts["pace"][rank]["sections_s"]
-        assert min(sections_s[name] for name in ("data", "forward", "backward", "optimizer")) > 0
 
 
 def test_evaluations_are_said_with_their_loss_and_section(pair: Path) -> None:

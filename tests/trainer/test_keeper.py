@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import signal
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, load_all_lines
-from tests.servers import wait_until
-from tests.trainer.runs import lines_of, said, steps_of, write_order
+from tests.trainer.runs import lines_of, steps_of, write_order
 from tests.trainer.supervision import entry, kept, wait_for_end
 
 WATCH = {
@@ -59,53 +54,3 @@ def test_a_hang_is_ended_in_its_step_and_section_with_stacks_as_evidence(tmp_pat
     dumps = [path.read_text() for path in run.glob("stackdump_rank0_*.txt")]
     dumps += [path.read_text() for path in run.glob(".stackdump_rank0.txt")]
     assert any("in hang" in text for text in dumps), "it answered when it was asked for its stacks"
-
-
-@pytest.mark.long
-def test_what_is_not_what_was_ordered_does_not_begin(tmp_path: Path) -> None:
-    identity = {**ALONE["identity"], "params": 2000}
-    run = write_order(tmp_path / "run", go=False, **{**ALONE, "identity": identity})
-    with kept(run, "alone") as keeper:
-        ended = wait_for_end(keeper, run)
-    assert ended.reason == "config_mismatch"
-    assert not said(lines_of(run), "step_start")
-
-
-@pytest.mark.long
-def test_ranks_that_are_asked_to_leave_do_so_together_with_a_checkpoint_that_holds(
-    tmp_path: Path,
-) -> None:
-    run = write_order(
-        tmp_path / "run",
-        go=False,
-        entry=entry("ddp"),
-        steps=2000,
-        world_size=2,
-        train={"step_s": 0.02},
-        identity={"params": 9, "world_size": 2},
-        heartbeat={"alive_every_s": 0.5},
-        halt={"grace_s": 1},
-    )
-    with kept(run, "ddp") as keeper:
-        wait_until(
-            lambda: len(steps_of(lines_of(run), "step_end")) >= 5, what="five steps", limit_s=200
-        )
-        keeper.send_signal(signal.SIGINT)
-        ended = wait_for_end(keeper, run)
-    assert (ended.reason, ended.ended_by) == ("halted", "operator")
-    assert {rank: row.code for rank, row in ended.ranks.items()} == {"0": 3, "1": 3}
-    lines = [lines_of(run, rank) for rank in (0, 1)]
-    last = [steps_of(rank, "step_end")[-1] for rank in lines]
-    assert last[0] == last[1] < 2000
-    for rank in lines:
-        assert said(rank, "halt_seen")
-        assert not said(rank, "done")
-        assert not said(rank, "error")
-        assert steps_of(rank, "checkpoint") == [last[0]]
-    assert halts(run) == []
-    seen = [
-        checkpoint
-        for line in load_all_lines(RunDir(run).watch)
-        for checkpoint in json.loads(line).get("observations", {}).get("checkpoints") or []
-    ]
-    assert [(row["step"], row["verified"]) for row in seen] == [(last[0], True)]

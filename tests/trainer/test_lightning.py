@@ -30,15 +30,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_step_is_whole(finished: Path) -> None:
-    lines = lines_of(finished)
-    for msg in ("progress", "step_end"):
-        assert steps_of(lines, msg) == STEPS
-    assert sorted(set(steps_of(lines, "step_start"))) == STEPS
-    assert [line.seq for line in lines] == list(range(1, len(lines) + 1))
-    assert (lines[0].msg, lines[-1].msg, lines[-1].step) == ("boot", "done", 6)
-
-
 def test_the_loss_of_a_step_is_the_mean_of_its_batches(finished: Path) -> None:
     losses = json.loads((finished / "losses0.json").read_text())
     means = [(first + second) / 2 for first, second in zip(losses[::2], losses[1::2], strict=True)]

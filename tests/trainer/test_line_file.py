@@ -104,45 +104,6 @@ def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
     assert file.failures >= 60
 
 
-@pytest.mark.parametrize("reused", [False, True], ids=["gone", "another file has its number"])
-def test_a_descriptor_that_the_script_has_closed_is_opened_anew(
-    tmp_path: Path, reused: bool
-) -> None:
-    """`os.closerange` of a daemon; what takes the number is the script's, written and open on."""
-    file = LineFile(tmp_path / "h")
-    file.append(b"one\n")
-    number = _number(tmp_path / "h")
-    os.close(number)
-    other = -1
-    if reused:
-        other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
-        assert other == number
-    file.append(b"two\n")
-    file.append(b"three\n")
-    assert file.failures == 0
-    file.close()
-    assert (tmp_path / "h").read_bytes() == b"one\ntwo\nthree\n"
-    if reused:
-        assert os.write(other, b"the script's") == 12
-        os.close(other)
-        assert (tmp_path / "other").read_bytes() == b"the script's"
-
-
-def _number(path: Path) -> int:
-    """Return the number of the descriptor at which this process has a file open."""
-    (found,) = [
-        int(row.name) for row in Path("/proc/self/fd").iterdir() if _target(row) == str(path)
-    ]
-    return found
-
-
-def _target(row: Path) -> str:
-    try:
-        return os.readlink(row)
-    except OSError:
-        return ""  # that of the listing itself
-
-
 def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Path) -> None:
     (tmp_path / "h").write_bytes(b'{"v": 1}\n{"v": 1, "ts"')
     file = LineFile(tmp_path / "h")
