@@ -206,3 +206,29 @@ def test_lines_that_exit_json_has_not_counted_were_added_after_the_end(
     save_end(live.save(tmp_path), heartbeats=told(count))
     expected = [] if added is None else [count if added < 0 else added]
     assert [row.found for row in record_of(tmp_path).problems] == expected
+
+
+@pytest.mark.parametrize(("old_s", "told"), [(HOLE_S, False), (HOLE_S + 1.0, True)])
+def test_what_a_tick_tells_of_devices_is_not_from_long_before_the_last_one(
+    old_s: float, told: bool
+) -> None:
+    def sample(mono: float) -> dict[str, Any]:
+        return {"mono": mono, "ts": 1e9, "uuid": "GPU-0", "rank": 0, "util": 90.0}
+
+    first = {"mono": 100.0, "observations": {"devices": [sample(50.0)]}}
+    later = {"mono": 101.0, "observations": {"devices": [sample(100.5), sample(100.0 - old_s)]}}
+    chain = chain_of(first, later)
+    assert ["device samples" in str(row.name) for row in chain.problems] == [True] * told
+    assert [row.mono for row in chain.device_rows] == [50.0, 100.0 - old_s, 100.5]
+
+
+@pytest.mark.parametrize(
+    ("after", "told"), [([dead(code=0)], True), ([dead()], False), ([ALIVE, dead(code=0)], True)]
+)
+def test_beyond_the_end_no_tick_takes_back_how_a_rank_ended(
+    after: list[RankProbe], told: bool
+) -> None:
+    rows = [{"ranks": [probe]} for probe in (dead(code=1), *after)]
+    chain = chain_of(*rows, sealed=1)
+    assert any("another exit" in str(row.name) for row in chain.problems) is told
+    assert not any("another exit" in str(row.name) for row in chain_of(*rows).problems)

@@ -172,3 +172,16 @@ def test_it_always_ends_within_its_bound_and_in_turns(
 def test_what_cannot_be_asked_is_refused(said: dict[str, Any], words: str) -> None:
     with pytest.raises(Rejected, match=words):
         question_of(spec_of(**said))
+
+
+def test_runs_of_one_repeat_on_two_hosts_compare_hosts() -> None:
+    noise = random.Random(10)
+
+    def result(begin: Begin, before: int) -> Unit:
+        speed = 100 if begin.variant == "a" else 133
+        host = "slow" if begin.variant == "a" else "fast"
+        return brought(begin, speed + noise.random(), before, host=host)
+
+    _, found = play(spec_of(), result)
+    assert (found.result, found.winner) == (Result.INCONCLUSIVE, None)
+    assert "hosts are no variants" in found.variants[1].text

@@ -9,8 +9,12 @@ import pytest
 
 from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
+from gonogo.judge.facts.metrics import METRICS, may_be_sums
+from gonogo.judge.gate.rules import build_rules
+from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
 from tests.judge.runs import facts_of, judged, record_of, with_gate
 
@@ -215,3 +219,40 @@ def test_what_a_host_left_half_way_is_not_within_its_budget(
     enough = with_gate(order, {**BUDGET, "pass_below": 1.0})
     went_on = judged(record_of(enough, healthy_ranks(enough))).verdict
     assert went_on == ("GO" if resumed is None else "INCONCLUSIVE")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sums"),
+    [
+        ([1, 2, 3, 4], True),
+        ([1, 2, 3], False),
+        ([1, 2, 3, 4, 1], True),
+        ([1, 2, 3, 2, 1], False),
+        ([1, 2, 3, 4, 3, 2], False),
+    ],
+)
+def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], sums: bool) -> None:
+    lines = [
+        Heartbeat(ts=1.0, mono=float(step), pid=1, rank=0, boot="b", seq=step, step=step,
+                  msg="step_end", tokens=count)
+        for step, count in enumerate(tokens, start=1)
+    ]  # fmt: skip
+    assert may_be_sums(RankSteps(lines), build_rules(None)) is sums
+
+
+@pytest.mark.parametrize(
+    ("boots", "drifted"), [([False], 0.0), ([True], 1.0), ([True, False], 1.0), ([None], None)]
+)
+def test_drift_is_counted_over_every_process_that_took_a_step(
+    boots: list[bool | None], drifted: float | None
+) -> None:
+    order = order_of().model_copy(update={"allow_drift": ["git_sha"]})
+    shas = {True: "f" * 40, False: order.identity.git_sha, None: None}
+    lines = []
+    for number, drifts in enumerate(boots):
+        stamp = {"pid": number, "rank": 0, "boot": f"b{number}", "ts": 9.0 * number + 1}
+        boot = {"seq": 1, "step": 0, "msg": "boot", "git_sha": shas[drifts]}
+        lines.append(Heartbeat(mono=1.0, **boot, **stamp))
+        lines.append(Heartbeat(mono=2.0, seq=2, step=number + 1, msg="step_end", **stamp))
+    found = METRICS["identity_drift"].samples(RankSteps(lines), build_rules(order))
+    assert list(found.values()) == ([] if drifted is None else [drifted])

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
 from gonogo.judge.facts.record import RunRecord
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
-from tests.judge.facts.beats import beat
+from tests.judge.facts.beats import beat, of_rank, steps_that
 from tests.judge.runs import SEAL, exit_record, facts_of, judged, record_of, with_gate
 
 TWO_NODES = order_of().model_copy(update={"nodes": 2})
@@ -112,3 +113,14 @@ def test_listed_doubts_change_no_verdict() -> None:
     record = record_of(order_of(), ranks)
     assert listed(record, Kind.STEPS_REPEATED)
     assert judged(record).verdict == judged(record_of(order_of())).verdict
+
+
+@pytest.mark.parametrize(("said", "count"), [("f" * 64, 1), (None, 0), ("the order's", 0)])
+def test_a_configuration_that_nothing_compares(said: str | None, count: int) -> None:
+    order = order_of()
+    own = digest(order.train)
+    identity = order.identity.model_copy(update={"config_digest": None})
+    order = order.model_copy(update={"identity": identity})
+    boot = {"config_digest": own if said == "the order's" else said}
+    record = of_lines(order, of_rank(0, steps_that({"loss": 1.0}), **boot))
+    assert len(listed(record, Kind.IDENTITY_UNVERIFIED)) == count

@@ -279,3 +279,16 @@ def test_losing_a_sample_of_complete_evidence_never_makes_a_criterion_pass(
 
 def test_every_metric_of_the_plan_language_has_a_row() -> None:
     assert set(METRICS) == set(Metric)
+
+
+@pytest.mark.parametrize("bound", [{"pass_below": 4.0}, {"pass_above": 6.0}])
+def test_of_a_script_that_evaluates_when_it_likes_nobody_knows_what_was_still_to_come(
+    bound: dict[str, float],
+) -> None:
+    """A healthy run that was preempted had failed by the loss of its first evaluation."""
+    row = {"id": "c", "metric": "val_loss", "aggregate": "last", **bound}
+    criterion = Criterion.model_validate(row)
+    rules = Rules(steps=10, world_size=1, built_in=[], gate=[], conditions=[])
+    lines = (progress(step).model_copy(update={"msg": "eval", "val_loss": 5.0}) for step in (2, 4))
+    measure = build_measure(criterion, {0: RankSteps(lines)}, rules)
+    assert not never_passes(criterion, measure, rules)

@@ -18,7 +18,12 @@ from nsa.attention import proof as proofs
 from nsa.attention.backends import choose_backend, choose_for_call
 from nsa.attention.kernels import Kernels
 from nsa.attention.proof import (
-    RETRY_AFTER_S, choose_by_proof, describe_machine, make_proof, obtain_proof, proof_file,
+    RETRY_AFTER_S,
+    choose_by_proof,
+    describe_machine,
+    make_proof,
+    obtain_proof,
+    proof_file,
     read_proof,
 )  # fmt: skip
 from tests.nsa.runs import ROOT

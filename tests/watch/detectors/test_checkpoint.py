@@ -97,3 +97,21 @@ def test_after_the_last_step_nothing_is_left_to_save() -> None:
     tell(world, checkpoints=[])
     train(world, 300.0).pause("log", 2_000.0)
     assert overdue(watch(world, interval_s=5.0, stop_at_halt=False)) == []
+
+
+def test_while_one_is_read_nothing_is_found_whatever_holds_meanwhile() -> None:
+    world = train(world_with(BY_TIME), 100.0)
+    reads = {**checkpoint(10), "reads_bytes": 1, "verified": False}
+    tell(world, checkpoints=[reads])
+    train(world, 100.0)
+    tell(world, checkpoints=[checkpoint(5)])
+    assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == []
+    tell(world, checkpoints=[checkpoint(10)])
+    assert overdue(watch(train(world, 1_000.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]
+
+
+def test_one_that_was_deleted_before_it_was_read_starts_the_cadence_again() -> None:
+    world = train(world_with(BY_TIME), 700.0)
+    tell(world, checkpoints=[{**checkpoint(60), "verified": False, "gone": True}])
+    assert overdue(watch(train(world, 700.0), interval_s=2.0)) == []
+    assert overdue(watch(train(world, 300.0), interval_s=2.0)) == [(Severity.WARN, 600.0)]

@@ -290,3 +290,13 @@ def test_five_starts_in_place_that_get_no_further_halt(ended: list[int], halts: 
 
 def test_trainings_that_follow_each_other_are_no_storm() -> None:
     assert boots([9] * 10, done=True) == []
+
+
+def test_a_process_that_vanished_without_a_stamp_is_found_when_it_has_settled() -> None:
+    world = running()
+    world.probe(1, "dead")
+    for rank in world.ranks:
+        rank.spend(1.0)
+    (finding,) = watch(world).halts
+    assert finding.rank == 1
+    assert finding.value is None

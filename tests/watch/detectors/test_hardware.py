@@ -204,3 +204,10 @@ def test_it_is_armed_once_a_device_says_how_busy_it_is() -> None:
     assert armed(fold.state)["imbalance"] is False
     fold.devices([sample(T0, 0, util=0.0)])
     assert armed(fold.state)["imbalance"] is True
+
+
+def test_a_row_that_waits_to_be_remapped_warns_once() -> None:
+    fold = Fold()
+    for number, pending in enumerate([None, False, True, True]):
+        fold.devices([sample(T0 + 5 * number, 0, remap_pending=pending)])
+    assert fold.said() == [("hardware", "warn", 0)]
