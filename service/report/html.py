@@ -5,6 +5,7 @@ The page loads nothing: raw HTML in a text stays text, and only the report's own
 
 import html
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
@@ -18,34 +19,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
 """What the page may load: what it holds."""
 OPEN = "Look here first"
 """Beginning of the heading whose section is unfolded."""
-_STYLE = """
-:root { color-scheme: light dark; --ink: #16202e; --paper: #fff; --rule: #8884;
-  --go: #15803d; --warn: #a16207; --bad: #b91c1c; --link: #1d4ed8; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4eaf2; --paper: #10161f;
-    --go: #4ade80; --warn: #facc15; --bad: #fb8383; --link: #8ab4ff; }
-}
-* { box-sizing: border-box; }
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 76rem; margin: 0 auto;
-  padding: 1rem 1rem 4rem; color: var(--ink); background: var(--paper); overflow-wrap: anywhere; }
-a { color: var(--link); }
-h1, h3, h4 { line-height: 1.25; margin: 1.4rem 0 0.5rem; }
-details { border-top: 1px solid var(--rule); }
-summary { cursor: pointer; font-weight: 600; font-size: 1.1rem; padding: 0.6rem 0; }
-.scroll { overflow: auto; max-height: 36rem; margin: 0.8rem 0; }
-table { border-collapse: collapse; font-size: 0.9rem; width: max-content; }
-th, td { border: 1px solid var(--rule); padding: 0.3rem 0.6rem; text-align: left;
-  vertical-align: top; max-width: min(30rem, 62vw); }
-th { background: #8882; white-space: nowrap; }
-thead:not(:has(th:not(:empty))) { display: none; }
-code, pre { font: 0.9em/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
-pre { overflow: auto; max-height: 36rem; padding: 0.8rem; background: #8881; }
-p:has(> svg) { display: grid; gap: 0.8rem;
-  grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); }
-p:has(> svg:only-child) { max-width: 48rem; }
-.good { color: var(--go); } .open { color: var(--warn); } .bad { color: var(--bad); }
-@media print { .scroll, pre { max-height: none; overflow: visible; } }
-"""
+_STYLE = (Path(__file__).parent / "report.css").read_text()
 _KINDS = {
     **dict.fromkeys(("GO", "met"), "good"),
     **dict.fromkeys(("CONDITIONAL_GO", "INCONCLUSIVE", "inconclusive", "open"), "open"),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from service.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
@@ -44,7 +45,7 @@ def overview(view: ReportView) -> Picture | None:
             for run in runs:
                 points = tuple((start + step, value) for step, value in _points(run, series))
                 lines.append(Line(name=run.title, points=points))
-                marks += [_moved(mark, start) for mark in _marks(run, series)]
+                marks += [replace(row, step=row.step + start) for row in _marks(run, series)]
             start += max(run.view.steps for run in runs)
         chart = _chart(title, lines, marks)
         if chart is not None:
@@ -148,10 +149,6 @@ def _marks(run: RunReport, series: str) -> list[Mark]:
     strange = [rank.series[series].non_finite for rank in run.ranks if series in rank.series]
     steps = [step for step in strange if step is not None]
     return [*marks, non_finite_mark(min(steps))] if steps else marks
-
-
-def _moved(mark: Mark, start: int) -> Mark:
-    return Mark(step=mark.step + start, text=mark.text)
 
 
 def _file_stem(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Where alerts go: subscribe, list, end."""
+"""Subscriptions of URLs to alerts: subscribe, list, try, end."""
 
 from typing import Annotated, Any
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Where a webhook may lead, and whether it can be tried."""
+"""Addresses that a webhook may have, and the test of a subscription."""
 
 from __future__ import annotations
 
