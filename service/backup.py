@@ -24,8 +24,8 @@ from gonogo import __version__
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.files import read_plain, sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
-from service.db.engine import is_sqlite
 from service.db.migrate import HEAD, current_revision
+from service.db.store import is_sqlite
 from service.http.auth import LOCAL_KEYS
 from service.instants import stamp
 from service.settings import Settings

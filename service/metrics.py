@@ -22,7 +22,7 @@ from service.conductor.conductor import Conductor
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow, WorkerRow
 from service.db.store import Session
-from service.evidence.gate_now import load_gates_lately
+from service.evidence.series import load_gates_lately
 from service.http.answers import Shared
 from service.queries.callers import count_undelivered, load_workers
 from service.queries.experiments import count_states, count_verdicts

@@ -24,7 +24,7 @@ from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.fence import Bearer, bind_key, hash_claim, home_of_worker, next_token
 from service.agent.placement import UNREADABLE, fitting
-from service.db.documents import is_by_service
+from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, ProgressRow, RunRow, WorkerRow
 from service.db.store import insert_if_new
 from service.experiments.advance import end_without_worker, resolved_of

@@ -31,11 +31,17 @@ from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
 from service.agent.fence import Bearer, check_bearer
-from service.db.documents import Promised
+from service.db.columns import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RecordRow, RunRow
 from service.db.store import Topic, ring
-from service.experiments.alert_text import finding_text
-from service.experiments.lifecycle import Deed, lock_run, move_run, queue_alert, record_event
+from service.experiments.lifecycle import (
+    Deed,
+    finding_text,
+    lock_run,
+    move_run,
+    queue_alert,
+    record_event,
+)
 from service.experiments.overview import load_last_line
 from service.queries.runs import load_findings, load_known
 

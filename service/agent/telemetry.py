@@ -29,7 +29,7 @@ from gonogo.contract.lifecycle import RunState
 from service.agent.claims import take_up
 from service.agent.fence import Bearer, check_bearer
 from service.agent.reports import decoded, freeze_identity, unfrozen
-from service.db.documents import is_by_service
+from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.evidence.files import heartbeat_name, pack, rank_of

@@ -23,9 +23,15 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow
 from service.experiments.advance import give_up_rest
-from service.experiments.alert_text import with_next
 from service.experiments.checkpoints import load_resume_points
-from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
+from service.experiments.lifecycle import (
+    CONDUCTOR,
+    Deed,
+    lock_run,
+    queue_alert,
+    record_event,
+    with_next,
+)
 from service.experiments.verbs import Points, replace_run
 from service.experiments.workers import hosts_of
 from service.judging.ended import is_complete

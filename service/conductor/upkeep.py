@@ -11,15 +11,21 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Unavailable
 from gonogo.contract.lifecycle import RunState
-from service.campaigns.steps import advance, load_running
+from service.campaigns import advance, load_running
 from service.context import Context
 from service.db.schema import AccountRow, EventRow, ExperimentRow, IdempotencyRow, RunRow
-from service.experiments.alert_text import with_next
 from service.experiments.awaited import is_expired
 from service.experiments.consequences import expire_approval
 from service.experiments.decisions import save_missing
 from service.experiments.forecasts import load_forecast
-from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, queue_alert, record_event
+from service.experiments.lifecycle import (
+    CONDUCTOR,
+    Deed,
+    lock_run,
+    queue_alert,
+    record_event,
+    with_next,
+)
 from service.http.dependencies import KEPT_S
 from service.queries.experiments import load_awaiting, phases_of, runs_of, was_told
 from service.views.goodput import RunAccount, columns_of, load_accounts

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, inspect, make_url, text
 from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
 
 from gonogo.contract.errors import Conflict, Unavailable
-from service.db.engine import build_engine, is_sqlite
+from service.db.store import build_engine, is_sqlite
 
 if TYPE_CHECKING:  # the import is slow, and most starts need no migration
     from alembic.config import Config

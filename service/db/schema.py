@@ -28,8 +28,17 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.judge.follow_up.action import Attempt
-from service.db.columns import Id, OneOf, Seconds, Table
-from service.db.documents import Asked, Awaited, Promised, SessionKind, Stop
+from service.db.columns import (
+    Asked,
+    Awaited,
+    Id,
+    OneOf,
+    Promised,
+    Seconds,
+    SessionKind,
+    Stop,
+    Table,
+)
 
 
 class CampaignRow(Table):

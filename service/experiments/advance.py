@@ -27,7 +27,7 @@ from gonogo.contract.workload import RecordedPatch
 from gonogo.judge.follow_up.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
-from service.db.documents import Awaited, ServiceEnd
+from service.db.columns import Awaited, ServiceEnd
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
 from service.experiments.awaited import is_owed

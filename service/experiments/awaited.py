@@ -7,7 +7,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.conditions import approval_condition, has_expired
-from service.db.documents import Awaited, AwaitedKind, StopKind
+from service.db.columns import Awaited, AwaitedKind, StopKind
 from service.db.schema import ExperimentRow, RunRow
 from service.queries.experiments import AnyPhase
 

@@ -25,7 +25,7 @@ from gonogo.judge.follow_up.decide import decide_expiry
 from gonogo.judge.gate.conditions import in_state, is_approval
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.seal import SERVICE_ACTOR
-from service.db.documents import Awaited, AwaitedKind, StopKind
+from service.db.columns import Awaited, AwaitedKind, StopKind
 from service.db.schema import AssessmentRow, ExperimentRow, PhaseRow
 from service.experiments.advance import (
     await_person,
@@ -35,11 +35,11 @@ from service.experiments.advance import (
     resolved_of,
     start_phase,
 )
-from service.experiments.alert_text import approval_text
 from service.experiments.awaited import clock_of, open_approval
 from service.experiments.decisions import load_conditions, record_conditions, total_verdict
 from service.experiments.lifecycle import (
     Deed,
+    approval_text,
     lock_experiment,
     move_phase,
     queue_alert,

@@ -23,8 +23,7 @@ from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.schema import ConditionRow, DecisionRow, ExperimentRow, RunRow
 from service.db.store import Topic, ring
-from service.experiments.alert_text import decision_text
-from service.experiments.lifecycle import Deed, queue_alert, record_event
+from service.experiments.lifecycle import Deed, decision_text, queue_alert, record_event
 from service.experiments.overview import load_decided
 from service.instants import stamp
 from service.queries.experiments import (

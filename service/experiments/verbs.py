@@ -22,7 +22,7 @@ from gonogo.judge.follow_up.decide import decide_override, decide_promotion
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry
-from service.db.documents import Asked, Stop, StopKind
+from service.db.columns import Asked, Stop, StopKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.advance import (
     active_phase,

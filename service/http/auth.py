@@ -24,7 +24,7 @@ from gonogo.contract.errors import Conflict, NotAllowed, NotFound
 from gonogo.contract.ids import Kind, new_id
 from gonogo.machine_id import load_machine_id
 from service.context import Context
-from service.db.documents import SessionKind
+from service.db.columns import SessionKind
 from service.db.schema import KeyRow, SessionRow
 from service.http.problems import NoKey
 from service.queries.callers import load_living_key

@@ -17,7 +17,7 @@ from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.rundir import RunDir, save_json
-from service.db.documents import is_by_service
+from service.db.columns import is_by_service
 from service.db.schema import PieceRow, RunRow
 from service.evidence.files import load_bytes, load_records, promised_files, stored_bytes
 from service.queries.runs import count_findings, load_findings

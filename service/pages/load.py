@@ -18,7 +18,7 @@ from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import Excerpt, list_artifacts, load_stack
 from service.evidence.files import load_log_names
-from service.evidence.gate_now import load_gate_now
+from service.evidence.series import load_gate_now
 from service.experiments.overview import last_judged
 from service.pages.curves import load_charts
 from service.queries.experiments import load_decisions, load_experiment, runs_of

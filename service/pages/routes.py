@@ -8,7 +8,7 @@ from fastapi.responses import HTMLResponse
 from gonogo.contract.api import CampaignState
 from gonogo.contract.errors import NotFound
 from gonogo.contract.lifecycle import ExperimentState
-from service.campaigns.view import view_campaign
+from service.campaigns import view_campaign
 from service.charts import draw
 from service.evidence.artifacts import list_artifacts, load_artifact
 from service.evidence.files import load_log

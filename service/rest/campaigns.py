@@ -7,8 +7,14 @@ from fastapi import APIRouter, Body, Response
 from gonogo.contract.api import CampaignDryRun, CampaignSubmission, CampaignView, VerbBody
 from gonogo.contract.ids import Kind
 from gonogo.planning.campaigns import ResolvedCampaign
-from service.campaigns.steps import build_dry_run, cancel, create_campaign, resolve, warnings_for
-from service.campaigns.view import view_campaign
+from service.campaigns import (
+    build_dry_run,
+    cancel,
+    create_campaign,
+    resolve,
+    view_campaign,
+    warnings_for,
+)
 from service.experiments.lifecycle import Deed
 from service.http.answers import LOCATION_HEADER, WireResponse
 from service.http.auth import Operator, Service, Viewer

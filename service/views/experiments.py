@@ -9,7 +9,7 @@ from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.evidence_round import where_it_stood
 from gonogo.judge.follow_up.summary import phases_never_ran, summarise
 from gonogo.planning.programs import worker_settings
-from service.db.documents import StopKind
+from service.db.columns import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of

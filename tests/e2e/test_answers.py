@@ -14,7 +14,7 @@ from gonogo.contract.api import ExperimentView, RunView
 from gonogo.judge.directory import judge_directory
 from gonogo.ledger.recorded import parse_decision
 from gonogo.rundir import RunDir
-from service.experiments.alert_text import decision_text
+from service.experiments.lifecycle import decision_text
 from tests.data.make_runs import WHOLE_GATE
 from tests.e2e.lab import Lab, beats, gonogo, one_phase_plan, read_json
 

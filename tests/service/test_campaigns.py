@@ -18,7 +18,7 @@ from gonogo.judge.compare.compare import compare
 from gonogo.judge.comparing import unit_of_decision
 from gonogo.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
-from service.campaigns.steps import advance
+from service.campaigns import advance
 from service.experiments.lifecycle import Deed
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane

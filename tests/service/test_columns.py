@@ -15,8 +15,18 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.follow_up.action import Attempt
-from service.db.columns import WORDS, Held, OneOf, Table
-from service.db.documents import Asked, Awaited, AwaitedKind, Promised, Stop, StopKind
+from service.db.columns import (
+    WORDS,
+    Asked,
+    Awaited,
+    AwaitedKind,
+    Held,
+    OneOf,
+    Promised,
+    Stop,
+    StopKind,
+    Table,
+)
 
 SQLITE = sqlite.dialect()  # type: ignore[no-untyped-call]
 OUTCOME = Outcome(code=OutcomeCode.STALLED, actor=Actor.WATCHDOG, text="rank 1")

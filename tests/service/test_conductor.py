@@ -19,7 +19,7 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 
 from gonogo.contract.errors import Unavailable
-from service.conductor.conductor import Leader, Loop
+from service.conductor.conductor import AGAIN_S, QUEUE, Leader, Loop, Waker, decide_wakes
 from service.conductor.judge import Judging
 from service.conductor.leases import (
     GIVE_UP_S,
@@ -31,7 +31,6 @@ from service.conductor.leases import (
     observe,
 )
 from service.conductor.upkeep import assign_cursors
-from service.conductor.wake import AGAIN_S, QUEUE, Waker, decide_wakes
 from service.context import Context, open_context
 from service.db.schema import EventRow
 from service.experiments.decisions import save_missing

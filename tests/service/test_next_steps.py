@@ -19,7 +19,7 @@ from gonogo.judge.gate.conditions import approval_condition
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.identity import Mismatch, _text
-from service.db.documents import Awaited, AwaitedKind
+from service.db.columns import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.views.next_steps import Place, next_steps
 

@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import text
 
 from gonogo.contract.errors import Unavailable
-from service.db.engine import build_engine
 from service.db.migrate import HEAD, current_revision, migrate
+from service.db.store import build_engine
 from tests.servers import PostgresServer
 
 

@@ -21,10 +21,9 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Unavailable
 from service.db.columns import Table
-from service.db.engine import build_engine
 from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow
-from service.db.store import Store, Topic, ring
+from service.db.store import Store, Topic, build_engine, ring
 from tests.servers import wait_until
 
 

@@ -1,1 +1,0 @@
-"""Campaigns: variants of one phase, run in turns as ordinary experiments, and compared."""
