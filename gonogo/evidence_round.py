@@ -1,13 +1,11 @@
 """Order the files of an evidence round, and put them into words. Pure.
 
 The collectives come first, then the places of the ranks, then the stacks: the culprit's first, and
-equal stacks as one group. Stacks are equal if the frames of their main threads are, without
-addresses, offsets, and ids of threads and processes.
+equal stacks as one group.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from gonogo.contract.facts import halt_behind
@@ -38,12 +36,7 @@ _HANGS = frozenset(
 )
 """Findings of a process that still stood when its evidence was taken."""
 FRAMES_SHOWN = 16
-_NOISE = (
-    (re.compile(r"\s+"), " "),
-    (re.compile(r" ?\+?\b0x[0-9a-fA-F]+"), ""),
-    (re.compile(r"\b(pid|tid|thread|Thread)([-_ =:]*)\d+\b"), r"\1\2N"),
-)
-_NO_FRAMES = "no stack could be read"
+_ADDRESS = re.compile(r"\+?\b0x[0-9a-fA-F]+")
 
 
 def by_relevance(paths: Iterable[str], culprit: int | None = None) -> list[str]:
@@ -123,83 +116,21 @@ def _describe(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> 
         for path, text in texts.items()
         if PurePosixPath(path).name == COLLECTIVES and text.strip()
     ]
-    ranks = {path: stack_rank(path) for path in texts}
-    listings = {
-        rank: texts[path]
-        for path, rank in ranks.items()
-        if rank is not None and texts[path].strip()
-    }
-    places = describe_places({rank: parse_frames(text) for rank, text in listings.items()})
-    groups = group_stacks(listings, culprit)
+    listings = {stack_rank(path): text for path, text in sorted(texts.items()) if text.strip()}
+    stacks = {rank: parse_frames(text) for rank, text in listings.items() if rank is not None}
+    places = describe_places(stacks)
     parts += [places] if places else []
-    return "\n".join([*parts, *(group.listing() if whole else group.line() for group in groups)])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StackGroup:
-    """Ranks whose main threads stand in the same place."""
-
-    ranks: tuple[int, ...]
-    frames: tuple[str, ...]
-    """Innermost first; empty if no stack could be read."""
-    problem: str = ""
-    """Why there are no frames."""
-
-    def line(self) -> str:
-        """Return the group on one line: ranks and innermost frames."""
-        if not self.frames:
-            return f"{ranks_text(self.ranks)}: {self.problem or _NO_FRAMES}"
-        return f"{ranks_text(self.ranks)}: {' < '.join(self.frames[:3])}"
-
-    def listing(self) -> str:
-        """Return the group with its frames, one on a line."""
-        head = f"{ranks_text(self.ranks)}:"
-        if not self.frames:
-            return f"{head} {self.problem or _NO_FRAMES}"
-        more = ["    …"] if len(self.frames) > FRAMES_SHOWN else []
-        return "\n".join([head, *(f"    {row}" for row in self.frames[:FRAMES_SHOWN]), *more])
-
-
-def group_stacks(listings: Mapping[int, str], culprit: int | None = None) -> list[StackGroup]:
-    """Return the groups of equal stacks: the culprit's first, then the smallest.
-
-    Args:
-        listings: rank → its stack listing.
-        culprit: the rank that a finding names.
-    """
-    groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
-    for rank, text in sorted(listings.items()):
-        frames = main_frames(text)
-        problem = "" if frames else _problem(text)
-        groups.setdefault((frames, problem), []).append(rank)
-    found = [
-        StackGroup(ranks=tuple(ranks), frames=frames, problem=problem)
-        for (frames, problem), ranks in groups.items()
-    ]
-    return sorted(found, key=lambda row: (culprit not in row.ranks, len(row.ranks), row.ranks))
-
-
-def main_frames(listing: str) -> tuple[str, ...]:
-    """Return the frames of a listing's first thread, without addresses and ids."""
-    frames: list[str] = []
-    threads = 0
-    for line in listing.splitlines():
-        if line and not line[0].isspace():
-            threads += 1
-            if threads > 1:
-                break
-        elif line.strip():
-            frames.append(_plain(line))
-    return tuple(frames)
-
-
-def _plain(line: str) -> str:
-    for pattern, instead in _NOISE:
-        line = pattern.sub(instead, line)
-    return line.strip()
-
-
-def _problem(listing: str) -> str:
-    """Return the first words of a listing without frames."""
-    first = next((line for line in listing.splitlines() if line.strip()), "")
-    return _plain(first)[:200]
+    groups: dict[tuple[bool, tuple[str, ...]], list[int]] = {}
+    for rank, frames in sorted(stacks.items()):
+        shown = tuple(_ADDRESS.sub("", frame.text()) for frame in frames)
+        problem = listings[rank].split("\n", 1)[0][:200]
+        groups.setdefault((bool(frames), shown or (problem,)), []).append(rank)
+    order = sorted(groups.items(), key=lambda row: (culprit not in row[1], len(row[1]), row[1]))
+    for (has_frames, rows), ranks in order:
+        if whole and has_frames:
+            more = ["…"] if len(rows) > FRAMES_SHOWN else []
+            listed = [*rows[:FRAMES_SHOWN], *more]
+            parts += [f"{ranks_text(ranks)}:", *(f"    {row}" for row in listed)]
+        else:
+            parts.append(f"{ranks_text(ranks)}: {' < '.join(rows[:3])}")
+    return "\n".join(parts)

@@ -97,10 +97,6 @@ class RunDir:
         """Exit record of one node's part of a run on several nodes."""
         return self.path / f"exit_node{node}.json"
 
-    def node_watch(self, node: int) -> Path:
-        """Observations of the follower of one node."""
-        return self.path / f"watch_node{node}.jsonl"
-
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
         try:
             found = map(name.fullmatch, os.listdir(self.path))

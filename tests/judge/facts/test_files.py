@@ -87,19 +87,21 @@ PART = NodeExit(node=1, host="h", boot_id="b", ended_at=1.0)
 def node_directory(path: Path, *, lines: bytes = b"") -> RunDir:
     run_dir = RunDir(path)
     save_json(run_dir.node_exit(1), PART.model_dump(mode="json"))
-    run_dir.node_watch(1).write_bytes(lines)
+    (run_dir.path / "watch_node1.jsonl").write_bytes(lines)
     return run_dir
 
 
 def sealed_of(run_dir: RunDir) -> ExitRecord:
-    seals = PartSeals(exit=file_seal(run_dir.node_exit(1)), watch=file_seal(run_dir.node_watch(1)))
+    seals = PartSeals(
+        exit=file_seal(run_dir.node_exit(1)), watch=file_seal(run_dir.path / "watch_node1.jsonl")
+    )
     return exit_record().model_copy(update={"nodes": {"1": seals}})
 
 
 def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
     run_dir, files = node_directory(tmp_path, lines=b"a line\n"), RunFiles(tmp_path)
     known = sealed_of(run_dir)
-    run_dir.node_watch(1).write_bytes(b"a line\nand one that came later\n")
+    (run_dir.path / "watch_node1.jsonl").write_bytes(b"a line\nand one that came later\n")
     assert load_parts(files, known) == {1: PART}
     assert files.unreadable == []
 
