@@ -1,4 +1,3 @@
-import json
 import mmap
 import re
 from pathlib import Path
@@ -7,7 +6,6 @@ import pytest
 import torch
 
 from nsa.artifacts import RunArtifacts, memory_report
-from nsa.model.statistics import COLUMNS
 from nsa.patient_file import PatientFile
 from nsa.settings import load_settings
 
@@ -46,16 +44,6 @@ def test_a_row_that_a_full_disk_tore_is_not_gone_on_with(tmp_path):
     assert rows == ["1,1.5,0.1,2.0,9.", "1,1.5,0.1,2.0,9.0,0"]
 
 
-def test_environment_model_and_dtypes_are_written_down(tmp_path):
-    identity = {"dtype": "bf16", "params": 6}
-    files_of(tmp_path).describe(identity, torch.nn.Linear(2, 2), {"NCCL_ALGO": "Ring"})
-    assert json.loads((tmp_path / "model.json").read_text()) == identity
-    told = json.loads((tmp_path / "env.json").read_text())
-    assert (told["torch"], told["set_by_trainer"]) == (torch.__version__, {"NCCL_ALGO": "Ring"})
-    report = (tmp_path / "dtypes_report.txt").read_text()
-    assert report == "parameters torch.float32 6\ncompute bf16\n"
-
-
 def test_only_rank_0_writes(tmp_path):
     artifacts = files_of(tmp_path, RANK="1", WORLD_SIZE="2", NSA_MEM_DUMP_EVERY="1")
     artifacts.describe({"dtype": "fp32"}, torch.nn.Linear(2, 2), {})
@@ -75,12 +63,3 @@ def test_memory_of_the_process_grows_by_what_it_holds():
     assert after["host_peak_rss_mb"] == pytest.approx(int(peak_kib) / 1024, rel=0.1)
     held.close()
     assert after["gpu_mem_reserved"] == 0
-
-
-def test_a_row_of_a_layer_bears_that_layers_number(tmp_path):
-    of_layers = [[float(layer)] * len(COLUMNS) for layer in range(2)]
-    files_of(tmp_path).log_step(FIELDS, [(1.0, 0.4), (0.5, 0.6)], of_layers)
-    rows = (tmp_path / "gate_health.csv").read_text().splitlines()
-    assert rows == ["step,layer,entropy,max_share", "1,0,1.0,0.4", "1,1,0.5,0.6"]
-    _, *rows = (tmp_path / "k_stats.csv").read_text().splitlines()
-    assert [row.split(",")[:3] for row in rows] == [["1", "0", "0.0"], ["1", "1", "1.0"]]

@@ -1,7 +1,6 @@
 """The digest's bytes are those of RFC 8785, without a package for it."""
 
 import math
-from typing import Any
 
 import pytest
 import rfc8785
@@ -24,7 +23,7 @@ VALUES = st.recursive(
 
 @settings(deadline=None)
 @given(VALUES)
-def test_the_bytes_are_those_of_the_library(value: Any) -> None:
+def test_the_bytes_are_those_of_the_library(value):
     assert canonical_bytes(value) == rfc8785.dumps(value)
 
 
@@ -36,7 +35,7 @@ def test_the_bytes_are_those_of_the_library(value: Any) -> None:
         (1.25, "1.25"), (-5e-324, "-5e-324"), (1.7976931348623157e308, "1.7976931348623157e+308"),
     ],
 )  # fmt: skip
-def test_numbers_are_written_as_ecmascript_writes_them(number: float, text: str) -> None:
+def test_numbers_are_written_as_ecmascript_writes_them(number, text):
     assert canonical_bytes(number) == text.encode() == rfc8785.dumps(number)
 
 
@@ -45,6 +44,6 @@ def test_numbers_are_written_as_ecmascript_writes_them(number: float, text: str)
     [math.nan, math.inf, 2**53 + 1, {1, 2}, object()],
     ids=["nan", "inf", "beyond 2^53", "a set", "an object"],
 )
-def test_what_json_cannot_hold_has_no_bytes(value: Any) -> None:
+def test_what_json_cannot_hold_has_no_bytes(value):
     with pytest.raises(ValueError):
         canonical_bytes({"x": value})

@@ -69,32 +69,6 @@ def test_logits_and_generated_bytes_are_those_of_our_model(tmp_path, changes):
         assert torch.equal(got[:, 20:], drawn)
 
 
-class _Int8(torch.nn.Module):
-    """A layer whose weight is kept in 8 bits, as quantising libraries put it in its place."""
-
-    def __init__(self, layer):
-        super().__init__()
-        self.out_features, self.bias = layer.out_features, layer.bias
-        self.scale = float(layer.weight.detach().abs().max()) / 127
-        rounded = (layer.weight.detach() / self.scale).round().to(torch.int8)
-        self.weight = torch.nn.Parameter(rounded, requires_grad=False)
-
-    def forward(self, x):
-        return torch.nn.functional.linear(x, self.weight.to(x.dtype) * self.scale, self.bias)
-
-
-def test_quantised_it_generates_with_a_cache_what_it_generates_without(theirs):
-    for block in theirs.blocks:
-        attention = block.attention
-        attention.w_q = _Int8(attention.w_q)
-        for layers in (attention.w_k, attention.w_v):
-            for name in list(layers):
-                layers[name] = _Int8(layers[name])
-    tokens, options = _tokens(2, 20), {"max_new_tokens": 12, **OPTIONS}
-    cached, anew = (theirs.generate(tokens, use_cache=use, **options) for use in (True, False))
-    assert torch.equal(cached, anew)
-
-
 def test_a_batch_in_parts_trains_as_a_whole_one_does(folder, tmp_path):
     """The Trainer leaves the dividing to models that take any keyword."""
     pytest.importorskip("accelerate")

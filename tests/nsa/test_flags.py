@@ -20,14 +20,14 @@ OF_THE_RUNBOOK = {
 """The toggles of R45."""
 
 
-def test_every_toggle_is_listed_with_an_effect() -> None:
+def test_every_toggle_is_listed_with_an_effect():
     listed = {row["name"]: row for row in rows()}
     assert listed.keys() >= TOGGLES.keys() >= OF_THE_RUNBOOK
     assert all(row["effect"] and row["values"] for row in listed.values())
     assert {"CONFIG", "NCCL_*", "PYTORCH_CUDA_ALLOC_CONF"} <= listed.keys()
 
 
-def test_the_command_prints_one_json_array_without_loading_torch() -> None:
+def test_the_command_prints_one_json_array_without_loading_torch():
     code = (
         "import runpy, sys; sys.argv = ['nsa.flags', '--json'];"
         "runpy.run_module('nsa.flags', run_name='__main__');"

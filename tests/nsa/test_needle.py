@@ -4,24 +4,24 @@ The weights are those of `python -m bench.needle --steps 700 --save tests/data/n
 measured here is what the attention of today does with them.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from bench.needle import PATTERN, closed, load_trained, needles, retrieved
-from nsa.model import LanguageModel
 
 FILE = Path(__file__).parents[1] / "data" / "needle.pt"
 COUNT = 32
 
 
 @pytest.fixture(scope="module")
-def trained() -> LanguageModel:
+def trained():
     return load_trained(FILE)[0]
 
 
-def test_the_pattern_stands_beyond_the_window_and_most_blocks_are_not_selected() -> None:
+def test_the_pattern_stands_beyond_the_window_and_most_blocks_are_not_selected():
     _, config = load_trained(FILE)
     tokens = needles(32, config, torch.Generator().manual_seed(0), repeats=0)
     S, attention = config.model.seq_len, config.attention
@@ -30,9 +30,7 @@ def test_the_pattern_stands_beyond_the_window_and_most_blocks_are_not_selected()
     assert attention.n_sel * attention.l_sel <= S / 4
 
 
-def test_the_pattern_is_retrieved_and_not_without_the_selected_branch(
-    trained: LanguageModel,
-) -> None:
+def test_the_pattern_is_retrieved_and_not_without_the_selected_branch(trained):
     _, config = load_trained(FILE)
     assert retrieved(trained, config, COUNT) >= 0.95
     with closed(trained, "selected"):
@@ -40,17 +38,9 @@ def test_the_pattern_is_retrieved_and_not_without_the_selected_branch(
     assert retrieved(trained, config, COUNT) >= 0.95
 
 
-def test_a_selection_that_misses_the_pattern_costs_the_answer(
-    trained: LanguageModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_selection_that_misses_the_pattern_costs_the_answer(trained, monkeypatch):
     _, config = load_trained(FILE)
     for block in trained.layers():
         # Nothing but the first block and the two nearest: no free choice.
-        monkeypatch.setattr(block.attention, "sizes", _without_choice(block.attention.sizes))
+        monkeypatch.setattr(block.attention, "sizes", replace(block.attention.sizes, n_sel=3))
     assert retrieved(trained, config, COUNT) < 0.3
-
-
-def _without_choice(sizes: object) -> object:
-    from dataclasses import replace
-
-    return replace(sizes, n_sel=3)  # type: ignore[type-var]

@@ -1,5 +1,4 @@
 import os
-from pathlib import Path
 
 import pytest
 
@@ -22,14 +21,12 @@ NVLINK = PCIE.replace("PHB", "NV12")
     ],
     ids=["cpu", "pcie", "pcie+ib", "nvlink", "nvlink+ib"],
 )
-def test_two_ranks_on_one_host_use_what_it_has(
-    topology: str | None, infiniband: bool, expected: dict[str, str]
-) -> None:
+def test_two_ranks_on_one_host_use_what_it_has(topology, infiniband, expected):
     chosen = choose_network(PAIR, topology, infiniband=infiniband)
     assert chosen == {"GLOO_SOCKET_IFNAME": "lo", **expected}
 
 
-def test_a_driver_without_a_device_is_no_infiniband(tmp_path: Path) -> None:
+def test_a_driver_without_a_device_is_no_infiniband(tmp_path):
     assert not has_devices(tmp_path / "infiniband")
     (tmp_path / "infiniband").mkdir()
     assert not has_devices(tmp_path / "infiniband")
@@ -37,9 +34,7 @@ def test_a_driver_without_a_device_is_no_infiniband(tmp_path: Path) -> None:
     assert has_devices(tmp_path / "infiniband")
 
 
-def test_one_launch_reads_the_topology_and_records_what_it_has_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_launch_reads_the_topology_and_records_what_it_has_set(tmp_path, monkeypatch):
     smi = tmp_path / "nvidia-smi"
     smi.write_text(f"#!/bin/sh\n[ \"$*\" = 'topo -m' ] && printf '{PCIE}'\n")
     smi.chmod(0o755)
@@ -54,10 +49,7 @@ def test_one_launch_reads_the_topology_and_records_what_it_has_set(
     assert os.environ["NCCL_ALGO"] == "Tree"
 
 
-def test_ranks_on_two_hosts_do_not_use_loopback() -> None:
-    settings = load_settings({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"})
-    assert choose_network(settings, None, infiniband=False) == {}
-
-
-def test_one_rank_needs_no_network() -> None:
+def test_ranks_on_two_hosts_do_not_use_loopback_and_one_rank_needs_no_network():
+    apart = load_settings({"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1"})
+    assert choose_network(apart, None, infiniband=False) == {}
     assert choose_network(load_settings({}), PCIE, infiniband=False) == {}

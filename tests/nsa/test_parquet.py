@@ -139,16 +139,6 @@ def test_a_resumed_run_reads_on_without_reading_what_it_has_read(folder, train_h
     assert of(whole, "eval")
 
 
-def test_a_marked_stream_and_a_replayed_one_are_the_same(folder):
-    source, resumed, replayed = (ParquetText(str(folder), 7, 2) for _ in range(3))
-    rows = [source.sequence("train", index, 50) for index in range(12)]
-    resumed.seek(source.marks([12, 13]))
-    for index in (12, 13, 14):
-        expected = replayed.sequence("train", index, 50)
-        np.testing.assert_array_equal(resumed.sequence("train", index, 50), expected)
-    np.testing.assert_array_equal(resumed.sequence("train", 3, 50), rows[3])
-
-
 def test_many_files_are_pieces_of_their_own_and_no_footer_is_read_for_the_index(tmp_path):
     write_parquet_folder(tmp_path, _documents(120), files=30, rows_per_group=2)
     source = ParquetText(str(tmp_path), 1, 2)

@@ -15,7 +15,7 @@ CPU = [torch.device("cpu")]
 DEMO = Path(sanity.__file__).parent / "configs" / "demo.yaml"
 
 
-def test_the_miniature_keeps_all_but_layers_length_and_vocabulary() -> None:
+def test_the_miniature_keeps_all_but_layers_length_and_vocabulary():
     config = build_config(load_config(DEMO))
     small = miniature(config)
     assert (small.model.layers, small.model.seq_len, small.model.vocab) == (1, 64, 256)
@@ -26,10 +26,8 @@ def test_the_miniature_keeps_all_but_layers_length_and_vocabulary() -> None:
 
 
 @pytest.mark.parametrize("broken", ["not-a-number", "raises"])
-def test_a_model_that_does_not_compute_says_so(
-    broken: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def loss(logits: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+def test_a_model_that_does_not_compute_says_so(broken, monkeypatch):
+    def loss(logits, _):
         if broken == "raises":
             raise RuntimeError("CUDA error: an illegal memory access")
         return logits.sum() * float("nan")

@@ -1,12 +1,11 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 from nsa.stacks import StackDumps
 
 
-def test_each_signal_leaves_a_named_dump_and_the_process_lives(tmp_path: Path) -> None:
+def test_each_signal_leaves_a_named_dump_and_the_process_lives(tmp_path):
     named: list[str] = []
     stacks = StackDumps(tmp_path, 1)
     stacks.on_dump = named.append
@@ -25,6 +24,6 @@ def test_each_signal_leaves_a_named_dump_and_the_process_lives(tmp_path: Path) -
         assert "test_each_signal_leaves" in file.read_text()
 
 
-def test_without_a_signal_nothing_is_left(tmp_path: Path) -> None:
+def test_without_a_signal_nothing_is_left(tmp_path):
     StackDumps(tmp_path, 0).close()
     assert not list(tmp_path.iterdir())

@@ -62,15 +62,6 @@ def test_an_order_that_disagrees_with_itself_or_the_world_is_refused(make_order,
         launch_from_order(make_order(**change), load_settings({}))
 
 
-def test_the_environment_may_repeat_the_order_but_not_change_it(make_order):
-    order = make_order()
-    same = {"CONFIG": "tiny", "NSA_LR": "0.01", "NSA_ACCUM": "1"}
-    assert launch_from_order(order, load_settings(same)).config.optim.lr == 0.01
-    for other in ({"CONFIG": "m7c_125m"}, {"NSA_LR": "0.02"}, {"NSA_ACCUM": "2"}):
-        with pytest.raises(BadConfig):
-            launch_from_order(order, load_settings(other))
-
-
 def _train(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "nsa.train", *map(str, arguments)], cwd=ROOT,

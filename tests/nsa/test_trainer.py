@@ -2,8 +2,6 @@
 
 import json
 import math
-import os
-import signal
 from itertools import pairwise
 
 import pytest
@@ -320,12 +318,6 @@ def test_the_toy_reports_what_it_is(plain, train_here):
         assert toy[key] != honest[key]
 
 
-def test_a_slow_run_is_slower_by_its_factor(train_here):
-    ends = of(train_here(train={"steps": 6}, fault="slow:factor=8,from=4"), "step_end")
-    work_s = [sum(line["step_sections"][name] for name in ("forward", "backward")) for line in ends]
-    assert min(line["dt_step_s"] for line in ends[3:]) >= 8 * min(work_s[3:])
-
-
 def test_data_that_is_not_there_is_told_before_it_ends(make_order):
     order = make_order(train={"data": "parquet:/no/such/folder"})
     with pytest.raises(DataFailure) as stop:
@@ -346,33 +338,9 @@ def test_toggles_switch_their_files_and_fields_off(train_here, tmp_path):
     assert lines[0]["nsa_env"] == dict.fromkeys(names, "1")
 
 
-def test_sigusr1_writes_the_stacks_and_training_goes_on(make_order, monkeypatch):
-    order, real = make_order(), nsa.trainer.learning_rate
-
-    def signalled(step, optim):
-        if step == 2:
-            os.kill(os.getpid(), signal.SIGUSR1)
-        return real(step, optim)
-
-    monkeypatch.setattr(nsa.trainer, "learning_rate", signalled)
-    build_trainer(order).run()
-    (dump,) = order.parent.glob("stackdump_rank0_*.txt")
-    assert "signalled" in dump.read_text()
-    assert of(read_lines(order.parent), "done")
-    assert not (order.parent / ".stackdump_rank0.txt").exists()
-
-
 def test_an_attention_backend_that_is_not_here_is_bad_configuration(train_here):
     with pytest.raises(BadConfig, match="triton"):
         train_here(train={"attention": {"backend": "triton"}})
-
-
-def test_bf16_trains_on_fp32_weights(train_here, tmp_path):
-    lines = train_here(train={"dtype": "bf16"}, checkpoint={"every_steps": 4})
-    assert all(math.isfinite(loss) for loss in losses(lines))
-    assert lines[0]["dtype"] == "bf16"
-    saved = load_checkpoint(tmp_path / "run" / "checkpoints" / "step_000004")
-    assert {tensor.dtype for tensor in saved.model.values()} == {torch.float32}
 
 
 @pytest.mark.parametrize(

@@ -66,17 +66,6 @@ def test_equal_numbers_have_equal_powers_wherever_they_stand(length, threads, dt
         torch.testing.assert_close(powers, number.exp2().expand(length))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
-@pytest.mark.parametrize("blocks", [1, 127, 1025])
-def test_blocks_with_equal_products_have_equal_shares_of_the_next_token(blocks, dtype):
-    generator = torch.Generator().manual_seed(blocks)
-    products = torch.randn(3, generator=generator, dtype=dtype)
-    which = torch.randint(3, (6, blocks), generator=generator)
-    for row, numbers in zip(products[which].softmax(-1), which, strict=True):
-        for number in numbers.unique():
-            assert len(row[numbers == number].unique()) == 1
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["operations", "in C"])
 @pytest.mark.parametrize(
     ("S", "w", "zero"),

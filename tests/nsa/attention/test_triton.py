@@ -54,107 +54,34 @@ def test_interpreted_kernels_serve_at_the_edges(interpreted, form):
     assert "first derivatives only" in found["a second derivative"]["refused"]
 
 
-def _signature(kernel, number):
-    """Types by the kernels' naming rule, and constants for the paper's sizes with six heads."""
-    in_fp32 = ("lse", "dot", "dq", "dk", "dv", "part_lse", "part_dk", "part_dv", "score")
-    in_int32 = (
-        "entry", "entry_first", "portion_block", "portion_first", "chosen",
-    )  # fmt: skip
-    others = {**dict.fromkeys(in_fp32, "*fp32"), **dict.fromkeys(in_int32, "*i32"), "word": "*i64"}
-    types = {}
-    for name in kernel.arg_names:
-        stem = name.removesuffix("_ptr")
-        if stem == name:
-            types[name] = "fp32" if name in ("log2_scale", "scale") else "i32"
-        else:
-            types[name] = others.get(stem, f"*{number}")
-    return types
-
-
-def _kernels():
-    from nsa.attention.gpu import band, gates, gathered, scores
-
-    return {
-        "forward": (band.band_forward,),
-        "dq": (band.band_dq,),
-        "dkdv": (band.band_dkdv,),
-        "gathered": (gathered.gathered_forward,),
-        "gathered_backward": (gathered.gathered_backward,),
-        "scores": (scores.block_scores,),
-        "rows": (
-            gathered.merge, gathered.add_dq, gathered.add_dkdv,
-            scores.choose_blocks, gates.mix, gates.dots,
-        ),
-    }  # fmt: skip
-
-
-def _compile(kernel, tile, number, capability, **others):
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    values = {
-        "R": 6, "D": 64, "DP": 64, "F": 14, "FREE": 13, "L": 32, "STEP": 16, "L_SEL": 64, "JP": 128,
-        "FIRST": 1, "RECENT": 2,
-        "ALIGN": 1, "BACK": 511, "STRIDE": 1, "REACH": 0, "BRANCH": 1, "ADD": True, "TILES": 32,
-        "BLOCK": 0, "WORDS": True,
-        "PRECISION": "ieee", "M": tile.rows if tile else 32, "N": tile.keys if tile else 64,
-    }  # fmt: skip
-    values |= others
-    constants = {n: values[n] for n in kernel.arg_names if n in values}
-    if not values["BLOCK"] and "BLOCK" in constants:
-        constants["word_ptr"] = None
-    types = _signature(kernel, number) | dict.fromkeys(constants, "constexpr")
-    options = tile.options() if tile else {}
-    # As at run time, where PyTorch's memory starts at multiples of 16 bytes.
-    aligned = {
-        (place,): [["tt.divisibility", 16]]
-        for place, name in enumerate(kernel.arg_names)
-        if name.endswith("_ptr") and name not in constants
-    }
-    source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
-
-
-@pytest.mark.long
-@needs_triton
-@pytest.mark.parametrize(
-    ("capability", "number", "names"),
-    [
-        (80, "bf16", ("forward", "dq", "dkdv", "gathered", "gathered_backward", "scores", "rows")),
-        (90, "bf16", ("forward", "dq", "dkdv", "gathered", "gathered_backward", "scores", "rows")),
-        (80, "fp32", ("dkdv", "gathered_backward")),
-    ],
-    ids=["sm_80", "sm_90", "sm_80 in fp32"],
-)
-def test_every_kernel_compiles_to_machine_code_that_fits(
-    capability, number, names, tmp_path, monkeypatch
-):
-    from nsa.attention.gpu.tiles import tiles_for
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    shared_bytes = {80: 163 * 1024, 90: 227 * 1024}[capability]
-    table = tiles_for(torch.float32 if number == "fp32" else torch.bfloat16, 64)
-    for name in names:
-        for kernel in _kernels()[name]:
-            blocks = (0, 64) if "BLOCK" in kernel.arg_names else (0,)
-            for block in blocks:
-                tile = getattr(table, name, None)
-                compiled = _compile(kernel, tile, number, capability, BLOCK=block)
-                assert compiled.asm["cubin"][:4] == b"\x7fELF", kernel
-                assert compiled.metadata.shared <= shared_bytes, kernel
-
-
-LAUNCHED = ("1500", "2048", "2112", "3001")
+# S, capability, dtype, D, l_sel; with more than 32 blocks they are gathered instead of bits.
+LAUNCHED = (
+    "1500", "2048", "2112", "3001", "1500,80", "2112,80", "2112,80,bfloat16,256,64",
+    "4224,80,bfloat16,128,128", "2112,80,float32,128,64",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def launches(tmp_path_factory):
-    """Kernels launched and compiled at each length, by a process that compiles for a GPU."""
+    """Kernels launched and compiled in each case, by a process that compiles for a GPU."""
     cache = {"TRITON_CACHE_DIR": str(tmp_path_factory.mktemp("triton"))}
-    return {
-        result["S"]: result for result in run_program("triton_launches.py", *LAUNCHED, env=cache)
-    }
+    told = run_program("triton_launches.py", *LAUNCHED, env=cache)
+    return {result["case"]: result for result in told}
+
+
+@pytest.mark.long
+@needs_triton
+@pytest.mark.parametrize("case", LAUNCHED)
+def test_every_kernel_compiles_to_machine_code_that_fits_even_with_the_largest_blocks(
+    launches, case
+):
+    from nsa.attention.backends import triton_call_reason
+
+    given = case.split(",")
+    _, capability, dtype, D, l_sel = given + ["90", "bfloat16", "64", "64"][len(given) - 1 :]
+    q = torch.empty(1, 1, 12, int(D), dtype=getattr(torch, dtype))
+    assert triton_call_reason(q, 2, int(l_sel)) is None
+    assert launches[case]["shared"] <= {"80": 163, "90": 227}[capability] * 1024
 
 
 @pytest.mark.long
@@ -221,25 +148,6 @@ def test_a_gpu_with_little_shared_memory_serves_what_fits(monkeypatch):
     for width, l_sel, serves in ((64, 64, True), (128, 64, False), (64, 128, True)):
         q = torch.empty(1, 1, 12, width, dtype=torch.bfloat16)
         assert (backends.triton_call_reason(q, 2, l_sel) is None) is serves
-
-
-@pytest.mark.long
-@needs_triton
-@pytest.mark.parametrize(
-    ("number", "D", "l_sel"), [("bf16", 256, 64), ("bf16", 128, 128), ("fp32", 128, 64)], ids=str
-)
-def test_the_largest_blocks_that_are_served_fit(number, D, l_sel, tmp_path, monkeypatch):
-    from nsa.attention.backends import triton_call_reason
-    from nsa.attention.gpu.tiles import tiles_for
-
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    dtype = torch.float32 if number == "fp32" else torch.bfloat16
-    assert triton_call_reason(torch.empty(1, 1, 6, D, dtype=dtype), 1, l_sel) is None
-    (kernel,) = _kernels()["gathered_backward"]
-    compiled = _compile(
-        kernel, tiles_for(dtype, D).gathered_backward, number, 80, D=D, DP=D, L_SEL=l_sel, N=l_sel
-    )
-    assert compiled.metadata.shared <= 163 * 1024
 
 
 @pytest.mark.gpu

@@ -1,14 +1,13 @@
 """Compiles every launch of the Triton backend as a GPU's run would, with its real arguments.
 
-Nothing is executed: the driver is replaced by one that names a GPU (sm_90), and launches end after
-compilation, so results are garbage. Prints one JSON line per sequence length: the kernels that were
-launched, in order, those among them that had to be compiled, and PyTorch's operations beside them.
-A program of its own, started by test_triton.py: `python triton_launches.py LENGTH…`.
+Nothing is executed: the driver is replaced by one that names a GPU, and launches end after
+compilation, so results are garbage. Prints one JSON line per case: the kernels that were launched,
+in order, those among them that had to be compiled, the most shared memory of one, and PyTorch's
+operations beside them. A case is `S[,capability[,dtype,D,l_sel]]`; started by test_triton.py.
 """
 
 import json
 import sys
-from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,57 +18,63 @@ _MOST_PROGRAMS = (2**31 - 1, 65535, 65535)
 
 
 class GpuOnPaper:
-    """What Triton asks of a driver before it launches."""
+    """What Triton asks of a driver before it launches; a device is numbered by its capability."""
 
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", 90, 32)
+    capability = 90
 
-    def get_current_device(self) -> int:
-        return 0
+    def get_current_target(self):
+        return GPUTarget("cuda", self.capability, 32)
 
-    def get_current_stream(self, _device: int) -> int:
+    def get_current_device(self):
+        return self.capability
+
+    def get_current_stream(self, _device):
         return 0
 
 
 class _Operations(TorchDispatchMode):
     """Notes the names of PyTorch's operations."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.names: set[str] = set()
+        self.names = set()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.add(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
-_launched: list[str] = []
-_compiled: list[str] = []
+_launched, _compiled, _shared = [], [], []
 _run = JITFunction.run
 
 
-def _compile_only(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
+def cached(kernel):
+    return sum(len(caches[0]) for caches in kernel.device_caches.values())
+
+
+def _compile_only(kernel, *args, grid, warmup, **options):
     for programs, most in zip(grid, _MOST_PROGRAMS, strict=False):
         assert 1 <= programs <= most, (kernel, grid)
-    before = sum(len(caches[0]) for caches in kernel.device_caches.values())
+    before = cached(kernel)
     result = _run(kernel, *args, grid=grid, warmup=True, **options)
     _launched.append(kernel.__name__)
-    if sum(len(caches[0]) for caches in kernel.device_caches.values()) > before:
+    if cached(kernel) > before:
         _compiled.append(kernel.__name__)
+        _shared.append(result.metadata.shared)
+        assert result.asm["cubin"][:4] == b"\x7fELF", kernel
     return result
 
 
-def _attend(S: int) -> None:
+def _attend(S, dtype, D, l_sel):
     from nsa.attention.gpu.function import nsa_attention_triton
     from nsa.attention.tensors import Call, Tensors
 
-    def draw(heads: int, width: int = 64) -> torch.Tensor:
-        return torch.randn(1, S, heads, width, dtype=torch.bfloat16, requires_grad=True)
+    def draw(heads, width=D):
+        return torch.randn(1, S, heads, width, dtype=dtype, requires_grad=True)
 
     keys_values = [draw(2) for _ in range(6)]
-    out, _ = nsa_attention_triton(
-        Tensors(draw(12), *keys_values, draw(12, 3)), Call(scale=0.125, want_ids=False)
-    )
+    tensors = Tensors(draw(12), *keys_values, draw(12, 3))
+    out, _ = nsa_attention_triton(tensors, Call(l_sel=l_sel, scale=0.125, want_ids=False))
     out.sum().backward()
 
 
@@ -77,10 +82,14 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     driver.set_active(GpuOnPaper())
     JITFunction.run = _compile_only
-    for argument in sys.argv[1:]:
-        _launched.clear()
-        _compiled.clear()
-        told: dict[str, Any] = {"S": argument, "launched": _launched, "compiled": _compiled}
+    for case in sys.argv[1:]:
+        for noted in (_launched, _compiled, _shared):
+            noted.clear()
+        given = case.split(",")
+        S, capability, dtype, D, l_sel = given + ["90", "bfloat16", "64", "64"][len(given) - 1 :]
+        GpuOnPaper.capability = int(capability)
         with _Operations() as operations:
-            _attend(int(argument))
-        print(json.dumps({**told, "torch": sorted(operations.names)}), flush=True)
+            _attend(int(S), getattr(torch, dtype), int(D), int(l_sel))
+        told = {"case": case, "launched": _launched, "compiled": _compiled}
+        told |= {"shared": max(_shared, default=0), "torch": sorted(operations.names)}
+        print(json.dumps(told), flush=True)

@@ -12,13 +12,9 @@ import torch
 from triton.runtime import JITFunction, driver
 
 sys.path.insert(0, str(Path(__file__).parent))
-from triton_launches import GpuOnPaper
+from triton_launches import GpuOnPaper, cached
 
 CHEAP = ("mix", "dots", "add_dq")
-
-
-def _cached(kernel: JITFunction) -> int:
-    return sum(len(caches[0]) for caches in kernel.device_caches.values())
 
 
 if __name__ == "__main__":
@@ -37,7 +33,7 @@ if __name__ == "__main__":
     compiled = compile_together(cheap, threads=2)
     broken = dataclasses.replace(cheap[0], options=())
     mixed = compile_each([broken, cheap[0]], threads=2)
-    before = [_cached(kernel) for kernel in (gates.mix, gates.dots, gathered.add_dq)]
+    before = [cached(kernel) for kernel in (gates.mix, gates.dots, gathered.add_dq)]
     # As the real call launches it, with tensors: found compiled.
     out = [torch.empty(1, 2112, 12, 64, dtype=dtype) for _ in range(4)]
     gate = torch.empty(1, 2112, 12, 3, dtype=dtype)
@@ -48,6 +44,6 @@ if __name__ == "__main__":
         "of_one_length": len(again),
         "cubins": [len(kernel.asm["cubin"]) for kernel in compiled],
         "broken": [isinstance(x, Exception) for x in mixed],
-        "anew": [_cached(k) for k in (gates.mix, gates.dots, gathered.add_dq)] != before,
+        "anew": [cached(k) for k in (gates.mix, gates.dots, gathered.add_dq)] != before,
     }
     print(json.dumps(told))
