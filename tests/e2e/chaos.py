@@ -31,8 +31,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.errors import Unavailable
 from gonogo.rundir import RunDir
-from tests.e2e.chaos_checks import problems_of
-from tests.e2e.chaos_plans import Kind, plan_of
+from tests.e2e.chaos_checks import Kind, plan_of, problems_of
 from tests.e2e.lab import Lab, Receiver, clean_environ, last_step, read_json
 from tests.servers import PostgresServer, find_program
 

@@ -16,7 +16,7 @@ from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack
 from gonogo.contract.api import RunView
 from gonogo.contract.decision import Verdict
-from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
@@ -137,32 +137,6 @@ def test_a_fault_of_the_whole_run_on_two_nodes_is_no_go(
     sets = {"watch.stall.halt_s": 60} if spec.startswith("slow") else {}
     finding, ended = halt_of(lab, slurm, spec, **sets)
     assert (finding["detector"], ended) == (detector, code), finding
-
-
-@EITHER
-@pytest.mark.parametrize(
-    ("spec", "detector"),
-    [
-        ("straggle:factor=2,from=10", "straggler"),
-        ("imbalance:util=30,from=10", "imbalance"),
-    ],
-    ids=["straggler", "imbalance"],
-)
-def test_a_rank_that_is_only_slower_is_named_with_its_node_and_the_run_goes_on(
-    lab: Lab, slurm: Slurm, spec: str, detector: str, rank: int
-) -> None:
-    experiment = lab.submit(one_phase_plan(), fault=f"{spec},rank={rank}", **ON_TWO)
-    assert lab.wait_for_end(experiment).state is ExperimentState.FINISHED
-    run = lab.run_of(experiment)
-    assert run is not None
-    assert run.outcome is not None
-    found = findings_of(lab, run.id)
-    assert [row["text"] for row in found if row["severity"] == "halt"] == []
-    assert run.outcome.code is OutcomeCode.COMPLETED
-    named = [row for row in found if row["detector"] == detector]
-    assert {row["rank"] for row in named} == {rank}
-    assert all(f"on node {rank}" in row["text"] for row in named)
-    lab.wait(lambda: not slurm.ask("squeue", "--noheader").strip(), 60)
 
 
 def test_a_run_that_waits_for_slurm_is_cancelled_and_a_partition_that_is_not_there_is_told(

@@ -137,3 +137,8 @@ def test_a_step_that_begins_again_after_an_evaluation_is_the_same_one() -> None:
     assert (again.begun, again.opened, again.advanced_mono) == (2, 0, 1.0)
     ended = after([*lines, beat(6, 1, "step_end", 62.0)])
     assert ended.first_s == 10.0
+
+
+def test_a_rank_may_say_that_it_is_done_at_an_earlier_step() -> None:
+    stream = after([*FIRST, beat(4, 1, "done", 2.0)])
+    assert (stream.done, stream.done_mono, stream.step) == (True, 2.0, 2)

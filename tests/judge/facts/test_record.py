@@ -12,8 +12,7 @@ from gonogo.judge.facts.record import load_run
 from gonogo.timeline.rank_steps import read_lines
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.conftest import CopyRun
-from tests.judge.records import build_run_record
-from tests.judge.runs import facts_of, lines_of
+from tests.judge.runs import build_run_record, facts_of, lines_of
 
 ORDER = order_of()
 LINES = lines_of(healthy_ranks(ORDER))

@@ -24,9 +24,9 @@ from gonogo.judge.gate.verdict import judge
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.data.make_runs import STEPS, Rank, healthy_ranks, order_of
-from tests.judge.records import build_run_record
 from tests.judge.runs import (
     PREFLIGHT,
+    build_run_record,
     exit_record,
     facts_of,
     finding,

@@ -13,7 +13,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
 from service.report.files import SETTLE_S, Reports
-from tests.judge.records import build_run_record
+from tests.judge.runs import build_run_record
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.report.views import numbers_of, order_of
