@@ -5,9 +5,8 @@ All run `python -m service`, which answers in JSON, a line each.
 
 import json
 import subprocess
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -21,36 +20,18 @@ from gonogo.cli.output import (
     print_json,
     print_lines,
     print_list,
+    size_text,
 )
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import application_argv, application_env
 from gonogo.contract.errors import Rejected
 from gonogo.planning.resolve import checkout_root
 
-
-class DatabaseAction(StrEnum):
-    """What can be done with the database."""
-
-    STATUS = "status"
-    CURRENT = "current"
-    UPGRADE = "upgrade"
-
-
-class KeyAction(StrEnum):
-    """What can be done with keys."""
-
-    LIST = "list"
-    CREATE = "create"
-    REVOKE = "revoke"
-
-
-class KeyRole(StrEnum):
-    """What a key may do."""
-
-    VIEWER = "viewer"
-    OPERATOR = "operator"
-    ADMIN = "admin"
-    WORKER = "worker"
+PG_DUMP = (
+    "the database is PostgreSQL and not in this file; keep it with"
+    " `pg_dump --format=custom --file=gonogo.dump`, now, after this"
+)
+PG_RESTORE = "bring its database back with `pg_restore`, before the service starts"
 
 
 def ask_service(*arguments: str) -> list[dict[str, Any]]:
@@ -63,9 +44,7 @@ def ask_service(*arguments: str) -> list[dict[str, Any]]:
         text=True,
         check=False,
     )
-    for line in done.stderr.splitlines():
-        problem = line.removeprefix("error: ")
-        print_lines([line if problem == line else f"gonogo: {problem}"], err)
+    print_lines((line.replace("error: ", "gonogo: ", 1) for line in done.stderr.splitlines()), err)
     if done.returncode != 0:
         raise typer.Exit(done.returncode)
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -73,32 +52,32 @@ def ask_service(*arguments: str) -> list[dict[str, Any]]:
 
 def db(
     action: Annotated[
-        DatabaseAction, typer.Argument(help="What to do; current is another word for status.")
-    ] = DatabaseAction.STATUS,
+        Literal["status", "current", "upgrade"],
+        typer.Argument(help="What to do; current is another word for status."),
+    ] = "status",
     as_json: Json = False,
 ) -> None:
     """Say which schema the database has, or bring it to the newest (upgrade)."""
-    upgrades = action is DatabaseAction.UPGRADE
-    (state,) = ask_service("db", "upgrade" if upgrades else "current")
-    if as_json:
-        print_json(state)
-        return
+    (state,) = ask_service("db", "upgrade" if action == "upgrade" else "current")
     found, newest = state["revision"], state["newest"]
+    text = f"revision {found}; bring it to {newest} with: gonogo db upgrade"
     if found is None:
         text = "none yet; `gonogo up` or `gonogo db upgrade` makes it"
-    elif found == newest:
-        text = f"revision {found}, the newest"
-    elif found > newest:
-        text = f"revision {found}, of a newer release; this one knows {newest}"
-    else:
-        text = f"revision {found}; bring it to {newest} with: gonogo db upgrade"
-    print_fields({"database": text})
+    elif found >= newest:
+        which = "the newest" if found == newest else f"of a newer release; this one knows {newest}"
+        text = f"revision {found}, {which}"
+    print_json(state) if as_json else print_fields({"database": text})
 
 
 def keys(
-    action: Annotated[KeyAction, typer.Argument(help="What to do.")] = KeyAction.LIST,
+    action: Annotated[
+        Literal["list", "create", "revoke"], typer.Argument(help="What to do.")
+    ] = "list",
     name: Annotated[str | None, typer.Argument(help="Name of the key.")] = None,
-    role: Annotated[KeyRole, typer.Option(help="What a created key may do.")] = KeyRole.OPERATOR,
+    role: Annotated[
+        Literal["viewer", "operator", "admin", "worker"],
+        typer.Option(help="What a created key may do."),
+    ] = "operator",
     file: Annotated[
         Path | None,
         typer.Option(help="Create: take the key that this file holds; a former one is revoked."),
@@ -106,7 +85,7 @@ def keys(
     as_json: Json = False,
 ) -> None:
     """List, create or revoke API keys (on the service's own host)."""
-    if action is KeyAction.LIST:
+    if action == "list":
         rows = ask_service("keys", "list")
         print_list(
             {"items": rows},
@@ -129,28 +108,20 @@ def keys(
         return
     if name is None:
         raise Rejected(f"keys {action}: give the name of the key")
-    more = ["--role", role] if action is KeyAction.CREATE else []
-    if file is not None:
-        if action is not KeyAction.CREATE:
-            raise Rejected(f"keys {action}: --file goes with create")
-        more += ["--file", str(file.absolute())]
+    if file is not None and action != "create":
+        raise Rejected(f"keys {action}: --file goes with create")
+    more = ["--role", role] if action == "create" else []
+    more += [] if file is None else ["--file", str(file.absolute())]
     (answer,) = ask_service("keys", action, name, *more)
     if as_json:
         print_json(answer)
-    elif action is KeyAction.CREATE and file is not None:
-        out.print(f"{escape(name)}, {role}: the key in {escape(str(file))} is valid")
-    elif action is KeyAction.CREATE:
-        err.print(f"{name}, {role}: keep this key, it is not shown again", highlight=False)
-        print(answer["key"])
-    else:
+    elif action == "revoke":
         out.print(f"{escape(name)} is revoked")
-
-
-PG_DUMP = (
-    "the database is PostgreSQL and not in this file; keep it with"
-    " `pg_dump --format=custom --file=gonogo.dump`, now, after this"
-)
-PG_RESTORE = "bring its database back with `pg_restore`, before the service starts"
+    elif file is not None:
+        out.print(f"{escape(name)}, {role}: the key in {escape(str(file))} is valid")
+    else:
+        print_lines([f"{name}, {role}: keep this key, it is not shown again"], err)
+        print(answer["key"])
 
 
 def backup(
@@ -162,14 +133,8 @@ def backup(
 ) -> None:
     """Keep database, decisions and keys in one file, while the service works or not."""
     (made,) = ask_service("backup", str(file.absolute()), *(["--runs"] if runs else []))
-    if made["database"] == "postgresql":
-        print_lines([PG_DUMP], err)
-    if as_json:
-        print_json(made)
-        return
-    file_ = escape(made["file"])
-    text = f"{file_}, {made['bytes'] / 1e6:.1f} MB, holds keys: keep it like one"
-    print_fields({"backup": text, "holds": _holds(made)})
+    text = f"{made['file']}, {size_text(made['bytes'])}, holds keys: keep it like one"
+    _print_kept(made, "backup", text, PG_DUMP, as_json=as_json)
 
 
 def restore(
@@ -178,14 +143,18 @@ def restore(
 ) -> None:
     """Bring a backup back, into a home that has no database yet."""
     (done,) = ask_service("restore", str(file.absolute()))
-    if done["database"] == "postgresql":
-        print_lines([PG_RESTORE], err)
+    text = f"{done['home']}, as of {done['made_at']}; continue with `gonogo up`"
+    _print_kept(done, "restored", text, PG_RESTORE, as_json=as_json)
+
+
+def _print_kept(
+    kept: dict[str, Any], name: str, text: str, of_postgres: str, *, as_json: bool
+) -> None:
+    if kept["database"] == "postgresql":
+        print_lines([of_postgres], err)
     if as_json:
-        print_json(done)
+        print_json(kept)
         return
-    text = f"{escape(done['home'])}, as of {done['made_at']}; go on with `gonogo up`"
-    print_fields({"restored": text, "holds": _holds(done)})
-
-
-def _holds(kept: dict[str, Any]) -> str:
-    return f"{kept['decisions']} decisions, {kept['runs']} run directories, {kept['files']} files"
+    counts = ("decisions", "run directories", "files")
+    holds = ", ".join(f"{kept[word.replace('run directories', 'runs')]} {word}" for word in counts)
+    print_fields({name: escape(text), "holds": holds})

@@ -1,11 +1,13 @@
 """`gonogo doctor`, `gonogo plans` and `gonogo flags`: the installation and what it offers."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -40,14 +42,10 @@ from gonogo.planning.source import (
 from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.devices.query import has_nodes
 from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
+from gonogo.supervise.processes import allow_tracing
 
 _MIN_FREE_BYTES = 5 * 10**9
 _READ_S = 20.0
-_TRACED_CHILD = (
-    "from gonogo.supervise.processes import allow_tracing;"
-    "allow_tracing(); print(flush=True); input()"
-)
-"""A child whose stacks may be read, as those of a rank; it waits for a line."""
 Check = tuple[str, str, str]
 """Name, outcome (pass, warn or fail), text."""
 
@@ -127,17 +125,16 @@ def _show_campaign(argument: PlanArgument, *, as_json: bool) -> None:
 def doctor(as_json: Json = False) -> None:
     """Check what gonogo needs here, and say how to mend what is missing."""
     settings = load_settings()
-    keys = ("id", "outcome", "text")
-    checks = [dict(zip(keys, row, strict=True)) for row in _checks(settings)]
-    healthy = all(check["outcome"] != "fail" for check in checks)
+    checks = list(_checks(settings))
+    healthy = all(outcome != "fail" for _, outcome, _ in checks)
     if as_json:
-        print_json({"ok": healthy, "checks": checks})
+        rows = [{"id": name, "outcome": outcome, "text": text} for name, outcome, text in checks]
+        print_json({"ok": healthy, "checks": rows})
     else:
         colour = {"pass": "green", "warn": "yellow", "fail": "bold red"}
-        for check in checks:
-            style = colour[check["outcome"]]
-            head = f"[{style}]{check['outcome']:<5}[/{style}] {check['id']:<10}"
-            out.print(f"{head} {escape(check['text'])}", soft_wrap=True)
+        for name, outcome, text in checks:
+            head = f"[{colour[outcome]}]{outcome:<5}[/{colour[outcome]}] {name:<10}"
+            out.print(f"{head} {escape(text)}", soft_wrap=True)
     raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
 
 
@@ -165,29 +162,20 @@ def _checks(settings: Settings) -> Iterator[Check]:
 
 
 def check_stacks(program: str | None) -> Check:
-    """Read the stacks of a child once with py-spy, as the watcher reads those of a rank."""
+    """Read the stacks of this process once with py-spy, as the watcher reads those of a rank."""
     if program is None:
         return "py-spy", "warn", "no stacks of hung ranks as evidence: pip install py-spy"
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", _TRACED_CHILD], stdin=pipe, stdout=pipe) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        command = [program, "dump", "--pid", str(child.pid)]
-        problem = None
-        try:
-            subprocess.run(command, capture_output=True, text=True, timeout=_READ_S, check=True)
-        except subprocess.TimeoutExpired:
-            problem = f"no answer within {_READ_S:.0f} s"
-        except subprocess.CalledProcessError as error:
-            lines = error.stderr.strip().splitlines()
-            problem = lines[0] if lines else f"exit code {error.returncode}"
-        child.kill()
-    if problem is None:
+    allow_tracing()
+    command = [program, "dump", "--pid", str(os.getpid())]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_READ_S, check=False)
+    except subprocess.TimeoutExpired:
+        return "py-spy", "warn", f"{program}: no answer within {_READ_S:.0f} s"
+    if done.returncode == 0:
         return "py-spy", "pass", f"{program} reads stacks here"
-    advice = (
-        "hung ranks leave no stacks; allow ptrace of one's own processes (docs/how-to/deploy.md)"
-    )
-    return "py-spy", "warn", f"{program}: {problem}; {advice}"
+    problem = next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
+    advice = "hung ranks leave no stacks; allow ptrace of your own processes"
+    return "py-spy", "warn", f"{program}: {problem}; {advice} (docs/how-to/deploy.md)"
 
 
 def _check_home(home: Path) -> Check:
@@ -229,19 +217,16 @@ def _check_redis(settings: Settings) -> Check:
         return "redis", "pass", "REDIS_URL is set"
     try:
         argv = embedded_server(settings.home, settings.inherited.get("PATH", ""))
-    except GonogoError as error:
-        return "redis", "fail", error.detail
-    except OSError as error:
-        return "redis", "fail", f"{error.filename}: {error.strerror}"
+    except (GonogoError, OSError) as error:
+        return "redis", "fail", str(error)
     return "redis", "pass", f"embedded: {argv[0]}"
 
 
 def _check_import(module: str) -> Check:
-    code = f"import importlib.metadata as m; print(m.version({module!r}))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return module, "pass", done.stdout.strip()
-    return module, "warn", "not installed: make install"
+    try:
+        return module, "pass", version(module)
+    except PackageNotFoundError:
+        return module, "warn", "not installed: make install"
 
 
 def _check_service(settings: Settings) -> Check:

@@ -2,10 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,8 +128,18 @@ def list_(
         if not chosen:
             page = client.get("/experiments", state=state, limit=limit)
         else:
-            found = islice(_fitting(client, state, name or "", labels, owner, oldest), limit)
-            page = {"items": list(found), "next_cursor": None}
+            rows = takewhile(
+                lambda row: oldest is None or datetime.fromisoformat(row["created_at"]) >= oldest,
+                client.pages("/experiments", state=state),
+            )
+            fitting = (
+                row
+                for row in rows
+                if (name or "").lower() in row["name"].lower()
+                and labels.items() <= row["labels"].items()
+                and owner in (None, row["submitted_by"])
+            )
+            page = {"items": list(islice(fitting, limit)), "next_cursor": None}
     fits = "no experiment yet; submit one with: gonogo submit demo"
     print_list(
         page,
@@ -153,34 +163,9 @@ def list_(
     )
 
 
-def _fitting(
-    client: Client,
-    state: ExperimentState | None,
-    name: str,
-    labels: Mapping[str, str],
-    owner: str | None,
-    oldest: datetime | None,
-) -> Iterable[dict[str, Any]]:
-    """Yield the experiments that fit every filter, newest first."""
-    for row in client.pages("/experiments", state=state):
-        if oldest is not None and datetime.fromisoformat(row["created_at"]) < oldest:
-            return
-        owned = owner is None or owner == row["submitted_by"]
-        if (
-            owned
-            and name.lower() in row["name"].lower()
-            and labels.items() <= row["labels"].items()
-        ):
-            yield row
-
-
 def parse_since(text: str, now: datetime) -> datetime:
-    """Return the instant of `90m`, `12h` or `7d` ago, or of a date or an RFC 3339 time.
-
-    Raises:
-        Rejected: none of these.
-    """
-    if age := re.fullmatch(r"(\d+)([mhd])", text):
+    """Return the instant of `90m`, `12h` or `7d` ago, or of a date or an RFC 3339 time."""
+    if (age := re.fullmatch(r"(\d+)([mhd])", text)) is not None:
         return now - int(age[1]) * timedelta(minutes={"m": 1, "h": 60, "d": 1440}[age[2]])
     try:
         return datetime.fromisoformat(text).astimezone()

@@ -94,20 +94,14 @@ def judge(
 
 def parse_time(text: str) -> float:
     """Return Unix seconds from Unix seconds or RFC 3339."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        pass
-    else:
-        if math.isfinite(seconds):
+    with suppress(ValueError):
+        if math.isfinite(seconds := float(text)):
             return seconds
-    try:
+    with suppress(ValueError):
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise Rejected(f"--now: found {text!r}; expected Unix seconds or RFC 3339") from error
-    if moment.tzinfo is None:
-        raise Rejected(f"--now: found {text!r}; expected a time zone (…Z)")
-    return moment.timestamp()
+        if moment.tzinfo is not None:
+            return moment.timestamp()
+    raise Rejected(f"--now: found {text!r}; expected Unix seconds or RFC 3339 with a time zone")
 
 
 def print_judged(document: dict[str, Any], directory: Path) -> None:
@@ -157,11 +151,9 @@ def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]
         lines.append(f"unseen   {things} not observed: gonogo judge {directory} lists them")
     print_lines([*lines, f"run      {directory}"])
     room = MOST_LINES - len(lines) - len(("run", "verdict"))
-    if room > len(advice) or room > 1:  # else the advice says what is next
-        _print_verdict(document, directory)
-        room -= 1
-    else:
-        _print_verdict(document)
+    brief = room <= min(len(advice), 1)  # then the advice says what is next
+    _print_verdict(document, None if brief else directory)
+    room -= 0 if brief else 1
     shown, more = list(advice[:room]), len(advice) - room
     if more > 0:
         shown[-1] += f" ({more} more: --verbose)"
@@ -209,14 +201,6 @@ def _numbers_text(document: dict[str, Any], directory: Path) -> str | None:
     return ", ".join([*parts, f"{ranks} ranks" if ranks > 1 else "1 rank"])
 
 
-def _comparable(document: dict[str, Any]) -> str | None:
-    """Return the option by which `compare` finds a number in a run; None if it has none."""
-    ranks = document["facts"]["ranks"].values()
-    if any(row.get("tokens") for row in ranks):
-        return ""
-    return " --metric loss" if any(row.get("with_loss") for row in ranks) else None
-
-
 def _next_of(document: dict[str, Any], directory: Path) -> str:
     """Return what to type next, with what it shows."""
     place = shlex.quote(str(directory))
@@ -224,14 +208,14 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
     findings = [Finding.model_validate(row) for row in document["findings"]]
     ended = document["facts"].get("outcome")
     code = None if ended is None else OutcomeCode(ended["code"])
-    stood = where_it_stood(findings, cause.get("rank"), code)
-    if stood is not None:
+    if (stood := where_it_stood(findings, cause.get("rank"), code)) is not None:
         return f"cat {place}/{stood}  # where it stood"
-    log = cause.get("log")
-    if log is not None:
-        return f"tail -n 50 {place}/{log}  # what it said last"
-    passed = document["verdict"] in PASSING
-    if passed and (metric := _comparable(document)) is not None:
+    if (log := cause.get("log")) is not None:
+        return f"tail -n 50 {place}/{log}  # its last lines"
+    ranks = document["facts"]["ranks"].values()
+    tokens, loss = (any(row.get(name) for row in ranks) for name in ("tokens", "with_loss"))
+    if document["verdict"] in PASSING and (tokens or loss):
+        metric = "" if tokens else " --metric loss"
         return f"gonogo compare OTHER {place}{metric}  # is it better than another run?"
     return f"gonogo judge {place} --json  # every criterion with its measure"
 
@@ -261,27 +245,17 @@ def forecast(
     if as_json:
         print_json(found.wire())
         return
+    cost = f"{found.cost_p50:.2f}, {found.cost_p90:.2f}" if found.cost_p50 else None
+    met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
     print_fields(
         {
             "half of such runs take": duration(found.seconds_p50),
             "nine in ten take": duration(found.seconds_p90),
             "next checkpoint in": duration(found.next_checkpoint_s),
-            "cost of half, of nine in ten": _costs(found),
-            "deadline": _deadline(found),
+            "cost of half, of nine in ten": cost or "– (label price_per_device_hour)",
+            "deadline": found.deadline_s
+            and f"{duration(found.deadline_s)} for what comes after this phase: {met}",
             "claimed": duration(found.claimed_seconds),
             "basis": found.basis,
         }
     )
-
-
-def _costs(found: Forecast) -> str:
-    if found.cost_p50 is None or found.cost_p90 is None:
-        return "– (label price_per_device_hour)"
-    return f"{found.cost_p50:.2f}, {found.cost_p90:.2f}"
-
-
-def _deadline(found: Forecast) -> str:
-    if found.deadline_s is None:
-        return "–"
-    met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
-    return f"{duration(found.deadline_s)} for what comes after this phase: {met}"

@@ -3,7 +3,6 @@
 Problems get their place: a line of the plan's file, or `--set`.
 """
 
-import errno
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,6 @@ from gonogo.planning.overrides import line_of
 from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
 
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
-_SHORT = {"seed": "train.seed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,27 +38,22 @@ class PlanArgument:
 
     def data(self) -> dict[str, Any]:
         """Return the plan's data."""
-        if self.document is None:
-            return bundled_plan(self.name)
-        found: dict[str, Any] = self.document.data
+        found: dict[str, Any]
+        found = bundled_plan(self.name) if self.document is None else self.document.data
         return found
 
 
 def read_plan(plan: str) -> PlanArgument:
-    """Return the plan that an argument names."""
+    """Return the plan that an argument names: a bundled one, or a YAML file."""
     names = [*bundled_plan_names(), *bundled_campaign_names()]
     if plan in names:
         return PlanArgument(name=plan)
     try:
         text = Path(plan).read_bytes()
-    except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
-            message = f"{plan}: neither a plan file nor one of {', '.join(names)}"
-            meant = f"; {hint(plan, names)}" if near(plan, names) else ""
-            raise NotFound(f"{message}{meant}") from error
-        raise Rejected(f"{plan}: {error.strerror}") from error
-    except ValueError as error:  # a NUL in the name
-        raise NotFound(f"{plan!r}: no file has this name") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        message = f"{plan}: neither a plan file nor one of {', '.join(names)}"
+        meant = f"; {hint(plan, names)}" if near(plan, names) else ""
+        raise NotFound(f"{message}{meant}") from error
     argument = PlanArgument(name=plan, document=Document(data={}))
     with placed(argument):
         document = parse_document(text)
@@ -85,16 +78,12 @@ def placed(plan: PlanArgument, sets: Collection[str] = ()) -> Iterator[None]:
 def _placed(row: Problem, plan: PlanArgument, sets: Collection[str]) -> Problem:
     if row.source is not None:
         return row
-    if any(_covers(path, row.path) for path in sets):
-        return replace(row, source="--set")
+    for path in sets:  # an override is about a place, or about something in it
+        if f"{row.path}.".startswith(f"{path}.") or f"{path}.".startswith(f"{row.path}."):
+            return replace(row, source="--set")
     if plan.document is None:
         return replace(row, source=plan.name) if row.path else row
     return replace(row, source=plan.name, line=row.line or line_of(plan.document, row.path))
-
-
-def _covers(said: str, path: str) -> bool:
-    """Say whether an override is about a place, or about something in it."""
-    return said == path or path.startswith(f"{said}.") or said.startswith(f"{path}.")
 
 
 def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
@@ -111,8 +100,7 @@ def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
     """Return `--set` arguments with their values read as YAML (20 is a number, true a boolean).
 
-    What a variable of an `env` is set to is a text however it looks (`…env.NSA_TB_DISABLE=0`);
-    null takes it away.
+    A variable of an `env` is always a text (`…env.NSA_TB_DISABLE=0`); null takes it away.
     """
     return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
 
@@ -178,12 +166,11 @@ def phases_again(view: ExperimentView, named: str | None) -> list[str]:
     That is the named one, or the first that has not passed, or the first of all.
     """
     names = [phase.name for phase in view.phases]
-    if named is None:
-        open_ = (phase.name for phase in view.phases if phase.state not in _THROUGH)
-        named = next(open_, names[0])
-    if named not in names:
-        raise Rejected(f"--phase: {view.id} has no phase {named!r}; {hint(named, names)}")
-    return names[names.index(named) :]
+    open_ = (phase.name for phase in view.phases if phase.state not in _THROUGH)
+    first = named or next(open_, names[0])
+    if first not in names:
+        raise Rejected(f"--phase: {view.id} has no phase {first!r}; {hint(first, names)}")
+    return names[names.index(first) :]
 
 
 def sets_of_phases(sets: Mapping[str, Any], phases: Sequence[str]) -> dict[str, Any]:
@@ -195,8 +182,8 @@ def sets_of_phases(sets: Mapping[str, Any], phases: Sequence[str]) -> dict[str, 
         phases: the phase that is run again, then those after it.
     """
     found: dict[str, Any] = {}
-    for said, value in sets.items():
-        path = _SHORT.get(said, said)
+    for typed, value in sets.items():
+        path = "train.seed" if typed == "seed" else typed
         if path == "steps":
             found[f"phases.{phases[0]}.steps"] = value
         elif path.startswith(("train.", "env.")):

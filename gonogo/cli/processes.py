@@ -11,15 +11,14 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit
-from gonogo.cli.output import out, print_json, say
+from gonogo.cli.output import print_json, print_lines, say
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Stack, application_argv, application_env, missing_commands
 from gonogo.contract.cluster import EngineName
-from gonogo.contract.errors import GonogoError, NotFound, Rejected
+from gonogo.contract.errors import NotFound, Rejected
 from gonogo.planning.resolve import checkout_root
 
 _LOOPBACK = "127.0.0.1"
@@ -77,19 +76,16 @@ def up(
         _announce(stack, as_json)
         while (first := _next(signals)) is None:
             stack.tend(say)
-        runs = (
-            "runs end with a checkpoint and can be resumed"
-            if local
-            else "runs of the scheduler continue, and the next `gonogo up` finds them"
-        )
+        runs = "runs of the scheduler continue, and the next `gonogo up` finds them"
+        if local:
+            runs = "runs end with a checkpoint and can be resumed"
         say(f"stopping: {runs} (Ctrl-C again: now)")
         stopper = threading.Thread(target=stack.stop, args=(CHECKPOINT_GRACE_S, first), daemon=True)
         stopper.start()
         while again is None and stopper.is_alive():
             again = _next(signals)
-        if again is not None:
-            for child in stack.children:
-                child.stop(0.5)
+        for child in stack.children if again is not None else ():
+            child.stop(0.5)
     raise typer.Exit(Exit.OK if again is None else Exit.INTERRUPTED)
 
 
@@ -101,24 +97,21 @@ def _next(signals: SimpleQueue[signal.Signals]) -> signal.Signals | None:
 
 
 def _announce(stack: Stack, as_json: bool) -> None:
-    link = sign_in_link(stack)
+    """Print the address, with a one-time link that signs a browser in."""
+    key = replace(stack.settings, api_key=None).key()
+    with Client(stack.url, key) as client:
+        link = str(client.post("/sign-in-links")["url"])
     if as_json:
         print_json({"url": stack.url, "home": str(stack.home), "sign_in": link})
         return
-    out.print(f"gonogo is up at {stack.url}  [dim](home {escape(str(stack.home))})[/dim]")
-    out.print(f"sign in once with   {link}", soft_wrap=True)
-    out.print("[dim]submit with          gonogo submit demo[/dim]")
-    out.print("[dim]look around with     gonogo status[/dim]")
-
-
-def sign_in_link(stack: Stack) -> str:
-    """Return a one-time link that signs a browser in."""
-    key = replace(stack.settings, api_key=None).key()
-    with Client(stack.url, key) as client:
-        try:
-            return str(client.post("/sign-in-links")["url"])
-        except GonogoError as error:
-            return f"{stack.url} (no sign-in link: {error.detail})"
+    print_lines(
+        [
+            f"gonogo is up at {stack.url}  (home {stack.home})",
+            f"sign in once with   {link}",
+            "submit with         gonogo submit demo",
+            "look around with    gonogo status",
+        ]
+    )
 
 
 def serve(

@@ -3,9 +3,9 @@
 The service says which experiments are over. Without it only runs of `gonogo run` are removed.
 """
 
-import math
 import time
-from typing import Annotated
+from collections import Counter
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,8 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import Json, print_json, print_lines, say, size_text
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.errors import NotFound, Rejected, Unavailable
+from gonogo.contract.errors import NotFound, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.wire import Recorded
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
@@ -30,43 +29,10 @@ from gonogo.supervise.prune import (
 from gonogo.supervise.prune import prune as prune_directory
 
 
-class PrunedRun(Recorded):
-    """A run directory that goes, as a whole or its checkpoints."""
-
-    run: str
-    experiment: str
-    what: str
-    """`all` or `checkpoints`."""
-    bytes: int
-    problem: str | None = None
-    """Why it is still there, or some of it."""
-
-
-class KeptRun(Recorded):
-    """A run directory that stays."""
-
-    run: str
-    experiment: str
-    why: str
-
-
-class Pruned(Recorded):
-    """`gonogo prune`."""
-
-    home: str
-    dry_run: bool
-    keep_days: float
-    keep: int
-    checkpoints_only: bool
-    bytes: int
-    """What was freed, or with `--dry-run` would be."""
-    pruned: list[PrunedRun]
-    kept: list[KeptRun]
-
-
 def prune(
     keep_days: Annotated[
-        float, typer.Option(min=0.0, help="Keep experiments that ended within so many days.")
+        float,
+        typer.Option(min=0.0, max=1e6, help="Keep experiments that ended within so many days."),
     ] = 30.0,
     keep: Annotated[
         int, typer.Option(min=0, help="Keep so many experiments besides, the newest.")
@@ -80,64 +46,49 @@ def prune(
     as_json: Json = False,
 ) -> None:
     """Remove old run directories of this home; what may still be needed stays."""
-    if math.isnan(keep_days):
-        raise Rejected("--keep-days: found nan; expected a number of days")
-    settings, now = load_settings(), time.time()  # the edge: a command is run now
+    settings, now = load_settings(), time.time()
     policy = Policy(keep_days=keep_days, keep=keep, checkpoints_only=checkpoints_only)
     facts = load_facts(settings.home)
-    course = _ask(settings, old_enough(facts, policy, now))
-    choices = decide(facts, policy, course, now)
+    choices = decide(facts, policy, _ask(settings, old_enough(facts, policy, now)), now)
     done = [_removed(row, settings, policy, now, dry_run=dry_run) for row in choices]
-    kept = [row for row in done if isinstance(row, KeptRun)]
-    gone = [row for row in done if isinstance(row, PrunedRun)]
-    told = Pruned(
-        home=str(settings.home),
-        dry_run=dry_run,
-        keep_days=keep_days,
-        keep=keep,
-        checkpoints_only=checkpoints_only,
-        bytes=sum(row.bytes for row in gone if row.problem is None),
-        pruned=gone,
-        kept=kept,
-    )
+    gone = [row for row in done if "why" not in row]
+    found: dict[str, Any] = {
+        "home": str(settings.home),
+        "dry_run": dry_run,
+        "keep_days": keep_days,
+        "keep": keep,
+        "checkpoints_only": checkpoints_only,
+        "bytes": sum(row["bytes"] for row in gone if row["problem"] is None),
+        "pruned": gone,
+        "kept": [row for row in done if "why" in row],
+    }
     if as_json:
-        print_json(told.wire())
+        print_json(found)
     else:
-        _print(told)
-    if any(row.problem for row in gone):
+        _print(found)
+    if any(row["problem"] for row in gone):
         raise typer.Exit(Exit.UNEXPECTED)
 
 
 def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
     """Return what the service knows of the experiments of these runs; without it all stay."""
-    experiments = sorted(
-        {row.experiment for row in facts if row.known and row.ended_at is not None}
-    )
-    if not experiments:
+    names = sorted({row.experiment for row in facts if row.known and row.ended_at is not None})
+    if not names:
         return NOBODY_SAYS
     try:
         with connect(settings) as client:
-            return Course(
-                finished=dict(_finished(client, experiments)), begun_from=_begun_from(client)
-            )
+            views = [view for name in names if (view := _view_of(client, name)) is not None]
+            finished = {view.id: view.state is ExperimentState.FINISHED for view in views}
+            return Course(finished=finished, begun_from=_begun_from(client))
     except Unavailable as error:
-        say(f"{len(experiments)} experiments are kept: {error.detail}")
+        say(f"{len(names)} experiments are kept: {error.detail}")
         return NOBODY_SAYS
-
-
-def _finished(client: Client, experiments: list[str]) -> dict[str, bool]:
-    found = {}
-    for experiment in experiments:
-        view = _view_of(client, experiment)
-        if view is not None:
-            found[experiment] = view.state is ExperimentState.FINISHED
-    return found
 
 
 def _view_of(client: Client, experiment: str) -> ExperimentView | None:
     """Return how the service shows an experiment; None where it knows none of that id."""
     try:
-        return ExperimentView.model_validate(client.get(f"/experiments/{experiment}"))
+        return client.experiment(experiment)
     except NotFound:
         return None
 
@@ -159,36 +110,29 @@ def _begun_from(client: Client) -> set[str]:
 
 def _removed(
     choice: Choice, settings: Settings, policy: Policy, now: float, *, dry_run: bool
-) -> PrunedRun | KeptRun:
-    """Remove what was chosen, and say what came of it."""
+) -> dict[str, Any]:
+    """Remove what was chosen; return `{run, experiment, why}` of what is kept, else what went."""
+    row: dict[str, Any] = {"run": choice.run, "experiment": choice.experiment}
     if choice.what is None:
-        return KeptRun(run=choice.run, experiment=choice.experiment, why=choice.why)
+        return {**row, "why": choice.why}
     problem = None
     if not dry_run:
         path = settings.home / "runs" / choice.run
         text = f"gonogo prune --keep-days {policy.keep_days:g} --keep {policy.keep}"
         try:
             if not prune_directory(path, choice.what, policy=text, now=now):
-                return KeptRun(run=choice.run, experiment=choice.experiment, why="a keeper has it")
+                return {**row, "why": "a keeper has it"}
         except OSError as error:
             problem = f"{error.filename or path}: {error.strerror or error}"
-    return PrunedRun(
-        run=choice.run,
-        experiment=choice.experiment,
-        what=choice.what,
-        bytes=choice.bytes,
-        problem=problem,
-    )
+    return {**row, "what": choice.what, "bytes": choice.bytes, "problem": problem}
 
 
-def _print(told: Pruned) -> None:
-    verb = "would go" if told.dry_run else "removed"
-    for row in told.pruned:
-        what = "checkpoints of " if row.what == "checkpoints" else ""
-        text = f"{verb}: {what}{row.run} ({row.experiment}), {size_text(row.bytes)}"
-        print_lines([text if row.problem is None else f"{text}; not all of it: {row.problem}"])
-    whys: dict[str, int] = {}
-    for kept in told.kept:
-        whys[kept.why] = whys.get(kept.why, 0) + 1
+def _print(found: dict[str, Any]) -> None:
+    verb = "would go" if found["dry_run"] else "removed"
+    for row in found["pruned"]:
+        what = "checkpoints of " if row["what"] == "checkpoints" else ""
+        text = f"{verb}: {what}{row['run']} ({row['experiment']}), {size_text(row['bytes'])}"
+        print_lines([f"{text}; not all of it: {row['problem']}" if row["problem"] else text])
+    whys = Counter(row["why"] for row in found["kept"])
     print_lines(f"kept: {count}, {why}" for why, count in sorted(whys.items()))
-    print_lines([f"{size_text(told.bytes)} {verb} of {told.home}/runs"])
+    print_lines([f"{size_text(found['bytes'])} {verb} of {found['home']}/runs"])

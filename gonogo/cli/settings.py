@@ -20,7 +20,7 @@ _NAMED = "GONOGO_URL"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Located:
-    """Where a service should be, and what names it."""
+    """The expected address of a service, and what names it."""
 
     url: str
     source: str
@@ -78,7 +78,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of this process."""
+    """Return the settings of this process; an unknown `GONOGO_*` name is refused."""
     source = dict(os.environ if environ is None else environ)
     values = read(source, "cli")
     home = home_of(values)
@@ -94,11 +94,10 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def locate_service(named: str | None, home: Path, default: str) -> Located:
-    """Return where the service of a home is."""
+    """Return where the service of a home is: by GONOGO_URL, by the home's file, or the default."""
     if named:
         return Located(url=named.rstrip("/"), source=_NAMED)
-    path = home / SERVICE_FILE
-    default = default.rstrip("/")
+    path, default = home / SERVICE_FILE, default.rstrip("/")
     try:
         found = json.loads(path.read_text())
         url, pid, host = str(found["url"]).rstrip("/"), int(found["pid"]), found.get("host")
@@ -107,17 +106,7 @@ def locate_service(named: str | None, home: Path, default: str) -> Located:
     except (OSError, ValueError, KeyError, TypeError):
         stale = f"{path} cannot be read as a service's address"
         return Located(url=default, source="the default", stale=stale)
-    if isinstance(host, str) and host != socket.gethostname():
-        return Located(url=url, source=str(path), elsewhere=host)
-    gone = None if _lives(pid) else f"{path} is stale: its process {pid} is gone"
+    if host is not None and host != socket.gethostname():
+        return Located(url=url, source=str(path), elsewhere=str(host))
+    gone = None if Path(f"/proc/{pid}").exists() else f"{path} is stale: its process {pid} is gone"
     return Located(url=url, source=str(path), stale=gone)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(max(pid, 1), 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True

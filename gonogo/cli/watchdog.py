@@ -31,10 +31,8 @@ def watchdog(
     as_json: Json = False,
 ) -> None:
     """Print the table of patience: the limit of each place, and where each number comes from."""
-    order = _order_of_run(name)
-    tables = (
-        _tables_of_plan(name, phase) if order is None else {order.phase: order.limits_of_places()}
-    )
+    orders = _orders_of(name, phase)
+    tables = {order.phase: order.limits_of_places() for order in orders}
     if as_json:
         rows = [
             {"phase": row, "patience": {str(place): cell.wire() for place, cell in table.items()}}
@@ -42,60 +40,40 @@ def watchdog(
         ]
         print_json({"name": name, "tables": rows})
         return
-    for phases, table in _grouped(tables):
-        if len(tables) > 1 or order is not None:
-            out.print(f"[bold]{', '.join(phases)}[/bold]")
+    while tables:
+        table = next(iter(tables.values()))
+        alike = [name for name, other in tables.items() if other == table]
+        tables = {name: other for name, other in tables.items() if name not in alike}
+        out.print(f"[bold]{', '.join(alike)}[/bold]")
         print_table(
-            [{"place": place, "row": row} for place, row in table.items()],
+            list(table.items()),
             {
-                "place": "place",
-                "seconds": lambda cell: _number(cell["row"].seconds),
-                "multiple": lambda cell: _multiple(cell["row"]),
-                "from": lambda cell: cell["row"].source,
-                "setting": lambda cell: SETTING.get(cell["place"], ""),
-                "means": lambda cell: MEANING[cell["place"]],
+                "place": lambda row: row[0],
+                "seconds": lambda row: "none" if row[1].seconds is None else f"{row[1].seconds:g}",
+                "multiple": lambda row: _multiple(row[1]),
+                "from": lambda row: row[1].source,
+                "setting": lambda row: SETTING.get(row[0], ""),
+                "means": lambda row: MEANING[row[0]],
             },
             cut=("means",),
         )
-
-
-def _number(seconds: float | None) -> str:
-    return "none" if seconds is None else f"{seconds:g}"
 
 
 def _multiple(row: Patience) -> str:
     return "" if row.multiple is None else f"{row.multiple:g} × {row.of}"
 
 
-def _order_of_run(name: str) -> Order | None:
-    """Return the order of a run directory or of a run of this home; None if `name` is neither."""
+def _orders_of(name: str, phase: str | None) -> list[Order]:
+    """Return the order of a run directory or of a run of this home, else those of a plan."""
     run_dir = find_run_dir(name, load_settings().home, own=False) if "run_" in name else None
     folder = run_dir or Path(name)
-    if not folder.is_dir():
-        return None
-    order = load_record(RunDir(folder).order, Order)
-    if order is None:
-        raise NotFound(f"{folder}: no order.json")
-    return order
-
-
-def _tables_of_plan(name: str, phase: str | None) -> dict[str, Table]:
-    """Return phase → its table, in the plan's order."""
+    if folder.is_dir():
+        order = load_record(RunDir(folder).order, Order)
+        if order is None:
+            raise NotFound(f"{folder}: no order.json")
+        return [order]
     argument = read_plan(name)
     with placed(argument):
         resolved = resolve_plan(argument.data(), load_config=load_train_config)
         names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
-        orders = [build_order(resolved, row, experiment="", run="", token=0) for row in names]
-    return {order.phase: order.limits_of_places() for order in orders}
-
-
-def _grouped(tables: Mapping[str, Table]) -> list[tuple[list[str], Table]]:
-    """Return each distinct table with the phases that have it."""
-    found: list[tuple[list[str], Table]] = []
-    for phase, table in tables.items():
-        alike = [phases for phases, known in found if known == table]
-        if alike:
-            alike[0].append(phase)
-        else:
-            found.append(([phase], table))
-    return found
+        return [build_order(resolved, row, experiment="", run="", token=0) for row in names]

@@ -12,11 +12,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
-from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from gonogo.cli.client import Client, connect
@@ -106,10 +102,8 @@ def run_numbers(run: RunView, now: datetime, stands_s: float = 0.0) -> str:
     if wait is not None:
         return wait
     parts = [f"step {run.step}/{run.steps}"]
-    if run.loss is not None:
-        parts.append(f"loss {run.loss:.4f}")
-    if run.toks_per_s:
-        parts.append(f"{run.toks_per_s:,.0f} tok/s")
+    parts += [] if run.loss is None else [f"loss {run.loss:.4f}"]
+    parts += [f"{run.toks_per_s:,.0f} tok/s"] if run.toks_per_s else []
     if run.last_heartbeat_at and run.state is not RunState.ENDED:
         beat = datetime.fromisoformat(run.last_heartbeat_at)
         parts.append(f"last heartbeat {max(0.0, (now - beat).total_seconds()):.1f} s ago")
@@ -119,58 +113,39 @@ def run_numbers(run: RunView, now: datetime, stands_s: float = 0.0) -> str:
     return " · ".join(parts)
 
 
-def _attempt(run: RunView) -> str:
-    """Return a run's phase, and of a later attempt its number and reason."""
-    return run.phase if run.attempt == 1 else f"{run.phase} #{run.attempt} ({run.reason})"
-
-
-def _rest(glance: Glance) -> str:
-    rest = glance.experiment.forecast.seconds_p50
-    return f"about {duration(rest)} left" if rest and not glance.done else ""
-
-
-def render(glance: Glance) -> Group:
-    """Return the block that a terminal shows."""
-    view, run = glance.experiment, glance.run
-    head = Text.from_markup(
-        f"[bold]{escape(view.name)}[/bold] [dim]{short_id(view.id)}[/dim]"
-        f" {view.state} {standing_text(view)}"
-    )
-    lines: list[Text | Table] = [head, phase_strip(view)]
-    if run is not None:
-        grid = Table.grid(padding=(0, 1))
-        bar = ProgressBar(total=run.steps, completed=run.step, width=40)
-        grid.add_row(Text(_attempt(run), style="cyan"), bar, Text(_rest(glance), style="dim"))
-        numbers = run_numbers(run, glance.now, glance.stands_s)
-        lines += [grid, Text(f"{run.state}: {numbers}", style="dim")]
-        if (nearest := near_line(glance.near)) is not None:
-            lines.append(Text(nearest, style="dim"))
-    if view.waiting_for:
-        lines.append(Text(f"waiting for {view.waiting_for}", style="yellow"))
-    if view.cause is not None:
-        lines.append(Text(f"why: {view.cause.told()}"))
-    lines += [Text(f"decided by hand: {row.phase}", style="cyan") for row in view.overrides]
-    if view.waiting_for and view.next:
-        lines.append(Text(f"type: {view.next[0].command}", style="bold"))
-    return Group(*lines)
-
-
-def plain_line(glance: Glance) -> str:
-    """Return the same on one line, without colours."""
-    view, run = glance.experiment, glance.run
-    parts = [phase_strip(view).plain.strip()]
+def parts_of(glance: Glance) -> list[str]:
+    """Return what is shown of a moment, a sentence each; the phases come before it."""
+    view, run, parts = glance.experiment, glance.run, list[str]()
     if run is not None:
         state = run.state if run.outcome is None else run.outcome.code
+        again = "" if run.attempt == 1 else f" #{run.attempt} ({run.reason})"
         numbers = run_numbers(run, glance.now, glance.stands_s)
-        parts.append(f"{_attempt(run)} {state}: {numbers}")
-    if rest := _rest(glance):
-        parts.append(rest)
+        parts.append(f"{run.phase}{again} {state}: {numbers}")
+    rest = view.forecast.seconds_p50
+    if rest and not glance.done:
+        parts.append(f"about {duration(rest)} left")
     if view.overrides:
         parts.append(f"decided by hand: {', '.join(row.phase for row in view.overrides)}")
     if view.waiting_for:
         parts.append(f"waiting for {view.waiting_for}")
         parts += [f"type: {row.command}" for row in view.next[:1]]
-    return " | ".join(parts)
+    return parts
+
+
+def render(glance: Glance) -> Text:
+    """Return the block that a terminal shows."""
+    view = glance.experiment
+    head = Text.from_markup(f"[dim]{short_id(view.id)}[/dim] {view.state} {standing_text(view)}")
+    more = [] if view.cause is None else [f"why: {view.cause.told()}"]
+    nearest = near_line(glance.near)
+    more += [] if nearest is None else [nearest]
+    rows = [Text(view.name, style="bold") + " " + head, phase_strip(view)]
+    return Text("\n").join([*rows, *map(Text, parts_of(glance)), *map(Text, more)])
+
+
+def plain_line(glance: Glance) -> str:
+    """Return the same on one line, without colours."""
+    return " | ".join([phase_strip(glance.experiment).plain.strip(), *parts_of(glance)])
 
 
 def watch_experiment(
@@ -189,14 +164,13 @@ def watch_experiment(
         meanwhile: called at each look.
     """
     glances = glances_of(client, experiment)
-    if err.is_terminal and not err.is_dumb_terminal and not quiet:
-        glance = next(glances)
-        with Live(render(glance), console=err, auto_refresh=False) as live:
-            for glance in glances:
-                meanwhile()
-                live.update(render(glance), refresh=True)
-        return glance.experiment
-    return _watch_lines(glances, meanwhile)
+    if not err.is_terminal or err.is_dumb_terminal or quiet:
+        return _watch_lines(glances, meanwhile)
+    with Live(console=err, auto_refresh=False) as live:
+        for glance in glances:
+            meanwhile()
+            live.update(render(glance), refresh=True)
+    return glance.experiment
 
 
 @contextmanager
@@ -232,8 +206,7 @@ def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> Ex
 
 def watch(
     experiment: Annotated[
-        str,
-        typer.Argument(help="Experiment: id, beginning of it, name, or `last`."),
+        str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")
     ] = "last",
     accept: Accept = None,
     as_json: Annotated[

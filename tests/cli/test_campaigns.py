@@ -15,7 +15,6 @@ from gonogo.cli.output import out
 from gonogo.contract.ids import short_id
 from tests.cli.conftest import Gonogo
 from tests.cli.test_json_output import fits
-from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 from tests.service.test_campaigns import campaign_plan, run_through, view
@@ -93,36 +92,6 @@ def test_a_dry_run_shows_people_what_would_run(
     assert re.sub(r" +$", "", said.out, flags=re.MULTILINE) == DRY
     assert (said.code, said.err) == (0, "")
     assert plane.get("/campaigns")["items"] == []
-
-
-def test_a_dry_run_of_anybodys_program_shows_its_command_and_warns_once(
-    plane: Plane, gonogo: Gonogo, tmp_path: Path
-) -> None:
-    plane.worker()
-    plan = {
-        "v": 1,
-        "name": "mine",
-        "profile": "cpu",
-        "workload": {"command": ["python", "my train.py"]},
-        "waive": ["identity", "coverage"],
-        "phases": [{"name": "smoke", "steps": 10, "gate": WHOLE_GATE}],
-        "campaign": {
-            "max_repeats": 3,
-            "variants": [
-                {"name": "a", "env": {"OMP_NUM_THREADS": 1}},
-                {"name": "b", "workload": {"command": ["python", "[b].py"]}},
-            ],
-        },
-    }
-    path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(plan))
-    said = gonogo("campaign", "submit", str(path), "--dry-run")
-    assert "mine: would run, 6 runs" in said.out
-    assert re.search(r"^a +3 +1 +python 'my train\.py' +OMP_NUM_THREADS=1", said.out, re.MULTILINE)
-    assert re.search(r"^b +3 +1 +python '\[b\]\.py' +workload\.command=", said.out, re.MULTILINE)
-    assert "leaves out" not in said.out
-    assert said.err.count("warning: ") == 1
-    assert "GONOGO_WORKER_ALLOW" in said.err
 
 
 def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path: Path) -> None:

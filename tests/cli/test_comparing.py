@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
-from gonogo.judge.compare.question import ask
-from gonogo.judge.compare.unit import NoUnit, Unit
-from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.directory import judge_directory
-from gonogo.ledger.recorded import RecordedDecision, record_of
+from gonogo.ledger.recorded import record_of
 from gonogo.rundir import save_json
 from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
@@ -143,17 +137,6 @@ def test_json_is_one_object_of_the_published_schema(
     }
 
 
-def test_steps_of_a_time_are_the_mirror_of_speed(
-    slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    """Speeds are averaged harmonically: tokens over the mean time of a step."""
-    args = (",".join(slow), ",".join(fast), "--json")
-    speed = gonogo("compare", *args).json()["variants"][1]
-    steps = gonogo("compare", *args, "--metric", "dt_step_s").json()["variants"][1]
-    assert steps["ratio"] == pytest.approx(1 / speed["ratio"], rel=1e-6)
-    assert steps["answer"] == speed["answer"] == "better"
-
-
 def test_unpaired_runs_are_compared_by_their_own_spread(
     slow: list[str], fast: list[str], gonogo: Gonogo
 ) -> None:
@@ -161,14 +144,6 @@ def test_unpaired_runs_are_compared_by_their_own_spread(
     assert gonogo("compare", *args, "--unpaired").json()["variants"][1]["basis"] == "runs"
     short = (",".join(slow), ",".join(fast[:2]), "--json")
     assert gonogo("compare", *short).json()["variants"][1]["basis"] == "runs"
-
-
-def test_one_run_each_says_that_it_is_one(slow: list[str], fast: list[str], gonogo: Gonogo) -> None:
-    said = gonogo("compare", slow[0], fast[0], "--warmup", "2")
-    assert said.code == 0
-    assert "inconclusive" in said.out
-    assert "a single run says nothing about the spread between runs" in said.out
-    assert "fast11" in said.out
 
 
 def test_the_same_thing_twice_is_inconclusive(slow: list[str], gonogo: Gonogo) -> None:
@@ -188,14 +163,6 @@ def test_runs_that_do_not_count_are_named_with_why(
     assert "it has no step after the 12 of the warm-up" in late.out
     old = gonogo("compare", slow[0], str(RUNS / "predecessor_healthy"))
     assert "no order is recorded" in old.out
-
-
-def test_a_metric_that_nobody_tells_leaves_the_run_out(
-    slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    said = gonogo("compare", slow[0], fast[0], "--metric", "gpu_util")
-    assert said.code == 0
-    assert "rank 0 reports no gpu_util" in said.out
 
 
 def test_a_run_given_twice_under_other_names_counts_once(
@@ -334,58 +301,15 @@ def test_the_service_knows_runs_and_experiments(plane: Plane, gonogo: Gonogo) ->
     assert "there is no run or experiment 'three'" in missing.err
 
 
-@pytest.mark.parametrize("text", ["loss", "loss=", "=0.1", "loss=1", "loss=-0.1", "loss=nan"])
+@pytest.mark.parametrize("text", ["loss", "=0.1", "loss=1", "loss=nan"])
 def test_a_share_that_is_none_is_one_line(text: str, gonogo: Gonogo) -> None:
     said = gonogo("compare", "a", "b", "--alike-in", text)
     assert said.code == 2
     assert "expected METRIC=SHARE" in said.err
 
 
-def test_a_directory_that_cannot_be_listed_brings_nothing_and_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(path: object) -> list[str]:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    found = unit_of_directory("a", tmp_path, ask("dt_step_s"))
-    assert found == NoUnit(name="a", why=f"{tmp_path.name} cannot be read: Permission denied")
-
-
-def about(recorded: RecordedDecision, folder: Path) -> RecordedDecision:
-    """A decision of an earlier release as if it were about this directory."""
-    own = judge_directory(folder)["facts"]
-    files = {name: own[name] for name in ("ranks", "files", "watch", "exit")}
-    return resealed(recorded, facts={**recorded.document["facts"], **files})
-
-
-def put_in_its_place(path: Path, factor: float) -> None:
-    shutil.rmtree(path)
-    save_slowed(path, order_for(11, NSA_USE_FLASH="1"), factor)
-
-
-def end_later(path: Path) -> None:
-    watch = path / "watch.jsonl"
-    *before, last = watch.read_bytes().splitlines(keepends=True)
-    tick = json.loads(last)
-    watch.write_bytes(b"".join([*before, wire_line({**tick, "ts": tick["ts"] + 1.0})]))
-
-
-EXCHANGED: dict[str, tuple[Callable[[Path], None], str | None]] = {
-    "nothing": (lambda path: None, None),
-    "another run of the same order": (
-        lambda path: put_in_its_place(path, 0.5),
-        "heartbeat_rank0.jsonl",
-    ),
-    "the last tick, which nothing seals": (end_later, "watch.jsonl"),
-    "a small record": (lambda path: (path / "env.json").write_text("{}"), "env.json"),
-}
-"""A replaced input of the judgement → the file that reveals it."""
-
-
-@pytest.mark.parametrize("what", EXCHANGED)
-def test_a_signed_decision_s_directory_that_is_another_now_is_not_measured_in_its_name(
-    what: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
+def test_a_signed_decision_is_not_measured_by_another_run_in_its_directory(
+    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
 ) -> None:
     """Speed is not in its facts; a writer in `runs/` cannot sign."""
     home, files = tmp_path / "signs", []
@@ -393,30 +317,10 @@ def test_a_signed_decision_s_directory_that_is_another_now_is_not_measured_in_it
     for path, number in ((slow[0], 1), (fast[0], 11)):
         shutil.copytree(path, home / "runs" / run_id(number))
         document = judge_directory(Path(path), key=KEY)
-        files.append(home / "decisions" / f"{document['id']}.json")
-        save_json(files[-1], document)
-    edit, named = EXCHANGED[what]
-    edit(home / "runs" / run_id(11))
-    told = [row["why"] for row in gonogo("compare", *map(str, files), "--json").json()["left_out"]]
-    why = f"its run directory is not as it was judged: {named}"
-    assert told == ([] if named is None else [why])
-
-
-@pytest.mark.parametrize("edited", [False, True])
-def test_an_order_that_was_edited_since_does_not_say_what_a_decision_s_run_ran(
-    edited: bool, tmp_path: Path
-) -> None:
-    path = tmp_path / "run"
-    ranks = healthy_ranks(order_of())
-    save_run(path, order_of(), ranks, exit_of(ranks))
-    recorded = record_of(judge_directory(path))
-    if edited:
-        order = json.loads((path / "order.json").read_bytes())
-        save_json(path / "order.json", {**order, "train": {**order["train"], "seed": 4711}})
-    unit = unit_of_decision("a", recorded, path, ask("loss", warmup_steps=0))
-    if edited:
-        why = "its run directory is not as it was judged: order.json"
-        assert unit == NoUnit(name="a", why=why)
-    else:
-        assert isinstance(unit, Unit)
-        assert unit.ran.ordered is not None
+        files.append(str(home / "decisions" / f"{document['id']}.json"))
+        save_json(Path(files[-1]), document)
+    assert gonogo("compare", *files, "--json").json()["left_out"] == []
+    shutil.rmtree(home / "runs" / run_id(11))
+    save_slowed(home / "runs" / run_id(11), order_for(11, NSA_USE_FLASH="1"), 0.5)
+    (row,) = gonogo("compare", *files, "--json").json()["left_out"]
+    assert row["why"] == "its run directory is not as it was judged: heartbeat_rank0.jsonl"

@@ -54,7 +54,7 @@ def test_a_home_is_kept_and_brought_back(tmp_path: Path, migrated: Path, gonogo:
     (tmp_path / "gonogo.db").unlink()
     said = gonogo("restore", str(file))
     assert (said.code, said.err) == (0, "")
-    assert "go on with `gonogo up`" in said.out
+    assert "continue with `gonogo up`" in said.out
     assert (tmp_path / "gonogo.db").exists()
     again = gonogo("restore", str(file))
     assert again.code == 2

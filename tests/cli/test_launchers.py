@@ -92,38 +92,6 @@ def test_the_one_that_fails_is_named_with_what_it_said(tmp_path: Path, command: 
     assert "a bad batch" in ran.decision()["cause"]["line"]
 
 
-LEAVES = """
-import os, signal, sys, time
-
-import gonogo.trainer
-
-rank, how = int(os.environ["RANK"]), sys.argv[1]
-with gonogo.trainer.attach() as beat:
-    for step in range(1, 13):
-        time.sleep(0.02)
-        beat.step(loss=1 / step, tokens=64)
-if rank == 1:
-    time.sleep(0.5)
-    os.kill(os.getpid(), signal.SIGKILL) if how == "killed" else sys.exit(1)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["failed", "killed"])
-def test_a_rank_that_fails_behind_a_shell_does_not_pass_for_the_shell_s_own_end(
-    tmp_path: Path, how: str
-) -> None:
-    """The shell leaves with 0 when the rank does; older kernels report no end."""
-    (tmp_path / "train.py").write_text(LEAVES)
-    rank = f"WORLD_SIZE=2 {sys.executable} train.py {how}"
-    both = f"RANK=1 {rank} & RANK=0 {rank}; wait"
-    ran = Ran(tmp_path, "--steps", "12", "--world-size", "2", "--json", "--", "bash", "-c", both)
-    assert ran.code in (Exit.NO_GO, Exit.INCONCLUSIVE), ran.err
-    told = {row["id"]: row for row in ran.decision()["criteria"]}
-    assert told["completed"]["outcome"] in ("fail", "inconclusive")
-    assert told["coverage"]["outcome"] == "pass", "it had made every step"
-
-
 PRINTS = """
 import os
 

