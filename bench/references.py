@@ -60,16 +60,20 @@ def detectors() -> str:
 
 def _patience() -> str:
     """Return the table of patience."""
+    columns: dict[tuple[Cell, ...], list[str]] = {}
+    for kind in ProgramKind:
+        columns.setdefault(tuple(row[kind] for row in TABLE.values()), []).append(kind)
     rows = (
         (
             f"`{place}`",
-            *(_cell(row[kind]) for kind in ProgramKind),
+            *(_cell(cells[number]) for cells in columns),
             MEANING[place],
             f"`{SETTING[place]}`" if place in SETTING else "",
         )
-        for place, row in TABLE.items()
+        for number, place in enumerate(TABLE)
     )
-    return _table(("place", *ProgramKind, "where a rank is", "setting"), rows)
+    heads = (", ".join(kinds) for kinds in columns.values())
+    return _table(("place", *heads, "where a rank is", "setting"), rows)
 
 
 def _cell(cell: Cell) -> str:

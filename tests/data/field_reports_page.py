@@ -39,8 +39,8 @@ gonogo judge DIR --plan {PLAN} --phase {PHASE}
 """
 
 TABLE = """
-| report | it concluded | its figures | verdict of gonogo | what decides | 50 000 steps at this pace |
-|---|---|---|---|---|---|
+|report|it concluded|its figures|verdict of gonogo|what decides|50 000 steps at this pace|
+|-|-|-|-|-|-|
 """
 
 NOTES = """
@@ -82,7 +82,7 @@ def _row(report: FieldReport, document: Json, step_s: float | None) -> str:
         "<br>".join(islice(_deciding(document), MOST)),
         _pace(step_s),
     )
-    return f"| {' | '.join(cells)} |\n"
+    return f"|{'|'.join(cells)}|\n"
 
 
 def _pace(step_s: float | None) -> str:

@@ -44,11 +44,9 @@ class CheckpointOverdue(Detector[Saved]):
 
     name = Name.CHECKPOINT_OVERDUE
     sentence = (
-        "Warns, and later halts, when a checkpoint is due by the cadence and the watcher has"
-        " verified none: after ten and twenty minutes, or after one and two times the cadence if"
-        " that is longer. Evaluations, and the time in which the watcher reads a checkpoint, do not"
-        " count; a restart in place counts the steps again. Warns of a checkpoint that does not"
-        " hold. A checkpoint that was deleted before the watcher read it starts the cadence again."
+        "Warns, and later halts, when a checkpoint is due by the cadence and the watcher has "
+        "verified none: after ten and twenty minutes, or after one and two times the cadence "
+        "if that is longer. Warns of a checkpoint that does not hold."
     )
     State = Saved
     ticks = True

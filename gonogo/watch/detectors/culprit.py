@@ -200,11 +200,10 @@ class RankDivergence(Detector[None]):
 
     name = Name.RANK_DIVERGENCE
     sentence = (
-        "Names the culprit of the deadlines, by the first sign that distinguishes a rank: its"
-        " process is held. It is alone in a collective, or its device has not ended one that others"
-        " ended. It is furthest behind by step, collectives and sections. It is silent. The flight"
-        " recorders or native stacks show it outside the collective. Without such a sign no rank is"
-        " named. A rank that reported `done` a step before the others is the culprit."
+        "Names the culprit of the deadlines, by the first sign that distinguishes a rank: its "
+        "process is held; it is alone in a collective; it is furthest behind; it is silent; "
+        "flight recorders or native stacks show it outside the collective. Without such a "
+        "sign no rank is named."
     )
 
     def armed(self, own: None, view: View) -> bool:

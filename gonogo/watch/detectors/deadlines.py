@@ -20,7 +20,6 @@ MAY_BE_SILENT = STARTS | {
 """Places in which a rank may hold its interpreter, so that no thread sends lines."""
 _GONE_OR_UNKNOWN = frozenset({ProcessState.DEAD, ProcessState.UNKNOWN})
 _OF_PLACES = (Name.NO_FIRST_HEARTBEAT, Name.STALL, Name.SECTION_DEADLINE)
-_TABLE = " The limits are in the [table of patience](#table-of-patience)."
 
 
 class Deadline(Detector[None]):
@@ -68,9 +67,8 @@ class NoFirstHeartbeat(Deadline):
 
     name = Name.NO_FIRST_HEARTBEAT
     sentence = (
-        "Halts when a rank has sent no line, stays in boot, or stays in its first step for too"
-        " long. Warns earlier of a user's program that has sent no line. After a restart in place a"
-        " program without sections must end a step in time." + _TABLE
+        "Halts when a rank has sent no line, stays in boot, or stays in its first step for "
+        "too long. Warns earlier of a user's program that has sent no line."
     )
 
 
@@ -79,9 +77,9 @@ class Stall(Deadline):
 
     name = Name.STALL
     sentence = (
-        "Halts when the run stands and the culprit is in forward, backward or optimizer, or names"
-        " no sections. Halts earlier if a held process, a silent rank or unchanged stacks confirm"
-        " that the run stands." + _TABLE
+        "Halts when the run stands and the culprit is in forward, backward or optimizer, or "
+        "names no sections. Halts earlier if a held process, a silent rank or unchanged "
+        "stacks confirm that the run stands."
     )
 
 
@@ -90,10 +88,9 @@ class SectionDeadline(Deadline):
 
     name = Name.SECTION_DEADLINE
     sentence = (
-        "Halts when the run stands and the culprit is in data, checkpoint, eval, log or in no"
-        " section. Halts a rank that goes from section to section without ending a step after twice"
-        " the sum of the limits, until its last step. Warns, and later halts, when all ranks are"
-        " done and a process does not exit." + _TABLE
+        "Halts when the run stands and the culprit is in data, checkpoint, eval, log or in no "
+        "section. Halts a rank that goes from section to section without ending a step after "
+        "twice the sum of the limits."
     )
 
 
@@ -172,12 +169,10 @@ class AliveLost(Deadline):
 
     name = Name.ALIVE_LOST
     sentence = (
-        "Suspects a rank that sends no line. Halts when its process is held, or when the other"
-        " ranks send lines. In boot, first step, data, checkpoint, eval, no section and after the"
-        " last step the limit is that of the place: it may hold its interpreter there. A process is"
-        " held once it has been stopped for five seconds, or in uninterruptible sleep for"
-        " `suspect_s`. A program without sections is halted only if its process is stopped."
-        + _TABLE
+        "Suspects a rank that sends no line. Halts when its process is held, or when the "
+        "other ranks send lines. A process is held once it has been stopped for five seconds, "
+        "or in uninterruptible sleep for `suspect_s`. A program without sections is halted "
+        "only if its process is stopped."
     )
     probes = True
 

@@ -79,10 +79,9 @@ class ProcessDeath(Detector[None]):
 
     name = Name.PROCESS_DEATH
     sentence = (
-        "Halts within a second when a rank or the launcher is gone without having "
-        "finished. Exit code 0 before the last step counts as ended early, unless a "
-        "program is only read, or the disk refuses what a rank writes. Names the first death, not "
-        "its victims; of nothing but victims, the first."
+        "Halts within a second when a rank or the launcher is gone without having finished. "
+        "Exit code 0 before the last step counts as ended early, unless a program is only "
+        "read. Names the first death, not its victims."
     )
     ticks = True
     quiet_s = WHILE_ALL_TRAIN
@@ -216,9 +215,9 @@ class RestartStorm(Detector[None]):
 
     name = Name.RESTART_STORM
     sentence = (
-        "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the fifth"
-        " start within half an hour; decided between attempts. Halts a run that is restarted in"
-        " place, where `starts` starts running have ended no higher step than those before them."
+        "Stops retrying, NO_GO, after three attempts without a higher durable step, or at the "
+        "fifth start within half an hour. Halts a run that is restarted in place, where "
+        "`starts` starts running have ended no higher step."
     )
     lines = frozenset({Msg.BOOT})
 

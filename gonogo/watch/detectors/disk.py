@@ -54,10 +54,10 @@ class Disk(Detector[Room]):
 
     name = Name.DISK
     sentence = (
-        "Warns when less than `warn_checkpoints` checkpoints (or `warn_mb`) are free, or when the"
-        " watcher's own small write was refused, which pages a person. Halts when the trainer"
-        " reports a refused write, and when less than `halt_checkpoints` are free before the next"
-        " checkpoint is due."
+        "Warns when less than `warn_checkpoints` checkpoints (or `warn_mb`) are free; pages a "
+        "person when the watcher's own small write was refused. Halts when the trainer "
+        "reports a refused write, and when less than `halt_checkpoints` are free before the "
+        "next checkpoint."
     )
     State = Room
     lines = frozenset({Msg.ERROR})

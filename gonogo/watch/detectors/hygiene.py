@@ -146,8 +146,8 @@ class WatcherAway(Detector[Absences]):
 
     name = Name.WATCHER
     sentence = (
-        "Pages a person when the watcher was stopped or away, so that nobody watched meanwhile, and"
-        " when a node of several has given no sign for two minutes; never ends a run."
+        "Pages a person when nobody watched for a while, or when a node has given no sign for "
+        "two minutes; never ends a run."
     )
     State = Absences
     ticks = True

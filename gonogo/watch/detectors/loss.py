@@ -181,10 +181,9 @@ class Divergence(Detector[Trend]):
 
     name = Name.DIVERGENCE
     sentence = (
-        "The smoothed loss and each of the last `over_steps` losses are above the best smoothed"
-        " loss by more than `above` and `above_ratio`, and do not come down, after the first"
-        " `after_step` losses. Separately warns when `spike_count` of `spike_of` losses are spikes:"
-        " above the median of `window_steps` by `spike_mad_x` sigma and `spike_least`."
+        "The smoothed loss and each of the last `over_steps` losses are above the best "
+        "smoothed loss by more than `above` and `above_ratio`, and do not come down, after "
+        "`after_step` losses. Warns of `spike_count` spikes in `spike_of` losses."
     )
     State = Trend
     steps = True
@@ -333,10 +332,9 @@ class Gradients(Detector[Norms]):
 
     name = Name.GRADIENTS
     sentence = (
-        "The gradient norm is exactly zero on `zero_steps` applied steps in a row, after it was"
-        " another and while the loss is not zero. Separately warns of spikes (`spike_count` of"
-        " `spike_of` norms above `spike_x` times the median of `window_steps`), and when more than"
-        " `clip_share` of `clip_steps` norms are above the order's clipping limit."
+        "The gradient norm is exactly zero on `zero_steps` applied steps in a row, after it "
+        "was another. Warns of `spike_count` spikes in `spike_of` norms, and when more than "
+        "`clip_share` of `clip_steps` norms are clipped."
     )
     State = Norms
     armed_by = "moved"

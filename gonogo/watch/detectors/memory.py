@@ -162,10 +162,9 @@ class MemoryLeak(Detector[Growth]):
 
     name = Name.MEMORY_LEAK
     sentence = (
-        "A rank's host memory or reserved device memory rises steadily and will hit its limit"
-        " before the last step: a warning, with the time that is left. Host memory acts at the next"
-        " checkpoint when less than `halt_eta_s` is left, and memory has risen by as much as is"
-        " left."
+        "Warns when a rank's host memory or reserved device memory rises steadily and will "
+        "hit its limit before the last step. Host memory acts at the next checkpoint when "
+        "less than `halt_eta_s` is left."
     )
     State = Growth
     steps = True
@@ -324,9 +323,9 @@ class MemoryLimit(Detector[Over]):
 
     name = Name.MEMORY_LIMIT
     sentence = (
-        "Halts when a rank's device memory is above the plan's limit on 3 samples running. Halts "
-        "when over 90 % of the memory of the control group (or host) is in use on 3 looks running, "
-        "without cached files, and the ranks hold at least half of it. Warns if others hold it."
+        "Halts when a rank's device memory is above the plan's limit on 3 samples running, or "
+        "when over 90 % of the memory of the control group (or host) is in use on 3 looks "
+        "running and the ranks hold half of it. Warns if others hold it."
     )
     State = Over
     lines = frozenset({Msg.PROGRESS})

@@ -113,13 +113,10 @@ class Slow(Detector[Speed]):
 
     name = Name.SLOW
     sentence = (
-        "Compares recomputed tokens per second with the floor of the hardware, and step times with"
-        " the run's own first steps (the baseline, which a restart in place keeps). Halts when the"
-        " median stays below the floor, or each of `hard_floor_over_steps` steps is below"
-        " `hard_floor_ratio` of it (half a minute at least). Halts when the median and the mean"
-        " stay above the baseline by more than the limit. Steps that report more tokens may take"
-        " longer in proportion. If other processes take the processors from all ranks alike, and"
-        " that explains half of the lost time, it warns instead and names them."
+        "Halts when the median speed stays below the floor of the hardware, or each of "
+        "`hard_floor_over_steps` steps is below `hard_floor_ratio` of it. Halts when median "
+        "and mean step time stay above the run's own first steps by more than the limit. "
+        "Warns instead, and names them, if other processes take the processors."
     )
     State = Speed
     lines = frozenset({Msg.STEP_START, Msg.STEP_END, Msg.PROGRESS})

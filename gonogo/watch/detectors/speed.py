@@ -78,10 +78,9 @@ class Straggler(Detector[Shares]):
 
     name = Name.STRAGGLER
     sentence = (
-        "A rank's own compute time (its step less what it waited in collectives; median of"
-        " `window_steps`) is more than `ratio` times the fastest rank's, in `windows` windows"
-        " running: warn, naming the rank. If more than half of the ranks are behind, nobody"
-        " straggles."
+        "Warns of a rank whose own compute time (median of `window_steps`, without waiting in "
+        "collectives) is more than `ratio` times the fastest rank's, in `windows` windows "
+        "running. If more than half of the ranks are behind, nobody straggles."
     )
     State = Shares
     armed_by = "waited"
@@ -180,10 +179,9 @@ class Loader(Detector[Waits]):
 
     name = Name.LOADER
     sentence = (
-        "Over `window_steps` steps (or 16 that fill `over_s`), the slowest loader of each step took"
-        " more than `warn_share` of the step time: warn; more than `halt_share` for `over_s` of"
-        " training: the second limit. The rank is named where no other waits half as long. The"
-        " longest sixteenth of the fetches is left out, so that single stalls are no starvation."
+        "Over `window_steps` steps the slowest loader of each step took more than "
+        "`warn_share` of the step time: warn; more than `halt_share` for `over_s` of "
+        "training: the second limit. Single stalls are left out."
     )
     State = Waits
     armed_by = "full"
@@ -296,13 +294,10 @@ class ImplausibleSpeed(Detector[Speeds]):
 
     name = Name.IMPLAUSIBLE_SPEED
     sentence = (
-        "The reported tokens/s (median of `over_steps`) exceed the fastest `over_steps` steps that"
-        " the run has had by more than `differ_ratio`: recomputed from step ends, without data time"
-        " and 20 ms a step. Six operations a parameter (embeddings aside) and token exceed `mfu` of"
-        " the matrix-product peak: the hardware table's, or the one measured at preflight (four"
-        " times that on a CPU). These two are the second limit. It warns where steps take less than"
-        " `best_ratio` of the best known of the same work on the same devices. Without a peak or"
-        " the parameters: UNKNOWN."
+        "The reported tokens/s exceed the run's fastest steps by more than `differ_ratio`, or "
+        "the floating-point operations that they imply exceed `mfu` of the peak. Warns where "
+        "steps take less than `best_ratio` of the best known of the same work on the same "
+        "devices."
     )
     State = Speeds
     armed_by = "fastest"
