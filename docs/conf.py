@@ -40,7 +40,7 @@ def _add_navigation(app: Any, docname: str, source: list[str]) -> None:
         parts = (_NAVIGATION.format(caption=name, pages="\n".join(p)) for name, p in _PARTS.items())
         source[0] += "".join(parts)
     if docname == "explanation/decisions/index":
-        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n0*\n```\n"
+        source[0] += "\n```{toctree}\n:glob:\n\n0*\n```\n"
 
 
 def setup(app: Any) -> None:
