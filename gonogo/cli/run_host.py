@@ -24,7 +24,7 @@ from gonogo.supervise.end_request import reads_no_halt
 from gonogo.supervise.keeper.kill import end_processes
 from gonogo.supervise.keeper.nodes import find_port, report_lost_keeper, save_refusal
 from gonogo.supervise.keeper_start import start_draining, start_keeper
-from gonogo.supervise.launch.nodes import Place, rendezvous_ports
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import (
     HOST_FOLDER,
     DeviceLocks,
@@ -137,8 +137,7 @@ class RunHost:
         if not self.place.is_whole:
             options += ["--node", str(self.place.node)]
         if self.address is not None:
-            port = find_port(rendezvous_ports(self.order.document()))
-            options += ["--rendezvous", f"{self.address}:{port}"]
+            options += ["--rendezvous", f"{self.address}:{find_port()}"]
 
         def start() -> Keeper:
             note_interrupts(early)  # an end now would leave the program behind

@@ -25,7 +25,7 @@ from gonogo.supervise.durable import create_json, load_json, save_json
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, EndRequest, ask_kill, is_asked
 from gonogo.supervise.exit_record import AGAIN_S, build_exit, build_refusal, seal_file, seal_lines
 from gonogo.supervise.last_lines import Ended, ended_of
-from gonogo.supervise.launch.nodes import Place, rendezvous_ports
+from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.node_record import (
     MET_NAME,
     SILENT_S,
@@ -73,7 +73,7 @@ class Meeting:
         limit_s: float = MEET_LIMIT_S,
     ) -> None:
         self._dir, self._place, self._limit_s = run_dir, place, limit_s
-        address = place.rendezvous or f"{own_address()}:{find_port(rendezvous_ports(order))}"
+        address = place.rendezvous or f"{own_address()}:{find_port()}"
         self.own = own_keeping(node=place.node, token=int(order["token"]), address=address)
         self._came = False
         self._began: float | None = None
@@ -149,19 +149,11 @@ class Meeting:
         )
 
 
-def find_port(ports: Sequence[int]) -> int:
-    """Return the first port that is free on this host, or the first of all."""
-    return next((port for port in ports if _is_free(port)), ports[0])
-
-
-def _is_free(port: int) -> bool:
-    both = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both else socket.AF_INET
-    try:
-        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
-    except OSError:
-        return False
-    return True
+def find_port() -> int:
+    """Return a port that is free on this host."""
+    with closing(socket.socket()) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 def own_address() -> str:

@@ -12,11 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
-from zlib import crc32
 
-_PORTS = range(20_000, 32_768)
-"""Below the ports that Linux assigns by itself."""
-_TRIED = 64
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,5}")
 _SLURM_LIST = re.compile(r"([^,\s\[]+)(?:\[(\d+)[^\]]*\]([^,\s]*))?")
 """The first entry of a list of hosts: a name, or `gpu[07-09,12]`."""
@@ -129,15 +125,6 @@ class Place:
 def count_nodes(order: Mapping[str, Any]) -> int:
     """Return on how many nodes an order runs."""
     return int(order.get("nodes") or 1)
-
-
-def rendezvous_ports(order: Mapping[str, Any]) -> list[int]:
-    """Return the ports at which an attempt's launchers may meet on node 0, the best first.
-
-    Those of other attempts begin elsewhere.
-    """
-    first = crc32(fence_of(order).encode()) % len(_PORTS)
-    return [_PORTS[(first + number) % len(_PORTS)] for number in range(_TRIED)]
 
 
 def fence_of(order: Mapping[str, Any]) -> str:

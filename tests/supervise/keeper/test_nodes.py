@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -280,15 +279,3 @@ def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
     save_json(tmp_path / "exit_rank1.json", {"code": None, "signal": 9, "at": 99.5})
     nodes.save_exit(None, None)
     assert (load_json(tmp_path / "exit.json") or {})["reason"] == reason
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "127.0.0.1"], ids=["everywhere", "on loopback"])
-def test_launchers_meet_where_nobody_listens_already(tmp_path: Path, host: str) -> None:
-    def port() -> int:
-        told = Meeting(tmp_path, ORDER, Place.of(ORDER, 0)).own.address
-        return int(told.rpartition(":")[2])
-
-    first = port()
-    assert port() == first
-    with socket.create_server((host, first)):
-        assert port() > first
