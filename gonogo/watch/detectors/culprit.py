@@ -200,10 +200,9 @@ class RankDivergence(Detector[None]):
 
     name = Name.RANK_DIVERGENCE
     sentence = (
-        "Names the culprit of the deadlines, by the first sign that distinguishes a rank: its "
-        "process is held; it is alone in a collective; it is furthest behind; it is silent; "
-        "flight recorders or native stacks show it outside the collective. Without such a "
-        "sign no rank is named."
+        "Names the culprit of the deadlines, by the first sign that distinguishes a rank. Its "
+        "process is held; it is alone in a collective; it is furthest behind; it is silent; flight "
+        "recorders or native stacks show it outside. Without such a sign no rank is named."
     )
 
     def armed(self, own: None, view: View) -> bool:

@@ -323,9 +323,9 @@ class MemoryLimit(Detector[Over]):
 
     name = Name.MEMORY_LIMIT
     sentence = (
-        "Halts when a rank's device memory is above the plan's limit on 3 samples running, or "
-        "when over 90 % of the memory of the control group (or host) is in use on 3 looks "
-        "running and the ranks hold half of it. Warns if others hold it."
+        "Halts when a rank's device memory is above the plan's limit on 3 samples running. Halts "
+        "when over 90 % of the host's or control group's memory is in use on 3 looks running, and "
+        "the ranks hold half of it. Warns if others hold it."
     )
     State = Over
     lines = frozenset({Msg.PROGRESS})
