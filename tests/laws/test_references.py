@@ -125,4 +125,4 @@ def test_every_system_that_is_compared_has_a_section_with_its_sources() -> None:
     }
     for name, anchor in systems:
         assert "](https://" in sections[anchor], name
-        assert "- Together:" in sections[anchor], name
+        assert "Together:" in sections[anchor], name
