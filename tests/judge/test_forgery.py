@@ -615,46 +615,8 @@ def _drawn(name: str) -> int:
     return hashlib.sha256(name.encode()).digest()[0]
 
 
-# ---- directories that are no GO -----------------------------------------------------------------
-
-
-PAIRS: dict[str, tuple[Edit, ...]] = {
-    "both ranks' lines are another run's": (
-        exchange("heartbeat_rank0.jsonl"),
-        exchange("heartbeat_rank1.jsonl"),
-    ),
-    "order and lines are another run's": (
-        exchange("order.json"),
-        exchange("heartbeat_rank0.jsonl"),
-        exchange("heartbeat_rank1.jsonl"),
-        exchange("model.json"),
-    ),
-    "another loss on both ranks": tuple(
-        field_of_line(f"heartbeat_rank{rank}.jsonl", said("progress"), ("loss",), gone=False)
-        for rank in (0, 1)
-    ),
-}
-"""Edits of several files that leave watch.jsonl and exit.json as they were."""
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_no_edits_around_the_ticks_and_the_exit_record_leave_a_go(
-    name: str, healthy: dict[str, Path]
-) -> None:
-    copy = copied(healthy["two ranks"])
-    for edit in PAIRS[name]:
-        edit(copy)
-    assert verdict_of(copy) not in ("GO", "CONDITIONAL_GO")
-
-
-# ---- lines and ticks behind the end -------------------------------------------------------------
-
-
 def ticks_in(folder: Path) -> list[Tick]:
     return [Tick.model_validate_json(line) for line in iter_lines(folder / "watch.jsonl")]
-
-
-# ---- witnesses that disagree --------------------------------------------------------------------
 
 
 def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
@@ -673,13 +635,3 @@ def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
     files = {**last.files, "exit.json": file_seal(folder / "exit.json")}
     end = last.model_copy(update={"prev": previous, "files": files})
     (folder / "watch.jsonl").write_bytes(raw + tick_line(end))
-
-
-@pytest.mark.parametrize("end", [{"code": 1, "signal": None}, {"code": None, "signal": 9}])
-def test_how_torchrun_ended_stands_in_exit_json_too(end: dict[str, Any], tmp_path: Path) -> None:
-    ranks = healthy_ranks(order_of())
-    save_run(tmp_path / "run", order_of(), ranks, exit_of(ranks, agent={**AGENT, **end}))
-    assert verdict_of(tmp_path / "run") == "NO_GO"
-    asked = exit_of(ranks, agent={**AGENT, **end}, requests=[".HALT"])
-    save_run(tmp_path / "asked", order_of(), ranks, asked)
-    assert verdict_of(tmp_path / "asked") == "INCONCLUSIVE"  # ended by the keeper: no fault of it

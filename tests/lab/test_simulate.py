@@ -44,13 +44,11 @@ def sick_part(name: str) -> Part:
     return Part(seed=f"{SEED}/{name}", step_s=1.0, ranks=2, hours=hours, noise="calm", sick=name)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(row.name, marks=[pytest.mark.long] if row.name.startswith("script_") else [])
-        for row in fault_rows()
-    ],
-)
+SICK = [row.name for row in fault_rows()]
+LONG = [pytest.param(name, marks=pytest.mark.long) for name in SICK[4:]]
+
+
+@pytest.mark.parametrize("name", [*SICK[:4], *LONG])
 def test_a_sick_run_is_answered_with_culprit_and_section(name: str) -> None:
     (answer,) = simulate_part(sick_part(name)).answers
     assert answer.wrong is None

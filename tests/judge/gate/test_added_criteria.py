@@ -307,8 +307,3 @@ def test_a_living_rank_has_time_for_three_lines_before_it_is_suspect(
     order = order_of(sets={"watch.alive_lost.suspect_s": 30.0})
     order = order.model_copy(update={"heartbeat": HeartbeatCadence(alive_every_s=every_s)})
     assert bool(conditions(build_rules(order))) is named
-
-
-def test_two_steps_need_a_gate() -> None:
-    rules = build_rules(order_of().model_copy(update={"gate": [], "steps": 2}))
-    assert len(conditions(rules)) == 1

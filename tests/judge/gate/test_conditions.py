@@ -95,13 +95,6 @@ def test_where_a_condition_looks_and_what_it_guards(
     assert (condition.id, condition.state) == (f"{phase}:fast", "open")
 
 
-def test_only_a_conditional_go_makes_conditions() -> None:
-    fails = {"id": "slow", "metric": "toks_per_s", "pass_below": 1.0}
-    assert decision_of("smoke", FAST, fails).conditions == []
-    assert decision_of("smoke", {**FAST, "pass_above": 1.0}).conditions == []
-    assert decision_of("smoke", {**FAST, "severity": "advisory"}).conditions == []
-
-
 @pytest.mark.parametrize(("asked", "met"), [(900.0, True), (2000.0, False)])
 def test_a_condition_is_met_by_the_next_phase_s_run_or_stays_open(asked: float, met: bool) -> None:
     waiting = open_for(conditions_of([decision_of("smoke", FAST)]), "extended")

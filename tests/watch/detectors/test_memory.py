@@ -11,7 +11,6 @@ import pytest
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
-from gonogo.contract.outcome import OutcomeCode, code_of
 from gonogo.contract.tick import Tick
 from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
@@ -253,13 +252,6 @@ def reserved(values: list[Any], watch: dict[str, Any] | None = None) -> Fold:
 def test_three_lines_running_above_the_limit_halt(values: list[Any], halts: bool) -> None:
     fold = reserved(values)
     assert fold.said() == [("memory_limit", "halt", 0)] * halts
-
-
-def test_the_finding_says_what_when_and_where_the_limit_came_from() -> None:
-    (halt,) = reserved([61_000] * 3).findings
-    assert (halt.rank, halt.step, halt.act) == (0, 3, Act.NOW)
-    assert (halt.value, halt.threshold, halt.source) == (61_000, 60_000, Source.PLAN)
-    assert code_of(halt.detector) is OutcomeCode.RESOURCE_LIMIT
 
 
 def test_without_a_limit_there_is_nothing_to_exceed() -> None:
