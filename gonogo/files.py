@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import IO
 
 MAX_RECORD_BYTES = 16 * 2**20
-"""No small record comes near this."""
-_PIECE_BYTES = 2**16
-"""Python takes the memory for as much as one read asks for, whatever is there."""
 _NO_FILE = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
@@ -50,12 +47,7 @@ def is_for_good(error: OSError) -> bool:
 
 
 def read_plain(path: Path) -> IO[bytes]:
-    """Open a regular file for reading.
-
-    Raises:
-        NoPlainFile: it is a pipe, a device or a socket.
-        OSError: it cannot be opened, or is a folder.
-    """
+    """Open a regular file for reading; raises `NoPlainFile` or another OSError."""
     return os.fdopen(_open_regular(path, os.O_RDONLY), "rb")
 
 
@@ -65,13 +57,10 @@ def read_small(path: Path) -> bytes:
     Raises:
         NoPlainFile, OSError: as `read_plain`; or it is larger than `MAX_RECORD_BYTES`.
     """
-    raw = bytearray()
     with read_plain(path) as stream:
-        while len(raw) <= MAX_RECORD_BYTES and (piece := stream.read(_PIECE_BYTES)):
-            raw += piece
-    if len(raw) > MAX_RECORD_BYTES:
-        raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
-    return bytes(raw)
+        if os.fstat(stream.fileno()).st_size > MAX_RECORD_BYTES:
+            raise OSError(errno.EFBIG, f"it is larger than {MAX_RECORD_BYTES} bytes", str(path))
+        return stream.read()
 
 
 def next_data(descriptor: int, offset: int) -> int:
@@ -87,11 +76,10 @@ def next_data(descriptor: int, offset: int) -> int:
 
 
 def append_plain(path: Path) -> io.FileIO:
-    """Open a regular file to append to it, without a buffer; it is created where there is none.
+    """Open or create a regular file to append to it, without a buffer; no links.
 
     Raises:
-        NoPlainFile: it is a link, a pipe, a device or a socket.
-        OSError: it cannot be opened or created, or is a folder.
+        OSError: it cannot be opened or created; `NoPlainFile`: it is a link or no file.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
     try:
@@ -118,21 +106,13 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 def create_plain(path: Path) -> IO[bytes]:
-    """Open a new file for writing in place of whatever had its name.
-
-    Raises:
-        OSError: the disk refuses, or a folder has the name.
-    """
+    """Open a new file for writing in place of whatever had its name."""
     path.unlink(missing_ok=True)
     return path.open("xb")
 
 
 def open_private(path: Path) -> IO[bytes]:
-    """Open a file for appending that no other user can open, and so cannot lock.
-
-    Raises:
-        OSError: it can be neither opened nor created.
-    """
+    """Open a file for appending that no other user can open or lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     stream = os.fdopen(os.open(path, flags, 0o600), "ab")
     close_to_others(stream.fileno())
@@ -150,14 +130,8 @@ def close_to_others(file: Path | int) -> None:
 def place_first(spare: Path, path: Path) -> bool:
     """Give a written file its name unless the name exists; True if this call gave it.
 
-    Only one of several writers gets True. File and name are durable then. On a file system without
-    hard links two writers in the same moment may both get True.
-
-    Args:
-        spare: the file, in the folder of `path`; the caller removes it.
-
-    Raises:
-        OSError: the file system refuses.
+    File and name are durable then. The caller removes `spare`, which is in the folder of `path`. On
+    a file system without hard links two writers in the same moment may both get True.
     """
     _sync(spare, os.O_RDONLY)
     try:
@@ -175,11 +149,7 @@ def place_first(spare: Path, path: Path) -> bool:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a new name in a folder durable; the fsync of a file does not cover its name.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Make a new name in a folder durable; the fsync of a file does not cover its name."""
     _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
 
 

@@ -48,7 +48,6 @@ _TRACEBACK = "Traceback (most recent call last):"
 _CHAINED = re.compile(r"(?:During handling of|The above exception was the direct cause)")
 _REPORTED = re.compile(r"(?:[\w.]+\.)?(?:ChildFailedError|SignalException): ?")
 _PASSED_ON = re.compile(r"(?:subprocess\.)?CalledProcessError: Command ")
-"""How a launcher's own traceback ends: by the failure of what it had started."""
 _BANNER = re.compile(
     r"=+|-+|.* FAILED|Failures:|Root Cause .*|\[\d+\]:|  (?:time|host|rank|exitcode|error_file"
     r"|traceback) *:.*|  <NO_OTHER_FAILURES>|\s*"
@@ -59,7 +58,6 @@ _REMARK = re.compile(
 """Remarks of torchrun, its notice about OMP_NUM_THREADS included."""
 _STEP = re.compile(r"\b(?:step|iter|iteration)\b\W{0,3} {0,12}\d.{0,400}?\bloss\b", re.IGNORECASE)
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-"""Colours of a terminal."""
 SIGNAL = re.compile(
     r"(?:received|caught|got|handling)\W{1,3}(?:a |the )?(?:signal\W{1,3})?(?:SIGTERM|15\b)"
     r"|SIGTERM (?:received|caught)|closing signal SIGTERM|SignalException|^Terminated\b"
@@ -101,21 +99,16 @@ _SIGNALLED = re.compile(
     r"Signal (?:4|6|7|8|9|11) \(SIG|failed \(exitcode: -(?:4|6|7|8|9|11)\)"
     r"|exits with return code = -(?:4|6|7|8|9|11)\b"
 )
-"""How a launcher reports a rank that a signal ended, other than one that asks it to end."""
 _NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
 _BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
-"""A progress bar: how much of how much is done."""
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads, which explain nothing."""
 _MOST_STEPS_OF_PEERS = 2
 """Steps that peers may print after the first error; more follow only after a restart."""
 _UNTOLD_LINES = 10
-"""Last lines of a log without a traceback that are returned."""
 SEARCHED_LINES = 40
-"""Lines around an error that are searched for known texts."""
 _MESSAGE_LINES = 10
-"""Lines of one error message that are read."""
 MOST_ERROR_LINES = 24
 MOST_ERROR_CHARS = 600
 _REMARKS = re.compile(

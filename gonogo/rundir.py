@@ -28,11 +28,9 @@ _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
 _RANK_LOG = re.compile(r"rank(0|[1-9][0-9]{0,3})\.log")
 TAIL_BYTES = 2**16
-"""Bytes of a log's end that people are shown."""
 SHIPPED_NAME = ".shipped"
 """Marks a run that the worker has shipped completely."""
 NO_SERVICE = "no service knows"
-"""Text of `.shipped` for a run that needs no service."""
 PRUNED_NAME = "pruned.json"
 """Left by `gonogo prune`: `{v, what: all | checkpoints, at: Unix seconds, policy}`."""
 PIECE_BYTES = 4 * MAX_LINE_BYTES
@@ -67,12 +65,10 @@ class RunDir:
     """The trainer is asked to end with a checkpoint."""
     model = _File("model.json")
     exit = _File("exit.json")
-    """Written last."""
     watch = _File("watch.jsonl")
     findings = _File("findings.jsonl")
     devices = _File("devices.jsonl")
     preflight = _File("preflight/preflight.json")
-    """The first node's record."""
     evidence = _File("evidence")
     checkpoints = _File("checkpoints")
     torchrun_log = _File("torchrun.log")
@@ -107,9 +103,7 @@ class RunDir:
     ranks = partialmethod(_ranks_in, _HEARTBEAT)
     """Return the ranks that have a heartbeat file, ascending."""
     ended_ranks = partialmethod(_ranks_in, _RANK_EXIT)
-    """Return the ranks that have an exit record, ascending."""
     logged_ranks = partialmethod(_ranks_in, _RANK_LOG)
-    """Return the ranks that have a log, ascending."""
 
     def inside(self, relative: str) -> Path:
         """Return the real path of an artifact.
@@ -130,7 +124,6 @@ class Lines:
 
     lines: list[bytes]
     offset: int
-    """Bytes from the start of the file to the end of the last complete line."""
 
 
 def preflight_name(node: int) -> str:
@@ -156,8 +149,7 @@ def is_text(name: str | Path) -> bool:
 def load_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
     """Return the complete lines of a file from `offset` on (up to `end` or 8 MiB).
 
-    A missing file has no lines. A line above the protocol's limit is returned in pieces, each of
-    which its parser refuses and counts.
+    A missing file has no lines. A line above the protocol's limit is returned in pieces.
     """
     limit = _CHUNK_BYTES if end is None else max(0, end - offset)
     try:
@@ -183,11 +175,7 @@ def seen_lines(path: Path, offset: int = 0, end: int | None = None) -> Lines:
 
 
 def complete_bytes(path: Path) -> int:
-    """Return the number of bytes in complete lines; 0 if the file is missing.
-
-    Raises:
-        OSError: it cannot be read, or is no regular file.
-    """
+    """Return the number of bytes in complete lines; 0 if the file is missing."""
     try:
         with read_plain(path) as stream:
             end = os.fstat(stream.fileno()).st_size
@@ -217,10 +205,7 @@ def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
 
 
 def iter_lines(path: Path, most: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Yield the complete lines of a file, newline included, as far as it can be read.
-
-    A line of more bytes than `most` comes in pieces, each of which its parser refuses.
-    """
+    """Yield the complete lines of a file with newlines; one above `most` comes in pieces."""
     with suppress(OSError), read_plain(path) as stream:
         while raw := stream.readline(most):
             if not raw.endswith(b"\n") and len(raw) < most:
@@ -319,11 +304,11 @@ def load_pruned(path: Path) -> dict[str, Any] | None:
     """Return what was pruned of a run directory; None: nothing. A torn record is `{}`."""
     try:
         found = json.loads(read_small(path / PRUNED_NAME))
-    except (FileNotFoundError, PermissionError):
+    except OSError:
         return None
-    except (OSError, ValueError, RecursionError):
+    except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return dict(found)
 
 
 def pruned_text(path: Path) -> str | None:
@@ -332,12 +317,10 @@ def pruned_text(path: Path) -> str | None:
     if found is None:
         return None
     what = "its checkpoints were" if found.get("what") == "checkpoints" else "it was"
-    at, when = found.get("at"), ""
-    with suppress(OverflowError, OSError, ValueError):
-        if isinstance(at, int | float):
-            when = f" on {datetime.fromtimestamp(at, UTC):%Y-%m-%d}"
-    policy = found.get("policy")
-    return f"{what} pruned{when} ({policy if isinstance(policy, str) else 'nobody says why'})"
+    if "at" not in found:
+        return f"{what} pruned"
+    when = datetime.fromtimestamp(found["at"], UTC)
+    return f"{what} pruned on {when:%Y-%m-%d} ({found.get('policy')})"
 
 
 def check_not_pruned(path: Path) -> None:

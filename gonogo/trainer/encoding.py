@@ -16,7 +16,6 @@ VERSION = 1
 MOST_NAMES = 64
 """Own numbers of one process; a line with all of them stays below the limit of a line."""
 MOST_CHARS = 120
-"""Longest name of an own number, in characters."""
 KNOWN = frozenset(
     (
         *("loss", "grad_norm", "lr", "toks_per_s", "dt_fetch_s", "gpu_mem_alloc"),

@@ -22,7 +22,6 @@ _OF_SPEED = frozenset(
         *("jit_compilation_time", "model_preparation_time"),
     )
 )
-"""Results of an evaluation that do not measure the model."""
 _LOSS_UNKNOWN = (
     "gonogo: this Trainer trains by another loss than its model's (label_smoothing_factor,"
     " compute_loss_func, its own compute_loss). gonogo reads that loss from the log only: set"

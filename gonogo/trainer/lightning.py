@@ -18,7 +18,6 @@ from gonogo.trainer.callback import CallbackBeat, Ordered, largest_rate
 
 CHECKPOINT = "lightning.ckpt"
 _STEP = "gonogo_step"
-"""Key of a checkpoint: its step."""
 
 
 class GonogoCallback(Ordered, Callback):

@@ -10,9 +10,7 @@ SECTIONS = frozenset(("data", "forward", "backward", "optimizer", "log", "checkp
 """Sections that a script may name; `boot` is the library's own."""
 COMPUTING = frozenset(("forward", "backward", "optimizer"))
 PARTS = COMPUTING | {"data"}
-"""Sections that are part of a step."""
 PAUSES = frozenset(("checkpoint", "eval"))
-"""Sections outside of steps."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -27,7 +25,6 @@ class Position:
     section: str | None = "boot"
     section_seq: int = 0
     since: float = 0.0
-    """When the section was entered."""
     announced: bool = True
     """Whether a line has reported the section, or none needs to."""
     untouched: bool = False

@@ -12,11 +12,9 @@ class Settings:
 
     run_dir: Path | None
     run: str | None
-    """The run's token."""
     rank: int | None
     world_size: int | None
     nsa_env: dict[str, str]
-    """Every `NSA_*` name."""
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:

@@ -114,17 +114,6 @@ def test_everything_that_is_wrong_is_told_at_once() -> None:
     assert {row.path for row in refused.value.problems} == set(sets)
 
 
-def test_what_is_wrong_between_parts_is_told_at_once_too() -> None:
-    sets = {"train": {}, "phases.smoke.init_from": "lunch", "waive": ["x"]}
-    with pytest.raises(Rejected) as refused:
-        parse_plan(with_overrides(DEMO, sets))
-    assert [row.path for row in refused.value.problems] == [
-        "train.config",
-        "waive",
-        "phases.smoke.init_from",
-    ]
-
-
 PLACES = [
     ({"evidence_from": "smoke"}, "later phase"),
     ({"due": "sanity"}, "later phase"),

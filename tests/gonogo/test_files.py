@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
@@ -14,10 +13,8 @@ import pytest
 
 from gonogo.files import (
     MAX_RECORD_BYTES,
-    next_data,
     open_private,
     place_first,
-    read_plain,
     read_small,
 )
 
@@ -85,42 +82,9 @@ def test_no_other_user_may_open_a_private_file(before: int | None, tmp_path: Pat
     assert path.read_bytes() == (b"" if before is None else b"kept")
 
 
-def test_reading_a_small_record_takes_little_memory(tmp_path: Path) -> None:
-    record = tmp_path / "order.json"
-    record.write_bytes(b"x" * 200_000)
-    tracemalloc.start()
-    try:
-        assert len(read_small(record)) == 200_000
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert peak < 2**20
-
-
 def test_a_file_above_the_limit_is_no_record(tmp_path: Path) -> None:
     record = tmp_path / "order.json"
     with record.open("wb") as stream:
         stream.truncate(MAX_RECORD_BYTES + 1)
     with pytest.raises(OSError, match="larger than"):
         read_small(record)
-
-
-def test_a_line_added_while_the_end_is_looked_for_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, asked = tmp_path / "rank0.log", os.lseek
-    log.write_bytes(b"step 1\n".rjust(4096))
-
-    def printed_behind(descriptor: int, offset: int, how: int) -> int:
-        try:
-            return asked(descriptor, offset, how)
-        finally:
-            with log.open("ab") as program:
-                program.write(b"step 2\n")
-
-    with read_plain(log) as stream:
-        monkeypatch.setattr(os, "lseek", printed_behind)
-        begin = next_data(stream.fileno(), 4096)
-        monkeypatch.undo()
-        stream.seek(begin)
-        assert stream.read() == b"step 2\n"

@@ -53,12 +53,3 @@ def test_an_id_is_made_once_whoever_asks(tmp_path: Path, host: dict[str, Path]) 
         found = set(pool.map(lambda _: load_machine_id(tmp_path / "home", **host), range(32)))
     assert len(found) == 1
     assert [path.name for path in (tmp_path / "home").iterdir()] == ["machine_id"]
-
-
-def test_a_home_that_cannot_be_written_to_is_an_error(
-    tmp_path: Path, host: dict[str, Path]
-) -> None:
-    host["system"].unlink()
-    (tmp_path / "home").write_text("a file")
-    with pytest.raises(OSError):
-        load_machine_id(tmp_path / "home", **host)
