@@ -1,18 +1,23 @@
 """The payloads of `Tick.observations`, one model a kind. MB are 2^20 bytes.
 
-A payload that cannot be read counts as not observed: it never passes and never halts.
+A payload that cannot be read counts as not observed: it never passes and never halts. A trainer
+answers `evidence/.dump_collectives` with its `Dump`; `Standing` is the result of all dumps.
 
 Example: `{"disk": {"free_mb": 812.0, "total_mb": 4096.0}}`.
 """
 
+import hashlib
+import json
+from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.heartbeat import Count, Finite
 from gonogo.contract.tick import Tick
-from gonogo.contract.wire import Recorded
+from gonogo.contract.wire import Recorded, Submitted
 
 Megabytes = Annotated[Finite, Field(ge=0)]
 Share = Annotated[Finite, Field(ge=0, le=1)]
@@ -111,6 +116,140 @@ class HostCpu(Recorded):
         return f"{text} ({programs})" if programs else text
 
 
+class DeviceReadings(Recorded):
+    """Readings of one device."""
+
+    util: Finite | None = None
+    """Percent of the time in which a kernel ran."""
+    mem_used_mb: Finite | None = None
+    mem_total_mb: Finite | None = None
+    sm_clock_mhz: Finite | None = None
+    power_w: Finite | None = None
+    temp_c: Finite | None = None
+    throttle: list[str] | None = None
+    ecc_uncorrected: Count | None = None
+    remap_pending: bool | None = None
+    nvlink_errors: Count | None = None
+    xids: list[Count] | None = None
+
+
+class DeviceSample(DeviceReadings):
+    """One line of devices.jsonl."""
+
+    v: Count = 1
+    ts: Finite
+    mono: Finite
+    own_mono: Finite | None = None
+    """Monotonic clock of the device's host, if the watcher runs on another."""
+    uuid: str
+    index: Count | None = None
+    rank: Count | None = None
+
+    @property
+    def taken_mono(self) -> float:
+        """Monotonic clock of the device's host."""
+        return self.mono if self.own_mono is None else self.own_mono
+
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the sample in canonical form, without unknown values."""
+        document = self.model_dump(mode="json", exclude_none=True)
+        return hashlib.sha256(canonical_bytes(document)).digest()
+
+
+class ScriptedDevice(Submitted):
+    """A device of a script."""
+
+    uuid: str
+    index: Count
+    name: str = "scripted"
+    mem_total_mb: Finite = 81_920.0
+
+
+class ScriptedSample(DeviceReadings):
+    """Readings that hold until the next sample of the same device."""
+
+    at_s: Finite | None = None
+    at_step: Count | None = None
+    uuid: str
+
+
+class DevicesScript(Submitted):
+    """The file that GONOGO_DEVICES_SCRIPT names."""
+
+    devices: list[ScriptedDevice]
+    samples: list[ScriptedSample] = Field(default_factory=list)
+
+
+class Entry(Recorded):
+    """One collective that a rank entered, as torch's recorder has it."""
+
+    collective_seq_id: Count
+    process_group: list[str] = Field(default_factory=list)
+    profiling_name: str = ""
+    input_sizes: list[list[int]] = Field(default_factory=list)
+    input_dtypes: list[str] = Field(default_factory=list)
+    is_p2p: bool = False
+    retired: bool = False
+    state: str = ""
+    time_created_ns: int = 0
+    time_discovered_completed_ns: int | None = None
+
+    @property
+    def group(self) -> str:
+        """Name of the process group."""
+        return self.process_group[0] if self.process_group else ""
+
+    @property
+    def op(self) -> str:
+        """Name of the operation without its backend: `all_reduce`."""
+        return self.profiling_name.rpartition(":")[2]
+
+    @property
+    def backend(self) -> str:
+        """Name of the backend: `gloo`, `nccl`."""
+        return self.profiling_name.rpartition(":")[0]
+
+    @property
+    def stands(self) -> bool:
+        """Whether it has not ended."""
+        return not self.retired and self.state != "completed"
+
+
+class Dump(Recorded):
+    """collectives_rank{N}.json: what one rank has entered, oldest first."""
+
+    rank: Count
+    request: str = ""
+    ts: float = 0.0
+    error: str | None = None
+    groups: dict[str, list[int]] = Field(default_factory=dict)
+    entries: list[Entry] = Field(default_factory=list)
+
+
+class Standing(Recorded):
+    """What the dumps of a run say; the payload of a tick's observation `collectives`."""
+
+    seq: Count | None = None
+    group: str = ""
+    op: str = ""
+    entered: list[int] = Field(default_factory=list)
+    missing: list[int] = Field(default_factory=list)
+    """Ranks of the group that have not entered it, among those that answered."""
+    only: int | None = None
+    """The rank that alone entered its collective while all others stand elsewhere, or whose call
+    alone disagrees with those of all others."""
+    behind: list[int] = Field(default_factory=list)
+    """Ranks that wait for nobody and for which, in the end, others wait."""
+    unfinished: list[int] = Field(default_factory=list)
+    """Ranks whose device has not ended a collective that their peers have ended."""
+    silent: list[int] = Field(default_factory=list)
+    disagree: str | None = None
+    """What the calls disagree in: op, order, shape or dtype."""
+    unanswered: list[int] = Field(default_factory=list)
+    asked_mono: float | None = None
+    text: str
+
+
 _M = TypeVar("_M", bound=BaseModel)
 _CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
 _HOSTS = TypeAdapter(list[HostMemory])
@@ -173,4 +312,22 @@ def _one(tick: Tick, kind: Kind, model: type[_M]) -> _M | None:
     try:
         return model.model_validate(payload)
     except ValidationError:
+        return None
+
+
+def devices_in(tick: Tick) -> list[DeviceSample]:
+    """Return the readable device samples in a tick, oldest first."""
+    payload = tick.observations.get("devices")
+    found = []
+    for row in payload if isinstance(payload, list) else []:
+        with suppress(ValidationError):
+            found.append(DeviceSample.model_validate(row))
+    return sorted(found, key=lambda sample: sample.mono)
+
+
+def parse_dump(raw: bytes | str) -> Dump | None:
+    """Return the dump in a file, or None when it is none."""
+    try:
+        return Dump.model_validate(json.loads(raw))
+    except (ValueError, ValidationError, RecursionError):
         return None

@@ -60,31 +60,16 @@ class OutcomeCode(StrEnum):
     SUPERSEDED = "superseded"
 
 
-CLASS_OF: dict[OutcomeCode, OutcomeClass] = {
-    OutcomeCode.COMPLETED: OutcomeClass.SUCCESS,
-    OutcomeCode.NONZERO_EXIT: OutcomeClass.USER,
-    OutcomeCode.OOM: OutcomeClass.USER,
-    OutcomeCode.START_FAILED: OutcomeClass.USER,
-    OutcomeCode.STALLED: OutcomeClass.POLICY,
-    OutcomeCode.TOO_SLOW: OutcomeClass.POLICY,
-    OutcomeCode.NON_FINITE: OutcomeClass.POLICY,
-    OutcomeCode.DIVERGED: OutcomeClass.POLICY,
-    OutcomeCode.CONFIG_MISMATCH: OutcomeClass.POLICY,
-    OutcomeCode.RESOURCE_LIMIT: OutcomeClass.POLICY,
-    OutcomeCode.DEADLINE: OutcomeClass.POLICY,
-    OutcomeCode.HARDWARE: OutcomeClass.INFRA,
-    OutcomeCode.PREFLIGHT_FAILED: OutcomeClass.INFRA,
-    OutcomeCode.WATCHER_FAILED: OutcomeClass.INFRA,
-    OutcomeCode.KEEPER_LOST: OutcomeClass.INFRA,
-    OutcomeCode.WORKER_LOST: OutcomeClass.INFRA,
-    OutcomeCode.NODE_LOST: OutcomeClass.INFRA,
-    OutcomeCode.PREEMPTED: OutcomeClass.INFRA,
-    OutcomeCode.DISK_FULL: OutcomeClass.INFRA,
-    OutcomeCode.ISOLATED: OutcomeClass.INFRA,
-    OutcomeCode.CANCELLED: OutcomeClass.OPERATOR,
-    OutcomeCode.HALTED: OutcomeClass.OPERATOR,
-    OutcomeCode.SUPERSEDED: OutcomeClass.OPERATOR,
+_CLASSES = {
+    OutcomeClass.SUCCESS: "completed",
+    OutcomeClass.USER: "nonzero_exit oom start_failed",
+    OutcomeClass.POLICY: "stalled too_slow non_finite diverged config_mismatch resource_limit"
+    " deadline",
+    OutcomeClass.INFRA: "hardware preflight_failed watcher_failed keeper_lost worker_lost node_lost"
+    " preempted disk_full isolated",
+    OutcomeClass.OPERATOR: "cancelled halted superseded",
 }
+CLASS_OF = {OutcomeCode(code): klass for klass, codes in _CLASSES.items() for code in codes.split()}
 
 
 class Detector(StrEnum):

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import BaseModel
 
 from gonogo.contract.decision import Decision
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.contract.plan import Plan
 from gonogo.contract.records import ExitRecord, NodeExit, NodeLine

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.device import devices_in
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
+from gonogo.contract.observation import devices_in
 from gonogo.contract.tick import (
     FileSeal,
     LinesSeen,

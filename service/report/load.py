@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from gonogo.contract.api import ArtifactsView
 from gonogo.contract.decision import Decision
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.errors import Corrupt
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight

@@ -10,10 +10,10 @@ from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, RunVie
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Metric
 from gonogo.contract.decision import Decision, Verdict
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity, Msg
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.records import Preflight
 from gonogo.contract.rules import Rules

@@ -9,7 +9,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gonogo.contract.device import DeviceSample
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.schemas import SCHEMAS, save_schemas, schema
 from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
 from tests.data.make_runs import GOLDEN, HERE, OURS

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gonogo.contract.canonical import mean_of
 from gonogo.contract.criterion import Metric
-from gonogo.contract.device import DeviceSample
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.detectors.hardware import DeviceRow

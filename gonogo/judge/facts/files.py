@@ -17,10 +17,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.records import ExitRecord, NodeExit
 from gonogo.contract.tick import FileSeal, parse_rank
 from gonogo.files import read_plain, read_small

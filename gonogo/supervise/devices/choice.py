@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo.contract.device import DevicesScript
 from gonogo.contract.errors import Rejected
 from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.observation import DevicesScript
 from gonogo.contract.order import Order
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of

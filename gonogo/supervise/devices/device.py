@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from gonogo.contract.device import DeviceReadings
+from gonogo.contract.observation import DeviceReadings
 from gonogo.contract.wire import Recorded
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from gonogo.contract.device import DeviceReadings
+from gonogo.contract.observation import DeviceReadings
 from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadable
 
 MB = 2**20

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from gonogo.contract.device import DeviceReadings
+from gonogo.contract.observation import DeviceReadings
 from gonogo.contract.order import Order
 from gonogo.contract.wire import Recorded
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of

@@ -20,8 +20,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.device import DeviceReadings, DeviceSample
 from gonogo.contract.errors import GonogoError
+from gonogo.contract.observation import DeviceReadings, DeviceSample
 from gonogo.contract.order import Order
 from gonogo.files import append_line
 from gonogo.rundir import RunDir, load_record

@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.launch.nodes import Place

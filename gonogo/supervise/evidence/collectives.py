@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gonogo.contract.collectives import Dump, Entry, Standing
+from gonogo.contract.observation import Dump, Entry, Standing
 from gonogo.contract.stack_trace import ranks_text
 
 BACKENDS = frozenset({"nccl", "ncclx", "rccl", "rcclx", "xccl", "hccl", "mccl"})

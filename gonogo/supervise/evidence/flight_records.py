@@ -17,7 +17,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.collectives import Dump, parse_dump
+from gonogo.contract.observation import Dump, parse_dump
 from gonogo.files import create_plain, read_plain
 from gonogo.supervise.keeper.kill import poke
 

@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.collectives import Standing
+from gonogo.contract.observation import Standing
 from gonogo.contract.tick import StackProbe
 from gonogo.files import create_plain
 from gonogo.rundir import RunDir

@@ -29,7 +29,7 @@ from gonogo.watch.detector import Detector
 from gonogo.watch.view import View
 
 COLLECTIVES = "collectives"
-"""Kind of the observation: `gonogo.contract.collectives.Standing`."""
+"""Kind of the observation: `gonogo.contract.observation.Standing`."""
 _LISTS = ("behind", "unfinished", "silent")
 """Fields of the observation that list ranks."""
 MOST_TIED = 8

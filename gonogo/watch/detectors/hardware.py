@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gonogo.contract.device import DeviceSample, devices_in
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
+from gonogo.contract.observation import DeviceSample, devices_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace

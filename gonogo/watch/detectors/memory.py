@@ -21,10 +21,9 @@ from itertools import combinations
 from typing import Any
 
 from gonogo.contract.canonical import added
-from gonogo.contract.device import devices_in
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.observation import HostMemory, Kind, hosts_memory_in
+from gonogo.contract.observation import HostMemory, Kind, devices_in, hosts_memory_in
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.tick import Tick, parse_rank

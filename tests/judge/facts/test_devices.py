@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import mean_of
-from gonogo.contract.device import DeviceSample
+from gonogo.contract.observation import DeviceSample
 from gonogo.judge.facts.devices import STALE_S, Sample, Windows, by_step, ratio_by_step
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.doubt import DoubtKind
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.records import ExitRecord, ModelRecord, NodeExit, PartSeals
 from gonogo.contract.tick import FileSeal
 from gonogo.judge.facts.files import RunFiles, load_parts, read_devices

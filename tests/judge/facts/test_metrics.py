@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.metrics import METRICS, may_be_sums

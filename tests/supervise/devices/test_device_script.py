@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.device import DeviceReadings, DevicesScript
+from gonogo.contract.observation import DeviceReadings, DevicesScript
 from gonogo.supervise.devices.device import Device, DeviceUnreadable
 from gonogo.supervise.devices.device_script import (
     BEFORE_THE_RUN,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.finding import Severity
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.processes import find_process, send_signal

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.device import DeviceReadings
+from gonogo.contract.observation import DeviceReadings
 from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadable
 from gonogo.supervise.devices.nvml import Nvml
 from tests.supervise.devices.fake_nvml import FakeNvml, gpu

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.device import DeviceSample
 from gonogo.contract.heartbeat import Heartbeat
+from gonogo.contract.observation import DeviceSample
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.device_script import reached_step

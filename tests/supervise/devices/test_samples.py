@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.device import DeviceSample
+from gonogo.contract.observation import DeviceSample
 from gonogo.contract.tick import LinesSeen, ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, iter_lines, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices

@@ -10,7 +10,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.collectives import Dump, Entry
+from gonogo.contract.observation import Dump, Entry
 
 WORLD = 16
 TICK_NS = 10_000_000

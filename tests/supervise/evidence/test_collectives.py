@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.collectives import Dump, Entry, Standing, parse_dump
+from gonogo.contract.observation import Dump, Entry, Standing, parse_dump
 from gonogo.supervise.evidence.collectives import QUIET_S, analyse
 from tests.supervise.evidence.nccl_runs import FAULTS, WORLD, Plan, simulate
 

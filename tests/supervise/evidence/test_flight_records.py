@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.collectives import Dump
+from gonogo.contract.observation import Dump
 from gonogo.supervise.evidence.collectives import analyse
 from gonogo.supervise.evidence.flight_records import read_record
 from tests.supervise.evidence.nccl_runs import WORLD, Plan, simulate
