@@ -56,15 +56,6 @@ def test_a_step_takes_longer_for_as_long_as_a_load_lasts(
     assert loaded(seconds, slower_x).slowed(step_s, 100.0) == pytest.approx(took_s)
 
 
-def test_a_load_begins_by_its_rate_and_ends() -> None:
-    noise = replace(STANDARD, load_rate=3600.0, short_load_share=0.0)
-    load = Load(noise, random.Random(1))
-    assert load.slowed(1.0, 50.0) > 1.05
-    assert 60.0 <= load.until <= 290.0
-    load.noise = replace(noise, load_rate=0.0)
-    assert load.slowed(1.0, load.until) == 1.0
-
-
 def cuts(order: Order) -> set[frozenset[int]]:
     dice = random.Random(2)
     return {cut_at(5.0, order, range(4), STANDARD, dice).ranks for _ in range(60)}

@@ -500,3 +500,21 @@ def test_what_another_node_failed_is_told_as_that_of_the_first(
     found = judged(replace(record_of(), preflights={1: there}))
     (said,) = (row for row in found.criteria if row.id == "preflight")
     assert (said.outcome, said.evidence) == ("fail", f"node 1: {text}")
+
+
+@pytest.mark.parametrize("rank", [None, 1])
+def test_a_halt_is_named_with_its_rank(rank: int | None) -> None:
+    facts = facts_of(record_of(findings=[finding(Detector.STALL, rank=rank)]))
+    found = evaluate_built_in("no_halt_finding", facts, build_rules(order_of()))
+    assert (" on rank 1" in found.evidence) is (rank == 1)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "rank 0 wrote no line"), (1, "rank 0: its lines were not counted")]
+)
+def test_a_rank_that_wrote_nothing_is_not_covered(count: int, text: str) -> None:
+    facts = facts_of(record_of())
+    row = facts.ranks["0"].model_copy(update={"count": count, "missing": None})
+    less = facts.model_copy(update={"ranks": {**facts.ranks, "0": row}})
+    found = evaluate_built_in("coverage", less, build_rules(order_of()))
+    assert (found.outcome, found.evidence) == ("inconclusive", text)

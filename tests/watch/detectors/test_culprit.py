@@ -175,3 +175,14 @@ def test_who_is_named_is_so_with_its_node_and_that_ones_host(told: bool) -> None
     assert restored.view.hosts == ({1: "node2"} if told else {})
     text = seen.halts[0].text
     assert text.endswith("(rank 1 is on node 1, host node2)" if told else "(rank 1 is on node 1)")
+
+
+def test_a_launcher_that_was_ended_is_named_with_its_node() -> None:
+    world = world_of(1.0)
+    node = {"node": 1, "state": "heard", "host": "node2"}
+    world.probes.append((world.mono, {"nodes": [node]}))
+    agent = {"pid": 99, "state": "dead", "signal": 9, "node": 1}
+    world.probes.append((world.mono + 1.0, {"agent": agent}))
+    world.steps(3)
+    text = watch(world, interval_s=1.0).halts[0].text
+    assert text == "the torchrun agent (node 1, host node2) was ended by SIGKILL"

@@ -192,6 +192,13 @@ def test_it_warns_and_halts_at_the_first_look() -> None:
     )
 
 
+@pytest.mark.parametrize(("last", "found"), [(10, 0), (11, 1)])
+def test_a_limit_that_the_last_step_comes_before_is_none(last: int, found: int) -> None:
+    """At step 8 two steps are left until the limit."""
+    grown = Grown({"limit_mb": 1_080}, last=last).rise(8, 8.0)
+    assert len(grown.of(Severity.WARN)) == found
+
+
 @pytest.mark.parametrize(("rise", "rank"), [(6.0, None), (5.75, 1)])
 def test_ranks_that_rise_nearly_as_fast_leak_alike(rise: float, rank: int | None) -> None:
     grown = Grown({"limit_mb": 2_000, "rise_ratio": 1e-3}, ranks=2).rise(8, rise, 8.0)

@@ -9,7 +9,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.observation import HostCpu
 from gonogo.contract.outcome import Detector
 from gonogo.watch import armed
-from gonogo.watch.detectors.slow import starved_s
+from gonogo.watch.detectors.slow import Sample, _window, starved_s
 from gonogo.watch.offline_fold import not_observed
 from tests.watch.streams import (
     Said,
@@ -217,3 +217,10 @@ def test_the_rank_that_waited_least_says_how_long_all_starved(
     told: dict[str, Any], seconds: float
 ) -> None:
     assert starved_s(HostCpu(over_s=4.0, cores=4, **told)) == seconds
+
+
+@pytest.mark.parametrize(("step_s", "few", "count"), [(30.0, 4, 0), (30.25, 4, 6), (60.0, 0, 0)])
+def test_a_window_may_be_shorter_where_steps_are_long(step_s: float, few: int, count: int) -> None:
+    samples = [Sample(step_s=step_s, steps=1, mono=0.0, waited_s=0.0)] * 6
+    assert len(_window(samples, 64, few=few)) == count
+    assert len(_window(samples, 4, few=few)) == 4
