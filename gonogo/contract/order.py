@@ -174,7 +174,7 @@ class Order(Recorded):
     """Settings of the plan and the profile; all others are defaults."""
     watch_from_profile: list[str] = Field(default_factory=list)
     patience: dict[Place, Patience] = Field(default_factory=dict)
-    """Limits that differ from the defaults."""
+    """Limit of each place; a missing place has its default."""
     halt: HaltGrace = HaltGrace()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
