@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.tally import Answer, Halt, Tally, quantile, report_of, upper_bound
+from lab.tally import Answer, Halt, Tally, report_of, upper_bound
 
 
 @pytest.mark.parametrize(
@@ -23,14 +23,6 @@ def test_fifteen_thousand_hours_without_a_halt_meet_the_budget() -> None:
 def test_no_hours_bound_nothing() -> None:
     assert report_of(Tally())["upper95_per_1000h"] is None
     assert upper_bound(0, 0.0) == float("inf")
-
-
-@pytest.mark.parametrize(
-    ("share", "value"), [(0.5, 2.0), (0.51, 3.0), (0.99, 4.0), (1.0, 4.0), (0.0, 1.0)]
-)
-def test_a_quantile_is_a_value_that_was_seen(share: float, value: float) -> None:
-    assert quantile([4.0, 1.0, 3.0, 2.0], share) == value
-    assert quantile([], share) is None
 
 
 def test_tallies_add_up_in_any_order() -> None:
