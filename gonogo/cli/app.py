@@ -11,17 +11,14 @@ from gonogo.cli import (
     campaigns,
     comparing,
     database,
-    demo,
     doctor,
     experiments,
     judging,
     ledger,
     logs,
     processes,
-    pruning,
     running,
     status,
-    watchdog,
     watching,
 )
 from gonogo.cli.exits import EXIT_WORDS, Exit, exit_of_error
@@ -44,9 +41,9 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
-    "Begin": (demo.demo, processes.up, running.run, experiments.submit),
+    "Begin": (processes.demo, processes.up, running.run, experiments.submit),
     "Look": (
-        *(status.status, experiments.list_, status.show, watching.watch, watchdog.watchdog),
+        *(status.status, experiments.list_, status.show, watching.watch, doctor.watchdog),
         *(logs.logs, status.decisions, status.artifacts, experiments.report, judging.forecast),
         *(comparing.compare, status.workers, status.alerts, status.open_),
     ),
@@ -57,7 +54,7 @@ _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Prepare and look after": (
         *(doctor.plans, doctor.flags, doctor.doctor, processes.serve, processes.worker),
         *(database.keys, database.db, database.backup, database.restore),
-        pruning.prune,
+        database.prune,
     ),
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -130,7 +127,6 @@ _PATH_ERRORS = (
 
 
 def _usage_text(error: Any) -> str:
-    """Return a usage error as one line: what is wrong, and where to read on."""
     text = error.format_message().strip().rstrip(".").replace("Value error, ", "")
     path = error.ctx.command_path if error.ctx is not None else "gonogo"
     return " ".join(f"{path}: {text[:1].lower()}{text[1:]} (see {path} --help)".split())

@@ -189,7 +189,6 @@ def _load(client: Client, text: str) -> CampaignView:
 
 
 def _follow(client: Client, campaign: str, *, quiet: bool) -> CampaignView:
-    """Print a line whenever a run has ended, until the campaign has."""
     said = ""
     while True:
         view = CampaignView.model_validate(client.get(f"/campaigns/{campaign}"))
@@ -213,7 +212,6 @@ def _progress(view: CampaignView) -> str:
 
 
 def _print_dry_run(answer: Mapping[str, Any]) -> None:
-    """Print what would run of each variant; whole, the orders are JSON."""
     answered = CampaignDryRun.model_validate(answer)
     spec, first = answered.spec, next(iter(answered.orders.values()))
     runs = _span(answered.runs, answered.most_runs)

@@ -117,7 +117,6 @@ class Client:
         return self._document(self.call("POST", path, body=body or {}, headers=headers))
 
     def _document(self, response: httpx.Response) -> dict[str, Any]:
-        """Return the JSON object of an answer."""
         found = _object_in(response)
         if found is None:
             text = f"something else than gonogo answers at {self.url}; {self._unanswered}"
@@ -180,7 +179,6 @@ def _object_in(response: httpx.Response) -> dict[str, Any] | None:
 
 
 def _error_of(response: httpx.Response) -> Exception:
-    """Return the error of a problem document."""
     status = f"{response.status_code} {response.reason_phrase}"
     body = _object_in(response)
     if body is None:

@@ -98,13 +98,13 @@ def compare(
     ] = False,
     shown_by: Annotated[
         list[str] | None,
-        typer.Option(help="Metric that every variant must tell otherwise than the baseline."),
+        typer.Option(help="Metric of which every variant must differ from the baseline."),
     ] = None,
     alike_in: Annotated[
         list[str] | None,
         typer.Option(
             metavar="METRIC=SHARE",
-            help="Metric that every variant must tell as the baseline does, within this share.",
+            help="Metric of which every variant must equal the baseline, within this share.",
         ),
     ] = None,
     key: Keys = None,
@@ -134,7 +134,6 @@ def compare(
 
 
 def _share(text: str) -> tuple[str, float]:
-    """Return the metric and the share of `METRIC=SHARE`."""
     metric, _, share = text.partition("=")
     try:
         found = float(share)
@@ -222,7 +221,6 @@ def read_variants(arguments: Sequence[str]) -> dict[str, list[str]]:
 
 
 def _parts(text: str) -> tuple[str, list[str]]:
-    """Return the name, or nothing, and the runs of one argument."""
     if os.path.exists(text):
         return "", [text]
     named = _NAMED.fullmatch(text)

@@ -65,7 +65,7 @@ def submit(
         typer.Option(
             "--from",
             metavar="EXP:PHASE",
-            help="Go on with PHASE where experiment EXP ended; @STEP: after that checkpoint, "
+            help="Continue with PHASE where experiment EXP ended; @STEP: after that checkpoint, "
             "@0: from its start.",
         ),
     ] = None,
@@ -174,7 +174,6 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 def _verdict(row: ExperimentView) -> str:
-    """Return the verdict; without one the state, or the outcome."""
     if row.verdict:
         return standing_text(row)
     ended = row.state is ExperimentState.FINISHED and row.outcome is not None
@@ -186,7 +185,6 @@ def _phase(row: ExperimentView) -> str:
 
 
 def _etag(client: Client, experiment: str) -> str:
-    """Return the version of an experiment on which a person's word acts."""
     answer = client.call("GET", f"/experiments/{experiment}")
     return str(answer.headers.get("ETag", "*"))
 

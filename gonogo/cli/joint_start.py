@@ -6,7 +6,7 @@ order, and writes `begun.json`, which repeats the nonces. A node follows the run
 own nonce. At the end node 0 writes `.verdict.json` into the run directory.
 
 Guarantees: nothing is started before all nodes have come, no node waits forever, and all end with
-the same exit code. Not covered: two starts at once that no launcher tells apart.
+the same exit code. Not covered: two starts at once without a launcher that names them.
 """
 
 import logging
@@ -69,11 +69,11 @@ def find_nodes(
         raise Rejected(str(error)) from error
     if told is None and node_rank is None and asked != "1":
         known = ", ".join(f"{row.node} ({row.name})" for row in NODE_LAUNCHERS)
-        raise Rejected(f"which node this is nobody tells: say --node-rank I; looked for {known}")
+        raise Rejected(f"the number of this node is unknown: say --node-rank I; looked for {known}")
     count = int(asked) if asked != "auto" else None if told is None else told.nodes
     if count is None:
-        where = "no launcher" if told is None else told.launcher.name
-        raise Rejected(f"--nodes auto: {where} tells how many nodes there are; say --nodes N")
+        where = "no launcher is found" if told is None else f"{told.launcher.name} sets no number"
+        raise Rejected(f"--nodes auto: {where}; say --nodes N")
     if told is not None and told.nodes not in (None, count):
         raise Rejected(f"--nodes {count}: {told.launcher.name} tells of {told.nodes} nodes")
     node = node_rank if node_rank is not None else 0 if told is None else told.node
@@ -193,7 +193,7 @@ class JointStart:
 
 
 def save_verdict(run_dir: RunDir, code: int) -> None:
-    """Tell the other nodes with which exit code to end."""
+    """Write the exit code with which the other nodes end."""
     save_json(run_dir.path / VERDICT_NAME, {"v": 1, "exit": code})
 
 
@@ -207,7 +207,7 @@ def wait_for_verdict(run_dir: RunDir, limit_s: float = VERDICT_LIMIT_S) -> int:
             seen, since = size, time.monotonic()
         if time.monotonic() - since >= limit_s:
             raise Unavailable(
-                f"node 0 has told no verdict in {run_dir.path} for {limit_s:g} s;"
+                f"node 0 has written no verdict in {run_dir.path} for {limit_s:g} s;"
                 f" gonogo judge {run_dir.path} derives it"
             )
         time.sleep(_POLL_S)

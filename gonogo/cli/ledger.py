@@ -59,7 +59,6 @@ def find_decision(name: str, home: Path) -> Path:
 
 
 def _newest_about(name: str, files: Iterable[Path]) -> Path | None:
-    """Return the newest decision about an experiment or a run, or of all; ids sort by time."""
     for file in sorted(files, key=lambda file: file.stem, reverse=True):
         if name == LAST:
             return file
@@ -216,7 +215,6 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
 
 
 def _undecided(home: Path) -> list[Doubt]:
-    """Return the runs of `gonogo run` without a decision."""
     try:
         runs = find_undecided(home)
     except OSError as error:

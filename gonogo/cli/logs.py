@@ -20,7 +20,7 @@ from gonogo.supervise.durable import load_json
 
 POLL_S = 0.5
 MAX_TEXT_BYTES = 2**20
-"""Of one page, as the service gives it."""
+"""The most of one page, as the service gives it."""
 
 
 def find_run_dir(text: str, home: Path, *, own: bool = True) -> Path | None:
@@ -145,7 +145,6 @@ def logs(
 def _print_log(
     log: LocalLog | ServiceLog, run: str, tail: int, *, follow: bool, as_json: bool
 ) -> None:
-    """Print the last lines of a log, and what follows until the run ends."""
     page = log.last(tail)
     try:
         while True:

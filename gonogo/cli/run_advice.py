@@ -122,7 +122,6 @@ class Advice:
             yield f"{many} ranks were heard and {self.order.world_size} ordered: {what}"
 
     def _loss(self) -> Iterator[str]:
-        """Yield what a pattern of the user found as losses, if none of it is a number."""
         own = [] if self.order.patterns_guessed else self.order.patterns
         rows = [re.compile(text) for text in own if text not in PATTERNS.values()]
         hits = [r.search(line) for r in rows if "loss" in r.groupindex for line in self.printed]
@@ -198,7 +197,6 @@ class Advice:
             )
 
     def _end(self) -> Iterator[str]:
-        """Yield what keeps the criterion `completed` open."""
         if "completed" not in self._open():
             return
         ranks, steps = self.facts["ranks"].values(), self.order.steps
@@ -224,7 +222,6 @@ class Advice:
             )
 
     def _gate(self) -> Iterator[str]:
-        """Yield what open criteria of a plan wait for."""
         open_ = [row for row in self.criteria if row["id"] in self._open()]
         empty = {row["id"] for row in open_ if row.get("samples") == 0}
         evals = [r.id for r in self.order.gate if r.id in empty and r.metric == "val_loss"]
@@ -242,7 +239,6 @@ class Advice:
 
 
 def _is_sparse(row: Mapping[str, Any]) -> bool:
-    """Say whether a criterion saw samples of only some steps of its window."""
     first, _, last = (row.get("window") or "").partition("..")
     return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)
 

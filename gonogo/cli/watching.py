@@ -16,8 +16,8 @@ from rich.live import Live
 from rich.text import Text
 
 from gonogo.cli.client import Client, connect
-from gonogo.cli.describing import experiment_lines, near_line, wait_of
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
+from gonogo.cli.judging import experiment_lines, near_line, wait_of
 from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.finding import Near

@@ -65,8 +65,8 @@ def resolve_campaign(
 def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
     """Return a variant's plan for one repeat: all variants of a repeat share a seed.
 
-    Two runs with one seed are one run told twice, as far as a loss goes. Where the configuration
-    names no seed, nothing changes; where its one phase does, that is the one.
+    Two runs with one seed have one loss. A configuration without a seed stays as it is. A seed of
+    the one phase counts before that of the plan.
     """
     of_phase = plan.plan["phases"][0].get("train") or {}
     seed = of_phase.get("seed", plan.train.get("seed"))
@@ -140,7 +140,6 @@ def _told(plan: ResolvedPlan) -> dict[str, Any]:
 def _plan_of(
     whole: Mapping[str, Any], variant: CampaignVariant, gate: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the plan of a variant."""
     plan: dict[str, Any] = plain_copy(whole)
     phase = plan["phases"][0]
     for name, patch in variant.document().items():

@@ -1,8 +1,8 @@
 """What would fail later? Everything about a plan that its shape alone does not show.
 
-Names of metrics and remedies, cadences, and by the workload's own schema every configuration and
-environment that a run of the plan could get: each phase's, and each under every patch that a
-confirmation or a remedy may lay over it.
+Names of metrics and remedies, cadences, and every configuration and environment that a run could
+get. These are checked by the workload's own schema: of each phase, and under each patch of a
+confirmation or a remedy.
 """
 
 import difflib
@@ -98,7 +98,7 @@ def _owed_by_a_script(plan: Plan) -> Iterator[str]:
     if owed and not told:
         yield (
             f"{', '.join(f'phases.{phase.name}.data' for phase in owed)}: a script that is attached"
-            f" begins only where it tells attach(identity={{'dataset': {owed[0].data!r}}}); leave"
+            f" begins only with attach(identity={{'dataset': {owed[0].data!r}}}); leave"
             " data out where it does not"
         )
 
@@ -116,7 +116,6 @@ def _taken_names(plan: Plan) -> Iterator[Problem]:
 
 
 def _never_killed(plan: Plan) -> Iterator[Problem]:
-    """Yield a grace that a hung run would have for ever."""
     grace_s = plan.halt.grace_s
     if grace_s is not None and not grace_s <= MOST_GRACE_S:
         message = f"found {grace_s}; expected at most {MOST_GRACE_S:g}: then a hung run is killed"
@@ -132,7 +131,6 @@ def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
 
 
 def _refused_by_plugins(plan: Plan) -> Iterator[Problem]:
-    """Yield the settings that no installed detector has, or that it does not take."""
     there = {str(row.name): row.Settings for row in plugins()} if plan.watch.plugins else {}
     for name, said in plan.watch.plugins.items():
         where = f"watch.plugins.{name}"
@@ -163,7 +161,7 @@ def _refused_settings(
 
 
 def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
-    """Yield what of our workload's configuration is said in a place where it would not count."""
+    """Yield keys of our configuration in a place where they would not count."""
     if not plan.ours:
         return
     phases = [(f"phases.{phase.name}", phase.train) for phase in plan.phases]
@@ -192,7 +190,6 @@ def _layers(plan: Plan) -> list[Layer]:
 
 
 def _uneven(plan: Plan) -> Iterator[Problem]:
-    """Yield ranks that several hosts cannot share evenly."""
     nodes = plan.workload.nodes
     if nodes == 1:
         return
@@ -204,7 +201,7 @@ def _uneven(plan: Plan) -> Iterator[Problem]:
 
 
 def _other_nodes(plan: Plan) -> Iterator[Problem]:
-    """Yield the commands whose launcher is told of another number of nodes than the plan says."""
+    """Yield the commands whose launcher has another number of nodes than the plan."""
     nodes = plan.workload.nodes
     changes = [(f"{where}.workload", patch.workload.command) for where, patch in _layers(plan)]
     for where, command in [("workload", plan.workload.command), *changes]:
@@ -245,7 +242,6 @@ def _in_clear(plan: Plan) -> Iterator[Problem]:
 
 
 def _wrong_secret(name: str, value: str) -> str | None:
-    """Return what is wrong with a value as a secret, if anything."""
     try:
         if referred(value) is not None:
             return None if may_hold_secret(name) else NO_SECRET
@@ -296,7 +292,7 @@ def _refused_by_workload(
 
 
 def _place(path: Path, layers: list[Layer]) -> str:
-    """Return where the plan says what a run is told at a path: in the last layer that says it."""
+    """Return the place in the plan that sets a path of a run: the last layer that has it."""
     for prefix, patch in reversed(layers):
         if _says(patch, path):
             return ".".join((prefix, *path))

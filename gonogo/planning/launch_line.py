@@ -1,7 +1,7 @@
 """What does a command say of nodes and ranks itself? Read from a launcher's own options; pure.
 
 Knows torchrun (`python -m torch.distributed.run`) and `accelerate launch`, also behind `env` and
-within the text of `bash -c`. Values that only a shell can tell (`--nnodes $N`) are unknown.
+within the text of `bash -c`. Values that only a shell knows (`--nnodes $N`) are unknown.
 """
 
 import shlex
@@ -31,7 +31,7 @@ class LaunchLine:
 
 
 def read_launch_line(command: Sequence[str]) -> LaunchLine | None:
-    """Return what a command's launcher is told; None where the command names none."""
+    """Return the options of a command's launcher; None if the command names none."""
     words = list(_words(command))
     for at, word in enumerate(words):
         if PurePath(word).name == "torchrun" or word in _MODULES:
@@ -42,7 +42,6 @@ def read_launch_line(command: Sequence[str]) -> LaunchLine | None:
 
 
 def _words(command: Sequence[str]) -> Iterator[str]:
-    """Yield the words of a command, and those of a text that a shell is given."""
     for before, word in zip(("", *command), command, strict=False):
         try:
             yield from shlex.split(word) if before == "-c" else [word]

@@ -1,8 +1,7 @@
-"""What is one run told, once plan, phase and patch lie over each other?
+"""The configuration, environment and start of one run: plan, phase and patch over each other.
 
-Each layer says what it changes; the last that says anything wins. Of our workload the plan's
-configuration gets the phase's steps and data and the workload's `parallel` first, so that a patch
-may change data and parallel, but never the steps that a gate counts.
+The last layer that sets a key wins. Our own workload first gets the phase's steps and data, and the
+workload's `parallel`. So a patch may change data and parallel, but never the steps of a gate.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +23,7 @@ OF_THE_PHASE = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """What a run is told of configuration, environment and start."""
+    """Configuration, environment and start of a run."""
 
     train: dict[str, Any]
     env: dict[str, str]
@@ -42,7 +41,7 @@ def lay(
     carried: Sequence[Patch] = (),
     schema: WorkloadSchema | None = None,
 ) -> Laid:
-    """Return what a run of a phase is told; unchanged parts are shared with `train`.
+    """Return what a run of a phase gets; unchanged parts are shared with `train`.
 
     Args:
         plan: the experiment's plan.
@@ -50,7 +49,7 @@ def lay(
         train: the plan's whole training configuration.
         change: a variant's, remedy's or campaign's patch, over the phase's own.
         carried: remedies of earlier phases, over the phase's own and under `change`.
-        schema: tells what the absence of a section amounts to.
+        schema: gives the defaults of missing sections.
     """
     layers = [phase, *carried] if change is None else [phase, *carried, change]
     found = dict(train)

@@ -68,7 +68,7 @@ def build_order(
         token: fencing token of the claim.
         attempt: 1, 2, … within the phase.
         reason: why the run is started.
-        resume_from: durable checkpoint to go on from.
+        resume_from: durable checkpoint to continue from.
         frozen: what of FROZEN the experiment's first run reported.
         change: a variant's, remedy's or campaign's patch, over the phase's own.
         carried: remedies of earlier phases, over the phase's own settings and under `change`.
@@ -162,7 +162,7 @@ def build_command_order(
         watch: settings of the watchdog.
         stall_s: the limit of every place; None: the table's own.
         waive: criteria that may stay unobserved.
-        preflight: ids of the checks that are owed.
+        preflight: ids of the required checks.
     """
     order = Order(
         experiment=experiment,

@@ -54,7 +54,7 @@ def line_of(document: Document, path: str) -> int | None:
 
 
 def known_steps(node: Any) -> list[str]:
-    """Return what a path may go on with from a value: keys, or names of rows."""
+    """Return the next parts of a path below a value: keys, or names of rows."""
     if isinstance(node, Mapping):
         return [str(key) for key in node]
     if isinstance(node, list):

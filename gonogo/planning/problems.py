@@ -91,7 +91,6 @@ def _inner_places(name: str) -> list[str]:
 
 
 def _fields_at(location: tuple[str | int, ...]) -> list[str]:
-    """Return the known keys of the model at a place in a plan."""
     annotation: Any = Plan
     for part in location:
         annotation = _inner(_model_in(annotation), part)
@@ -100,7 +99,6 @@ def _fields_at(location: tuple[str | int, ...]) -> list[str]:
 
 
 def _inner(annotation: Any, part: str | int) -> Any:
-    """Return the annotation of what lies one step further in."""
     if _is_model(annotation):
         field = annotation.model_fields.get(part)
         return None if field is None else field.annotation

@@ -9,7 +9,7 @@ from gonogo.contract.workload import ANY, Patch, is_allowed
 from gonogo.environment_names import is_listed
 
 Layer = tuple[str, Patch]
-"""Where in the plan, and what is changed there."""
+"""A place in the plan, and what is changed there."""
 
 
 def patches(plan: Plan) -> Iterator[Layer]:
@@ -86,7 +86,6 @@ def label_text(labels: Mapping[str, str]) -> str:
 
 
 def _needs(plan: Plan) -> Iterator[str]:
-    """Yield a worker's settings and what must stand in them."""
     if not plan.ours:
         yield f"GONOGO_WORKER_ALLOW with {', '.join(sorted(programs(plan)))} (or any)"
         names = sorted({name for _, name in unlisted(plan)})

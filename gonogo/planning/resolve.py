@@ -92,7 +92,6 @@ def _beginning(wrong: Sequence[Problem]) -> str:
 def _whole_configuration(
     plan: Plan, load_config: LoadConfig, schema: WorkloadSchema | None
 ) -> dict[str, Any]:
-    """Return the plan's training configuration: a foreign workload's is its own mapping."""
     if not plan.ours:
         return dict(plan.train)
     return merged(load_config(plan.train["config"]), plan.train, schema)

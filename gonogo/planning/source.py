@@ -1,4 +1,4 @@
-"""Where plans and training configurations come from, and what an experiment keeps of them.
+"""Load plans and training configurations; keep what an experiment freezes of them.
 
 `parse_plan` makes a plan of data and names every problem with its path, what was found and what
 was expected. What a plan must hold beyond its shape is checked in `checks`.

@@ -3,7 +3,7 @@
 import shlex
 from pathlib import Path
 
-from gonogo.cli.demo import _in_home, settings_within
+from gonogo.cli.processes import _in_home, settings_within
 from gonogo.cli.settings import load_settings
 
 

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gonogo.cli.app import app
-from gonogo.cli.describing import directory_evidence
+from gonogo.cli.judging import directory_evidence
 from gonogo.judge.failures import explain
 
 RUNS = Path(__file__).parents[1] / "data" / "runs"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gonogo.cli.describing import goodput_line
+from gonogo.cli.judging import goodput_line
 from gonogo.contract.goodput import Part, goodput_of
 
 

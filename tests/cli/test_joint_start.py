@@ -112,7 +112,7 @@ def test_a_node_that_is_not_answered_says_so(tmp_path: Path) -> None:
 
 
 def test_a_verdict_that_never_comes_is_no_verdict(tmp_path: Path) -> None:
-    with pytest.raises(Unavailable, match="has told no verdict"):
+    with pytest.raises(Unavailable, match="has written no verdict"):
         wait_for_verdict(RunDir(tmp_path), 0.3)
 
 

@@ -15,7 +15,7 @@ import typer.main
 
 from gonogo.cli.app import app, run
 from gonogo.cli.client import Client
-from gonogo.cli.demo import build_result
+from gonogo.cli.processes import build_result
 from gonogo.contract import api
 from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Decision

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.run_progress import Remainder, RunProgress, where_ranks_stand
+from gonogo.cli.run_host import Remainder, RunProgress, where_ranks_stand
 from gonogo.rundir import RunDir
 from tests.cli.test_run_advice import order_of
 

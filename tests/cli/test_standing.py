@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.cli import demo
-from gonogo.cli.describing import cause_lines, experiment_lines
+from gonogo.cli import processes
 from gonogo.cli.exits import Exit, exit_of_experiment
+from gonogo.cli.judging import cause_lines, experiment_lines
 from gonogo.cli.output import (
     BY_HAND_STYLE,
     SO_FAR_STYLE,
@@ -89,7 +89,7 @@ def test_the_demo_too_says_whose_verdict_it_is(
     more: dict[str, Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result = {"runs": [], "findings": [], "report": "-", "decisions": [], "verdict": "GO"}
-    demo._print_result(result, view(**more))
+    processes._print_result(result, view(**more))
     assert f"verdict   {words}\n" in capsys.readouterr().out
 
 
