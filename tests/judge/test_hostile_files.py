@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.errors import NotFound, Rejected
+from gonogo.contract.errors import Rejected
 from gonogo.judge.directory import judge_directory
-from gonogo.judge.facts import record
-from gonogo.supervise.prune import What, prune
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
 
 
@@ -47,26 +45,6 @@ NO_RECORDS = {
 def test_what_is_no_record_counts_as_missing(name: str, run: Path) -> None:
     NO_RECORDS[name](run)
     assert judge_directory(run)["verdict"] not in ("GO", "CONDITIONAL_GO")
-
-
-@pytest.mark.parametrize(
-    "late",
-    [
-        "load_parts",
-    ],
-)
-def test_a_run_that_is_pruned_while_it_is_read_is_not_judged_by_what_is_left_of_it(
-    late: str, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    looks = getattr(record, late)
-
-    def pruned_first(*asked: Any, **more: Any) -> Any:
-        prune(run, What.ALL, policy="a timer", now=1.0)
-        return looks(*asked, **more)
-
-    monkeypatch.setattr(record, late, pruned_first)
-    with pytest.raises(NotFound, match="pruned"):
-        judge_directory(run)
 
 
 @pytest.mark.parametrize(

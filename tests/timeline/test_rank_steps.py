@@ -183,3 +183,23 @@ def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> 
         assert steps.steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
         assert all(steps.steps.said(msg, step) for msg in STEP_MESSAGES for step in range(2, 6))
         assert (steps.boots[0].ended_steps, steps.steps.tokens_told()[3]) == (5, 7)
+
+
+@pytest.mark.parametrize(
+    ("times", "kept"),
+    [
+        ([1.0, 1.0, 0.002, 0.0005], [1, 2, 3]),
+        ([0.01, 0.01, 0.0006, 0.00005], [1, 2, 3]),
+        ([0.001, 1.0], [1, 2]),
+    ],
+    ids=["a millisecond", "a hundredth of the mean", "exactly a millisecond"],
+)
+def test_a_step_that_was_reported_with_another_has_no_time(
+    times: list[float], kept: list[int]
+) -> None:
+    lines, mono = list[Heartbeat](), 0.0
+    for step, seconds in enumerate(times, start=1):
+        lines.append(beat(len(lines), "step_start", mono, step=step))
+        mono += seconds
+        lines.append(beat(len(lines), "step_end", mono, step=step))
+    assert list(RankSteps(lines).mean_step_times()) == kept

@@ -326,7 +326,9 @@ def looks(steps: tuple[int, ...], sound: tuple[int, ...] = (), **told: Any) -> F
 def test_three_steps_fifty_apart_are_needed(
     steps: tuple[int, ...], sound: tuple[int, ...], found: list[tuple[Severity, int]]
 ) -> None:
-    assert looks(steps, sound, **COLLAPSED).severities == found
+    fed = looks(steps, sound, **COLLAPSED)
+    assert fed.severities == found
+    assert all(f"since step {steps[0]}" in row.text for row in fed.findings)
 
 
 @pytest.mark.parametrize(
