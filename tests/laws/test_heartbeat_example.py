@@ -14,7 +14,6 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_all_lines, save_json
 from tests.laws.recipe import run_recipe
 from tests.servers import wait_until
@@ -94,29 +93,6 @@ def test_a_halt_ends_it_with_code_3_after_the_step(tmp_path: Path) -> None:
     assert lines[-1].msg == Msg.HALT_SEEN
     assert [line.step for line in lines if line.msg == Msg.STEP_END] == [1]
     assert lines[-1].ts <= time.time()
-
-
-@pytest.mark.long
-def test_the_real_keeper_and_watcher_supervise_it_to_its_end(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    write_order(run)
-    command = [sys.executable, "-m", "gonogo.supervise.keeper", str(run)]
-    command += ["--allow", "docs.examples.trainer"]
-    environment = {**os.environ, "GONOGO_HOME": str(tmp_path / "home")}
-    keeper = subprocess.Popen(command, cwd=ROOT, env=environment)
-    try:
-        assert keeper.wait(timeout=60) == 0
-    finally:
-        keeper.terminate()  # ends the run too; nothing happens to a keeper that has ended
-        keeper.wait(timeout=120)
-    ended = ExitRecord.model_validate_json(RunDir(run).exit.read_bytes())
-    assert (ended.reason, ended.ended_by, ended.code) == ("completed", "trainer", 0)
-    assert RunDir(run).go.exists(), "the watcher did not find the identity it was ordered to expect"
-    assert [line.msg for rank in (0, 1) for line in lines_of(run, rank)].count(Msg.DONE) == 2
-    assert load_all_lines(RunDir(run).findings) == []
-    started_for = {(line.run, line.attempt) for line in lines_of(run, 0) if line.msg == Msg.BOOT}
-    assert started_for == {(RUN, 1)}
 
 
 def test_the_recipe_of_the_page_works_word_by_word(tmp_path: Path) -> None:

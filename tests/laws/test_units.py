@@ -90,13 +90,3 @@ def test_a_watchdog_is_fed_four_times_in_its_time(tmp_path: Path) -> None:
         for now in (0.0, 1.0, 1.9, 2.0, 3.0, 5.0):
             notifier.live(now)
         assert unit.rest() == ["WATCHDOG=1"] * 3
-
-
-def test_another_processes_watchdog_is_not_ours(tmp_path: Path) -> None:
-    with UnitSocket(tmp_path / "s") as unit:
-        load_notifier({**unit.environ(watchdog_s=8.0), "WATCHDOG_PID": "7"}, 8).live(0.0)
-        assert unit.rest() == []
-
-
-def test_a_socket_that_is_gone_is_weather(tmp_path: Path) -> None:
-    Notifier(address=str(tmp_path / "none")).say(READY="1")

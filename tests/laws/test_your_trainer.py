@@ -159,13 +159,3 @@ def test_a_fault_in_a_script_of_the_page_is_found_and_named(
     assert halt["step"] in ((6, 7) if kind == "nan" else (6,)), halt
     assert section_ in (None, halt["section"])
     assert decision["cause"]["unknown"] is False or decision["cause"]["look"]
-
-
-@pytest.mark.parametrize(
-    ("title", "most"),
-    [("Plain PyTorch", 5), ("transformers", 2), ("Lightning", 2), ("Accelerate", 5)],
-)
-def test_a_script_of_the_page_names_gonogo_in_a_handful_of_lines(title: str, most: int) -> None:
-    (script,) = (code for kind, code in blocks(section(title)) if kind == "python")
-    ours = [line for line in script.splitlines() if re.search(r"gonogo|Gonogo|beat\b", line)]
-    assert len(ours) <= most, ours
