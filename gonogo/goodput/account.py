@@ -149,14 +149,6 @@ def account_experiment(
     return seconds
 
 
-def add_up(rows: Iterable[Mapping[Part, float]]) -> Seconds:
-    """Return the sum of several accounts."""
-    seconds = dict.fromkeys(Part, 0.0)
-    for row in rows:
-        _add(seconds, row)
-    return seconds
-
-
 def _add(seconds: Seconds, more: Mapping[Part, float]) -> None:
     for part, value in more.items():
         seconds[part] += value

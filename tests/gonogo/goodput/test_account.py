@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.goodput import Part, goodput_of, seconds_of
-from gonogo.goodput.account import RunTimes, account_experiment, account_run, add_up
+from gonogo.goodput.account import RunTimes, account_experiment, account_run
 from gonogo.goodput.rank_account import STEP, Mark, RankAccount
 
 TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
@@ -59,7 +59,7 @@ def test_a_step_counts_once_as_lost_over_the_attempts_of_a_phase() -> None:
     first = account_run(replace(TIMES, resumed_steps=(16,)), ACCOUNT, 0.0)
     second_told = ACCOUNT.model_copy(update={"base_step": 16, "step": 36, "marks": []})
     second = account_run(replace(TIMES, again=True, completed=True), second_told, 0.0)
-    both = add_up([first, second])
+    both = {part: first[part] + second[part] for part in Part}
     assert both[Part.REPEATED] == 20.0
     assert both[Part.PRESERVED] + both[Part.PRODUCTIVE] == 180.0
     assert second[Part.RESTART] == 11.0

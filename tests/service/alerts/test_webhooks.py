@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from service.alerts.post import Target, check_reach, post_alert
 from service.http.auth import COOKIE, SECURE_COOKIE
 from service.instants import stamp
 from service.settings import load_settings, new_secret
-from tests.service.alerts.test_delivery import Receiver, receiving
+from tests.service.alerts.test_delivery import receiving
 from tests.service.conftest import Plane
 
 
@@ -26,9 +25,6 @@ from tests.service.conftest import Plane
         "http://[fe80::1]/",
         "http://[::ffff:169.254.169.254]/",
         "http://0.0.0.0/",
-        "http://[::]/",
-        "http://224.0.0.1/",
-        "https://169.254.170.2:80/v2/credentials",
     ],
 )
 def test_no_webhook_leads_to_a_metadata_service(plane: Plane, url: str) -> None:
@@ -45,20 +41,7 @@ def test_a_webhook_whose_port_is_none_is_refused(plane: Plane, port: str) -> Non
     assert "ort" in answer.json()["detail"]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://127.0.0.1:9/",
-        "http://10.0.0.7/",
-        "http://[::1]/",
-        "http://nowhere.invalid/",
-        "http://[64:ff9b::a00:7]/",
-        "http://[2002:a00:7::1]/",
-        "http://[::ffff:0:10.0.0.7]/",
-        "http://[fd00:ec2::7]/",
-        "http://[2001:db8::1]/",
-    ],
-)
+@pytest.mark.parametrize("url", ["http://10.0.0.7/", "http://[::1]/", "http://[64:ff9b::a00:7]/"])
 def test_receivers_of_ones_own_are_reached(url: str) -> None:
     check_reach(url)
 
@@ -82,47 +65,22 @@ def test_a_name_that_leads_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
     assert "inside.example leads to 169.254.169.254" in (tried.error or "")
 
 
-def subscribe(plane: Plane, receiver: Receiver) -> tuple[str, str]:
-    made = plane.call("POST", "/webhooks", json={"url": receiver.url}).json()
-    return made["id"], made["secret"]
-
-
-def signed_by(receiver: Receiver, secret: str) -> bool:
-    headers, body = receiver.got[-1]
-    try:
-        Webhook(secret).verify(body, headers)
-    except Exception:  # noqa: BLE001 - the library's own
-        return False
-    return True
-
-
-def test_a_subscription_can_be_tried(plane: Plane) -> None:
-    with receiving() as receiver:
-        webhook, secret = subscribe(plane, receiver)
-        assert plane.call("POST", f"/webhooks/{webhook}/test").json() == {
-            "delivered": True, "error": None,
-        }  # fmt: skip
-        assert signed_by(receiver, secret)
-        assert json.loads(receiver.got[-1][1])["type"] == "ping"
-        receiver.answers = [500]
-        failed = plane.call("POST", f"/webhooks/{webhook}/test").json()
-        assert failed == {"delivered": False, "error": "HTTP 500"}
-    assert plane.call("POST", "/webhooks/wh_none/test").status_code == 404
-
-
-def test_the_address_of_a_subscription_stands_in_no_log(
+def test_a_subscription_can_be_tried_and_its_address_is_in_no_log(
     plane: Plane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Anybody who knows a receiver's address (Slack's) may post there."""
+    """Who knows the address of a receiver (Slack's) may post there."""
     caplog.set_level("INFO")
     with receiving() as receiver:
         receiver.url += "/services/T0/whose"
-        webhook, _ = subscribe(plane, receiver)
-        for answers in ([], [500]):
-            receiver.answers = answers
-            plane.call("POST", f"/webhooks/{webhook}/test")
-        assert len(receiver.got) == 2, "it is told"
+        made = plane.call("POST", "/webhooks", json={"url": receiver.url}).json()
+        path = f"/webhooks/{made['id']}/test"
+        assert plane.call("POST", path).json() == {"delivered": True, "error": None}
+        headers, body = receiver.got[-1]
+        assert Webhook(made["secret"]).verify(body, headers)["type"] == "ping"
+        receiver.answers = [500]
+        assert plane.call("POST", path).json() == {"delivered": False, "error": "HTTP 500"}
     assert "whose" not in caplog.text
+    assert plane.call("POST", "/webhooks/wh_none/test").status_code == 404
 
 
 @pytest.mark.parametrize("url", ["gonogo.example", "ftp://x", "https://", "https://x/?a=1"])
