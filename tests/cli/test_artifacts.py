@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from pathlib import Path
 
@@ -56,7 +55,3 @@ def test_a_run_that_has_left_nothing_says_so(plane: Plane, gonogo: Gonogo) -> No
     experiment = plane.submit(name="none")
     said = gonogo("artifacts", experiment)
     assert (said.code, said.out) == (0, "no file of this run can be had here\n")
-
-
-def test_json_is_one_object(run: str, gonogo: Gonogo) -> None:
-    assert json.loads(gonogo("artifacts", run, "--json").out)["run"] == run

@@ -81,20 +81,6 @@ def test_no_answer_is_unavailable_and_says_how_to_start_the_service() -> None:
         client.get("/experiments")
 
 
-def test_the_key_is_sent_as_a_bearer_and_absent_without_one() -> None:
-    seen: list[str | None] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.headers.get("Authorization"))
-        return httpx.Response(200, json={})
-
-    with client_of(answer) as client:
-        client.get("/plans")
-    with client_of(answer, key=None) as client:
-        client.get("/plans")
-    assert seen == ["Bearer k", None]
-
-
 def test_pages_are_followed_to_the_end() -> None:
     pages = {None: ([1, 2], "b"), "b": ([3], "c"), "c": ([], None)}
 

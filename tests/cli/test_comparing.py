@@ -137,21 +137,6 @@ def test_json_is_one_object_of_the_published_schema(
     }
 
 
-def test_unpaired_runs_are_compared_by_their_own_spread(
-    slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    args = (",".join(slow), ",".join(fast), "--json")
-    assert gonogo("compare", *args, "--unpaired").json()["variants"][1]["basis"] == "runs"
-    short = (",".join(slow), ",".join(fast[:2]), "--json")
-    assert gonogo("compare", *short).json()["variants"][1]["basis"] == "runs"
-
-
-def test_the_same_thing_twice_is_inconclusive(slow: list[str], gonogo: Gonogo) -> None:
-    said = gonogo("compare", f"a={slow[0]},{slow[1]}", f"b={slow[2]}")
-    assert said.code == 0
-    assert "inconclusive: the variants ran the same thing" in said.out
-
-
 def test_runs_that_do_not_count_are_named_with_why(
     tmp_path: Path, slow: list[str], gonogo: Gonogo
 ) -> None:
@@ -163,14 +148,6 @@ def test_runs_that_do_not_count_are_named_with_why(
     assert "it has no step after the 12 of the warm-up" in late.out
     old = gonogo("compare", slow[0], str(RUNS / "predecessor_healthy"))
     assert "no order is recorded" in old.out
-
-
-def test_a_run_given_twice_under_other_names_counts_once(
-    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    shutil.copytree(slow[0], tmp_path / "copy")
-    said = gonogo("compare", f"{slow[0]},{tmp_path / 'copy'}", fast[0])
-    assert f"it is the same run as {slow[0]}" in said.out
 
 
 @pytest.mark.parametrize(

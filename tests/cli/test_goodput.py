@@ -19,8 +19,3 @@ def test_where_time_is_unknown_the_share_is_the_least_that_it_can_be() -> None:
     line = goodput_line(goodput_of({Part.PRODUCTIVE: 90.0, Part.UNKNOWN: 10.0}))
     assert line == "at least 90.0% effective; unknown 10 s"
     assert goodput_line(goodput_of({Part.PRODUCTIVE: 99.0, Part.UNKNOWN: 1.0})).startswith("99.0%")
-
-
-def test_what_took_no_time_is_left_out() -> None:
-    assert goodput_line(goodput_of({Part.PRODUCTIVE: 5.0})) == "100.0% effective"
-    assert goodput_line(goodput_of({})) == "nothing ran yet"

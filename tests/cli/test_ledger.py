@@ -181,17 +181,6 @@ def test_bad_input_is_one_line_and_its_own_exit_code(
     assert "Traceback" not in done.stderr
 
 
-def test_a_home_where_nothing_was_decided_yet_has_nothing_wrong(tmp_path: Path) -> None:
-    """What a service and a worker keep there are no decisions, and one was asked of each."""
-    save_signing_key(tmp_path, KEY)
-    for name in ("service", "probe"):
-        save_json(tmp_path / f"{name}.json", {"v": 1})
-    done = typed(tmp_path, "verify", "--json")
-    assert done.returncode == 0, done.stdout
-    (text,) = told(done)["not_verified"]
-    assert "only an anchor can show" in text
-
-
 def test_replay_of_a_home_checks_signature_chain_and_both_halves(home: Path) -> None:
     done = typed(home, "replay", chain()[3].id, "--json")
     assert done.returncode == 0, done.stdout
@@ -228,13 +217,6 @@ def test_an_experiment_or_a_run_stands_for_its_newest_decision(home: Path) -> No
     done = typed(home, "replay", f"exp_{'0' * 26}")
     assert (done.returncode, done.stdout) == (3, "")
     assert "no such decision" in done.stderr
-
-
-def test_replay_says_what_it_could_not_verify(home: Path, tmp_path: Path) -> None:
-    (home / "decisions" / f"{chain()[1].id}.json").unlink()
-    done = typed(home, "replay", chain()[2].id)
-    assert done.returncode == 0
-    assert "not verified: decision 2 of" in done.stdout
 
 
 def test_replay_of_a_broken_chain_or_a_wrong_signature_differs(home: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -27,13 +26,6 @@ def test_gonogo_url_comes_first(tmp_path: Path) -> None:
     (tmp_path / "service.json").write_text('{"url": "http://there:1", "pid": 1}')
     found = locate_service("http://here:2/", tmp_path, DEFAULT)
     assert (found.url, found.source, found.stale) == ("http://here:2", "GONOGO_URL", None)
-
-
-def test_else_what_the_service_of_the_home_wrote(tmp_path: Path) -> None:
-    text = json.dumps({"url": "http://127.0.0.1:4711", "pid": os.getpid()})
-    (tmp_path / "service.json").write_text(text)
-    found = locate_service(None, tmp_path, DEFAULT)
-    assert (found.url, found.stale) == ("http://127.0.0.1:4711", None)
 
 
 def test_else_the_default(tmp_path: Path) -> None:
@@ -61,14 +53,6 @@ def test_on_another_host_of_a_shared_home_it_is_said_where_the_service_is(
     (line,) = said.err.splitlines()
     assert "no answer from http://127.0.0.1:9" in line
     assert f"the service of this home is on Login1 ({tmp_path}/service.json)" in line
-
-
-def test_whatever_the_port_commands_reach_the_service_of_their_home(
-    plane: Plane, gonogo: Gonogo
-) -> None:
-    experiment = plane.submit(name="mine")
-    assert not plane.context.url.endswith(":8750")
-    assert gonogo("show", "--json", experiment).json()["name"] == "mine"
 
 
 def test_a_stale_file_says_so(tmp_path: Path, gonogo: Gonogo) -> None:

@@ -42,20 +42,6 @@ def test_an_empty_log_names_the_one_that_is_there(
     assert "nothing of it has come" in said.err
 
 
-def test_a_log_that_is_there_names_no_other(run: str, gonogo: Gonogo) -> None:
-    said = gonogo("logs", run, "--rank", "0")
-    assert (said.code, said.out, said.err) == (0, "hello\n", "")
-
-
-def test_where_nothing_came_nothing_is_named(plane: Plane, gonogo: Gonogo) -> None:
-    plane.submit(name="other")
-    worker = plane.worker(devices=("cpu:0", "cpu:1"))
-    order = plane.next_order(worker)
-    worker.start(order)
-    said = gonogo("logs", str(order.run))
-    assert said.err == "torchrun.log: nothing of it has come\n"
-
-
 def test_the_log_of_a_command_is_its_own(plane: Plane, gonogo: Gonogo) -> None:
     experiment = plane.submit(COMMAND)
     worker = plane.worker()

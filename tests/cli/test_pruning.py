@@ -57,11 +57,6 @@ def test_what_was_pruned_does_not_replay_and_its_records_stay_whole(home: Path) 
     assert json.loads(typed(home, "prune", "--keep-days", "0", "--json").stdout)["pruned"] == []
 
 
-def test_the_policy_is_a_number(home: Path) -> None:
-    assert typed(home, "prune", "--keep-days", "nan").returncode == 2
-    assert typed(home, "prune", "--keep-days", "-1").returncode == 2
-
-
 def test_only_what_the_service_calls_over_goes(
     plane: Plane, gonogo: Gonogo, tmp_path: Path
 ) -> None:

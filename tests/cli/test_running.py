@@ -348,43 +348,6 @@ def test_a_run_whose_keeper_is_killed_after_its_end_is_judged_by_what_it_did(fol
     assert (run_dir / "watcher.log").exists()
 
 
-FAILING = """
-import sys
-if "gonogo.supervise.keeper" in sys.orig_argv:
-    import gonogo.supervise.keeper.keeper
-    def fail(*args, **named):
-        raise RuntimeError("a bug")
-    gonogo.supervise.keeper.keeper.Keeper._is_over = fail
-"""
-"""A keeper that ends by an error of its own, once the program runs."""
-
-
-@pytest.mark.parametrize(
-    ("site", "reason", "told"),
-    [
-        pytest.param(FAILING, "keeper_lost", "its keeper has failed", id="it fails"),
-    ],
-)
-def test_a_run_that_has_no_keeper_says_how_it_ended(
-    folder: Path, site: str, reason: str, told: str
-) -> None:
-    (folder / "site").mkdir()
-    (folder / "site" / "sitecustomize.py").write_text(site)
-    before = environment(folder)
-    path = os.pathsep.join(filter(None, [str(folder / "site"), before.get("PYTHONPATH")]))
-    ran = subprocess.run(
-        gonogo("run", "--steps", "99999", *mute(99999)),
-        cwd=folder, env={**before, "PYTHONPATH": path}, capture_output=True, text=True,
-        timeout=200, check=False,
-    )  # fmt: skip
-    assert ran.returncode == Exit.INCONCLUSIVE, ran.stderr
-    assert told in ran.stderr
-    (run_dir,) = (folder / "home" / "runs").iterdir()
-    record = json.loads((run_dir / "exit.json").read_text())
-    assert (record["reason"], record["ended_by"]) == (reason, "infra")
-    assert not list(run_dir.glob(".reserve*"))
-
-
 def is_judged(folder: Path, ran: subprocess.Popen[bytes]) -> None:
     """Wait for a mute run that nobody listens to; it has its verdict, and a recorded decision."""
     assert ran.wait(timeout=200) == Exit.CONDITIONAL_GO
@@ -417,31 +380,6 @@ def test_a_run_whose_output_nobody_reads_is_judged_all_the_same(folder: Path) ->
     is_judged(folder, ran)
 
 
-def test_a_home_that_cannot_be_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("GONOGO_HOME", "/dev/null/x")
-    assert run(["run", "--", "true"]) == Exit.BAD_INPUT
-    assert "/dev/null" in capsys.readouterr().err
-
-
-@pytest.mark.long
-def test_a_program_that_knows_no_halt_is_ended_at_once(folder: Path) -> None:
-    (folder / "nan.py").write_text(
-        "import time\n"
-        "for step in range(1, 100_000):\n"
-        "    time.sleep(0.05)\n"
-        "    print('step', step, 'loss', 2.0 if step < 5 else 'nan', flush=True)\n"
-    )
-    ran = Ran(folder, "--steps", "100000", "--json", "--", sys.executable, "nan.py")
-    assert ran.code == Exit.NO_GO
-    assert ran.criteria()["no_halt_finding"] == "fail"
-    (request,) = (folder / "home" / "runs").glob("*/.HALT")
-    asked = json.loads(request.read_bytes())
-    ended = json.loads((request.parent / "exit.json").read_bytes())
-    assert ended["ended_at"] - asked["at"] < 30.0, "on the run's own stamps"
-
-
 @pytest.mark.long
 def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> None:
     assert Ran(folder, "--steps", "1", "--", "true").code != Exit.BAD_INPUT
@@ -452,15 +390,6 @@ def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> 
     assert again.code == Exit.BAD_INPUT
     assert "signing.key is gone" in again.err
     assert sorted((folder / "home" / "runs").iterdir()) == before
-
-
-@pytest.mark.long
-def test_an_identity_that_a_plan_orders_counts(folder: Path) -> None:
-    ran = Ran(
-        folder, "--plan", "demo", "--phase", "smoke", "--json", "--", sys.executable, "attached.py"
-    )
-    assert ran.code == Exit.NO_GO, ran.err
-    assert ran.criteria()["completed"] == "fail"
 
 
 @pytest.mark.parametrize(
@@ -484,16 +413,6 @@ def test_a_program_that_is_not_there_says_so(folder: Path) -> None:
     assert ran.code == Exit.BAD_INPUT
     assert ran.err == "gonogo: no-such-program: no such program can be started here\n"
     assert not (folder / "home").exists()
-
-
-@pytest.mark.long
-def test_last_steps_that_no_line_was_owed_of_are_not_an_early_end(folder: Path) -> None:
-    (folder / "sparse.py").write_text("for n in range(0, 290, 20): print(f'step {n}: loss 2.{n}')")
-    ran = Ran(folder, "--steps", "290", "--json", "--", sys.executable, "sparse.py")
-    assert ran.code == Exit.INCONCLUSIVE
-    assert ran.criteria()["no_halt_finding"] == "pass"
-    ran = Ran(folder, "--steps", "310", "--json", "--", sys.executable, "sparse.py")
-    assert ran.code == Exit.NO_GO  # 300 was required
 
 
 @pytest.mark.parametrize(

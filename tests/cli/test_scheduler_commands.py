@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -45,19 +44,3 @@ def test_up_refuses_an_engine_whose_commands_are_missing(tmp_path: Path) -> None
     )
     assert done.returncode == Exit.BAD_INPUT
     assert "sbatch, squeue, scontrol, scancel not found on PATH" in done.stderr
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_the_doctor_looks_for_the_commands_of_the_engine(
-    slurm: Path, tmp_path: Path, *, there: bool
-) -> None:
-    path = f"{slurm if there else tmp_path}:{Path(sys.executable).parent}"
-    done = subprocess.run(
-        gonogo("doctor", "--json"),
-        env={**environment(tmp_path), "PATH": path, "GONOGO_ENGINE": "slurm"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    rows = {row["id"]: row["outcome"] for row in json.loads(done.stdout)["checks"]}
-    assert rows["slurm"] == ("pass" if there else "fail")

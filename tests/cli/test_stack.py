@@ -1,8 +1,6 @@
 """The embedded server is real: it starts from the wheel alone and answers on its socket."""
 
 import contextlib
-import errno
-import fcntl
 import os
 import signal
 import socket
@@ -18,7 +16,7 @@ import typer
 
 from gonogo.cli.settings import load_settings
 from gonogo.cli.stack import Child, Stack, embedded_server, socket_path
-from gonogo.contract.errors import Conflict, Rejected, Unavailable
+from gonogo.contract.errors import Conflict, Unavailable
 from gonogo.settings import socket_url
 from tests.supervise.runs import ROOT, wait_until
 from worker.settings import load_settings as worker_settings
@@ -189,19 +187,6 @@ def test_two_ups_in_one_home_are_refused(tmp_path: Path) -> None:
         second._take_home()
     first.stop(0)
     second.stop(0)
-
-
-def test_a_home_that_takes_no_locks_is_refused_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a Lustre that is mounted without them answers."""
-
-    def flock(descriptor: object, operation: int) -> None:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(Rejected, match=r"takes no locks of `flock` \(Function not implemented\)"):
-        Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))._take_home()
 
 
 def test_a_new_home_is_its_owner_s_alone(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.cli import processes
 from gonogo.cli.exits import Exit, exit_of_experiment
-from gonogo.cli.judging import cause_lines, experiment_lines
+from gonogo.cli.judging import experiment_lines
 from gonogo.cli.output import (
     BY_HAND_STYLE,
     SO_FAR_STYLE,
@@ -121,11 +121,3 @@ def test_the_lines_below_a_verdict() -> None:
         f"until  {local_time('2026-03-01T14:05:00Z')}",
         "next   gonogo report exp_1  # read the whole of it",
     ]
-
-
-def test_a_known_cause_is_one_line() -> None:
-    assert list(cause_lines(Cause(text="criterion fast fail"))) == ["why    criterion fast fail"]
-
-
-def test_nothing_is_said_where_there_is_nothing_to_say() -> None:
-    assert list(experiment_lines(view())) == []

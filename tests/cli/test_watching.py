@@ -11,7 +11,6 @@ from gonogo.cli import watching
 from gonogo.cli.client import Client
 from gonogo.cli.watching import (
     Glance,
-    phase_strip,
     plain_line,
     render,
     watch_experiment,
@@ -72,12 +71,6 @@ def rendered(seen: Glance) -> str:
     with console.capture() as captured:
         console.print(render(seen))
     return captured.get()
-
-
-def test_the_strip_shows_every_phase_with_its_state() -> None:
-    assert phase_strip(glance().experiment).plain.split() == [
-        "✓", "sanity", "●", "smoke", "○", "extended",
-    ]  # fmt: skip
 
 
 def test_a_line_holds_step_loss_speed_eta_and_last_heartbeat() -> None:

@@ -57,8 +57,3 @@ def test_a_short_phase_may_save_nothing_or_its_last_step() -> None:
 def test_the_plans_own_floor_counts_before_the_profiles() -> None:
     sets = m7c(every_steps=5_000, every_s=None)
     resolve_plan(bundled_plan("m7c-125m"), {**sets, "watch.slow.floor_tok_s": 847})
-
-
-def test_without_a_floor_steps_say_nothing_about_time() -> None:
-    sets = {"phases.smoke.checkpoint.every_s": None, "phases.smoke.checkpoint.every_steps": 10**6}
-    resolve_plan(bundled_plan("demo"), sets)

@@ -54,11 +54,6 @@ def test_a_campaign_has_one_phase() -> None:
         resolve_campaign(plan)
 
 
-def test_one_step_after_the_warm_up_is_enough() -> None:
-    found = resolve_campaign(bundled_plan("campaign-demo"), {"campaign.warmup_steps": 11})
-    assert list(found.variants) == ["whole", "bf16"]
-
-
 @pytest.mark.parametrize("where", ["train.seed", "phases.compared.train.seed"])
 def test_every_repeat_has_a_seed_of_its_own_wherever_the_plan_says_the_first(where: str) -> None:
     found = resolve_campaign(bundled_plan("campaign-demo"), {where: 7})

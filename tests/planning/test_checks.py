@@ -142,11 +142,6 @@ def test_everything_is_told_at_once_and_each_place_once() -> None:
     assert sorted(paths) == sorted(sets)
 
 
-def test_what_comes_after_a_wrong_fault_is_not_asked() -> None:
-    with pytest.raises(Rejected, match="expected one of hang"):
-        resolve_plan(DEMO, {"fault": "", "train.dtype": "fp13"})
-
-
 LEARNS = {"id": "learns", "metric": "loss", "aggregate": "last", "pass_below": 9.0}
 FOREIGN = {
     "v": 1,

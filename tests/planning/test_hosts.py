@@ -96,13 +96,6 @@ def test_a_line_for_another_number_of_nodes_says_what_to_type() -> None:
     assert order_of(resolve_plan(plan)).nodes == 2
 
 
-def test_arguments_of_an_entry_are_in_its_order() -> None:
-    plan = {**COMMAND, "workload": {"entry": "train.py", "args": "--lr 3e-4", "cwd": "/src"}}
-    order = order_of(resolve_plan(plan))
-    assert order.args == ["--lr", "3e-4"]
-    assert "args" not in order_of(resolve_plan(COMMAND)).document()
-
-
 def test_arguments_of_what_takes_none_are_refused() -> None:
     with pytest.raises(Rejected, match=r"workload\.args: expected none: a command has its own"):
         resolve_plan({**COMMAND, "workload": {"command": "a b", "args": ["x"]}})

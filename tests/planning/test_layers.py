@@ -99,13 +99,6 @@ def test_a_section_that_the_configuration_lacks_begins_with_what_its_absence_mea
     assert "engine" not in ordered(plan="demo").train
 
 
-def test_a_phase_changes_its_own_configuration_alone() -> None:
-    order = ordered(plan="m7c-125m-profile", phase="profile")
-    assert order.train["engine"]["profile_steps"] == 10
-    sanity = ordered(plan="m7c-125m-profile", phase="sanity")
-    assert sanity.train["engine"]["profile_steps"] == 0
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(0, 3),
     lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("abc"), inner),

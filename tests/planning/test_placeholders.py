@@ -68,10 +68,6 @@ def test_each_phase_and_each_patch_has_its_own_values() -> None:
     assert ordered(data, "long", change=change).command == ["python", "300", "0.0003"]
 
 
-def test_the_learning_rate_may_stand_in_optim() -> None:
-    assert ordered(plan("{lr}", train={"optim": {"lr": 2}})).command == ["python", "2"]
-
-
 def test_the_words_of_an_entry_are_filled_too() -> None:
     data = {**deepcopy(PLAN), "workload": {"entry": "my.trainer", "args": ["--lr", "{lr}"]}}
     assert ordered(data).args == ["--lr", "0.001"]

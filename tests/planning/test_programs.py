@@ -75,15 +75,6 @@ def test_a_worker_must_hold_all_the_labels_that_a_plan_asks_for(
     assert not lacks(command("x"), held)
 
 
-def test_labels_are_asked_for_in_the_spelling_of_the_setting() -> None:
-    ours = bundled_plan("demo")
-    plan = parse_plan({**ours, "workload": {**ours["workload"], "labels": {"b": "2", "a": "1"}}})
-    assert needs(plan) == "GONOGO_WORKER_LABELS with a=1,b=2"
-    assert needs(command("x", labels={"a": "1"})) == (
-        "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_LABELS with a=1"
-    )
-
-
 def test_only_a_scheduler_spans_several_hosts() -> None:
     one = parse_plan(bundled_plan("demo"))
     two = parse_plan(with_overrides(bundled_plan("demo"), {"workload.nodes": 2}))
