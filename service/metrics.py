@@ -5,10 +5,10 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -53,24 +53,18 @@ class Open:
         self.targets = Shared(lambda: _targets(context), KEPT_S)
 
 
-async def _get_open(request: Request) -> Open:
-    found: Open = request.app.state.open
-    return found
-
-
-Asked = Annotated[Open, Depends(_get_open)]
-
-
 @router.get("/metrics", operation_id="show_metrics", response_class=Response)
-async def metrics(asked: Asked) -> Response:
+async def metrics(request: Request) -> Response:
     """Return every series of the control plane in Prometheus' text format."""
-    return Response(await asked.metrics.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    shared: Open = request.app.state.open
+    return Response(await shared.metrics.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/sd/prometheus", operation_id="list_prometheus_targets")
-async def prometheus_targets(asked: Asked) -> Targets:
+async def prometheus_targets(request: Request) -> Targets:
     """Return the workers' exporters for Prometheus' http_sd."""
-    return await asked.targets.get()
+    shared: Open = request.app.state.open
+    return await shared.targets.get()
 
 
 def _exposed(context: Context, conductor: Conductor | None) -> bytes:

@@ -177,15 +177,10 @@ def _register(key: str, role: Role, home: str, now: float, session: Session) -> 
     for row in session.scalars(ours):
         row.revoked_at = row.revoked_at or now
     session.flush()
-    create_key(session, _free_name(session, f"local {role}", home), role, now, key, home=home)
-
-
-def _free_name(session: Session, name: str, home: str) -> str:
-    longer = f"{name} of {socket.gethostname()} {home}"  # beside another home's on this database
-    for free in (name, longer):
-        if load_living_key(session, free) is None:
-            return free
-    return f"{longer} {secrets.token_hex(3)}"
+    name = f"local {role}"
+    if load_living_key(session, name) is not None:  # of another home on this database
+        name += f" of {socket.gethostname()} {home}"
+    create_key(session, name, role, now, key, home=home)
 
 
 def _name_of(home: Path) -> str:
