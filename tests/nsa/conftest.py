@@ -91,9 +91,3 @@ def start_torchrun() -> Iterator[Callable[[Path], "subprocess.Popen[bytes]"]]:
         if agent.poll() is None:
             agent.terminate()
         agent.wait(runs.LIMIT_S)
-
-
-@pytest.fixture(scope="session")
-def helpers() -> Any:
-    """The module `runs`."""
-    return runs

@@ -1,7 +1,3 @@
-import resource
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -32,32 +28,6 @@ def test_every_local_rank_has_a_device_of_its_own_or_none_trains(
             choose_device(asked, settings)
     else:
         assert choose_device(asked, settings) == torch.device(expected)
-
-
-_FAULTS_OF_TENSORS = """
-import resource, sys, torch
-from nsa.device import prepare_torch
-from nsa.settings import load_settings
-
-prepare_torch(torch.device("cpu"), load_settings({}))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(int(sys.argv[1])):
-    torch.ones(16 * 1024 * 1024)  # 64 MiB: malloc gives so much back at once unless it is told
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.long
-def test_what_a_step_freed_is_there_for_the_next_one():
-    tensors = 64
-    told = subprocess.run(
-        [sys.executable, "-c", _FAULTS_OF_TENSORS, str(tensors)],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    pages = tensors * 64 * 1024 * 1024 // resource.getpagesize()
-    # Not none: an aligned block needs a little more room than the one before it left, so by where
-    # the heap begins the first two, four or eight find none.
-    assert int(told.stdout) < pages // 4
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """How a run is computed: fp16, fused AdamW, torch.compile, kept checkpoints, the profile."""
 
-import csv
 import json
 import shutil
 from importlib import import_module
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from nsa.attention import Kernels, counters, use_kernels
+from nsa.attention import Kernels, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
 from nsa.profiling import _label_on_gpu, _ranked_by, summarise
@@ -171,26 +170,6 @@ def test_a_toggle_of_kernels_shows_in_the_counters_or_is_refused(train_here, tmp
         cuda.enable_flash_sdp(True)
         cuda.enable_math_sdp(True)
         cuda.enable_mem_efficient_sdp(True)
-
-
-def _rows(file):
-    with file.open(newline="") as opened:
-        return list(csv.DictReader(opened))
-
-
-def test_selection_is_looked_at_in_every_layer_now_and_then(train_here, tmp_path):
-    train_here(train={"steps": 11, "attention": {"n_sel": 4}})
-    rows = _rows(tmp_path / "run" / "k_stats.csv")
-    seen = [(row["step"], row["layer"]) for row in rows]
-    assert seen == [("1", "0"), ("1", "1"), ("11", "0"), ("11", "1")]
-    for row in rows:
-        assert 2 <= float(row["distance_blocks"]) <= 6
-        assert 0 < float(row["distinct_share"]) <= 1
-        assert 0 <= float(row["kept_share"]) <= 1
-    served = _rows(tmp_path / "run" / "fallback_counters.csv")
-    assert list(served[0]) == list(counters.Served._fields)
-    calls = {(row["operation"], row["path"]): int(row["calls"]) for row in served}
-    assert calls["attention", "torch"] == 11 * 2
 
 
 def test_evaluation_token_by_token_gives_what_the_batched_one_gives(train_here, monkeypatch):

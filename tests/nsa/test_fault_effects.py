@@ -8,7 +8,7 @@ from statistics import median
 import pytest
 
 from nsa.checkpoint import newest_checkpoint
-from tests.nsa.runs import LIMIT_S, losses, of, read_lines, wait_for
+from tests.nsa.runs import LIMIT_S, losses, of, read_lines
 
 
 def test_frozen_weights_and_a_stuck_loader_give_the_same_loss_to_the_last_bit(train_here):
@@ -89,26 +89,3 @@ def test_a_straggler_computes_longer_and_its_peer_waits_for_it(make_order, launc
     )
     assert own[1] > 2 * own[0]
     assert waited[0] > waited[1]
-
-
-@pytest.mark.long
-def test_a_rank_in_a_collective_of_its_own_stands_while_the_other_waits_for_it(
-    make_order, launch_ranks
-):
-    order = make_order(
-        world_size=2,
-        train={"parallel": "ddp", "steps": 10},
-        fault="desync:rank=1,step=5",
-        heartbeat={"alive_every_s": 0.2},
-    )
-    ranks = launch_ranks(order)
-
-    def stands(line):
-        return line["msg"] == "alive" and line["step"] == 5 and line["section_age_s"] >= 1.0
-
-    alone, waits = (wait_for(order.parent, stands, rank=rank) for rank in (1, 0))
-    assert [process.poll() for process in ranks] == [None, None]
-    assert (alone["section"], waits["section"]) == ("forward", "backward")
-    ended = [of(read_lines(order.parent, rank), "step_end")[-1] for rank in (0, 1)]
-    assert [line["step"] for line in ended] == [4, 4]
-    assert alone["collective_seq"] == ended[1]["collective_seq"] + 1

@@ -1,7 +1,6 @@
 """`python -m nsa.generate` on checkpoints that the trainer wrote."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -71,15 +70,3 @@ def test_what_cannot_be_served_is_one_line_and_code_4(run_dir, capsys, arguments
     assert told.out == ""
     assert why in told.err
     assert told.err.count("\n") == 1
-
-
-def test_a_torn_checkpoint_and_an_empty_folder_are_refused(run_dir, tmp_path, capsys):
-    torn = shutil.copytree(run_dir / "checkpoints" / "step_000004", tmp_path / "torn")
-    weights = torn / "model.pt"
-    weights.write_bytes(weights.read_bytes()[:-1])
-    for folder, why in (
-        (torn, "model.pt is not what its manifest says"),
-        (tmp_path, "cannot read"),
-    ):
-        assert main([str(folder), "--bytes", "3"]) == 4
-        assert why in capsys.readouterr().err

@@ -54,17 +54,6 @@ def test_what_does_not_fit_the_model_is_refused(length, count):
         next(generate(decided_model(), _prompt(length), count))
 
 
-def test_the_same_generator_draws_the_same_bytes():
-    model, tokens = decided_model(), _prompt(8)
-
-    def draw(seed):
-        generator = torch.Generator().manual_seed(seed)
-        return torch.stack(list(generate(model, tokens, 10, generator=generator)))
-
-    assert torch.equal(draw(3), draw(3))
-    assert not torch.equal(draw(3), draw(4))
-
-
 @settings(max_examples=200, deadline=None, derandomize=True, database=None)
 @given(
     quarters=st.lists(st.integers(-120, 120), min_size=2, max_size=12, unique=True),

@@ -8,7 +8,6 @@ from collections import Counter
 import pytest
 import torch
 
-from nsa.sections import Stopwatch, between_s
 from tests.nsa.runs import ENGINE, build_trainer
 
 FUSED = ENGINE | {"fused_adamw": True}
@@ -54,25 +53,3 @@ def test_a_step_asks_its_device_for_numbers_once(make_order, asked, attention, d
     trainer.run()
     looked_at = int("backend" in attention)  # the selection of every tenth step, from the first
     assert seen == [{"tolist": 1 + looked_at}, {"tolist": 1}]
-
-
-def test_gates_come_in_the_same_transfer(make_order, monkeypatch):
-    trainer = build_trainer(make_order(train={"engine": FUSED, "steps": 1}))
-    reads = []
-    real = trainer._open_data
-
-    def opened():
-        read = trainer.rig.ranks.add_up_and_read
-        told = lambda shared, own: (reads.append(own.numel()), read(shared, own))[1]  # noqa: E731
-        monkeypatch.setattr(trainer.rig.ranks, "add_up_and_read", told)
-        real()
-
-    trainer._open_data = opened
-    trainer.run()
-    # Norm, skipped, and entropy and share of two layers.
-    assert reads == [2 + 2 * 2]
-
-
-def test_moments_on_a_cpu_are_its_clock():
-    watch = Stopwatch(torch.device("cpu"))
-    assert 0 <= between_s(watch.now(), watch.now()) < 1

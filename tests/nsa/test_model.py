@@ -3,7 +3,6 @@ import math
 import pytest
 import torch
 
-from nsa.attention.rotary import rotate, rotation_table
 from nsa.config import build_config
 from nsa.model import build_model
 from nsa.model.statistics import gate_health, gate_rows, gate_stats
@@ -26,21 +25,6 @@ def _tokens(batch=2, length=64):
 
 def _loss(model, tokens):
     return next_byte_loss(model(tokens[:, :-1]), tokens[:, 1:])
-
-
-def test_every_head_is_rotated_by_itself_and_scores_depend_on_the_distance():
-    table = rotation_table(64, 8, 10000.0)
-    q, k = torch.randn(2, 1, 1, 2, 8).unbind()
-
-    def score(at_q, at_k):
-        turned = (rotate(x, table[:, at : at + 1]) for x, at in ((q, at_q), (k, at_k)))
-        return torch.mul(*turned).sum(-1)
-
-    torch.testing.assert_close(score(40, 33), score(12, 5))
-    assert not torch.allclose(score(40, 33), score(40, 30))
-    heads = torch.randn(1, 64, 3, 8)
-    apart = torch.cat([rotate(head, table) for head in heads.split(1, dim=2)], dim=2)
-    assert torch.equal(rotate(heads, table), apart)
 
 
 @pytest.mark.parametrize("kind", ["nsa", "dense"])
@@ -126,18 +110,6 @@ def test_documents_apart_are_each_as_if_alone(attention, saving):
     (wanted.sum() + alone(tokens[1:]).sum()).backward()
     for a, b in zip(apart.parameters(), alone.parameters(), strict=True):
         torch.testing.assert_close(a.grad, b.grad, rtol=1e-3, atol=1e-5)
-
-
-def test_the_selection_of_documents_apart_counts_from_their_first_block():
-    model, tokens = _model(packing={"documents_apart": True}), _tokens().clamp_min(1)
-    tokens[:, 31] = 0
-    model.keep_selection(True)
-    with torch.no_grad():
-        model(tokens)
-    selection = model.layers()[0].attention.selection
-    assert selection.shape == (2, 64, 2, 3)
-    assert torch.equal(selection[:, 32], selection[:, 0])
-    assert selection.max() == 3
 
 
 def test_no_more_blocks_are_listed_than_a_text_has():

@@ -10,13 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nsa.data.source
 from nsa.config import AS_IF_ABSENT, LoaderConfig
-from nsa.data import Batches, BatchPlan, open_source
+from nsa.data import open_source
 from nsa.data.cache import RowGroupCache
 from nsa.data.lanes import Lane, Piece, deal
 from nsa.data.make_parquet import write_parquet_folder
@@ -56,25 +55,6 @@ def test_documents_are_packed_whole_and_no_lane_shares_one_with_another(folder):
             assert documents <= wanted
             seen.append(documents)
     assert len(set.union(*seen)) == sum(map(len, seen))
-
-
-def test_the_global_batch_of_a_step_does_not_depend_on_the_ranks(folder):
-    def global_batch(world_size, step):
-        rows = {}
-        for rank in range(world_size):
-            plan = BatchPlan(
-                global_seqs=4, accumulate=1, rank=rank, world_size=world_size, seq_len=32
-            )
-            batches = Batches(ParquetText(str(folder), 7, 4), plan, torch.device("cpu"))
-            (inputs, targets) = batches.of_step(step)[0]
-            for index, row in zip(plan.indices(step - 1, 0), inputs, strict=True):
-                rows[index] = bytes(row.tolist())
-            assert torch.equal(inputs[:, 1:], targets[:, :-1])
-            batches.close()
-        return [rows[index] for index in sorted(rows)]
-
-    assert global_batch(1, 3) == global_batch(2, 3) == global_batch(4, 3)
-    assert global_batch(1, 3) != global_batch(1, 4)
 
 
 @settings(max_examples=40, deadline=None)

@@ -117,32 +117,6 @@ def test_a_rank_that_dies_is_told_by_its_peer_and_a_frozen_one_only_falls_silent
     assert waiting.poll() is None
 
 
-@pytest.mark.parametrize(
-    ("environ", "tolerance"),
-    [({"NSA_DDP_STATIC_GRAPH": "1"}, 1e-5), ({"NSA_DDP_COMPRESS": "bf16"}, 2e-2)],
-    ids=["static-graph", "bf16-gradients"],
-)
-@pytest.mark.long
-def test_two_ranks_that_accumulate_equal_one_big_batch_and_the_fast_one_waits(
-    make_order, launch_ranks, train_here, environ, tolerance
-):
-    alone = losses(train_here("alone"))
-    train = {"batch": {"accumulate": 2}, "model": {"gradient_checkpointing": True}, **DDP}
-    slow = "slow:rank=1,factor=10,from=2"
-    order = make_order("pair", train=train, world_size=2, fault=slow)
-    ranks = launch_ranks(order, environ=environ)
-    assert [process.wait(LIMIT_S) for process in ranks] == [0, 0]
-    both = _both(order)
-    assert losses(both[0]) == losses(both[1]) == pytest.approx(alone, abs=tolerance)
-    assert losses(both[0])[1:] != alone[1:]
-    assert both[0][0]["nsa_env"] == environ
-    ends = [[line["step_sections"] for line in of(lines, "step_end")[1:]] for lines in both]
-    waits, own = (
-        [sum(row[name] for row in rows) for rows in ends] for name in ("wait", "optimizer")
-    )
-    assert waits[0] > own[1] / 2 > own[0]
-
-
 @pytest.mark.long
 def test_compressed_gradients_are_half_the_megabytes_however_they_are_bucketed(
     make_order, launch_ranks

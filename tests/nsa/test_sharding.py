@@ -1,11 +1,9 @@
 """DDP and FSDP train like one process, and resume from each other's checkpoints."""
 
 import pytest
-import torch
 
 from nsa.checkpoint import load_checkpoint
 from nsa.data.make_parquet import write_parquet_folder
-from nsa.sharding import as_parameters, whole
 from tests.nsa.runs import LIMIT_S, losses, of, read_lines
 
 STEPS = 50
@@ -101,14 +99,3 @@ def test_one_sharded_rank_trains_what_one_process_trains_and_can_be_poisoned(tra
     assert losses(sharded) == pytest.approx(losses(alone), rel=1e-5)
     poisoned = train_here("poisoned", train={"parallel": "fsdp"}, fault="nan:step=3")
     assert losses(poisoned)[2:] == ["NaN"] * 2
-
-
-def test_a_state_without_shards_is_left_as_it_is():
-    linear = torch.nn.Linear(2, 3)
-    optimizer = torch.optim.AdamW(linear.parameters())
-    linear(torch.ones(2)).sum().backward()
-    optimizer.step()
-    state = optimizer.state_dict()
-    assert whole(state, keep=True)["state"][0]["exp_avg"] is state["state"][0]["exp_avg"]
-    cut = as_parameters(state, list(linear.parameters()))
-    assert cut["state"][1]["exp_avg_sq"] is state["state"][1]["exp_avg_sq"]

@@ -1,6 +1,5 @@
 """Generation with a cache gives what the batched operation gives, and reads no more."""
 
-import copy
 from importlib import import_module
 
 import pytest
@@ -68,24 +67,6 @@ def test_merged_ranges_give_the_same(reading, small, make_inputs):
     inputs = make_inputs(110, B=1)
     out, ids = nsa_attention(**inputs, return_selection=True, **small)
     _decode_all(inputs, _cache(inputs, small), out, ids, 1e-12, reading=reading)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("sizes", [SIZES[1], SIZES[3], {**SIZES[2], "n_sel": 6}], ids=str)
-def test_repeated_text_selects_the_lowest_blocks(sizes, dtype, make_inputs):
-    inputs = make_inputs(24, B=1, H=6, G=1, D=16, dtype=dtype)
-    again = {name: x.detach().repeat(1, 14, *[1] * (x.dim() - 2)) for name, x in inputs.items()}
-    cache = _cache(again, sizes)
-    prefill(**again, cache=cache)
-    _, ids = decode(again["q"][:, -1:], again["gates"][:, -1:], cache)
-    # The earliest of the blocks that are a period apart and whose compressed blocks all exist.
-    period, own = 24 // sizes["l_sel"], 336 // sizes["l_sel"] - 1
-    whole = -(-(sizes["l"] // sizes["d"] - 1) // (sizes["l_sel"] // sizes["d"]))
-    free = [block for block in ids.flatten().tolist() if 0 < block < own - 1]
-    assert len(free) == sizes["n_sel"] - 3
-    for block in free:
-        earlier = set(range(block - period, max(whole, 1) - 1, -period))
-        assert earlier <= set(free), block
 
 
 @pytest.mark.parametrize("S", [1, 7, 8, 65, 130])
@@ -164,17 +145,6 @@ def test_a_cache_is_filled_in_inference_mode_and_without_it_and_keeps_no_buffer(
             _append(cache, buffers)
             step, _ = decode(buffers["q"], buffers["gates"], cache)
         torch.testing.assert_close(step[:, 0].clone(), out[:, t], rtol=1e-12, atol=1e-12)
-
-
-def test_a_copied_cache_goes_on_by_itself(small, make_inputs):
-    inputs = {name: x.detach() for name, x in make_inputs(100).items()}
-    out, ids = nsa_attention(**inputs, **small, return_selection=True)
-    cache = _cache(inputs, small)
-    _append(cache, {name: x[:, :90] for name, x in inputs.items()})
-    other = copy.deepcopy(cache)
-    for t in range(90, 100):  # the first one goes another way meanwhile
-        _append(cache, {name: -x for name, x in _step(inputs, t).items()})
-    _decode_all(inputs, other, out, ids, 1e-12)
 
 
 def test_a_token_is_not_rounded_by_a_switch_of_the_process(monkeypatch):

@@ -175,16 +175,3 @@ def test_dense_attention_is_causal_attention_over_groups(make_inputs):
     expected = (weights @ v.repeat_interleave(3, 1)).transpose(1, 2)
     got = dense_attention(inputs["q"], inputs["k_sel"], inputs["v_sel"])
     torch.testing.assert_close(got, expected)
-
-
-def test_counters_count_calls_by_backend_and_start_again_when_cleared(small, make_inputs):
-    inputs = make_inputs(20)
-    nsa_attention(**inputs, backend="reference", **small)
-    nsa_attention(**inputs, **small)
-    rows = [row for row in counters.snapshot() if row.operation == "attention"]
-    assert [(row.path, row.reason, row.calls) for row in rows] == [
-        ("reference", "asked for", 1),
-        ("torch", "", 1),
-    ]
-    counters.clear()
-    assert counters.snapshot() == []

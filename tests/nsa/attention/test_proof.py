@@ -1,6 +1,7 @@
 """The proof that lets `auto` take Triton: its verdict, and everything that can go wrong with it."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -226,29 +227,6 @@ def test_on_a_cpu_auto_starts_and_imports_nothing_of_it(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.long
-@needs_triton
-@pytest.mark.parametrize(
-    "sabotage",
-    [
-        "launch.mix = function.mix = lambda outs, gate, mix=launch.mix: mix(outs, gate) * 1.001",
-        "function.dots = lambda outs, grad, dots=launch.dots: dots(outs, grad) + 0.01",
-        "function.dots = lambda outs, grad, dots=launch.dots: dots(outs, grad) * float('nan')",
-        "function.mix = lambda outs, gate: torch.empty_like(outs[0])",
-    ],
-    ids=["output", "gradients", "NaN", "memory that nobody wrote"],
-)
-def test_the_trial_finds_kernels_that_are_slightly_wrong(sabotage):
-    text = (
-        "import json, torch\n"
-        "from nsa.attention.gpu import function, launch, trial\n"
-        f"{sabotage}\n"
-        "case = trial.INTERPRETED[torch.float32][1]\n"
-        "print(json.dumps(trial.compare(case, torch.float32, torch.device('cpu'))))"
-    )
-    assert json.loads(_last_line(_program(text), TRITON_INTERPRET="1"))["right"] is False
-
-
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_without_a_gpu_the_command_says_that_nothing_can_be_proven(capsys):
     assert proofs.main([]) == 3
@@ -272,7 +250,9 @@ def test_a_real_proof_of_this_gpu_says_right(tmp_path, capsys, monkeypatch):
 
 
 @needs_triton
-@pytest.mark.parametrize("wrong", ["nothing", "output", "gradient", "last key", "choice", "inputs"])
+@pytest.mark.parametrize(
+    "wrong", ["nothing", "output", "NaN", "gradient", "last key", "choice", "inputs"]
+)
 def test_the_trial_finds_what_is_wrong_in_one_place(wrong, monkeypatch):
     """One row of many, one key, one query of each block, or an input that is written to."""
     from nsa.attention.gpu import trial
@@ -282,7 +262,7 @@ def test_the_trial_finds_what_is_wrong_in_one_place(wrong, monkeypatch):
 
     def spoil(x):
         x = x.clone()
-        x[0, 499 if wrong == "last key" else 400] = 0.0
+        x[0, 499 if wrong == "last key" else 400] = math.nan if wrong == "NaN" else 0.0
         return x
 
     def attend_wrongly(backend, tensors, *given):
@@ -294,7 +274,7 @@ def test_the_trial_finds_what_is_wrong_in_one_place(wrong, monkeypatch):
         if backend == "torch" and wrong == "inputs":
             with torch.no_grad():
                 tensors[1].flatten()[-1] = 0.0
-        return (spoil(out) if backend == "torch" and wrong == "output" else out), ids
+        return (spoil(out) if backend == "torch" and wrong in ("output", "NaN") else out), ids
 
     monkeypatch.setattr(trial, "attend", attend_wrongly)
     found = trial.compare(case, torch.bfloat16, torch.device("cpu"), ours="torch")
