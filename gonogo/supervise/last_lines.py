@@ -112,7 +112,7 @@ def error_of_cause(
 ) -> list[str]:
     """Return the lines that name the error of the rank that failed first, most important first.
 
-    Of a killed rank only lines of the kernel and of a scheduler count.
+    Only lines of the kernel and of a scheduler count for a killed rank.
     """
     if cause is None:
         return []

@@ -1,6 +1,6 @@
 """Locks of runs and devices by `flock`, which the kernel releases with its holder. Stdlib only.
 
-- `runs/{run}/.keeper.lock`: held by the run's keeper, or by whoever ends a lost run.
+- `runs/{run}/.keeper.lock`: held by the run's keeper, or by a process that ends a lost run.
 - `GONOGO_HOME/locks/launch.lock`: held while a run is claimed, launched or reaped.
 - `GONOGO_HOME/locks/cpu:0.lock`: a CPU slot, held by the keeper of its run.
 - `{GONOGO_LOCKS}/{uuid}.lock`: a GPU, shared by all homes of the host (default folder
@@ -129,5 +129,5 @@ def keeper_lock(run_dir: Path) -> Path:
 
 
 def launch_lock(home: Path) -> Path:
-    """Return the lock file of whoever claims, launches or reaps in a home."""
+    """Return the lock file for claiming, launching and reaping in a home."""
     return home / "locks" / "launch.lock"

@@ -10,7 +10,7 @@ with or without a control plane. Standard library only, one thread, one loop.
 - `exit.json` is written once, after everything that the run's processes write.
 - SIGINT ends the run with a checkpoint as an operator's halt, SIGTERM as a preemption. A second
   signal ends it at once.
-- Of an order with several nodes each node has a keeper (`nodes`).
+- Each node of an order with several nodes has a keeper (`nodes`).
 
 Exit codes: 0 exit.json is written · 2 bad order · 75 another keeper has the directory or a device.
 """

@@ -130,7 +130,7 @@ def reap_all() -> Iterator[tuple[int, Ended]]:
 
 
 class StopSignals:
-    """The signals that told this keeper to stop.
+    """The signals that asked this keeper to stop.
 
     Args:
         shield: SIGTERM comes to every process of the run, several times, as Slurm sends it.
@@ -163,5 +163,5 @@ class StopSignals:
     def cause(self) -> tuple[str, str, str]:
         """Return reason, actor and text: Ctrl-C by a person, or a host that is taken away."""
         if self._received[0] == signal.SIGINT:
-            return "halted", "operator", "the keeper was told to stop"
-        return "preempted", "infra", "the host told the run to end (SIGTERM)"
+            return "halted", "operator", "the keeper was asked to stop"
+        return "preempted", "infra", "the host asked the run to end (SIGTERM)"

@@ -180,7 +180,7 @@ class Keeper:
                 break
             tried("a limit", partial(self._limit, now - started), None)
             if self._stops.are_two:
-                end_now = partial(self._end.end_now, "the keeper was told to stop now")
+                end_now = partial(self._end.end_now, "the keeper was asked to stop now")
                 tried("requests", end_now, None)
             self._wait(wake)
         for node in nodes.lost:
@@ -250,7 +250,7 @@ class Keeper:
     def _release_devices(self, wake: int) -> None:
         """Release the devices when nothing of the run is left, and let the watcher ship the rest.
 
-        Processes that cannot be killed keep their devices, until this keeper is told to stop.
+        Processes that cannot be killed keep their devices, until this keeper is asked to stop.
         """
         give_up, held = time.monotonic() + LAST_WORDS_S, True
         self._save_state()

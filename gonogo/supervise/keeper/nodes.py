@@ -196,7 +196,7 @@ class OtherNodes:
         """Return whether every node has ended or is lost; end the rest after a failure.
 
         Args:
-            stopped: whether this keeper was told to stop: a scheduler kills it soon.
+            stopped: whether this keeper was asked to stop: a scheduler kills it soon.
         """
         away, self._looked = now - self._looked >= AWAY_S, now
         for node in self.unheard:
@@ -257,7 +257,7 @@ class OtherNodes:
         save_json(self._dir / "exit.json", {**record, "unheard": self.unheard, "nodes": seals})
 
     def _stamps(self) -> dict[int, Ended]:
-        """Return how every rank ended, as far as its stamp tells."""
+        """Return how every rank ended, as far as there is a stamp."""
         paths = {r: f"exit_rank{r}.json" for r in range(int(self._order["world_size"]))}
         found = {rank: load_json(self._dir / name) for rank, name in paths.items()}
         return {rank: ended_of(row) for rank, row in found.items() if row is not None}

@@ -1,6 +1,6 @@
 """The end of a run, or of one node's part: requests, killing, exit stamps, exit.json. Stdlib only.
 
-Of a run with several nodes each keeper writes `exit_node{K}.json`, and node 0's writes `exit.json`
+Each keeper of a run with several nodes writes `exit_node{K}.json`, and node 0's writes `exit.json`
 when it knows of all (`nodes`). Called from the keeper's one loop.
 """
 
@@ -87,7 +87,7 @@ class RunEnd:
         """Do what the request files ask.
 
         Args:
-            at_once: whether the keeper was told to stop a second time.
+            at_once: whether the keeper was asked to stop a second time.
         """
         if self._all_stamped() and self._is_asked():
             self._finish(now, agent)  # torchrun takes seconds to report what the stamps show
@@ -95,7 +95,7 @@ class RunEnd:
             return
         request = load_request(self._dir / KILL_NAME)
         if request is None and at_once:
-            request = self.end_now("the keeper was told again, to end at once")
+            request = self.end_now("the keeper was asked again, to end at once")
         if request is None and self._has_run_out(now):
             request = self.end_now("asked to leave, the ranks did not")
         if request is None and self._first_node_ended(now):

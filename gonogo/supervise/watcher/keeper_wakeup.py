@@ -43,7 +43,7 @@ class KeeperWakeup:
         elif self._stopped_at is None or away:
             self._stopped_at = now
         elif now - self._stopped_at >= self._limit_s:
-            text = "the keeper is stopped: it is told to go on"
+            text = "the keeper is stopped: it is continued"
             _log.error(text, extra={"action": "keeper_hangs"})
             keeper.send(signal.SIGCONT)
             self._stopped_at = None

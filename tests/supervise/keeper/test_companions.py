@@ -213,7 +213,7 @@ def test_a_keeper_that_is_stopped_while_its_program_ends_by_itself_writes_the_en
     assert run.keeper is not None
     run.keeper.send_signal(signal.SIGSTOP)
     assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-    assert "the keeper is stopped: it is told to go on" in (run.path / "watcher.log").read_text()
+    assert "the keeper is stopped: it is continued" in (run.path / "watcher.log").read_text()
     run.assert_replays()
 
 

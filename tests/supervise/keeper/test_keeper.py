@@ -203,7 +203,7 @@ def test_keeper_told_to_stop_twice_ends_a_hanging_run_at_once(new_run: NewRun) -
     run.keeper.send_signal(signal.SIGTERM)
     record = run.wait_for_exit()
     assert (record.reason, record.ended_by) == (OutcomeCode.HALTED, Actor.OPERATOR)
-    assert record.text == "the keeper was told to stop"
+    assert record.text == "the keeper was asked to stop"
     assert run.living() == []
 
 

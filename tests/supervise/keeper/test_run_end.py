@@ -84,7 +84,7 @@ def test_a_program_that_looks_for_no_halt_gets_no_time_to_leave(
     order = build_test_order("run_x").document() | ({"command": ["x"]} if command else {})
     place, reserve = Place.of(order), Reserve(tmp_path)
     ending = RunEnd(tmp_path, order, place, frozenset, reserve, OutOfMemory(lambda: 0))
-    ending.ask_to_leave("halted", "operator", "the keeper was told to stop", shield=shield)
+    ending.ask_to_leave("halted", "operator", "the keeper was asked to stop", shield=shield)
     asked = load_request(tmp_path / HALT_NAME)
     assert asked is not None
     assert asked.leave_s == leave_s
