@@ -16,7 +16,7 @@ from gonogo.contract.patterns import PATTERNS, guessed_patterns
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
 from gonogo.planning.checks import warnings_of
-from gonogo.planning.launch_line import read_launch_line
+from gonogo.planning.programs import read_launch_line
 from gonogo.planning.resolve import (
     build_command_order,
     build_order,

@@ -21,13 +21,11 @@ from gonogo.environment_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secr
 from gonogo.judge.failures import library
 from gonogo.judge.gate.conditions import END
 from gonogo.planning.cadence import late_checkpoints
-from gonogo.planning.launch_line import read_launch_line
 from gonogo.planning.layers import OF_THE_PHASE, lay
 from gonogo.planning.placeholders import unknown_placeholders
-from gonogo.planning.programs import Layer, environments, patches, unlisted
+from gonogo.planning.programs import Layer, environments, patches, read_launch_line, unlisted
 from gonogo.planning.source import unknown_metrics
-from gonogo.planning.workloads.json_schema import Path
-from gonogo.planning.workloads.known import WorkloadSchema, schema_documents
+from gonogo.planning.workloads.known import Path, WorkloadSchema, schema_documents
 from gonogo.watch.registry import plugins
 
 SURELY_ALIKE = 0.85

@@ -4,7 +4,7 @@
 what would fail later, every problem at once. `ordering.build_order` writes one run's order from it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any
@@ -51,7 +51,11 @@ def resolve_plan(
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
     data, wrong = overridden(data, sets)
-    plan = _parse(data, wrong)
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        found = chain(wrong, problems_of(error, data))
+        raise rejected(found, "set " if wrong else "plan: ") from error
     if plan.campaign is not None:
         raise Rejected(
             f"plan {plan.name} is a campaign, which compares several runs:"
@@ -62,9 +66,18 @@ def resolve_plan(
             raise Rejected(f"plan {plan.name} does not allow faults (allow_faults: false)")
         parse_fault(str(fault), plan)
     schema = schema_of(plan.workload.program)
-    train = _whole_configuration(plan, load_config, schema)
-    refuse(chain(wrong, problems_in(plan, train, schema)), _beginning(wrong))
-    return _frozen(plan, train, None if fault is None else str(fault))
+    train = dict(plan.train)
+    if plan.ours:
+        train = merged(load_config(plan.train["config"]), plan.train, schema)
+    refuse(chain(wrong, problems_in(plan, train, schema)), "set " if wrong else "plan: ")
+    for phase in plan.phases:  # every gate must fit the profile
+        gate_of(phase, hardware_profiles()[plan.profile], plan.profile)
+    resolved = ResolvedPlan.of(plan, train, None if fault is None else str(fault))
+    try:
+        resolved.plan_digest()
+    except Corrupt as error:
+        raise rejected([Problem(path="", message=error.detail)]) from error
+    return resolved
 
 
 def is_bundled(name: str, plan: Mapping[str, Any]) -> bool:
@@ -75,35 +88,3 @@ def is_bundled(name: str, plan: Mapping[str, Any]) -> bool:
 @cache
 def _bundled_frozen(name: str) -> dict[str, Any]:
     return resolve_plan(bundled_plan(name)).plan
-
-
-def _parse(data: Mapping[str, Any], wrong: Sequence[Problem]) -> Plan:
-    try:
-        return Plan.model_validate(data)
-    except ValidationError as error:
-        raise rejected(chain(wrong, problems_of(error, data)), _beginning(wrong)) from error
-
-
-def _beginning(wrong: Sequence[Problem]) -> str:
-    """Return how a refusal begins: problems with overrides come first."""
-    return "set " if wrong else "plan: "
-
-
-def _whole_configuration(
-    plan: Plan, load_config: LoadConfig, schema: WorkloadSchema | None
-) -> dict[str, Any]:
-    if not plan.ours:
-        return dict(plan.train)
-    return merged(load_config(plan.train["config"]), plan.train, schema)
-
-
-def _frozen(plan: Plan, train: dict[str, Any], fault: str | None) -> ResolvedPlan:
-    """Return the frozen plan, once every phase's gate fits the profile."""
-    for phase in plan.phases:
-        gate_of(phase, hardware_profiles()[plan.profile], plan.profile)
-    resolved = ResolvedPlan.of(plan, train, fault)
-    try:
-        resolved.plan_digest()
-    except Corrupt as error:
-        raise rejected([Problem(path="", message=error.detail)]) from error
-    return resolved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gonogo.planning.launch_line import read_launch_line
+from gonogo.planning.programs import read_launch_line
 
 
 @pytest.mark.parametrize(

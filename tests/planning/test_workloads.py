@@ -15,8 +15,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gonogo.planning.source import load_train_config
-from gonogo.planning.workloads.json_schema import violations
-from gonogo.planning.workloads.known import read_schema, schema_documents, workload_schema
+from gonogo.planning.workloads.known import (
+    read_schema,
+    schema_documents,
+    violations,
+    workload_schema,
+)
 
 ROOT = Path(__file__).parents[2]
 COPY = ROOT / "gonogo" / "planning" / "workloads" / "nsa.train.json"
