@@ -63,12 +63,8 @@ def await_free(
     """Look until every device is free or the time is up.
 
     Args:
-        calls: the driver.
         left: device → why it is not proven free yet; those that are free are removed.
         free: called with each device that is proven free.
-        limit_s: seconds.
-        clock: returns monotonic seconds.
-        sleep: waits.
     """
     give_up = clock() + limit_s
     while True:

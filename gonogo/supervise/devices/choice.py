@@ -71,7 +71,6 @@ def choose_devices_of(
     """Return the devices of a run; None when it has none.
 
     Args:
-        order: the run's order.
         held: the slots that it holds, in the order of the ranks.
         script: file of GONOGO_DEVICES_SCRIPT, if that is set.
         elapsed_s: returns the seconds since the run began.

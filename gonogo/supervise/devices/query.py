@@ -81,7 +81,6 @@ def query_devices(order: Order, held: Sequence[str], script: Path | None) -> See
     """Return what the devices of a run report; None when it has none.
 
     Args:
-        order: the run's order.
         held: the slots chosen for it.
         script: file of GONOGO_DEVICES_SCRIPT, if that is set.
     """

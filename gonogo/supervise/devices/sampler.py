@@ -49,14 +49,8 @@ class Sampler:
     """Samples the devices of one run, or of one node's part of it.
 
     Args:
-        run_dir: where devices.jsonl is written.
-        devices: the run's devices.
-        place: the node.
         others: samples of the other nodes, on node 0.
         every_s: longest time between two lines of a device.
-        signs: signs of life for the keeper.
-        clock: returns monotonic seconds.
-        wall: returns Unix seconds.
     """
 
     def __init__(

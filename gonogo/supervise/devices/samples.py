@@ -28,11 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class DeviceLines:
-    """The source `devices` of the watcher: samples that the sampler wrote.
-
-    Args:
-        run_dir: where the sampler writes devices.jsonl.
-    """
+    """The source `devices` of the watcher: samples that the sampler wrote."""
 
     kind = "devices"
     every_s = 0.0
@@ -117,8 +113,6 @@ class OtherNodes:
     """The new samples of the other nodes, for node 0; a node without a file has none.
 
     Args:
-        run_dir: the shared run directory.
-        order: its order.
         place: the node whose sampler this is; only node 0 has others.
     """
 

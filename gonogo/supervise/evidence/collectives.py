@@ -95,12 +95,7 @@ class _Waits:
 
 
 def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
-    """Return where the run stands; None if no dump has entries.
-
-    Args:
-        dumps: rank → its dump.
-        world_size: ranks of the run.
-    """
+    """Return where the run stands; None if no dump has entries."""
     heard = {rank: dump for rank, dump in sorted(dumps.items()) if dump.error is None}
     ahead = any(entry.backend in BACKENDS for dump in heard.values() for entry in dump.entries)
     if ahead:

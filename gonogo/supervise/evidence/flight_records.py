@@ -90,7 +90,6 @@ def read_record(raw: bytes, rank: int, ts: float = 0.0) -> Dump | None:
     """Return the dump in torch's own record, JSON or a pickle; None if it is none.
 
     Args:
-        raw: the content of the file.
         rank: the rank of the file's name, which torch's formats lack.
         ts: Unix seconds at which the file was written; 0: unknown.
     """

@@ -92,8 +92,6 @@ class _Collectors:
         """Return file → collector of what only a rank's own host can see.
 
         Args:
-            number: of the round.
-            target: the rank.
             pid: its process.
             native: whether native frames are wanted.
         """
@@ -138,8 +136,6 @@ class Evidence(_Collectors):
 
         Args:
             reason: detector that asks for it.
-            targets: every rank.
-            now: monotonic seconds.
             native: whether native frames are wanted.
             most: largest number of a round.
         """
@@ -243,7 +239,6 @@ class NodeEvidence(_Collectors):
         """Take the rounds that were asked for since the last call.
 
         Args:
-            now: monotonic seconds.
             targets: the ranks of this node.
 
         Raises:

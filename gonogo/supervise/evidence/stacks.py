@@ -63,8 +63,6 @@ class StackReader:
         """Return the stacks of one process as text, and what detectors use of them.
 
         Args:
-            pid: the rank's process.
-            rank: its rank.
             round_number: number of the evidence round.
             stopped: whether the process was stopped at the last look.
             native: whether native frames are wanted.

@@ -6,13 +6,13 @@ checkpoint that the trainer deletes or replaces meanwhile is reported as gone: n
 proof. The watcher stays until the last one is verified (`owes`).
 """
 
-import errno
 import hashlib
 import logging
 import queue
 import stat
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +21,14 @@ from gonogo.contract.observation import CheckpointSeen
 from gonogo.contract.records import Manifest
 from gonogo.files import read_plain
 from gonogo.rundir import RunDir, is_text, load_sealed
-from gonogo.supervise.transient_errors import start_thread
+from gonogo.supervise.transient_errors import TransientErrors, start_thread
 
 MANIFEST = "manifest.json"
 BYTES_PER_S = 500e6
 LONG_S = 10.0
 _CHUNK_BYTES = 4 * 2**20
-AGAIN_S = (1.0, 5.0, 25.0)
-"""Pauses before further attempts at a checkpoint that cannot be read just now."""
-_PASSES = frozenset(
-    {errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN}
-)
-"""Errors that may be over soon."""
+AGAIN_FOR_S = 30.0
+"""How long a checkpoint is tried again that cannot be read just now."""
 
 _log = logging.getLogger(__name__)
 
@@ -48,22 +44,14 @@ class Checkpoints:
     """The source `checkpoints`.
 
     Args:
-        run_dir: the run's directory.
         bytes_per_s: how fast files are read at most.
-        again_s: pauses before further attempts.
     """
 
     kind = "checkpoints"
     every_s = 1.0
 
-    def __init__(
-        self,
-        run_dir: RunDir,
-        *,
-        bytes_per_s: float = BYTES_PER_S,
-        again_s: Sequence[float] = AGAIN_S,
-    ) -> None:
-        self._dir, self._bytes_per_s, self._again_s = run_dir, bytes_per_s, again_s
+    def __init__(self, run_dir: RunDir, *, bytes_per_s: float = BYTES_PER_S) -> None:
+        self._dir, self._bytes_per_s = run_dir, bytes_per_s
         self._known: dict[str, _Seal | None] = {}
         """Name → seal of what was verified, or is about to be."""
         self._reading: set[str] = set()
@@ -130,13 +118,7 @@ class Checkpoints:
         while True:
             folder = self._jobs.get()
             try:
-                seen = verify(
-                    self._dir,
-                    folder,
-                    bytes_per_s=self._bytes_per_s,
-                    again_s=self._again_s,
-                    report=self._seen.put,
-                )
+                seen = verify(self._dir, folder, self._bytes_per_s, self._seen.put)
             except Exception as error:  # noqa: BLE001 - edge of a thread: the next one still counts
                 _log.exception("%s", folder, extra={"action": "checkpoint_unverified"})
                 text = f"{type(error).__name__}: {error}"
@@ -147,34 +129,24 @@ class Checkpoints:
 def verify(
     run_dir: RunDir,
     folder: Path,
-    *,
     bytes_per_s: float = BYTES_PER_S,
-    again_s: Sequence[float] = (),
     report: Callable[[CheckpointSeen], object] = lambda seen: None,
 ) -> CheckpointSeen:
     """Return whether a checkpoint is whole, or that it is gone.
 
     Args:
-        run_dir: the run's directory.
-        folder: of the checkpoint.
         bytes_per_s: how fast files are read at most.
-        again_s: pauses before further attempts.
         report: called when the files of a large checkpoint begin to be read.
     """
-    pauses = iter(again_s)
-    while True:
-        try:
-            return _verify_once(run_dir, folder, bytes_per_s, report)
-        except _Gone:
+    attempt = partial(_verify_once, run_dir, folder, bytes_per_s, report)
+    try:
+        return TransientErrors(_log).retried(folder.name, attempt, AGAIN_FOR_S)
+    except _Gone:
+        return _result(run_dir, folder, gone=True)
+    except (OSError, GonogoError) as error:
+        if not _is_there(folder):
             return _result(run_dir, folder, gone=True)
-        except (OSError, GonogoError) as error:
-            if not _is_there(folder):
-                return _result(run_dir, folder, gone=True)
-            passes = isinstance(error, OSError) and error.errno in _PASSES
-            pause_s = next(pauses, None) if passes else None
-            if pause_s is None:
-                return _result(run_dir, folder, text=str(error))
-        threading.Event().wait(pause_s)
+        return _result(run_dir, folder, text=str(error))
 
 
 def _verify_once(

@@ -14,7 +14,6 @@ class MeasuredPeak:
 
     Args:
         run_dir: of the preflight records.
-        nodes: number of nodes.
     """
 
     kind = "preflight_peak"

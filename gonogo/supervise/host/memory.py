@@ -2,13 +2,13 @@
 
 A process has several limits: its control group and those above (versions 1 and 2), and the host.
 The limit with the least room is reported. Reclaimable memory counts as free: cached pages of files,
-names and inodes. A rank's memory is its resident memory without mapped files. Memory that ranks
-share (tensors in /dev/shm) is counted once. Not covered: the children of a rank; the cache of ZFS,
-which counts as used.
+names and inodes. A rank's memory is its resident memory without mapped files.
+
+Not covered: the children of a rank; memory that ranks share, which counts for each; the cache of
+ZFS, which counts as used.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,24 +20,10 @@ MB = 2**20
 _UNLIMITED_BYTES = 2**60
 _CACHED = ("inactive_file", "active_file", "slab_reclaimable")
 """Names in memory.stat of what the kernel takes back."""
-_OWN, _SHARED = "RssAnon:", "RssShmem:"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """What a rank's process holds, in KiB."""
-
-    own: int
-    shared: int = 0
-    """The part that other processes may map as well."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Level:
-    """One limit that holds, in bytes."""
-
-    used: int
-    limit: int
+_HELD = ("RssAnon:", "RssShmem:")
+"""Names in /proc/PID/status of what is no mapped file."""
+_Level = tuple[int, int]
+"""Bytes in use, and a limit that holds."""
 
 
 class HostMemoryProbe:
@@ -72,23 +58,15 @@ class HostMemoryProbe:
         """
         host = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
         levels = [_host_level(host), *self._group_levels()]
-        tightest = min(levels, key=lambda level: level.limit - level.used)
-        held = {rank: row for rank in self._ranks if (row := self._held(rank)) is not None}
-        shared = sum(row.shared for row in held.values())
-        share = min(1.0, host.get("Shmem:", shared) / shared) if shared else 1.0
-        ranks = {
-            str(rank): round((row.own + share * row.shared) / 1024, 1) for rank, row in held.items()
-        }
-        return HostMemory(
-            used_mb=round(tightest.used / MB, 1),
-            limit_mb=round(tightest.limit / MB, 1),
-            ranks=ranks,
-        ).wire()
+        used, limit = min(levels, key=lambda level: level[1] - level[0])
+        held = {str(rank): row for rank in self._ranks if (row := self._held_mb(rank)) is not None}
+        used_mb, limit_mb = round(used / MB, 1), round(limit / MB, 1)
+        return HostMemory(used_mb=used_mb, limit_mb=limit_mb, ranks=held).wire()
 
     def resume(self, payload: Any) -> None:
         """There is nothing to resume."""
 
-    def _group_levels(self) -> Iterator[Level]:
+    def _group_levels(self) -> Iterator[_Level]:
         """Yield the limits of this process's control group and of those above it."""
         try:
             lines = (self._proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
@@ -103,7 +81,7 @@ class HostMemoryProbe:
                 names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
                 yield from _levels(self._cgroups / "memory", path, *names, prefix="total_")
 
-    def _held(self, rank: int) -> Held | None:
+    def _held_mb(self, rank: int) -> float | None:
         """Return the memory that a rank's process holds; None when it does not run."""
         try:
             record = self._records.of(rank)
@@ -113,17 +91,15 @@ class HostMemoryProbe:
         except OSError:
             return None
         told = _named_numbers(text)
-        if _OWN in told and _SHARED in told:
-            return Held(own=told[_OWN], shared=told[_SHARED])
-        return Held(own=told["VmRSS:"]) if "VmRSS:" in told else None
+        return round(sum(told[name] for name in _HELD) / 1024, 1) if _HELD[0] in told else None
 
 
-def _host_level(found: dict[str, int]) -> Level:
+def _host_level(found: dict[str, int]) -> _Level:
     total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
-    return Level(used=max(0, total - free), limit=total)
+    return max(0, total - free), total
 
 
-def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[Level]:
+def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[_Level]:
     """Yield the limits of a group and its parents.
 
     In a container the path may be the host's, which is not mounted: then the root is the group.
@@ -137,7 +113,7 @@ def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Ite
             yield found
 
 
-def _level(folder: Path, limit: str, used: str, prefix: str) -> Level | None:
+def _level(folder: Path, limit: str, used: str, prefix: str) -> _Level | None:
     try:
         limit_bytes = int((folder / limit).read_text(encoding="ascii"))
         used_bytes = int((folder / used).read_text(encoding="ascii"))
@@ -147,7 +123,7 @@ def _level(folder: Path, limit: str, used: str, prefix: str) -> Level | None:
     if limit_bytes >= _UNLIMITED_BYTES:
         return None
     cached = sum(stat.get(prefix + name, 0) for name in _CACHED)
-    return Level(used=max(0, used_bytes - cached), limit=limit_bytes)
+    return max(0, used_bytes - cached), limit_bytes
 
 
 def _named_numbers(text: str) -> dict[str, int]:

@@ -80,8 +80,14 @@ class HostCpuProbe:
         self._before = usage
         if before is None or now <= before.at:
             return None
-        over_s = now - before.at
-        pressure, waited = _pressure(before, usage, over_s), _waited(before, usage, over_s)
+        over_s, pressure = now - before.at, None
+        if before.pressure_us is not None and usage.pressure_us is not None:
+            pressure = _share((usage.pressure_us - before.pressure_us) / 1e6, over_s)
+        waited = {
+            key[0]: _share((waited_ns - before.waited_ns[key]) / 1e9, over_s)
+            for key, waited_ns in usage.waited_ns.items()
+            if key in before.waited_ns
+        }
         if (pressure or 0.0) < PRESSURE_SHARE and max(waited.values(), default=0.0) < WAITED_SHARE:
             return None
         self._before = usage = self._whole(usage)
@@ -89,7 +95,7 @@ class HostCpuProbe:
         return HostCpu(
             over_s=round(over_s, 3),
             cores=self._cores,
-            load=self._load(),
+            load=float(words[0]) if (words := _text(self._proc / "loadavg").split()) else None,
             pressure=pressure,
             waited={str(rank): share for rank, share in sorted(waited.items())},
             others_cores=others_cores,
@@ -157,24 +163,6 @@ class HostCpuProbe:
             return None
         user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
         return user + nice + system + irq + softirq
-
-    def _load(self) -> float | None:
-        words = _text(self._proc / "loadavg").split()
-        return float(words[0]) if words else None
-
-
-def _pressure(before: Usage, usage: Usage, over_s: float) -> float | None:
-    if before.pressure_us is None or usage.pressure_us is None:
-        return None
-    return _share((usage.pressure_us - before.pressure_us) / 1e6, over_s)
-
-
-def _waited(before: Usage, usage: Usage, over_s: float) -> dict[int, float]:
-    return {
-        rank: _share((waited_ns - before.waited_ns[rank, pid]) / 1e9, over_s)
-        for (rank, pid), waited_ns in usage.waited_ns.items()
-        if (rank, pid) in before.waited_ns
-    }
 
 
 def _share(seconds: float, over_s: float) -> float:

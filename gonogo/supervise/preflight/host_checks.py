@@ -47,8 +47,6 @@ def check_host(
     """Make the checks of `WITHOUT_SERVICE`, write `preflight/` and return the record.
 
     Args:
-        order: the run's order.
-        run_dir: its directory.
         devices: devices chosen for it; None if there are too few.
         cwd: folder of the program.
         node: of the run; later nodes write `preflight/node{K}/`.
@@ -93,7 +91,6 @@ def check_devices(order: Order, devices: Sequence[str] | None, seen: SeenDevices
     """There are enough devices, they are sound, and nobody else uses them.
 
     Args:
-        order: the run's order.
         devices: slots chosen for it; None if there are too few.
         seen: what they report; None if the run has none.
     """

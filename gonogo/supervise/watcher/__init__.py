@@ -1,1 +1,1 @@
-"""The watcher of a run, `python -m gonogo.supervise.watcher`: it looks, and decides to end it."""
+"""The watcher of one run. `now` is in monotonic seconds; `ts` and `at` are in Unix seconds."""

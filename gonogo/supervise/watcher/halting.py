@@ -110,7 +110,6 @@ def leaving(request: EndRequest, leaving_s: float, mono: float, most_s: float) -
     Args:
         request: one to kill.
         leaving_s: how long moving ranks may take to leave; 0 where none can be asked.
-        mono: monotonic seconds.
         most_s: the longest time of any rank.
     """
     moving_s = min(leaving_s, most_s)
@@ -123,11 +122,7 @@ class Halting:
     """Evidence and requests of one run.
 
     Args:
-        run_dir: where requests are written.
-        order: the order.
         pace: how long leaving may take.
-        evidence: takes rounds of evidence.
-        processes: the ranks' processes.
         step_of: returns the step that a rank is in now.
     """
 
@@ -166,7 +161,6 @@ class Halting:
 
         Args:
             finding: as the fold made it; not recorded yet.
-            now: monotonic seconds.
 
         Raises:
             OSError: the disk refuses the evidence; a halt is decided on all the same.
@@ -188,10 +182,6 @@ class Halting:
 
     def foresee(self, state: WatchState, now: float) -> None:
         """Take a round of evidence when a deadline is near: it may name the rank.
-
-        Args:
-            state: the fold.
-            now: monotonic seconds.
 
         Raises:
             OSError: the disk refuses the evidence.
@@ -241,7 +231,6 @@ class Halting:
 
         Args:
             ranks: as they were last heard.
-            now: monotonic seconds.
         """
         request = load_request(self._dir.halt)
         if request is None or self._is_killed() or (self._dir.path / READ).exists():
@@ -280,7 +269,6 @@ class Halting:
         Args:
             finding: one that ends the run.
             silent: node → seconds since it was heard; while a node is silent the cause is unknown.
-            now: monotonic seconds.
         """
         died = finding.detector == Detector.PROCESS_DEATH
         by = Actor.TRAINER if died else Actor.WATCHDOG
@@ -361,7 +349,6 @@ class Standing:
 
         Args:
             ranks: as they were last heard.
-            now: monotonic seconds.
             may_step: whether ranks that change their place, or name no section, move as well.
         """
         moves = any(map(_is_busy, ranks.values()))
@@ -376,12 +363,7 @@ class Standing:
 
 
 def find_near_deadline(state: WatchState, now: float) -> Detector | None:
-    """Return a deadline that will be reached within FORESIGHT_S if nothing changes.
-
-    Args:
-        state: the fold.
-        now: monotonic seconds.
-    """
+    """Return a deadline that will be reached within FORESIGHT_S if nothing changes."""
     rows = near(state, now)
     for detector in _FORESEEN:
         row = rows.get(detector)

@@ -137,12 +137,7 @@ class Tails:
 
 
 class Journal:
-    """The records of one run. What they say is folded again at the start.
-
-    Args:
-        run_dir: the run's directory.
-        order: its order.
-    """
+    """The records of one run. What they say is folded again at the start."""
 
     def __init__(self, run_dir: RunDir, order: Order) -> None:
         self._dir = run_dir
@@ -191,9 +186,7 @@ class Journal:
         """Write a snapshot when it is time for one.
 
         Args:
-            now: monotonic seconds.
             lines: how many heartbeats came since the last call.
-            state: the fold.
         """
         if self._snapshots.is_due(now, lines) and self._has_recorded and not self.waits:
             self._snapshots.start(state, self.memory, now)

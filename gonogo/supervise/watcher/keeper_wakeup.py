@@ -19,7 +19,6 @@ class KeeperWakeup:
     """Continues one keeper.
 
     Args:
-        run_dir: the run's directory.
         place: the part of the run that it keeps.
         limit_s: how long the keeper may be stopped.
     """
@@ -30,11 +29,7 @@ class KeeperWakeup:
         self._looked = 0.0
 
     def look(self, now: float) -> None:
-        """Send SIGCONT to a keeper that has been stopped for its time.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Send SIGCONT to a keeper that has been stopped for its time."""
         away, self._looked = now - self._looked >= AWAY_S, now
         keeper = living_keeper(self._dir, self._place)
         stat = None if keeper is None else keeper.stat()

@@ -37,11 +37,7 @@ class Looking:
     """Looks at one run.
 
     Args:
-        run_dir: the run's directory.
-        order: its order.
         journal: what the watcher before this one recorded.
-        evidence: the rounds of evidence that run meanwhile.
-        now: monotonic seconds.
 
     Raises:
         OSError: the order cannot be read just now.
@@ -75,7 +71,6 @@ class Looking:
         """Look once; None when all ranks have left and nothing is to come.
 
         Args:
-            now: monotonic seconds.
             ending: whether the run has been asked to end.
             last: whether this look closes the watch by sealing exit.json.
         """

@@ -84,13 +84,7 @@ def load_metrics(run_dir: Path) -> Snapshot | None:
 
 
 class Reporter:
-    """Reports on one run for people and charts.
-
-    Args:
-        run_dir: where `.metrics.json` is written.
-        shipping: who ships the run.
-        pace: the run's pace.
-    """
+    """Reports on one run for people and charts."""
 
     def __init__(self, run_dir: RunDir, shipping: Shipping, pace: Pace) -> None:
         self._path = run_dir.path / METRICS_NAME
@@ -104,14 +98,7 @@ class Reporter:
             self._suspect_until = now + SUSPECT_S
 
     def report(self, now: float, ts: float, state: WatchState, found: Iterable[Finding]) -> None:
-        """Report what is due.
-
-        Args:
-            now: monotonic seconds.
-            ts: Unix seconds.
-            state: the fold.
-            found: every finding so far.
-        """
+        """Report what is due."""
         self._shipping.suspect = now < self._suspect_until
         if now < self._metrics_at:
             return

@@ -65,13 +65,7 @@ class Node:
 
 
 class NodesProber(Processes):
-    """Reads the followers' lines of one run.
-
-    Args:
-        run_dir: the shared run directory.
-        order: its order.
-        now: monotonic seconds.
-    """
+    """Reads the followers' lines of one run."""
 
     def __init__(self, run_dir: RunDir, order: Order, now: float) -> None:
         self._dir, self._order, each = run_dir, order, order.ranks_per_node

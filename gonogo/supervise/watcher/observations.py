@@ -34,9 +34,6 @@ class Source(Protocol):
     def look(self, now: float) -> Any | None:
         """Return the payload as plain JSON values; None when there is nothing new.
 
-        Args:
-            now: monotonic seconds.
-
         Raises:
             OSError: it cannot be read just now.
         """
@@ -87,7 +84,6 @@ class Observations:
         """Return kind → payload of the sources that saw something new.
 
         Args:
-            now: monotonic seconds.
             only_owed: ask only sources that may owe something.
         """
         seen: dict[str, Any] = {}

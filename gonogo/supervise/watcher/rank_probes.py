@@ -43,7 +43,6 @@ class Processes(ABC):
         """Return what changed.
 
         Args:
-            now: monotonic seconds.
             ending: whether the run was asked to end before this look.
         """
 
@@ -72,7 +71,6 @@ class Prober(Processes):
     """The processes of one run that are on this host.
 
     Args:
-        run_dir: the run's directory.
         place: the part of the run that is here.
     """
 

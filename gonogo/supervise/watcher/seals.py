@@ -22,10 +22,7 @@ class Seals:
     """The seals of one run directory.
 
     Args:
-        run_dir: the run's directory.
-        world_size: number of ranks.
         known: path → seal that recorded ticks hold; new ones are added to it.
-        nodes: number of nodes.
     """
 
     def __init__(

@@ -70,7 +70,6 @@ class Snapshots:
         """Return whether it is time for another snapshot.
 
         Args:
-            now: monotonic seconds.
             lines: how many heartbeats came since the last question.
         """
         self._lines += lines

@@ -95,15 +95,7 @@ def start_watching() -> None:
 
 
 class Watcher:
-    """Watches one run.
-
-    Args:
-        run_dir: the run's directory.
-        order: its order.
-        shipping: ships the run.
-        now: monotonic seconds.
-        signs: signs of life for the keeper.
-    """
+    """Watches one run."""
 
     def __init__(
         self,
@@ -182,7 +174,6 @@ class Watcher:
         """Look once; return whether the ranks had written something.
 
         Args:
-            now: monotonic seconds.
             last: whether this tick closes the watch.
         """
         asked = self._halting.asked()

@@ -75,13 +75,6 @@ def name_no_file(folder: Path) -> None:
     (folder / "manifest.json").write_text('{"v": 1, "step": 20, "files": {}}')
 
 
-def name_a_file_outside(folder: Path) -> None:
-    seal = {"bytes": 0, "sha256": hashlib.sha256(b"").hexdigest()}
-    (folder.parent.parent / "outside").write_bytes(b"")
-    document = {"v": 1, "step": 20, "files": {"../../outside": seal}}
-    (folder / "manifest.json").write_text(json.dumps(document))
-
-
 def link_outside(folder: Path) -> None:
     (folder / "rng.pt").unlink()
     (folder / "rng.pt").symlink_to("/dev/null")
@@ -95,11 +88,6 @@ def replace_by_pipe(folder: Path) -> None:
     (folder / "manifest.json").write_text(json.dumps(document))
 
 
-def huge_manifest(folder: Path) -> None:
-    with (folder / "manifest.json").open("wb") as stream:
-        stream.truncate(17 * 2**20)
-
-
 @pytest.mark.parametrize(
     ("damage", "text"),
     [
@@ -108,10 +96,8 @@ def huge_manifest(folder: Path) -> None:
         (lose, "model.pt is missing"),
         (tear_manifest, "manifest.json"),
         (name_no_file, "names no file"),
-        (name_a_file_outside, "leads out"),
         (link_outside, "leads out"),
         (replace_by_pipe, "no regular file"),
-        (huge_manifest, "manifest.json: it is larger than"),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -120,7 +106,7 @@ def test_a_damaged_checkpoint_does_not(
 ) -> None:
     folder = save(run_dir, 20)
     damage(folder)
-    seen = verify(run_dir, folder, bytes_per_s=FAST, again_s=(1e6,))  # it is seen at once
+    seen = verify(run_dir, folder, bytes_per_s=FAST)
     assert seen is not None
     assert (seen.verified, seen.bytes) == (False, 0)
     assert text in seen.text
@@ -139,7 +125,7 @@ def test_one_whose_disk_fails_for_a_moment_is_told_once_as_it_is(
         return load_sealed(*args)
 
     monkeypatch.setattr("gonogo.supervise.host.checkpoints.load_sealed", failing)
-    source = Checkpoints(run_dir, bytes_per_s=FAST, again_s=(0.01, 0.01))
+    source = Checkpoints(run_dir, bytes_per_s=FAST)
     save(run_dir, 20)
     assert [row.verified for row in look_until(source, 1)] == [True]
     assert [source.look(0.0) for _ in range(3)] == [None] * 3
