@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.workload import OURS
 from gonogo.rundir import save_json
 from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.devices import after_run
@@ -173,23 +172,3 @@ def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
     script.write_text(json.dumps([healthy("GPU-0")]))
     wait_until(lambda: other.free(("GPU-0",)), "the device")
     assert load_quarantines(home, time.time()) == {}
-
-
-def test_a_gpu_that_was_but_the_place_of_a_run_on_the_cpu_is_free_at_once(
-    tmp_path: Path, driver: tuple[Path, dict[str, str]]
-) -> None:
-    """A desktop's screen uses it, and the run failed: neither speaks against the other."""
-    script, environ = driver
-    script.write_text(json.dumps([healthy("GPU-0", used_mb=900)]))
-    run_dir = make_run_dir(tmp_path, make_order(entry=OURS))
-    failed = {"reason": OutcomeCode.NONZERO_EXIT, "ended_by": Actor.TRAINER}
-    save_json(run_dir.exit, completed().model_copy(update=failed).wire())
-    save_json(run_dir.path / "keeper.json", {"locks": ["GPU-0"]})
-    locks = DeviceLocks(home=tmp_path)
-    looking = start_draining(
-        run_dir.path, home=tmp_path, locks=locks, environ={"PATH": os.environ["PATH"], **environ}
-    )
-    assert looking is not None
-    assert looking.wait(60) == 0
-    assert not is_locked(locks.path("GPU-0"))
-    assert load_quarantines(tmp_path, time.time()) == {}

@@ -12,7 +12,7 @@ from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, visible_devices
 from gonogo.supervise.devices.device import Device
-from gonogo.supervise.devices.device_script import Scripted, build_fault_script
+from gonogo.supervise.devices.device_script import Scripted
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.query import query_devices
 from gonogo.supervise.keeper.companions import samples_devices
@@ -85,23 +85,6 @@ def test_a_fault_of_devices_brings_its_own(script: Path, profile: str) -> None:
     assert uuids(found, 2) == {0: "GPU-scripted-0", 1: "GPU-scripted-1"}
 
 
-def test_each_node_samples_the_devices_of_its_own_ranks(script: Path) -> None:
-    held = ("GPU-2", "GPU-0")
-    of_host = chosen(held, script, profile="h200", world_size=4, allow_faults=True)
-    of_fault = chosen((), None, world_size=4, fault=XID, allow_faults=True)
-    assert of_host is not None
-    assert of_fault is not None
-    second = range(2, 4)
-    assert {rank: row.uuid for rank, row in of_host.by_rank(second).items()} == {
-        2: "GPU-2",
-        3: "GPU-0",
-    }
-    assert {rank: row.uuid for rank, row in of_fault.by_rank(second).items()} == {
-        2: "GPU-scripted-2",
-        3: "GPU-scripted-3",
-    }
-
-
 def test_the_preflight_sees_what_was_there_before_the_run(script: Path) -> None:
     order = make_order(profile="h200", world_size=3, allow_faults=True)
     look = query_devices(order, ("GPU-0", "GPU-1", "GPU-2"), script)
@@ -134,14 +117,6 @@ def test_the_keeper_starts_a_sampler_exactly_where_there_are_devices(
     path = script if environ.get("GONOGO_DEVICES_SCRIPT") else None
     document = make_order(**order).document()
     assert samples_devices(document, slots, environ) is (chosen(slots, path, **order) is not None)
-
-
-def test_every_fault_with_a_script_is_known_to_the_keeper() -> None:
-    from gonogo.contract.fault import KINDS
-
-    of_devices = [kind for kind in KINDS if build_fault_script(kind, 8) is not None]
-    assert [kind for kind in KINDS if samples_devices({"fault": kind}, (), {})] == of_devices
-    assert sorted(of_devices) == ["imbalance", "xid"]
 
 
 HOST = [Device(uuid=f"GPU-{mark}", index=n, name="H100") for n, mark in enumerate(("aa1", "ab2"))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.observation import DeviceReadings, DevicesScript
+from gonogo.contract.observation import DevicesScript
 from gonogo.supervise.devices.device import Device, DeviceUnreadable
 from gonogo.supervise.devices.device_script import (
     BEFORE_THE_RUN,
@@ -51,17 +50,6 @@ def test_a_sample_holds_until_the_next_of_its_device() -> None:
     assert said == [10.0, 10.0, 20.0, 20.0, 30.0, 30.0]
 
 
-def test_a_field_that_a_sample_lacks_is_unknown_while_it_holds() -> None:
-    clock = Clock()
-    calls, device = scripted(
-        {"at_s": 0, "util": 10.0, "temp_c": 50.0}, {"at_s": 1, "util": 11.0}, clock=clock
-    )
-    clock.elapsed_s = 0.5
-    assert calls.read(device).temp_c == 50.0
-    clock.elapsed_s = 1.5
-    assert calls.read(device).temp_c is None
-
-
 def test_the_xids_of_every_sample_are_told_once_even_of_one_that_was_passed_over() -> None:
     clock = Clock()
     calls, device = scripted(
@@ -80,13 +68,6 @@ def test_before_the_run_a_device_is_idle_unless_a_sample_without_a_moment_says_o
     assert calls.read(device).mem_used_mb == 900.0
 
 
-def test_in_the_run_a_device_without_a_sample_is_unknown() -> None:
-    clock = Clock()
-    calls, device = scripted({"at_step": 5, "util": 90.0}, clock=clock)
-    clock.elapsed_s = 1.0
-    assert calls.read(device) == DeviceReadings(mem_total_mb=81_920.0)
-
-
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"devices": 1}', '{"devices": [], "more": 1}', "\xff"]
 )
@@ -97,17 +78,6 @@ def test_a_file_that_is_no_script_is_unreadable(tmp_path: Path, text: str) -> No
         load_script(path)
     with pytest.raises(DeviceUnreadable, match="GONOGO_DEVICES_SCRIPT"):
         load_script(tmp_path / "missing.json")
-
-
-def test_the_form_of_the_interface_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "script.json"
-    fields = {"util": 95, "mem_used_mb": 1000, "throttle": ["hw_slowdown"], "xids": [79]}
-    script = {
-        "devices": [{"uuid": "GPU-a", "index": 0, "name": "H200", "mem_total_mb": 141000}],
-        "samples": [{"at_s": 1.5, "uuid": "GPU-a", **fields}, {"at_step": 3, "uuid": "GPU-a"}],
-    }
-    path.write_text(json.dumps(script))
-    assert load_script(path).samples[0].throttle == ["hw_slowdown"]
 
 
 @given(rank=st.integers(0, 7), step=st.integers(1, 60), code=st.integers(1, 255))

@@ -107,14 +107,6 @@ def test_what_says_that_a_device_is_sick_waits_for_no_next_line(
     assert bench.poll(1.0) == 2
 
 
-def test_a_scripted_reading_that_moves_is_written_at_once(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, scripted=True)
-    bench.poll()
-    assert bench.poll(0.1) == 0
-    bench.nvml.nvmlDeviceGetTemperature = lambda *_: 80  # type: ignore[method-assign]
-    assert bench.poll(0.1) == 2
-
-
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO])
 def test_a_disk_that_refuses_is_weather_and_no_xid_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
@@ -134,21 +126,6 @@ def test_a_disk_that_refuses_is_weather_and_no_xid_is_lost(
     assert bench.sampler.unwritten == 2
     assert bench.poll(1.0) == 1
     assert [line.xids for line in bench.lines() if line.xids] == [[79, 43]]
-
-
-def test_of_a_line_that_a_full_disk_cut_short_nothing_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bench = Bench(tmp_path)
-    bench.poll()
-    whole = bench.run.devices.read_bytes()
-    real = os.write
-    with monkeypatch.context() as patch:
-        patch.setattr("gonogo.files.os.write", lambda fd, data: real(fd, data[:40]))
-        assert bench.poll(EVERY_S) == 0
-    assert bench.run.devices.read_bytes() == whole
-    assert bench.poll(1.0) == 2
-    assert len(bench.lines()) == 4
 
 
 def test_a_driver_that_comes_back_is_sampled(tmp_path: Path) -> None:

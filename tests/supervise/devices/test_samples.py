@@ -10,10 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gonogo.contract.canonical import wire_line
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.tick import LinesSeen, ProcessState, RankProbe, Tick
-from gonogo.rundir import RunDir, iter_lines, load_all_lines
+from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.nvml import Nvml
 from gonogo.supervise.devices.sampler import Sampler
@@ -30,28 +28,6 @@ def line(mono: float, **more: Any) -> bytes:
 
 def clocks(payload: list[dict[str, Any]] | None) -> list[float]:
     return [row["mono"] for row in payload or []]
-
-
-def test_what_came_while_the_watcher_was_away_makes_ticks_that_are_read_as_whole(
-    tmp_path: Path,
-) -> None:
-    """A tick in two pieces is no tick, and a run of which one cannot be read is inconclusive."""
-    run, ranks = RunDir(tmp_path), range(256)
-    run.devices.write_bytes(b"".join(line(0.001 * number) for number in range(9_000)))
-    source = DeviceLines(run)
-    told = 0
-    while payload := source.look(0.0):
-        told += len(payload)
-        seen = {str(rank): LinesSeen(boot="b" * 32, seq=10**6, digest="d" * 64) for rank in ranks}
-        tick = Tick(
-            n=9, mono=1.0, ts=1.0, observations={"devices": payload},
-            upto={str(rank): 10**9 for rank in ranks}, lines=seen,
-            ranks=[RankProbe(rank=rank, pid=10**6, state=ProcessState.ALIVE) for rank in ranks],
-        )  # fmt: skip
-        raw = wire_line(tick.model_dump(mode="json", exclude_defaults=True))
-        run.watch.write_bytes(raw)
-        assert list(iter_lines(run.watch)) == [raw]
-    assert told == 9_000
 
 
 def test_each_sample_is_seen_once_and_a_torn_line_waits_for_its_end(tmp_path: Path) -> None:
@@ -141,15 +117,6 @@ def test_samples_of_another_node_get_the_clock_of_node_0(tmp_path: Path) -> None
     assert [(row.ts, row.own_mono) for row in (first, second)] == [(1.0, 9e6 + 1), (2.0, 9e6 + 2)]
     assert own.own_mono is None
     assert own.mono < first.mono < second.mono
-
-
-def test_ranks_of_another_node_and_lines_that_are_none_are_left_out(tmp_path: Path) -> None:
-    head = sampler_of_head(tmp_path)
-    say(tmp_path, sample(1.0, rank=0), sample(1.0, rank=7), sample(1.0))
-    with (tmp_path / "devices_node1.jsonl").open("a") as stream:
-        stream.write('{"torn": \n')
-    head.poll()
-    assert [row.rank for row in samples(tmp_path)] == [0, 1]
 
 
 def test_a_new_sampler_copies_nothing_twice_and_loses_nothing(tmp_path: Path) -> None:

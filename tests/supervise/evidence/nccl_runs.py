@@ -16,21 +16,11 @@ WORLD = 16
 TICK_NS = 10_000_000
 _BEGAN_NS = 1_800_000_000_000_000_000
 _TICKS_AT_MOST = 6_000
-HUNG_S = 60.0
+HUNG_NS = 60_000_000_000
 """Time between the last change and the dump of a run that hangs."""
-
 FAULTS = (
-    "healthy",
-    "kernel",
-    "device",
-    "sleep",
-    "gil",
-    "died",
-    "skip",
-    "extra",
-    "shape",
-    "dtype",
-    "op",
+    *("healthy", "kernel", "device", "sleep", "gil", "died"),
+    *("skip", "extra", "shape", "dtype", "op"),
 )
 
 
@@ -55,10 +45,9 @@ class Plan:
 
 @dataclass(frozen=True)
 class Call:
-    """One instruction of a rank's program."""
+    """One instruction of a rank's program: collective, send, recv, compute or sync."""
 
     kind: str
-    """`collective`, `send`, `recv`, `compute` or `sync`."""
     group: str = ""
     op: str = ""
     size: tuple[int, ...] = ()
@@ -70,15 +59,13 @@ class Call:
 
 @dataclass(kw_only=True)
 class Queued:
-    """A call that was enqueued."""
+    """A call that was enqueued; `noted` is the tick at which the recorder noted its end."""
 
     call: Call
     seq: int
     created: int
-    started: int | None = None
-    ended: int | None = None
+    started: bool = False
     noted: int | None = None
-    """Tick at which the recorder noted the end."""
     left: int = 0
 
 
@@ -88,286 +75,217 @@ class Rank:
 
     number: int
     program: list[Call]
+    lanes: list[list[Queued]]
     at: int = 0
-    lanes: list[list[Queued]] = field(default_factory=list)
     queued: list[Queued] = field(default_factory=list)
     seqs: dict[str, int] = field(default_factory=dict)
     host_stops: bool = False
     device_stops: bool = False
     notes_stop: bool = False
 
-    def head(self, lane: int) -> Queued | None:
-        """Return the call that a lane executes."""
-        return self.lanes[lane][0] if self.lanes[lane] else None
 
-
-@dataclass
 class Run:
     """A simulated run."""
 
-    plan: Plan
-    groups: dict[str, tuple[int, ...]]
-    ranks: list[Rank]
-    tick: int = 0
-    changed: int = 0
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self.chance = plan, random.Random(plan.seed)
+        self.tick = self.changed = 0
+        size = self.size = WORLD // plan.stages
+        self.groups: dict[str, tuple[int, ...]] = {"world": tuple(range(WORLD))}
+        for first in range(0, WORLD, plan.tensor):
+            self.groups[f"tensor{first}"] = tuple(range(first, first + plan.tensor))
+        for stage in range(plan.stages):
+            ranks = range(stage * size, (stage + 1) * size)
+            self.groups[f"expert{stage}"] = tuple(ranks)
+            for place in range(plan.tensor):
+                self.groups[f"data{stage}_{place}"] = tuple(ranks[place :: plan.tensor])
+        for place in range(size):
+            self.groups[f"pipeline{place}"] = tuple(range(place, WORLD, size))
+        counts = self.chance.randint(2, 4), self.chance.randint(1, 3)
+        self.ranks = [
+            Rank(number, list(self._program(number, *counts)), [[] for _ in range(plan.lanes)])
+            for number in range(WORLD)
+        ]
+        if plan.fault in ("skip", "extra", "shape", "dtype", "op"):
+            self._spoil(self.ranks[plan.guilty[0]].program)
+
+    def _program(self, rank: int, batches: int, layers: int) -> Iterator[Call]:
+        """Yield six steps of a pipeline that runs all forward passes, then all backward passes."""
+        plan, size = self.plan, self.size
+        stage, pipe = rank // size, f"pipeline{rank % size}"
+        tensor, last = f"tensor{rank - rank % plan.tensor}", plan.stages - 1
+        layer = (
+            Call("compute", ticks=1 + rank % 2),
+            Call("collective", tensor, "_all_gather_base", (1024, 8)),
+            Call("collective", f"expert{stage}", "all_to_all", (512 + rank, 8)),
+            Call("collective", tensor, "_reduce_scatter_base", (2048, 8)),
+        )
+        data = Call("collective", f"data{stage}_{rank % plan.tensor}", "all_reduce", (4096,))
+        data = replace(data, dtype="Float", lane=plan.lanes - 1)
+        for _ in range(6):
+            for way in (1, -1):
+                first, end = (0, last) if way == 1 else (last, 0)
+                for _ in range(batches):
+                    if stage != first:
+                        yield Call("recv", pipe, size=(64, 8), peer=rank - way * size)
+                    for _ in range(layers):
+                        yield from layer
+                    if stage != end:
+                        yield Call("send", pipe, size=(64, 8), peer=rank + way * size)
+            yield from (data, replace(data, size=(128,)), Call("sync"))
+            yield Call("collective", "world", "all_reduce", (1,), "Float")
+            yield Call("sync")
+
+    def _spoil(self, program: list[Call]) -> None:
+        """Change the program of the guilty rank where its calls are at fault."""
+        fault = self.plan.fault
+        found = [at for at, call in enumerate(program) if len(self.groups.get(call.group, ())) > 1]
+        found = [at for at in found if program[at].kind == "collective"]
+        found = found[len(found) // 8 : len(found) // 2]
+        if fault == "shape":
+            found = [at for at in found if program[at].op != "all_to_all"]
+        at = self.chance.choice(found)
+        call = program[at]
+        if fault == "skip":
+            del program[at]
+        elif fault == "extra":
+            program.insert(at, call)
+        elif fault == "shape":
+            program[at] = replace(call, size=(7, *call.size[1:]))
+        else:
+            program[at] = replace(call, **{"dtype": "Half"} if fault == "dtype" else {"op": "x"})
+
+    def strike(self) -> None:
+        fault = self.plan.fault
+        for rank in (self.ranks[number] for number in self.plan.guilty):
+            rank.host_stops = fault in ("sleep", "gil", "died")
+            rank.device_stops = fault in ("died", "kernel")
+            rank.notes_stop = fault == "device"
+
+    def advance(self) -> None:
+        """Let a tick pass."""
+        for rank in self.ranks:
+            for _ in range(3):
+                if self.chance.random() < 0.7:
+                    self._enqueue(rank)
+        working = [rank for rank in self.ranks if not rank.device_stops]
+        for head in (lane[0] for rank in working for lane in rank.lanes if lane):
+            self.changed = self.changed if head.started else self.tick
+            head.started = True
+        for rank in working:
+            for head in [lane[0] for lane in rank.lanes if lane and lane[0].started]:
+                self._execute(rank, head)
+        self.tick += 1
+
+    def _enqueue(self, rank: Rank) -> None:
+        if rank.host_stops or rank.at >= len(rank.program):
+            return
+        call = rank.program[rank.at]
+        if call.kind == "sync":
+            rank.at += not any(rank.lanes) and not rank.notes_stop
+            return
+        rank.at += 1
+        seq = 0
+        if call.kind == "collective":
+            seq = rank.seqs[call.group] = rank.seqs.get(call.group, 0) + 1
+        queued = Queued(call=call, seq=seq, created=self.tick, left=call.ticks)
+        rank.queued.append(queued)
+        rank.lanes[call.lane].append(queued)
+        self.changed = self.tick
+
+    def _execute(self, rank: Rank, head: Queued) -> None:
+        partners = self._partners(rank, head)
+        head.left -= bool(partners)
+        if not partners or head.left > 0:
+            return
+        for of, queued in partners:
+            of.lanes[queued.call.lane].remove(queued)
+            queued.noted = None if of.notes_stop else self.tick
+        self.changed = self.tick
+
+    def _partners(self, rank: Rank, head: Queued) -> list[tuple[Rank, Queued]]:
+        """Return the ranks that execute a call together; empty while it cannot continue."""
+        call = head.call
+        members = self.groups[call.group] if call.kind == "collective" else (rank.number, call.peer)
+        if call.kind == "compute":
+            members = (rank.number,)
+        found: list[tuple[Rank, Queued]] = []
+        for other in (self.ranks[number] for number in members):
+            heads = [lane[0] for lane in other.lanes if lane and lane[0].started]
+            fits = [
+                row for row in heads if row is head or (other is not rank and _fit(rank, head, row))
+            ]
+            if not fits or other.device_stops:
+                return []
+            found.append((other, fits[0]))
+        return found
+
+    def dump(self, number: int, now_ns: int) -> Dump:
+        """Return the dump of one rank, cut as the trainer cuts it."""
+        rank, entries, kept = self.ranks[number], list[Entry](), dict[str, int]()
+        for queued in reversed([row for row in rank.queued if row.call.kind != "compute"]):
+            group = queued.call.group
+            kept[group] = kept.get(group, 0) + 1
+            if kept[group] <= self.plan.kept:
+                entries.append(self._entry(rank, queued))
+        groups = {name: list(ranks) for name, ranks in self.groups.items() if number in ranks}
+        ts = (_BEGAN_NS + now_ns) / 1e9
+        return Dump(rank=number, ts=ts, groups=groups, entries=entries[::-1])
+
+    def _entry(self, rank: Rank, queued: Queued) -> Entry:
+        call, ranks, name = queued.call, self.groups[queued.call.group], queued.call.op
+        if call.kind != "collective":
+            sign = "->" if call.kind == "send" else "<-"
+            name = f"{call.kind} {ranks.index(rank.number)}{sign}{ranks.index(call.peer)}"
+        noted = queued.noted
+        pending = "started" if self.plan.timing and queued.started else "scheduled"
+        return Entry(
+            collective_seq_id=queued.seq,
+            process_group=[call.group, call.group.rstrip("0123456789_").upper()],
+            profiling_name=f"nccl:{name}",
+            input_sizes=[list(call.size)],
+            input_dtypes=[call.dtype],
+            is_p2p=call.kind != "collective",
+            retired=noted is not None,
+            state=pending if noted is None else "completed",
+            time_created_ns=_BEGAN_NS + queued.created * TICK_NS,
+            time_discovered_completed_ns=None if noted is None else _BEGAN_NS + noted * TICK_NS,
+        )
+
+
+def _fit(rank: Rank, head: Queued, row: Queued) -> bool:
+    """Whether the calls of two ranks belong together."""
+    call, other = head.call, row.call
+    if call.kind != "collective":
+        return {call.kind, other.kind} == {"send", "recv"} and other.peer == rank.number
+    same = (other.kind, other.group, other.op, other.dtype, row.seq)
+    sizes = call.op == "all_to_all" or other.size == call.size
+    return sizes and same == (call.kind, call.group, call.op, call.dtype, head.seq)
 
 
 def simulate(plan: Plan) -> dict[int, Dump]:
     """Return the dumps of a run after its fault, or in the midst of healthy work."""
-    chance = random.Random(plan.seed)
-    run = _start(plan, chance)
-    strikes = chance.randint(40, 160)
-    devices_stop = strikes + chance.randint(5, 60)
-    ask = chance.randint(20, 160) if plan.fault == "healthy" else None
-    asked = {rank: (ask or 0) + chance.randint(0, 200) for rank in range(WORLD)}
-    dumps: dict[int, Dump] = {}
-    while run.tick < _TICKS_AT_MOST:
-        if ask is not None:
-            for rank in (row for row, tick in asked.items() if tick == run.tick):
-                dumps[rank] = _dump(run, rank, run.tick * TICK_NS)
-            if len(dumps) == WORLD:
-                return dumps
+    run = Run(plan)
+    strikes = run.chance.randint(40, 160)
+    devices_stop = strikes + run.chance.randint(5, 60)
+    if plan.fault == "healthy":
+        ask = run.chance.randint(20, 160)
+        asked = sorted((ask + run.chance.randint(0, 200), rank) for rank in range(WORLD))
+        dumps = {}
+        for tick, rank in asked:
+            while run.tick < tick:
+                run.advance()
+            dumps[rank] = run.dump(rank, tick * TICK_NS)
+        return dumps
+    while run.tick < _TICKS_AT_MOST and run.tick - run.changed <= 100:
         if run.tick == strikes:
-            _strike(run)
+            run.strike()
         if run.tick == devices_stop and plan.fault == "device":
             for number in plan.guilty:
                 run.ranks[number].device_stops = True
-        _advance(run, chance)
-        run.tick += 1
-        if ask is None and run.tick > devices_stop and run.tick - run.changed > 100:
-            break
-    now_ns = (run.tick * TICK_NS) + int(HUNG_S * 1e9)
+        run.advance()
+        if run.tick <= devices_stop:
+            run.changed = run.tick
     gone = set(plan.mute) | (set(plan.guilty) if plan.fault in ("gil", "died") else set())
-    return {rank: _dump(run, rank, now_ns) for rank in range(WORLD) if rank not in gone}
-
-
-def _start(plan: Plan, chance: random.Random) -> Run:
-    stage_size = WORLD // plan.stages
-    groups: dict[str, tuple[int, ...]] = {"world": tuple(range(WORLD))}
-    for first in range(0, WORLD, plan.tensor):
-        groups[f"tensor{first}"] = tuple(range(first, first + plan.tensor))
-    for stage in range(plan.stages):
-        ranks = range(stage * stage_size, (stage + 1) * stage_size)
-        groups[f"expert{stage}"] = tuple(ranks)
-        for place in range(plan.tensor):
-            groups[f"data{stage}_{place}"] = tuple(ranks[place :: plan.tensor])
-    for place in range(stage_size):
-        groups[f"pipeline{place}"] = tuple(range(place, WORLD, stage_size))
-    counts = chance.randint(2, 4), chance.randint(1, 3)
-    ranks_ = []
-    for number in range(WORLD):
-        program = list(_program(plan, groups, number, *counts))
-        ranks_.append(Rank(number, program, lanes=[[] for _ in range(plan.lanes)]))
-    run = Run(plan, groups, ranks_)
-    _spoil(run, chance)
-    return run
-
-
-def _program(
-    plan: Plan, groups: dict[str, tuple[int, ...]], rank: int, batches: int, layers: int
-) -> Iterator[Call]:
-    """Yield six steps of a pipeline that runs all forward passes, then all backward passes."""
-    size = WORLD // plan.stages
-    stage, place = rank // size, rank % size
-    tensor = f"tensor{rank - rank % plan.tensor}"
-    last = plan.stages - 1
-    pipe = f"pipeline{place}"
-
-    def layer() -> Iterator[Call]:
-        yield Call("compute", ticks=1 + rank % 2)
-        yield Call("collective", tensor, "_all_gather_base", (1024, 8))
-        yield Call("collective", f"expert{stage}", "all_to_all", (512 + rank, 8))
-        yield Call("collective", tensor, "_reduce_scatter_base", (2048, 8))
-
-    for _ in range(6):
-        for way in (1, -1):
-            first, end = (0, last) if way == 1 else (last, 0)
-            for _ in range(batches):
-                if stage != first:
-                    yield Call("recv", pipe, size=(64, 8), peer=rank - way * size)
-                for _ in range(layers):
-                    yield from layer()
-                if stage != end:
-                    yield Call("send", pipe, size=(64, 8), peer=rank + way * size)
-        group = f"data{stage}_{rank % plan.tensor}"
-        lane = plan.lanes - 1
-        yield Call("collective", group, "all_reduce", (4096,), "Float", lane=lane)
-        yield Call("collective", group, "all_reduce", (128,), "Float", lane=lane)
-        yield Call("sync")
-        yield Call("collective", "world", "all_reduce", (1,), "Float")
-        yield Call("sync")
-
-
-def _spoil(run: Run, chance: random.Random) -> None:
-    """Change the program of the guilty rank where its calls are at fault."""
-    plan = run.plan
-    for number in plan.guilty[:1]:
-        program = run.ranks[number].program
-        found = [
-            at
-            for at, call in enumerate(program)
-            if call.kind == "collective" and len(run.groups[call.group]) > 1
-        ]
-        found = found[len(found) // 8 : len(found) // 2]
-        at = chance.choice(found)
-        call = program[at]
-        if plan.fault == "skip":
-            del program[at]
-        elif plan.fault == "extra":
-            program.insert(at, replace(call))
-        elif plan.fault == "shape":
-            even = [row for row in found if program[row].op != "all_to_all"]
-            at = chance.choice(even)
-            program[at] = replace(program[at], size=(7, *program[at].size[1:]))
-        elif plan.fault == "dtype":
-            program[at] = replace(call, dtype="Half")
-        elif plan.fault == "op":
-            program[at] = replace(call, op="broadcast")
-
-
-def _strike(run: Run) -> None:
-    for number in run.plan.guilty:
-        rank = run.ranks[number]
-        if run.plan.fault in ("sleep", "gil"):
-            rank.host_stops = True
-        elif run.plan.fault == "died":
-            rank.host_stops = rank.device_stops = True
-        elif run.plan.fault == "kernel":
-            rank.device_stops = True
-        elif run.plan.fault == "device":
-            rank.notes_stop = True
-
-
-def _advance(run: Run, chance: random.Random) -> None:
-    for rank in run.ranks:
-        for _ in range(3):
-            if chance.random() < 0.7:
-                _enqueue(run, rank)
-    for rank in run.ranks:
-        if not rank.device_stops:
-            _begin(run, rank)
-    for rank in run.ranks:
-        if not rank.device_stops:
-            _execute(run, rank)
-
-
-def _enqueue(run: Run, rank: Rank) -> None:
-    if rank.host_stops or rank.at >= len(rank.program):
-        return
-    call = rank.program[rank.at]
-    if call.kind == "sync":
-        if all(not lane for lane in rank.lanes) and not rank.notes_stop:
-            rank.at += 1
-        return
-    rank.at += 1
-    seq = 0
-    if call.kind == "collective":
-        seq = rank.seqs[call.group] = rank.seqs.get(call.group, 0) + 1
-    queued = Queued(call=call, seq=seq, created=run.tick, left=call.ticks)
-    rank.queued.append(queued)
-    rank.lanes[call.lane].append(queued)
-    run.changed = run.tick
-
-
-def _begin(run: Run, rank: Rank) -> None:
-    for lane in range(len(rank.lanes)):
-        head = rank.head(lane)
-        if head is not None and head.started is None:
-            head.started = run.tick
-            run.changed = run.tick
-
-
-def _execute(run: Run, rank: Rank) -> None:
-    for lane in range(len(rank.lanes)):
-        head = rank.head(lane)
-        if head is None or head.started is None:
-            continue
-        partners = _partners(run, rank, head)
-        if partners is None:
-            continue
-        head.left -= 1
-        if head.left <= 0:
-            for of, queued in partners:
-                of.lanes[queued.call.lane].remove(queued)
-                queued.ended = run.tick
-                queued.noted = None if of.notes_stop else run.tick
-            run.changed = run.tick
-
-
-def _partners(run: Run, rank: Rank, head: Queued) -> list[tuple[Rank, Queued]] | None:
-    """Return the ranks that execute a call together; None while it cannot continue."""
-    call = head.call
-    if call.kind == "compute":
-        return [(rank, head)]
-    members = run.groups[call.group] if call.kind == "collective" else (rank.number, call.peer)
-    found: list[tuple[Rank, Queued]] = []
-    for number in members:
-        other = run.ranks[number]
-        heads = [other.head(lane) for lane in range(len(other.lanes))]
-        fits = [row for row in heads if row is not None and _fits(call, rank, head, other, row)]
-        if not fits or other.device_stops:
-            return None
-        found.append((other, fits[0]))
-    return found
-
-
-def _fits(call: Call, rank: Rank, head: Queued, other: Rank, row: Queued) -> bool:
-    if row.started is None:
-        return False
-    if other is rank:
-        return row is head
-    if call.kind == "collective":
-        same = row.call.kind == "collective" and row.call.group == call.group
-        alike = row.call.op == call.op and row.call.dtype == call.dtype
-        sizes = call.op == "all_to_all" or row.call.size == call.size
-        return same and row.seq == head.seq and alike and sizes
-    opposite = "recv" if call.kind == "send" else "send"
-    return row.call.kind == opposite and row.call.peer == rank.number
-
-
-def _dump(run: Run, number: int, now_ns: int) -> Dump:
-    """Return the dump of one rank, cut as the trainer cuts it."""
-    rank = run.ranks[number]
-    own = {name: list(ranks) for name, ranks in run.groups.items() if number in ranks}
-    entries: list[Entry] = []
-    kept: dict[str, int] = {}
-    for queued in reversed(rank.queued):
-        call = queued.call
-        if call.kind == "compute":
-            continue
-        kept[call.group] = kept.get(call.group, 0) + 1
-        if kept[call.group] <= run.plan.kept:
-            entries.append(_entry(run, rank, queued))
-    return Dump(
-        rank=number,
-        ts=(_BEGAN_NS + now_ns) / 1e9,
-        groups=own,
-        entries=entries[::-1],
-    )
-
-
-def _entry(run: Run, rank: Rank, queued: Queued) -> Entry:
-    call = queued.call
-    ranks = run.groups[call.group]
-    message = call.kind != "collective"
-    sign = "->" if call.kind == "send" else "<-"
-    name = (
-        f"{call.kind} {ranks.index(rank.number)}{sign}{ranks.index(call.peer)}" if message else ""
-    )
-    started = run.plan.timing and queued.started is not None
-    state = "started" if started else "scheduled"
-    noted = queued.noted is not None
-    return Entry(
-        collective_seq_id=queued.seq,
-        process_group=[call.group, call.group.rstrip("0123456789_").upper()],
-        profiling_name=f"nccl:{name or call.op}",
-        input_sizes=[list(call.size)],
-        input_dtypes=[call.dtype],
-        is_p2p=message,
-        retired=noted,
-        state="completed" if noted else state,
-        time_created_ns=_BEGAN_NS + queued.created * TICK_NS,
-        time_discovered_completed_ns=_BEGAN_NS + queued.noted * TICK_NS
-        if queued.noted is not None
-        else None,
-    )
+    now_ns = run.tick * TICK_NS + HUNG_NS
+    return {rank: run.dump(rank, now_ns) for rank in range(WORLD) if rank not in gone}

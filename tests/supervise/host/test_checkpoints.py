@@ -165,20 +165,6 @@ def test_each_is_verified_once(run_dir: RunDir) -> None:
     assert [source.look(0.0) for _ in range(3)] == [None] * 3
 
 
-def test_drafts_stray_files_and_folders_without_a_manifest_claim_nothing(run_dir: RunDir) -> None:
-    save(run_dir, 20, name=".step_000020.draft")
-    (run_dir.checkpoints / "notes.txt").write_text("x")
-    (run_dir.checkpoints / "manifest.json").write_text("{}")
-    (run_dir.checkpoints / "step_000040").mkdir()
-    (run_dir.checkpoints / "step_000060" / "manifest.json").mkdir(parents=True)
-    source = Checkpoints(run_dir, bytes_per_s=FAST)
-    assert [source.look(float(n)) for n in range(4)] == [[], None, None, None]
-    save(run_dir, 70, name=os.fsdecode(b"step_\xe9"))  # a name that cannot be sent
-    save(run_dir, 80)
-    assert [row.step for row in look_until(source, 1)] == [80]
-    assert not source.owes()
-
-
 def test_a_manifest_that_still_grows_is_waited_for(run_dir: RunDir) -> None:
     folder = save(run_dir, 20)
     whole = (folder / "manifest.json").read_bytes()
@@ -255,20 +241,3 @@ def test_where_no_thread_is_to_be_had_a_checkpoint_is_verified_later(run_dir: Ru
                 source.look(1.0)
         assert source.owes()
     wait_until(lambda: source.look(2.0), what="a checkpoint")
-
-
-def test_a_new_watcher_reads_what_comes_before_what_was_there(run_dir: RunDir) -> None:
-    """Thirty kept ones of 84 GB take hours to read again, and the next is due in minutes."""
-    for step in (20, 40, 60):
-        manifest = save(run_dir, step) / "manifest.json"
-        os.utime(manifest, (step, step))
-    source = Checkpoints(run_dir, bytes_per_s=FAST)
-    source.resume([{"path": "checkpoints/step_000060", "verified": True}])
-    assert source.look(0.0) == []
-    with no_threads():
-        for step in (80, 100):
-            save(run_dir, step)
-            for _ in range(2):
-                with pytest.raises(OSError, match="no thread can be started"):
-                    source.look(1.0)
-    assert [row.step for row in look_until(source, 4)][:2] == [100, 80]

@@ -97,19 +97,6 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
     assert looked_s < OWED_S + 30.0
 
 
-def test_a_directory_whose_number_changes_is_watched_on(ended: RunDir) -> None:
-    order = load_record(ended.order, Order)
-    assert order is not None
-    clock = Clock(ended, [])
-    watcher = Watcher(ended, order, Offline(), clock.now)
-    shutil.copytree(ended.path, ended.path.with_name("copy"))
-    shutil.rmtree(ended.path)
-    ended.path.with_name("copy").rename(ended.path)
-    watcher.watch(clock.read, clock.sleep)
-    ticks = [json.loads(line) for line in load_all_lines(ended.watch)]
-    assert "exit.json" in ticks[-1].get("files", {})
-
-
 class Told(Offline):
     """Remembers the findings that no disk took."""
 

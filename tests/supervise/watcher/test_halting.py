@@ -179,58 +179,6 @@ def test_a_halt_that_is_found_while_no_disk_answers_is_decided_on_later(
     assert load_request(tmp_path / KILL_NAME) == request
 
 
-def test_a_halt_that_is_found_in_a_run_that_is_ending_asks_for_nothing(
-    tmp_path: Path, halting: Halting
-) -> None:
-    (tmp_path / HALT_NAME).touch()
-    halting.observe(finding(Severity.HALT), 0.0)
-    halting.advance(2.0)
-    assert not (tmp_path / KILL_NAME).exists()
-
-
-@pytest.mark.usefixtures("near_stall")
-def test_a_run_that_is_ending_is_looked_at_no_more(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    halting.observe(finding(Severity.HALT), 0.0)
-    halting.advance(EVIDENCE_WAIT_S)
-    assert halting.asked()
-    halting.foresee(STATE, 60.0)
-    assert evidence.rounds == ["stall"]
-
-
-def test_standing_suspicion_gets_a_second_round_later_and_then_one_a_minute(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    halting.observe(finding(Severity.SUSPECT), 0.0)
-    halting.advance(SECOND_ROUND_S - 0.1)
-    assert len(evidence.rounds) == 1
-    third_s = SECOND_ROUND_S + NEXT_ROUND_S
-    for at_s, rounds in ((SECOND_ROUND_S, 2), (third_s - 0.1, 2), (third_s, 3)):
-        halting.advance(at_s)
-        assert len(evidence.rounds) == rounds
-
-
-def test_another_suspicion_gets_a_second_round_of_its_own(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    halting.observe(finding(Severity.SUSPECT, step=8), 0.0)
-    halting.advance(SECOND_ROUND_S)
-    halting.observe(finding(Severity.SUSPECT, step=9), 30.0)
-    rounds = len(evidence.rounds)
-    halting.advance(30.0 + SECOND_ROUND_S)
-    assert len(evidence.rounds) == rounds + 1
-
-
-def test_suspicion_that_went_away_gets_no_second_round(
-    halting: Halting, evidence: EvidenceOnPaper
-) -> None:
-    halting.observe(finding(Severity.SUSPECT, rank=1, step=8), 0.0)
-    evidence.step = 9
-    halting.advance(SECOND_ROUND_S + 1)
-    assert len(evidence.rounds) == 1
-
-
 @pytest.mark.parametrize("running", [True, False])
 def test_halt_waits_for_its_evidence_but_not_for_long(
     tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper, running: bool
@@ -316,6 +264,97 @@ def test_a_halt_waits_for_a_checkpoint_half_of_the_time_that_is_left(
     assert patience_s(found, order, leaving_s=20.0) == waits_s
 
 
+def test_a_standing_suspicion_gets_further_rounds_until_its_rank_moves(
+    halting: Halting, evidence: EvidenceOnPaper
+) -> None:
+    halting.observe(finding(Severity.SUSPECT, rank=1, step=8), 0.0)
+    third_s = SECOND_ROUND_S + NEXT_ROUND_S
+    rows = [(SECOND_ROUND_S - 0.1, 1), (SECOND_ROUND_S, 2), (third_s - 0.1, 2), (third_s, 3)]
+    for at_s, rounds in rows:
+        halting.advance(at_s)
+        assert len(evidence.rounds) == rounds
+    halting.observe(finding(Severity.SUSPECT, rank=1, step=9), 200.0)
+    halting.advance(200.0 + SECOND_ROUND_S)
+    assert len(evidence.rounds) == 5
+    evidence.step = 10
+    halting.advance(200.0 + third_s)
+    assert len(evidence.rounds) == 5
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ["!decides", "later"],
+        ["warns", "!decides"],
+        ["waits", "!decides"],
+        ["pages", "waits", "!decides"],
+        ["?decides", "waits"],
+    ],
+    ids=str,
+)
+def test_the_first_halt_that_is_due_decides_once(
+    tmp_path: Path, halting: Halting, keys: list[str], restarted: bool
+) -> None:
+    """`!` marks a stall and `?` one that waits for a checkpoint."""
+    rows = []
+    for key in keys:
+        row = waiting(key=key) if key in ("waits", "?decides") else finding(key=key)
+        row = row.model_copy(update={"act": Act.PAGE}) if key == "pages" else row
+        rows.append(finding(Severity.WARN) if key == "warns" else row)
+    if restarted:
+        halting.resume(rows, 0.0)
+    else:
+        for row in rows:
+            halting.observe(row, 0.0)
+    if "?decides" in keys:
+        halting.saved(time.time())
+    for now in (EVIDENCE_WAIT_S, 5.0):
+        halting.advance(now)
+    found = load_request(tmp_path / (HALT_NAME if "?decides" in keys else KILL_NAME))
+    assert found is not None
+    assert found.key in ("!decides", "?decides")
+    assert not ((tmp_path / HALT_NAME).exists() and (tmp_path / KILL_NAME).exists())
+
+
+def test_a_run_that_is_ending_is_not_asked_again_nor_looked_at(
+    tmp_path: Path, halting: Halting, evidence: EvidenceOnPaper, near_stall: None
+) -> None:
+    halting.isolate(301.0, 0.0)
+    halting.isolate(400.0, 0.0)
+    halting.lose(2, "so is this one's")
+    halting.obey(Command(kind=CommandKind.CANCEL), 0.0)
+    halting.observe(finding(), 1.0)
+    halting.foresee(STATE, 2.0)
+    halting.advance(5.0)
+    found = load_request(tmp_path / HALT_NAME)
+    assert found is not None
+    assert (found.reason, found.ended_by) == ("isolated", "infra")
+    assert "301" in found.text
+    assert not (tmp_path / KILL_NAME).exists()
+    assert evidence.rounds == []
+
+
+def test_a_lost_node_ends_the_run_as_infrastructure(tmp_path: Path, halting: Halting) -> None:
+    halting.lose(1, "the power is off")
+    request = load_request(tmp_path / KILL_NAME)
+    assert request is not None
+    assert (request.reason, request.ended_by) == ("node_lost", "infra")
+    assert request.text == "node 1 is lost: the power is off"
+
+
+@pytest.mark.parametrize(
+    ("found_s_ago", "at_s", "asked"), [(0.0, 375.0, False), (0.0, 500.0, True), (900.0, 0.0, True)]
+)
+def test_a_halt_waits_for_a_checkpoint_half_of_the_time_that_is_left_also_over_a_restart(
+    halting: Halting, found_s_ago: float, at_s: float, asked: bool
+) -> None:
+    halting.saved(time.time() - found_s_ago - 1.0)
+    halting.resume([waiting(1000.0, found_s_ago=found_s_ago)], 0.0)
+    halting.advance(at_s)
+    assert halting.asked() is asked
+
+
 def test_halt_uses_a_recent_round_and_takes_another_after_a_while(
     halting: Halting, evidence: EvidenceOnPaper
 ) -> None:
@@ -326,17 +365,6 @@ def test_halt_uses_a_recent_round_and_takes_another_after_a_while(
     assert len(evidence.rounds) == 2
 
 
-def test_first_halt_finding_decides(tmp_path: Path, halting: Halting) -> None:
-    halting.observe(finding(detector=Detector.NON_FINITE, key="first"), 0.0)
-    halting.observe(finding(detector=Detector.STALL, key="second"), 0.0)
-    halting.advance(0.1)
-    halting.advance(5.0)
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert (found.key, found.reason) == ("first", "non_finite")
-    assert not (tmp_path / KILL_NAME).exists()
-
-
 def waiting(left_s: float = 1000.0, *, found_s_ago: float = 0.0, key: str = "leak") -> Finding:
     """A halt that acts at a checkpoint; leaving takes 122 s at an unknown pace."""
     return finding(detector=Detector.MEMORY_LEAK, key=key).model_copy(
@@ -344,96 +372,14 @@ def waiting(left_s: float = 1000.0, *, found_s_ago: float = 0.0, key: str = "lea
     )
 
 
-def reason_in(folder: Path) -> str | None:
-    found = load_request(folder / HALT_NAME)
-    return None if found is None else found.reason
-
-
-def test_halt_at_a_checkpoint_asks_to_leave_once_one_has_been_verified(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.observe(waiting(), 0.0)
-    halting.advance(100.0)
-    assert not halting.asked()
-    halting.saved(time.time())
-    halting.advance(100.2)
-    assert reason_in(tmp_path) == "resource_limit"
-    assert not (tmp_path / KILL_NAME).exists()
-
-
-def test_halt_at_a_checkpoint_waits_no_longer_than_half_of_what_is_left(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.observe(waiting(1000.0), 0.0)
-    halting.advance(400.0 - 25.0)
-    assert not halting.asked()
-    halting.advance(500.0)
-    assert reason_in(tmp_path) == "resource_limit"
-
-
-def test_a_checkpoint_before_anything_waits_changes_nothing(halting: Halting) -> None:
-    halting.saved(time.time())
-    halting.observe(waiting(), 0.0)
-    halting.advance(1.0)
-    assert not halting.asked()
-
-
-def test_a_halt_that_acts_now_comes_before_one_that_waits(tmp_path: Path, halting: Halting) -> None:
-    halting.observe(waiting(), 0.0)
-    halting.observe(finding(detector=Detector.STALL, key="stall"), 1.0)
-    halting.advance(1.1)
-    found = load_request(tmp_path / KILL_NAME)
-    assert found is not None
-    assert found.key == "stall"
-
-
-def test_the_first_that_waits_decides(tmp_path: Path, halting: Halting) -> None:
-    halting.observe(waiting(key="first"), 0.0)
-    halting.observe(waiting(key="second"), 1.0)
-    halting.saved(time.time())
-    halting.advance(2.0)
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert found.key == "first"
-
-
 @pytest.mark.parametrize(("verified_s_ago", "due"), [(99.0, True), (101.0, False)])
 def test_only_a_checkpoint_after_the_finding_is_the_one_waited_for(
-    halting: Halting, verified_s_ago: float, due: bool
+    tmp_path: Path, halting: Halting, verified_s_ago: float, due: bool
 ) -> None:
     halting.resume([waiting(1000.0, found_s_ago=100.0)], 50.0)
     halting.saved(time.time() - verified_s_ago)
     halting.advance(51.0)
-    assert halting.asked() is due
-
-
-def test_a_restart_gives_no_more_time_to_wait(tmp_path: Path, halting: Halting) -> None:
-    halting.resume([waiting(1000.0, found_s_ago=900.0)], 50.0)
-    halting.advance(50.0)
-    assert reason_in(tmp_path) == "resource_limit"
-
-
-def test_of_what_a_dead_watcher_found_the_one_that_acts_now_decides(
-    tmp_path: Path, halting: Halting
-) -> None:
-    page = finding(key="page").model_copy(update={"act": Act.PAGE})
-    halting.resume([page, waiting(), finding(key="now")], 50.0)
-    halting.advance(50.0)
-    found = load_request(tmp_path / KILL_NAME)
-    assert found is not None
-    assert found.key == "now"
-
-
-def test_run_that_is_ending_is_not_asked_again(tmp_path: Path, halting: Halting) -> None:
-    halting.obey(Command(kind=CommandKind.HALT), 0.0)
-    halting.obey(Command(kind=CommandKind.CANCEL), 0.0)
-    halting.isolate(400.0, 0.0)
-    halting.observe(finding(), 1.0)
-    halting.advance(5.0)
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert found.reason == "halted"
-    assert not (tmp_path / KILL_NAME).exists()
+    assert (tmp_path / HALT_NAME).exists() is due
 
 
 @pytest.mark.parametrize(
@@ -460,26 +406,6 @@ def test_command_asks_for_a_checkpoint_and_ends_the_run_when_it_is_repeated(
     found = load_request(tmp_path / KILL_NAME)
     assert found is not None
     assert (found.reason, found.ended_by, found.until_mono) == (reason, by, None)
-
-
-def test_isolation_is_infrastructures_end_with_a_checkpoint(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.isolate(301.0, 0.0)
-    found = load_request(tmp_path / HALT_NAME)
-    assert found is not None
-    assert (found.reason, found.ended_by) == ("isolated", "infra")
-    assert "301" in found.text
-
-
-def test_decision_of_a_watcher_that_died_is_carried_out_at_once(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.resume([finding(Severity.WARN), finding(key="old"), finding(key="later")], 7.0)
-    halting.advance(7.0)
-    found = load_request(tmp_path / KILL_NAME)
-    assert found is not None
-    assert found.key == "old"
 
 
 def test_evidence_of_one_run_is_bounded(tmp_path: Path) -> None:
@@ -540,26 +466,6 @@ def test_deaths_and_stalls_wait_for_a_later_sign_of_every_node(
         assert request.text == "nothing was heard of node 3 for 61 s; why"
     else:
         assert request.reason == ("stalled" if detector is Detector.STALL else "nonzero_exit")
-
-
-def test_what_a_rank_has_told_itself_waits_for_no_node(
-    tmp_path: Path, halting: Halting, nodes: NodesOnPaper
-) -> None:
-    nodes.heard = 0.0
-    halting.observe(finding(detector=Detector.IDENTITY), 0.0)
-    halting.advance(EVIDENCE_WAIT_S)
-    assert reason_of(tmp_path) == "config_mismatch"
-
-
-def test_lost_node_is_told_once_and_never_over_another_request(
-    tmp_path: Path, halting: Halting
-) -> None:
-    halting.lose(1, "the power is off")
-    halting.lose(2, "so is this one's")
-    request = load_request(tmp_path / KILL_NAME)
-    assert request is not None
-    assert (request.reason, request.ended_by) == ("node_lost", "infra")
-    assert request.text == "node 1 is lost: the power is off"
 
 
 @pytest.mark.parametrize(

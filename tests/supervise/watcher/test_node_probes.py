@@ -10,7 +10,6 @@ import pytest
 
 from gonogo.contract.tick import NodeState, ProcessState, RankProbe
 from gonogo.rundir import RunDir
-from gonogo.supervise import node_record
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.node_record import (
     SILENT_S,
@@ -102,15 +101,6 @@ def test_node_that_is_heard_again_is_no_longer_silent(followers: Followers) -> N
     assert states(found) == {1: NodeState.HEARD}
     assert found.ranks[0].state is ProcessState.ALIVE
     assert prober.silent() == {}
-
-
-def test_a_sign_of_an_older_attempt_is_no_sign_of_this_one(followers: Followers) -> None:
-    prober = heard(followers)
-    for second in range(2, int(SILENT_S) + 2):
-        alive_path(followers.dir, 1).write_text(f"{followers.order.token - 1} {second}\n")
-        followers.be_seen(0)
-        found = prober.look(float(second), ending=False)
-    assert states(found) == {1: NodeState.SILENT}
 
 
 def test_a_node_that_ended_is_waited_for_no_longer(followers: Followers) -> None:
@@ -259,19 +249,3 @@ def test_watcher_that_starts_anew_reads_again_and_forgets_old_stacks(followers: 
     found = followers.prober(5.0).look(5.0, ending=False)
     assert [row.state for row in found.ranks] == [ProcessState.ALIVE, ProcessState.STOPPED]
     assert found.stacks == []
-
-
-def test_a_keeper_that_says_its_end_while_it_is_looked_at_is_not_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its record comes after the first look, and it is gone by the second."""
-    save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is COMPLETED"})
-    assert proof_of_loss(tmp_path, 1) == "Slurm says: job 7 is COMPLETED"
-    read = node_record.load_json
-
-    def read_late(path: Path) -> Any:
-        save_json(exit_path(tmp_path, 1), {"node": 1})
-        return read(path)
-
-    monkeypatch.setattr(node_record, "load_json", read_late)
-    assert proof_of_loss(tmp_path, 1) is None

@@ -47,10 +47,6 @@ def test_what_was_seen_stands_under_its_kind_and_nothing_else_does() -> None:
     assert observations.take(1.0) == {}
 
 
-def test_an_empty_payload_is_something_seen() -> None:
-    assert Observations([Scripted("disk", 1.0, [{}])]).take(0.0) == {"disk": {}}
-
-
 def test_a_source_that_fails_is_counted_told_once_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -16,7 +16,7 @@ from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import load_stat
-from gonogo.supervise.watcher.rank_probes import REPEAT_S, Prober, nsa_names
+from gonogo.supervise.watcher.rank_probes import REPEAT_S, Prober
 from tests.supervise.runs import wait_until
 
 
@@ -126,12 +126,6 @@ def test_death_in_a_run_that_was_asked_to_end_tells_only_that_it_left(
     assert bool(prober(tmp_path).look(0.0, ending=True).ranks) is told
 
 
-def test_rank_that_was_not_started_is_not_told(tmp_path: Path) -> None:
-    looker = prober(tmp_path, world_size=2)
-    assert looker.look(0.0, ending=False).ranks == []
-    assert not looker.all_gone()
-
-
 def test_agent_is_told_from_the_keepers_file(tmp_path: Path, rank: subprocess.Popen[bytes]) -> None:
     stat = load_stat(rank.pid)
     assert stat is not None
@@ -146,11 +140,6 @@ def test_agent_is_told_from_the_keepers_file(tmp_path: Path, rank: subprocess.Po
     keeper.write_text(json.dumps({"agent": {**agent, "ended": ended}}))
     dead = AgentProbe(pid=rank.pid, state=ProcessState.DEAD, code=1)
     assert looker.look(0.4, ending=False).agent == dead
-
-
-def test_only_names_of_the_trainer_are_taken_from_an_environment() -> None:
-    raw = b"NSA_A=1\0SECRET=x\0NSA_B=a=b\0\0XNSA_C=2\0"
-    assert nsa_names(raw) == {"NSA_A": "1", "NSA_B": "a=b"}
 
 
 def test_a_launchers_rank_that_is_gone_may_begin_anew_as_long_as_the_launcher_lives(

@@ -64,20 +64,6 @@ def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
     assert seals.closed
 
 
-def test_what_was_whole_and_is_torn_at_the_end_does_not_become_whole_again(
-    run_dir: RunDir,
-) -> None:
-    known: dict[str, FileSeal] = {}
-    seals = Seals(run_dir, 1, known)
-    save_json(run_dir.model, {"dim": 64})
-    save_json(run_dir.rank_exit(0), {"code": 0})
-    whole = seals.take(last=False)["model.json"]
-    run_dir.model.write_bytes(b'{"dim":')
-    assert seals.take(last=False) == {}
-    assert known["model.json"] == whole
-    assert seals.take(last=True) == {"model.json": seal(run_dir.model)}
-
-
 def test_what_stayed_as_it_was_is_not_sealed_again(run_dir: RunDir) -> None:
     """Not at the end, and not by a watcher that starts again."""
     known: dict[str, FileSeal] = {}
@@ -90,13 +76,6 @@ def test_what_stayed_as_it_was_is_not_sealed_again(run_dir: RunDir) -> None:
     assert set(Seals(run_dir, 1, dict(known)).take(last=False)) == {"exit_rank0.json"}
     run_dir.model.unlink()
     assert set(Seals(run_dir, 1, known).take(last=True)) == {"exit_rank0.json"}
-
-
-def test_record_that_is_nested_beyond_measure_is_none(run_dir: RunDir) -> None:
-    seals = Seals(run_dir, 1, {})
-    seals.take(last=False)
-    run_dir.model.write_bytes(b"[" * 9_000 + b"]" * 9_000)
-    assert seals.take(last=False) == {}
 
 
 def test_record_that_a_new_process_writes_again_is_sealed_again(run_dir: RunDir) -> None:
@@ -138,11 +117,6 @@ def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -
     taken = seals.take(last=False)
     seals.forget(taken)
     assert seals.take(last=False) == taken
-
-
-def test_folder_in_place_of_a_record_is_no_record(run_dir: RunDir) -> None:
-    run_dir.model.mkdir()
-    assert set(Seals(run_dir, 1, {}).take(last=False)) == {"order.json"}
 
 
 def test_what_was_written_before_exit_json_is_sealed_with_it(

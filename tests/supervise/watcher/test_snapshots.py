@@ -21,7 +21,7 @@ from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Snapshots
 from gonogo.timeline.lines import Arrival
 from gonogo.watch import dump_state, fold
-from tests.supervise.runs import build_test_order, no_threads
+from tests.supervise.runs import build_test_order
 from tests.supervise.watcher.test_journal import beat
 
 ORDER = build_test_order("run_x", world_size=1, steps=10_000)
@@ -207,13 +207,3 @@ def test_a_disk_that_takes_no_snapshot_keeps_no_part_of_one(tmp_path: Path) -> N
     (tmp_path / FOLD_NAME).mkdir()
     put_down(tmp_path)
     assert list(tmp_path.glob(f"{FOLD_NAME}.*")) == []
-
-
-def test_where_no_thread_is_to_be_had_a_later_snapshot_is_put_down(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.tick(steps(1, 5))
-    with no_threads():
-        run.put_down()
-    assert not (tmp_path / FOLD_NAME).exists()
-    run.put_down()
-    assert (tmp_path / FOLD_NAME).exists()

@@ -84,16 +84,6 @@ def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run
 
 
 @pytest.mark.long
-def test_a_hang_is_ended_where_no_disk_takes_the_evidence(new_run: NewRun) -> None:
-    run = new_run(fault="hang:rank=1,step=12,section=backward")
-    run.dir.evidence.touch()  # where its folder would be
-    record = run.wait_for_exit()
-    assert record.reason is OutcomeCode.STALLED
-    assert (run.halts()[0].rank, run.halts()[0].evidence) == (1, [])
-    run.assert_replays()
-
-
-@pytest.mark.long
 def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
     new_run: NewRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,15 +162,6 @@ def test_neighbour_of_a_hanging_run_is_untouched(new_run: NewRun) -> None:
     assert healthy.wait_for_exit().reason is OutcomeCode.COMPLETED
     assert healthy.findings() == []
     assert sick.halts()[0].rank == 0
-
-
-@pytest.mark.long
-def test_two_runs_that_hang_at_once_are_both_ended(new_run: NewRun) -> None:
-    runs = [new_run(fault=f"hang:rank={rank},step=6,section=forward") for rank in (0, 1)]
-    for rank, run in enumerate(runs):
-        assert run.wait_for_exit().reason is OutcomeCode.STALLED
-        assert run.halts()[0].rank == rank
-        assert run.living() == []
 
 
 @pytest.mark.long
