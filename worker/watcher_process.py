@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.shipping import Offline, Shipping
+from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.watcher import main
 from worker.settings import load_settings
 from worker.shipping.thread import ShippingThread
@@ -24,7 +24,7 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
     settings = load_settings()
     key = settings.api_key
     if key is None:
-        return Offline()
+        return Shipping()
 
     def connect() -> "Shipper":  # imported in the thread, so that the first tick is not late
         from worker.client import ControlPlane

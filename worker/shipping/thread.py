@@ -8,14 +8,15 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
 from gonogo.contract.agent import Command, TelemetryAck
-from gonogo.contract.finding import Finding, Near
+from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
+from gonogo.supervise.watcher.shipping import Shipping
 
 if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
     from worker.shipping.shipper import Shipper
@@ -28,7 +29,7 @@ GIVE_UP_S = 30.0
 _log = logging.getLogger(__name__)
 
 
-class ShippingThread:
+class ShippingThread(Shipping):
     """Ships one run until the exit record has been acknowledged or `stop` was called.
 
     Args:
@@ -46,9 +47,6 @@ class ShippingThread:
         self._wake = threading.Event()
         self._acked_at = _boot_clock()
         self.failures = 0
-        self.backlog_lines = 0
-        self.suspect = False
-        self.near: Mapping[str, Near] | None = None
         self.finished = threading.Event()
 
     def start(self) -> bool:

@@ -173,11 +173,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _await_end(run_dir: RunDir, node: int, limit_s: float) -> set[int | None]:
-    """Return the faulty ranks once the run's end is recorded; only node 0 records it.
-
-    Raises:
-        OSError: the disk refuses still.
-    """
+    """Return the faulty ranks once the run's end is recorded; only node 0 records it."""
     give_up = time.monotonic() + (limit_s if node else 0.0)
     ended = partial(is_there, run_dir.exit)
     while time.monotonic() < give_up and not _transient.retried("exit.json", ended, limit_s):

@@ -84,11 +84,7 @@ def parse_sample(line: bytes) -> DeviceSample | None:
 
 
 def _offset_behind(path: Path, mono: float) -> int:
-    """Return an offset behind which all samples later than `mono` lie.
-
-    Raises:
-        OSError: the file exists and cannot be read.
-    """
+    """Return an offset behind which all samples later than `mono` lie."""
     offset = 0
     while (part := load_lines(path, offset)).lines:
         last = next(filter(None, map(parse_sample, reversed(part.lines))), None)

@@ -11,7 +11,6 @@ import queue
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -162,7 +161,7 @@ class Evidence(_Collectors):
         found.paths += [str((folder / name).relative_to(self._dir.path)) for name in elsewhere]
         started = [_start_collector(folder / name, collect) for name, collect in jobs.items()]
         if elsewhere:
-            started.append(self._ask_followers(folder, elsewhere, native=native))
+            self._ask_followers(folder, native=native)
         found.threads += filter(None, started)
         return found
 
@@ -172,25 +171,12 @@ class Evidence(_Collectors):
             return {}
         return {"collectives": self._standings.pop(0).model_dump(mode="json")}
 
-    def _ask_followers(
-        self, folder: Path, names: Sequence[str], *, native: bool
-    ) -> threading.Thread | None:
-        """Ask the nodes' followers to look at their ranks, and wait for their files."""
-
-        def wait() -> None:
-            give_up = time.monotonic() + LIMIT_S
-            while time.monotonic() < give_up:
-                if all((folder / name).exists() for name in names):
-                    return
-                time.sleep(0.05)
-
+    def _ask_followers(self, folder: Path, *, native: bool) -> None:
+        """Ask the nodes' followers to look at their ranks."""
         try:
-            asked = {"v": 1, "number": self._taken, "native": native}
-            save_json(folder / ASKED_NAME, asked)
-            return start_thread(wait, "followers")
+            save_json(folder / ASKED_NAME, {"v": 1, "number": self._taken, "native": native})
         except OSError as error:
             _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
-            return None
 
     def _jobs(self, targets: Mapping[int, Target], *, native: bool) -> dict[str, Collector]:
         """Return file → collector, without those of the collectives."""

@@ -30,11 +30,6 @@ _WAITING = re.compile(
     r"|(?:stream|event|device|ctx)_?synchronize|libcuda|libamdhip",
     re.IGNORECASE,
 )
-_COMPILING = re.compile(
-    r"torch/_dynamo/convert_frame|torch/_inductor/(?:async_compile|graph|scheduler)\.py"
-    r"|triton/compiler/|jax/_src/compiler"
-)
-"""Code that runs only while a model is compiled."""
 
 
 class StackReader:
@@ -175,8 +170,6 @@ def render(threads: Sequence[dict[str, Any]]) -> str:
 
 
 def _digest(frames: Sequence[dict[str, Any]]) -> str | None:
-    if any(_COMPILING.search(str(frame.get("filename", ""))) for frame in frames):
-        return None
     places = [_place(frame) for frame in frames if _is_python(frame)]
     return hashlib.sha256("\n".join(places).encode()).hexdigest() if places else None
 

@@ -152,12 +152,7 @@ def verify(
 def _verify_once(
     run_dir: RunDir, folder: Path, bytes_per_s: float, report: Callable[[CheckpointSeen], object]
 ) -> CheckpointSeen:
-    """Compare a checkpoint with its manifest.
-
-    Raises:
-        _Gone: it was deleted or replaced meanwhile.
-        OSError, GonogoError: it cannot be read, or is no checkpoint.
-    """
+    """Compare a checkpoint with its manifest."""
     seal, found = _seal(folder), load_sealed(folder / MANIFEST, Manifest)
     if found is None:
         raise _Gone

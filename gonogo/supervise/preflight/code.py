@@ -82,11 +82,7 @@ def _digest(folder: Path, names: Iterable[str], digest: "hashlib._Hash") -> str:
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
-    """Return what git prints; None if it fails or is not installed.
-
-    Raises:
-        subprocess.TimeoutExpired: git does not answer.
-    """
+    """Return what git prints; None if it fails or is not installed."""
     own = os.environ.items()  # noqa: TID251 - passed on to git
     env = {name: value for name, value in own if name not in _ELSEWHERE}
     command = ("git", *arguments)

@@ -45,8 +45,6 @@ class LineWriter:
     def __init__(self) -> None:
         self._kept: deque[tuple[Path, bytes]] = deque()
         self._kept_bytes = 0
-        self._whole: dict[Path, int] = {}
-        """File → its length before a part of a line that could not be removed."""
 
     @property
     def waits(self) -> bool:
@@ -82,23 +80,14 @@ class LineWriter:
             self._kept.popleft()
 
     def _append(self, path: Path, line: bytes) -> None:
-        """Add one line: all of it, or nothing.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Add one line: all of it, or nothing."""
         with append_plain(path) as stream:
-            if path in self._whole:
-                stream.truncate(self._whole[path])
-                del self._whole[path]
             begin = stream.seek(0, os.SEEK_END)
             try:
                 if stream.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             except OSError:
-                self._whole[path] = begin
                 stream.truncate(begin)
-                del self._whole[path]
                 raise
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gonogo.contract.tick import FileSeal
-from gonogo.files import MAX_RECORD_BYTES, read_small
-from gonogo.rundir import RunDir, file_seal
+from gonogo.files import read_small
+from gonogo.rundir import RunDir
 
 EXIT = "exit.json"
 
@@ -50,10 +50,7 @@ class Seals:
             self._looked.pop(name, None)
 
     def take(self, *, last: bool) -> dict[str, FileSeal]:
-        """Return the new seals, that of exit.json only for the `last` tick.
-
-        The last tick also seals records that are not whole, so that they stay as they are.
-        """
+        """Return the new seals, that of exit.json only for the `last` tick."""
         if self.closed:
             return {}
         fresh = {}
@@ -61,8 +58,6 @@ class Seals:
             if (name in self._known and name not in self._again) or (name == EXIT and not last):
                 continue
             seal = self._look(name, path)
-            if seal is None and last and name != EXIT:
-                seal = _seal_torn(path)
             if seal is not None and seal != self._known.get(name):
                 fresh[name] = self._known[name] = seal
         return fresh
@@ -80,10 +75,3 @@ class Seals:
             return None
         self._looked[name] = signature
         return FileSeal(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
-def _seal_torn(path: Path) -> FileSeal | None:
-    try:
-        return None if path.stat().st_size > MAX_RECORD_BYTES else file_seal(path)
-    except OSError:
-        return None

@@ -41,7 +41,7 @@ from gonogo.supervise.watcher.journal import WATCHED_NAME, Journal
 from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
 from gonogo.supervise.watcher.look import INTERVAL_S, Looking
 from gonogo.supervise.watcher.metrics_file import Reporter
-from gonogo.supervise.watcher.shipping import Offline, Shipping
+from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.watch import fold, identity_ok
 from gonogo.watch.detectors.death import settles_s
 
@@ -55,7 +55,7 @@ Connect = Callable[[RunDir, Order], Shipping]
 _log = logging.getLogger("gonogo.supervise.watcher")
 
 
-def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Offline()) -> int:
+def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Shipping()) -> int:
     """Watch one run; see the module's text for the exit codes.
 
     Args:

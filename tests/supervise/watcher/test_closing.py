@@ -15,7 +15,7 @@ import pytest
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.watcher.shipping import Offline
+from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.watcher import OWED_S, Watcher
 
 ENDED = Path(__file__).parents[2] / "data" / "runs" / "healthy"
@@ -52,7 +52,7 @@ def watched(run_dir: RunDir, late: list[bytes]) -> tuple[list[dict[str, Any]], f
     order = load_record(run_dir.order, Order)
     assert order is not None
     clock = Clock(run_dir, late)
-    Watcher(run_dir, order, Offline(), clock.now).watch(clock.read, clock.sleep)
+    Watcher(run_dir, order, Shipping(), clock.now).watch(clock.read, clock.sleep)
     return [json.loads(line) for line in load_all_lines(run_dir.watch)], clock.now - 1e6
 
 
@@ -72,7 +72,7 @@ def test_who_cannot_read_which_order_it_is_watches_under_none(
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
         with pytest.raises(OSError, match="Stale"):
-            Watcher(ended, order, Offline(), 1e6)
+            Watcher(ended, order, Shipping(), 1e6)
     ticks, _ = watched(ended, [])
     assert ticks[0]["start"]["order_sha256"] == sha256(ended.order.read_bytes()).hexdigest()
 
@@ -97,7 +97,7 @@ def test_an_end_that_cannot_be_read_is_waited_for_no_longer_than_what_is_owed(
     assert looked_s < OWED_S + 30.0
 
 
-class Told(Offline):
+class Told(Shipping):
     """Remembers the findings that no disk took."""
 
     def __init__(self) -> None:

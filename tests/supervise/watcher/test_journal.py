@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import os
 import resource
@@ -11,7 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 
@@ -144,32 +142,6 @@ def full_at(size: int) -> Iterator[None]:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
-
-
-class Ailing(io.FileIO):
-    """A file of a disk that takes half of what is written, and then nothing."""
-
-    def write(self, data: Any) -> NoReturn:
-        super().write(data[: len(data) // 2])
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def truncate(self, size: int | None = None) -> NoReturn:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-
-def test_half_a_line_that_could_not_be_removed_costs_no_other(
-    sick: RunDir, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    journal = recovered(sick)
-    before = sick.watch.read_bytes()
-    with monkeypatch.context() as ailing:
-        name = "gonogo.supervise.watcher.journal.append_plain"
-        ailing.setattr(name, lambda path: Ailing(path, "ab+"))
-        add(journal, tick_of(3), tick_of(4))
-    assert len(sick.watch.read_bytes()) > len(before), "half a line lies there"
-    add(journal, tick_of(5))
-    assert [tick.n for tick in ticks_of(sick)] == [0, 1, 2, 3, 4, 5]
-    assert sick.watch.stat().st_size == journal.memory.watch_bytes
 
 
 def test_what_the_disk_refuses_is_written_in_order_when_it_has_room(sick: RunDir) -> None:

@@ -10,7 +10,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S, Reporter
 from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.shipping import Offline
+from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.watch import start
 from tests.watch.streams import order_of
 
@@ -20,7 +20,7 @@ from tests.watch.streams import order_of
     [(Severity.SUSPECT, True), (Severity.WARN, False), (Severity.INFO, False)],
 )
 def test_a_suspicion_is_shown_for_a_while(tmp_path: Path, severity: Severity, shown: bool) -> None:
-    shipping, state = Offline(), start(order_of())
+    shipping, state = Shipping(), start(order_of())
     reporter = Reporter(RunDir(tmp_path), shipping, Pace())
     reporter.report(0.0, 0.0, state, [])
     assert not shipping.suspect

@@ -51,19 +51,6 @@ def test_torn_record_waits_until_it_is_whole(run_dir: RunDir) -> None:
     assert seals.take(last=False) == {"model.json": seal(run_dir.model)}
 
 
-def test_what_is_torn_at_the_end_is_sealed_as_it_is(run_dir: RunDir) -> None:
-    """Removing it then removes only what nobody could read."""
-    seals = Seals(run_dir, 1, {})
-    run_dir.model.write_bytes(b'{"v": 1,')
-    run_dir.exit.write_bytes(b'{"v": 1,')
-    assert set(seals.take(last=False)) == {"order.json"}
-    assert seals.take(last=True) == {"model.json": seal(run_dir.model)}
-    assert not seals.closed
-    save_json(run_dir.exit, {"v": 1})
-    assert seals.take(last=True) == {"exit.json": seal(run_dir.exit)}
-    assert seals.closed
-
-
 def test_what_stayed_as_it_was_is_not_sealed_again(run_dir: RunDir) -> None:
     """Not at the end, and not by a watcher that starts again."""
     known: dict[str, FileSeal] = {}

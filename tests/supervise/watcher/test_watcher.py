@@ -23,7 +23,7 @@ from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.processes import send_signal
 from gonogo.supervise.watcher.journal import WATCHED_NAME
 from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
-from gonogo.supervise.watcher.shipping import Offline
+from gonogo.supervise.watcher.shipping import Shipping
 from gonogo.supervise.watcher.watcher import Watcher
 from gonogo.watch import refold
 from gonogo.watch.registry import detector_names
@@ -96,7 +96,7 @@ def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
     assert order is not None
     hardware_profiles.cache_clear()
     clock = itertools.count(1e6, 0.3)
-    watcher = Watcher(run.dir, order, Offline(), next(clock))
+    watcher = Watcher(run.dir, order, Shipping(), next(clock))
     monkeypatch.setattr(resources, "files", lambda _package: tmp_path / "gone")
     watcher.watch(lambda: next(clock), lambda _seconds: None)
     found = refold(run.path)
