@@ -244,7 +244,7 @@ def measure_store(folder: Path) -> float:
     """Return the bytes a second that are written to a folder, synced.
 
     Raises:
-        OSError: a write is refused, or other bytes are read back.
+        OSError: a write is refused.
     """
     path = folder / f".store-{os.urandom(6).hex()}"
     block = os.urandom(2**20)
@@ -256,9 +256,6 @@ def measure_store(folder: Path) -> float:
             stream.flush()
             os.fsync(stream.fileno())
         seconds = time.perf_counter() - began
-        with path.open("rb") as stream:
-            if any(stream.read(len(block)) != block for _ in range(TRIED_BYTES // len(block))):
-                raise OSError(f"{folder} gives back other bytes than it took")
     finally:
         path.unlink(missing_ok=True)
     return TRIED_BYTES / max(seconds, 1e-6)

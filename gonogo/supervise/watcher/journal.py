@@ -147,7 +147,7 @@ class Journal:
         return self._lines.waits
 
     def owes(self, tick: Tick) -> bool:
-        """Return whether a tick brought anything, or must show that somebody looked."""
+        """Return whether a tick holds anything, or must show that somebody looked."""
         seen = tick.ranks or tick.agent or tick.stacks or tick.nodes
         brought = tick.upto or seen or tick.observations
         other = tick.late_s or tick.files or tick.start is not None

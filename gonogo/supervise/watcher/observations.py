@@ -61,7 +61,7 @@ def build_observations(run_dir: RunDir, order: Order) -> "Observations":
         Checkpoints(run_dir),
         MeasuredPeak(run_dir, order.nodes),
     ]
-    if order.nodes == 1:  # else each node's follower tells of its own memory
+    if order.nodes == 1:  # else each node's follower reports its own memory
         sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
         sources.append(HostCpuProbe(run_dir, range(order.world_size)))
     return Observations(sources)
@@ -87,7 +87,7 @@ class Observations:
         """Return kind → payload of the sources that saw something new.
 
         Args:
-            only_owed: ask only sources that may owe something.
+            only_owed: ask only sources that may still miss something.
         """
         seen: dict[str, Any] = {}
         for source in self._sources:

@@ -30,7 +30,7 @@ class StepTimes(BaseModel):
         min_length=len(BOUNDS_S),
         max_length=len(BOUNDS_S),
     )
-    """Of each bucket, not cumulated."""
+    """Steps of each bucket, not cumulated."""
 
     def add(self, seconds: float) -> None:
         """Count a step."""

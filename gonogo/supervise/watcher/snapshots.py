@@ -41,11 +41,11 @@ class Memory(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     watch_bytes: int = 0
-    """Of watch.jsonl, lines that wait to be written included."""
+    """Bytes of watch.jsonl, lines that wait to be written included."""
     last: str | None = None
     """Digest of the last recorded tick."""
     number: int = 0
-    """Of the next tick."""
+    """Number of the next tick."""
     mono: float | None = None
     """Clock of the last recorded tick."""
     offsets: dict[int, int] = {}

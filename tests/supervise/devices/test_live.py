@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.finding import Severity
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.outcome import OutcomeCode
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.processes import find_process, send_signal
-from gonogo.watch.registry import detector_names
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 
 SHORT = {**WATCH, "imbalance": {"over_s": 1}}
@@ -38,40 +36,6 @@ def script(path: Path, *rows: dict[str, Any]) -> dict[str, str]:
     devices = [{"uuid": f"GPU-{n}", "index": n} for n in range(2)]
     file.write_text(json.dumps({"devices": devices, "samples": list(rows)}))
     return {"GONOGO_DEVICES_SCRIPT": str(file)}
-
-
-@pytest.mark.long
-def test_an_xid_ends_the_run_as_hardware_of_its_rank(new_run: NewRun) -> None:
-    run = new_run(
-        fault="xid:code=79,rank=1,step=12",
-        allow_faults=True,
-        detectors=detector_names(),
-        steps=2000,
-    )
-    record = run.wait_for_exit()
-    (halt,) = run.halts()
-    assert (halt.detector, halt.rank) == ("hardware", 1)
-    assert halt.step is not None
-    assert halt.step >= 12
-    assert (record.reason, record.ended_by) == (OutcomeCode.HARDWARE, Actor.WATCHDOG)
-    assert [row.rank for row in samples(run) if row.xids] == [1]
-    assert run.living() == []
-    run.assert_replays()
-
-
-@pytest.mark.long
-def test_imbalance_is_a_warning_and_the_run_goes_on(new_run: NewRun) -> None:
-    run = new_run(
-        fault="imbalance:rank=1,util=30,from=10",
-        allow_faults=True,
-        detectors=QUIET,
-        watch=SHORT,
-        steps=100,
-    )
-    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-    found = [(row.detector, row.severity, row.rank) for row in run.findings()]
-    assert found == [("imbalance", Severity.WARN, 1)]
-    run.assert_replays()
 
 
 @pytest.mark.long

@@ -41,12 +41,6 @@ def test_each_source_has_its_own_cadence() -> None:
     assert slow.asked_at == pytest.approx([0.0, 5.0, 10.0])
 
 
-def test_what_was_seen_stands_under_its_kind_and_nothing_else_does() -> None:
-    observations = Observations([Scripted("disk", 1.0, [{"free_mb": 1}]), Scripted("x", 1.0, [])])
-    assert observations.take(0.0) == {"disk": {"free_mb": 1}}
-    assert observations.take(1.0) == {}
-
-
 def test_a_source_that_fails_is_counted_told_once_and_hides_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -49,17 +49,6 @@ def has_other_watcher(run: SupervisedRun, pid: int) -> bool:
     return run.pid_of("watcher") != pid
 
 
-@pytest.mark.long
-def test_watcher_killed_before_a_hang_finds_it_all_the_same(new_run: NewRun) -> None:
-    run = new_run(fault="hang:rank=1,step=12,section=backward")
-    run.wait_for_step(11)
-    send_signal(run.pid_of("watcher"), signal.SIGKILL)
-    record = run.wait_for_exit()
-    assert record.reason is OutcomeCode.STALLED
-    assert (run.halts()[0].detector, run.halts()[0].rank) == (Detector.STALL, 1)
-    run.assert_replays()
-
-
 def test_watcher_killed_between_finding_and_kill_completes_the_halt_once(new_run: NewRun) -> None:
     run = new_run(fault="crash:rank=1,step=8")
     record = run.wait_for_exit()
@@ -101,20 +90,6 @@ def test_a_watcher_reads_nothing_of_its_release_once_it_watches(
     watcher.watch(lambda: next(clock), lambda _seconds: None)
     found = refold(run.path)
     assert (watcher.failures, found.findings) == (0, [])
-
-
-@pytest.mark.long
-def test_finding_that_was_not_recorded_before_the_watcher_died_is_recorded(
-    new_run: NewRun,
-) -> None:
-    run = new_run(fault="exit:code=3,rank=0,step=8")
-    run.wait_for_exit()
-    before = run.halts()
-    run.dir.findings.write_bytes(b'{"v":1,"detector":"st')
-    env = {k: v for k, v in os.environ.items() if not k.startswith("GONOGO_")}
-    command = [sys.executable, "-m", "gonogo.supervise.watcher", str(run.path)]
-    subprocess.run(command, cwd=ROOT, env=env, check=True, timeout=120, capture_output=True)
-    assert [finding.key for finding in run.halts()] == [finding.key for finding in before]
 
 
 @pytest.mark.long
