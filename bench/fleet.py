@@ -440,7 +440,7 @@ ROWS = (
     ("cores", "CPU of the service", "cores"),
     ("cores_per_1000", "CPU per 1000 runs", "cores"),
     ("runs_per_core", "runs at which one core is full", ""),
-    ("db_mb_per_run_h", "database per run-hour, before packing", "MB"),
+    ("db_mb_per_run_h", "database per run-hour", "MB"),
     ("rss_mb", "resident", "MB"),
     ("answer_p50_s", "a message's answer, median", "s"),
     ("answer_p99_s", "a message's answer, p99", "s"),

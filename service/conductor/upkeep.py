@@ -28,7 +28,7 @@ from service.experiments.lifecycle import (
 )
 from service.http.dependencies import KEPT_S
 from service.queries.experiments import load_awaiting, phases_of, runs_of, was_told
-from service.views.goodput import RunAccount, columns_of, load_accounts
+from service.views.goodput import RunAccount, load_accounts
 
 FILES_S = 30.0
 """How often a service looks which files of decisions its home lacks."""
@@ -220,7 +220,7 @@ def _row(found: RunAccount, now: float) -> dict[str, Any]:
         "at": now,
         "closed": run.state == RunState.ENDED and run.judged,
         "devices": max(1, run.gpus or 1),
-        **columns_of(found.seconds),
+        "seconds": {part.value: seconds for part, seconds in found.seconds.items()},
     }
 
 

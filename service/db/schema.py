@@ -201,7 +201,7 @@ class ProgressRow(Table):
 
 
 class AccountRow(Table):
-    """Parts of a run's time, as far as its account has been taken; `seconds` by part of it."""
+    """Parts of a run's time, as far as its account has been taken."""
 
     __tablename__ = "accounts"
     run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
@@ -216,19 +216,8 @@ class AccountRow(Table):
     closed: Mapped[bool] = mapped_column(Boolean)
     """Whether nothing more will come of its lines."""
     devices: Mapped[int] = mapped_column(Integer)
-    productive_s: Mapped[float] = mapped_column(Seconds)
-    preserved_s: Mapped[float] = mapped_column(Seconds)
-    queue_s: Mapped[float] = mapped_column(Seconds)
-    start_s: Mapped[float] = mapped_column(Seconds)
-    restart_s: Mapped[float] = mapped_column(Seconds)
-    evaluation_s: Mapped[float] = mapped_column(Seconds)
-    checkpoint_s: Mapped[float] = mapped_column(Seconds)
-    between_steps_s: Mapped[float] = mapped_column(Seconds)
-    stall_s: Mapped[float] = mapped_column(Seconds)
-    halt_s: Mapped[float] = mapped_column(Seconds)
-    repeated_s: Mapped[float] = mapped_column(Seconds)
-    decision_s: Mapped[float] = mapped_column(Seconds)
-    unknown_s: Mapped[float] = mapped_column(Seconds)
+    seconds: Mapped[dict[str, Any]]
+    """Part of its time → seconds."""
 
 
 class DecisionRow(Table):

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, defer, load_only
+from sqlalchemy.orm import Session, load_only
 
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding, Severity
@@ -193,8 +194,6 @@ def count_halts(session: Session) -> int:
     return session.scalars(query).one()
 
 
-COLUMNS = {part: getattr(AccountRow, f"{part.value}_s") for part in Part}
-_SUMS = [func.sum(column * AccountRow.devices) for column in COLUMNS.values()]
 _ASKED = (
     *(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.attempt, RunRow.state, RunRow.judged),
     *(RunRow.gpus, RunRow.resume_from, RunRow.outcome),
@@ -229,13 +228,14 @@ def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Par
     Recent runs are active, or ended after `ended_after` (Unix seconds).
     """
     late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
-    query = select(func.count(), *_SUMS).join(RunRow, RunRow.id == AccountRow.run).where(late)
-    count, *found = session.execute(query).one()
-    return count, {part: float(value or 0.0) for part, value in zip(COLUMNS, found, strict=True)}
+    query = select(AccountRow.devices, AccountRow.seconds)
+    rows = session.execute(query.join(RunRow, RunRow.id == AccountRow.run).where(late)).all()
+    sums = {part: sum(devices * seconds[part] for devices, seconds in rows) for part in Part}
+    return len(rows), sums
 
 
-def load_accounts_in(session: Session, states: Sequence[str]) -> Iterator[AccountRow]:
-    """Yield the accounts of runs in these states by run, without what their lines came to."""
-    query = select(AccountRow).join(RunRow, RunRow.id == AccountRow.run)
-    query = query.where(RunRow.state.in_(states)).options(defer(AccountRow.told))
-    yield from session.scalars(query.order_by(AccountRow.run))
+def load_seconds_in(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """Yield run → seconds by part, of runs in these states."""
+    query = select(AccountRow.run, AccountRow.seconds).join(RunRow, RunRow.id == AccountRow.run)
+    query = query.where(RunRow.state.in_(states)).order_by(AccountRow.run)
+    yield from ((run, seconds) for run, seconds in session.execute(query))

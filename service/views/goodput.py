@@ -1,6 +1,6 @@
 """Time of a run, an experiment or the fleet, by what it was spent on."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from gonogo.contract.goodput import (
@@ -16,9 +16,8 @@ from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
 from service.evidence.heartbeats import Fold, load_fold
 from service.queries.runs import (
-    COLUMNS,
-    load_accounts_in,
     load_halts,
+    load_seconds_in,
     load_taken,
     load_timed_runs,
     load_waited,
@@ -126,10 +125,5 @@ def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodp
 
 def load_stored(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Goodput]]:
     """Yield the accounts, as they were taken last, of runs in these states."""
-    for row in load_accounts_in(session, states):
-        yield row.run, goodput_of({part: getattr(row, key.key) for part, key in COLUMNS.items()})
-
-
-def columns_of(seconds: Mapping[Part, float]) -> dict[str, float]:
-    """Return seconds by part under the names of their columns."""
-    return {column.key: seconds[part] for part, column in COLUMNS.items()}
+    for run, seconds in load_seconds_in(session, states):
+        yield run, goodput_of({part: seconds[part] for part in Part})
