@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from gonogo.contract.campaign import CampaignSpec
@@ -96,7 +95,6 @@ def test_runs_are_made_in_turns_and_compared(plane: Plane) -> None:
     assert experiment["campaign"] == {"campaign": began["id"], "variant": "static", "repeat": 1}
     assert experiment["labels"] == {"team": "nsa", "campaign": "static graph", "variant": "static"}
     assert_again(plane, done)
-    assert_shown(plane, done)
     late = plane.call("POST", f"/campaigns/{began['id']}/cancel")
     assert late.status_code == 409
     assert "finished" in late.json()["detail"]
@@ -120,25 +118,6 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
     recorded = Comparison.model_validate(done["comparison"])
     assert again.variants == recorded.variants
     assert (again.text, again.result, again.kept) == (recorded.text, recorded.result, recorded.kept)
-
-
-def assert_shown(plane: Plane, done: dict[str, Any]) -> None:
-    """The page shows the result, every run, and how to repeat it."""
-    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as pages:
-        pages.get(plane.call("POST", "/sign-in-links").json()["url"])
-        page = pages.get(f"/campaigns/{done['id']}").text
-        listed = pages.get("/campaigns").text
-        member = pages.get(f"/experiments/{done['members'][1]['experiment']}").text
-    for text in (
-        done["text"],
-        "static graph",
-        'class="interval better"',
-    ):
-        assert text in page, text
-    assert page.count('href="/experiments/exp_') == 6
-    assert f'href="/campaigns/{done["id"]}"' in listed
-    assert "static wins" in listed
-    assert f'Run 1 of static in <a href="/campaigns/{done["id"]}">' in member
 
 
 @pytest.mark.long
@@ -218,49 +197,6 @@ def test_a_run_that_misses_its_gate_wins_nothing(plane: Plane) -> None:
     )
     assert [row["why"] for row in done["members"]] == ["its verdict is NO_GO"] * 2
     assert (done["comparison"]["result"], done["comparison"]["winner"]) == ("inconclusive", None)
-
-
-@pytest.mark.long
-def test_programs_that_are_not_ours_are_compared_by_their_commands(plane: Plane) -> None:
-    """docs/how-to/compare.md: your own trainer is compared in the same way, by its `command`."""
-    commands = {"plain": ["train"], "fast": ["train", "--fast"]}
-    plan = {
-        "v": 1,
-        "name": "mine",
-        "profile": "cpu",
-        "workload": {"command": "train"},
-        "phases": [{"name": "compared", "steps": STEPS, "gate": WHOLE_GATE}],
-        "campaign": {
-            "metric": "toks_per_s",
-            "repeats": 3,
-            "max_repeats": 3,
-            "variants": [
-                {"name": "plain"},
-                {"name": "fast", "workload": {"command": commands["fast"]}},
-            ],
-        },
-    }
-    began = submit(plane, plan)
-    (warning,) = began["warnings"]
-    assert "GONOGO_WORKER_ALLOW with train (or any)" in warning
-    worker, wobbles, seen = plane.worker(), itertools.cycle([1.0, 1.01, 0.99]), []
-    for _ in range(6):
-        order = plane.wait(lambda: worker.claim(allow=["train"]), "an order")
-        seen.append(order.command)
-        assert order.entry is None
-        step_s = (0.15 if order.command == commands["fast"] else 0.2) * next(wobbles)
-        worker.start(order)
-        lines = {0: beats(order, 0, step_s=step_s)}
-        worker.ship(order, lines)
-        assert worker.end(order, lines).status_code == 200
-    plain, fast = commands.values()
-    assert seen == [plain, fast, fast, plain, plain, fast]
-    done = plane.wait(
-        lambda: (row := view(plane, began["id"]))["state"] == "finished" and row, "its end"
-    )
-    found = Comparison.model_validate(done["comparison"])
-    assert (found.result, found.winner) == ("winner", "fast"), done["text"]
-    assert [path.path for path in found.paths] == ["command.--fast"]
 
 
 def test_a_grid_at_once_begins_all_its_runs_and_devices_bound_them(plane: Plane) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
-import httpx
 import pytest
 from sqlalchemy.orm import Session
-from typer.testing import CliRunner
 
-from gonogo.cli.app import app
-from gonogo.cli.output import duration
-from gonogo.contract.api import Forecast
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
 from service.conductor.upkeep import alert_late
 from service.db.schema import RunRow
 from service.experiments.forecasts import check_labels
-from service.text import duration as duration_of_a_page
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS
 from tests.service.fake_worker import FakeWorker, beats
@@ -146,40 +139,6 @@ def test_a_deadline_that_cannot_be_met_is_told_once_while_the_run_is_on(
     assert plane.get(f"/runs/{order.run}")["state"] == "running"  # nothing is halted for it
 
 
-@pytest.mark.parametrize(("upto", "late"), [(22, True), (10, False)])
-def test_commands_and_page_tell_the_interval_the_checkpoint_the_cost_and_the_deadline(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, upto: int, late: bool
-) -> None:
-    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
-    for name, value in where.items():
-        monkeypatch.setenv(f"GONOGO_{name}", value)
-    sets = {"phases.1.gate": [DEADLINE], "phases.1.steps": 40}
-    labels = {"price_per_device_hour": "2.5"}
-    experiment, worker, order = second(plane, set=sets, labels=labels)
-    train(plane, worker, order, upto, 30.0)
-    found = Forecast.model_validate(forecast(plane, experiment))
-    assert None not in (found.seconds_p90, found.next_checkpoint_s, found.cost_p50)
-    seconds = (found.seconds_p50, found.seconds_p90, found.next_checkpoint_s)
-    half, most, save = map(duration, seconds)
-    shown = CliRunner().invoke(app, ["show", experiment], catch_exceptions=False).stdout
-    assert f"{half}, nine in ten {most}  ({found.basis})" in shown
-    assert re.search(rf"^checkpoint +in {save}$", shown, re.M)
-    told = CliRunner().invoke(app, ["forecast", experiment], catch_exceptions=False).stdout
-    assert re.search(rf"^nine in ten take +{most}$", told, re.M)
-    assert f"{found.cost_p50:.2f}, {found.cost_p90:.2f}" in told
-    with httpx.Client(base_url=plane.context.url, timeout=120, trust_env=False) as client:
-        client.get(plane.call("POST", "/sign-in-links").json()["url"])
-        page = client.get(f"/experiments/{experiment}").text
-    half, most, save = map(duration_of_a_page, seconds)
-    assert re.search(rf"<dt>Left, all phases</dt><dd>{half} .*nine in ten: {most}", page)
-    assert f"<dt>Next checkpoint</dt><dd>in {save}</dd>" in page
-    assert f"<dt>Left, in money</dt><dd>{found.cost_p50:.2f}</dd>" in page
-    for text in (shown, told, page):
-        assert ("cannot be met at this pace" in text) is late
-    assert ("nothing says yet that it is missed" in told) is not late
-    assert "can be met" not in told
-
-
 @pytest.mark.parametrize("name", ["claimed_seconds", "price_per_device_hour"])
 def test_a_label_that_is_to_be_a_number_is_refused_otherwise(name: str) -> None:
     for value in ("soon", "-1", "0", "nan", "inf", ""):
@@ -195,13 +154,3 @@ def test_when_all_is_over_nothing_is_left(plane: Plane) -> None:
     worker.end(order, {0: []}, "cancelled", "operator", code=3)
     plane.wait_state(experiment, "finished")
     assert forecast(plane, experiment)["basis"] == "nothing is left"
-
-
-def test_what_was_claimed_is_told_when_all_is_over(plane: Plane) -> None:
-    experiment = plane.submit(labels={"claimed_seconds": "60"})
-    assert plane.call("POST", f"/experiments/{experiment}/cancel", json={}).is_success
-    plane.wait_state(experiment, "finished")
-    assert forecast(plane, experiment)["claimed_seconds"] == 60.0
-    report = plane.call("GET", f"/experiments/{experiment}/report").text
-    assert "Claimed: 1 min 0 s." in report
-    assert "Nobody claimed" not in report

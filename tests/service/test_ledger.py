@@ -164,10 +164,3 @@ def test_a_home_with_a_key_of_its_own_starts_on_no_database_of_another_home(plan
     with pytest.raises(Rejected, match=said):
         open_context(other)
     open_context(plane.context.settings).store.close()
-
-
-def test_a_home_whose_key_was_tampered_with_does_not_start(settings: Settings) -> None:
-    open_context(settings).store.close()
-    (settings.home / "signing.key").chmod(0o644)
-    with pytest.raises(Rejected, match="chmod 600"):
-        open_context(settings)

@@ -87,17 +87,6 @@ def test_gpus_that_no_worker_has_are_said(plane: Plane) -> None:
     assert submit()["warnings"] == []
 
 
-def test_plans_say_how_their_phases_begin(plane: Plane) -> None:
-    plans = {row["name"]: row for row in plane.get("/plans")["items"]}
-    assert {"demo", "m7c-125m", "m7c-125m-fsdp", "m7c-125m-tuned", "m7c-125m-profile"} <= set(plans)
-    assert {phase["init_from"] for phase in plans["m7c-125m"]["phases"]} == {None}
-
-
-def test_what_a_workload_takes_is_served_as_a_schema(plane: Plane) -> None:
-    schema = plane.get("/schemas/nsa.train")
-    assert schema["properties"]["train"]["properties"]["dtype"]["enum"] == ["fp32", "bf16", "fp16"]
-
-
 def test_a_run_is_ordered_under_its_patch(plane: Plane) -> None:
     plane.submit(set={"remedies": {"out_of_memory": {"workload": {"parallel": "fsdp"}}}})
     change = {

@@ -125,18 +125,6 @@ def test_who_asks_twice_has_the_run_waited_for_no_longer(
     assert offered(plane, experiment, name) == []
 
 
-def test_a_cancel_of_what_is_being_halted_is_no_second_word(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = plane.worker()
-    experiment, order = running(plane, worker)
-    monkeypatch.setattr(verbs, "AGAIN_AFTER_S", 0.0)
-    verb(plane, experiment, "halt")
-    assert verb(plane, experiment, "cancel").status_code == 202
-    told = worker.telemetry(order).json()["command"]
-    assert (told["kind"], told["reason"]) == ("cancel", "test")
-
-
 @pytest.mark.parametrize("name", ["rerun", "resume"])
 def test_a_halted_phase_is_started_again(plane: Plane, name: str) -> None:
     worker = plane.worker()
