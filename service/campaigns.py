@@ -214,7 +214,7 @@ def _leave(deed: Deed, experiment: str) -> None:
     """Let nobody be asked about a run that was compared as it is."""
     row = lock_experiment(deed, experiment)
     if row.state == ExperimentState.AWAITING_DECISION:
-        VERBS["cancel"](deed, row, "its campaign asks nobody and goes on", {})
+        VERBS["cancel"](deed, row, "its campaign asks nobody and continues", {})
 
 
 def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
@@ -372,12 +372,9 @@ def _next(row: CampaignRow, brought: Sequence[Brought]) -> list[NextStep]:
     going = [] if halted else [one.id for one in active[:MOST_FOLLOWED]]
     return [
         *(
-            NextStep(command=f"gonogo resume {name}", text="let the run that was halted go on")
+            NextStep(command=f"gonogo resume {name}", text="let the halted run continue")
             for name in halted
         ),
-        *(
-            NextStep(command=f"gonogo watch {name}", text="follow the run that goes on")
-            for name in going
-        ),
+        *(NextStep(command=f"gonogo watch {name}", text="follow the active run") for name in going),
         NextStep(command=f"gonogo campaign cancel {row.id}", text="stop it for good"),
     ]

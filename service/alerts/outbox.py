@@ -1,6 +1,6 @@
 """The outbox: alerts, the subscriptions that want them, and their delivery by a few threads.
 
-Alerts are committed together with what they tell (`service.experiments.lifecycle.queue_alert`).
+Alerts are committed together with their cause (`service.experiments.lifecycle.queue_alert`).
 Spreading an alert makes a delivery for every subscription that wants its type. Delivery is at least
 once: a try is marked after it was made, so a service that dies in between sends the alert again,
 under the same id. A receiver that fails is tried again within seconds at first, at most an hour

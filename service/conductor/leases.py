@@ -176,7 +176,7 @@ def mark_lost(deed: Deed, run_id: str, heard: int) -> None:
     what = (
         "it has ended and cannot be judged before the rest of its files is here"
         if run.state == RunState.ENDED
-        else "it may go on there, nothing is started"
+        else "it may continue there, nothing is started"
     )
     text = (
         f"{experiment.name}, {run.phase}: nothing heard of run {run.id} on {hosts_of(run)}"

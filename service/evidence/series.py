@@ -193,8 +193,8 @@ def load_gates_lately(
     """Return the gates of many runs, each as it was seen last.
 
     Args:
-        spend_s: for so long runs are looked at anew, those that were seen longest ago first; what
-            no time was left for shows what was seen before, or is left out.
+        spend_s: time for new looks, those at the runs seen longest ago first. The other runs show
+            their last look, or are left out.
     """
     until = time.monotonic() + spend_s
     for run in sorted(orders, key=lambda run: _seen[run].at_mono if run in _seen else 0.0):

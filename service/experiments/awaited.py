@@ -78,8 +78,8 @@ def last_judged(runs: Sequence[RunRow]) -> RunRow | None:
 def begins_anew(runs: Sequence[RunRow]) -> bool:
     """Say whether a phase with these runs starts from the beginning in a continuing experiment.
 
-    Its last run went to its end, or the last without a patch did: what a remedy or a variant has
-    made is gone on with by no plan that does not say it.
+    Its last run reached its end, or the last run without a patch did. A plan without the patch does
+    not continue from checkpoints of a remedy or a variant.
     """
     planned = [run for run in runs if run.reason not in ANSWERS or not run.change]
     return any(last and went_to_its_end(last) for last in map(last_tried, (runs, planned)))
@@ -88,8 +88,7 @@ def begins_anew(runs: Sequence[RunRow]) -> bool:
 def has_not_passed(run: RunRow) -> bool:
     """Say whether a run went to its last step, was judged, and did not pass with all of its gate.
 
-    Going on from a checkpoint of it would show its last steps alone, and the gate is for all: what
-    failed, or left a condition open, of all of them may be well of these.
+    A resume from its checkpoint would show the last steps alone, and the gate is for all steps.
     """
     return went_to_its_end(run) and run.judged and run.verdict is not Verdict.GO
 

@@ -222,15 +222,15 @@ def decision_text(
 
 
 def finding_text(
-    experiment: str, place: str, finding: Finding, said: tuple[str, str] | None
+    experiment: str, place: str, finding: Finding, last: tuple[str, str] | None
 ) -> str:
     """Return the text of the alert that a finding ends a run, or asks for a person.
 
     Args:
         place: its name, and the phase.
-        said: a log and the last line of the rank that it names; None: it has said nothing.
+        last: a log and the last line of the rank that it names; None: there is none.
     """
-    line = "" if said is None else f"; last line of {said[0]} so far: {said[1]}"
+    line = "" if last is None else f"; last line of {last[0]} so far: {last[1]}"
     return with_next(f"{place}: {finding.text}{line}", f"show {experiment}")
 
 

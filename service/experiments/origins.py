@@ -86,7 +86,7 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     source = load_experiment(session, name)
     if source.state != ExperimentState.FINISHED:
         raise Conflict(
-            f"{source.id} is {source.state}; what goes on elsewhere must have ended "
+            f"{source.id} is {source.state}; what continues elsewhere must have ended "
             f"(gonogo cancel {source.id})",
             state=source.state,
             allowed=("cancel",),
@@ -156,7 +156,7 @@ def _not_shown(
                 yield f"condition {condition.id} is {condition.state} in {source.id}; {again}"
             elif condition in beyond:
                 met = f"condition {condition.id} was met in {source.id} by"
-                yield f"{met} {condition.evidence_from}, which is made anew; {again}"
+                yield f"{met} {condition.evidence_from}, which runs again; {again}"
 
 
 def _again(session: Session, source: ExperimentRow, phase: str) -> str:

@@ -307,7 +307,7 @@ def override(
         supersede=True,
     )
     if awaiting and said.verdict in _GOES_ON:
-        phase.verdict = said.verdict  # what is said of conditions is said with it
+        phase.verdict = said.verdict  # decisions about conditions need it
         waive_expired(deed, experiment, phase.name, reason=said.reason)
     if awaiting:
         experiment.stop = None

@@ -24,7 +24,7 @@ def load_living_key(session: Session, name: str) -> KeyRow | None:
 
 
 def lock_living_keys(session: Session) -> None:
-    """Wait for whoever else decides now whose a key is, and read anew what they decided."""
+    """Lock the keys that are not revoked, and read their workers again."""
     query = select(KeyRow).where(KeyRow.revoked_at.is_(None)).order_by(KeyRow.id)
     session.scalars(query.with_for_update().execution_options(populate_existing=True)).all()
 

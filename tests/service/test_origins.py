@@ -188,7 +188,7 @@ def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane:
     verb(plane, experiment, "cancel")
     plane.wait_state(experiment, "finished")
     said = refused(plane, f"{experiment}:synthetic@0", set=sets)
-    assert f"sanity:pace was met in {experiment} by synthetic, which is made anew" in said
+    assert f"sanity:pace was met in {experiment} by synthetic, which runs again" in said
     assert f"begin with it: {experiment}:sanity@0" in said
 
 

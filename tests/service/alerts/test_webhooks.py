@@ -68,7 +68,7 @@ def test_a_name_that_leads_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_subscription_can_be_tried_and_its_address_is_in_no_log(
     plane: Plane, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who knows the address of a receiver (Slack's) may post there."""
+    """The address of a receiver (Slack's) is a secret: its holder may post there."""
     caplog.set_level("INFO")
     with receiving() as receiver:
         receiver.url += "/services/T0/whose"
