@@ -51,17 +51,13 @@ long: install ## What takes too long for every commit: every fault and kill, int
 	$(TEST_ENV) $(BIN)/python -m pytest $(FAULTS) -m long --timeout 1600 $(ARGS)
 	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 -n 2 --dist loadfile $(ARGS)
 
-# Folders in plain English; contract, planning, cli, supervise, service and tests are still to come.
-PLAIN := README.md docs worker nsa lab bench \
-	$(addprefix gonogo/,judge watch timeline ledger observer trainer goodput)
-
 lint: install ## ruff, mypy, the import law, spelling, plain English
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	PYTHONPATH=. $(BIN)/lint-imports
 	$(BIN)/codespell
-	$(BIN)/python docs/prose.py $(PLAIN)
+	$(BIN)/python docs/prose.py
 
 bench: install ## Measure what docs/explanation/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
 	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)
