@@ -141,11 +141,7 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
 
 
 def _load_key_file(path: Path) -> str:
-    """Return the key that a file holds.
-
-    Raises:
-        Rejected: it cannot be read, or holds nothing that could be a key.
-    """
+    """Return the key that a file holds."""
     try:
         key = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
@@ -156,11 +152,7 @@ def _load_key_file(path: Path) -> str:
 
 
 def _has_database(settings: Settings) -> bool:
-    """Say whether there is a database of this version; a reader makes none.
-
-    Raises:
-        Rejected: there is one of another version.
-    """
+    """Say whether there is a database of this version; a reader makes none."""
     found, newest = current_revision(settings.database_url)
     if found is not None and found != newest:
         raise Rejected(f"the database is at revision {found}, not {newest}: gonogo db upgrade")

@@ -60,11 +60,7 @@ async def readyz(request: Request) -> dict[str, str]:
 
 
 def _check_ready(context: Context) -> dict[str, str]:
-    """Return the answer of a service that is ready, with a warning when the disk is nearly full.
-
-    Raises:
-        Unavailable: it takes none, or is not ours.
-    """
+    """Return the answer of a service that is ready, with a warning when the disk is nearly full."""
     try:
         context.store.read(lambda session: session.execute(_REVISION).scalar())
     except ProgrammingError as error:  # a fail-over to an empty one, say

@@ -38,13 +38,7 @@ DECISIONS, RUNS = "decisions", "runs"
 
 
 def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> dict[str, Any]:
-    """Write the backup and return what is in it.
-
-    Raises:
-        Conflict: the file exists.
-        NotFound: this home has no database yet.
-        Rejected: a file cannot be written or read.
-    """
+    """Write the backup and return what is in it."""
     if target.exists():
         raise Conflict(f"{target} is there already; a backup is never written over")
     revision, _ = current_revision(settings.database_url)
@@ -141,13 +135,7 @@ def _summary(listed: dict[str, Any]) -> dict[str, Any]:
 
 
 def restore_backup(settings: Settings, source: Path) -> dict[str, Any]:
-    """Put a backup into a home that has no database yet, and return what was in it.
-
-    Raises:
-        Corrupt: the backup is not whole.
-        Conflict: the home has a file that the backup would bring, or another restore is at work.
-        Rejected: not a backup of this version and kind of database, or a file cannot be written.
-    """
+    """Put a backup into a home that has no database yet, and return what was in it."""
     home, waiting = settings.home, settings.home / ".restore"
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -66,12 +66,7 @@ from service.views.experiments import view_experiment
 
 
 def resolve(submission: CampaignSubmission) -> ResolvedCampaign:
-    """Return the campaign that a submission freezes.
-
-    Raises:
-        Rejected: anything wrong with the plan, an override or a variant.
-        NotFound: no such bundled plan or configuration.
-    """
+    """Return the campaign that a submission freezes."""
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
     plan = submission.plan
@@ -100,11 +95,7 @@ def create_campaign(
 
 
 def build_dry_run(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any]:
-    """Return what would run: every variant's resolved plan and order.
-
-    Args:
-        waits: why its runs would wait.
-    """
+    """Return what would run: every variant's resolved plan and order."""
     told = [text for plan in resolved.variants.values() for text in warnings_of(plan.parsed())]
     return {
         "dry_run": True,
@@ -174,11 +165,7 @@ def advance(deed: Deed, campaign: str) -> None:
 
 
 def cancel(deed: Deed, campaign: str, reason: str) -> bool:
-    """Stop a campaign and its active runs; repeated it changes nothing.
-
-    Raises:
-        Conflict: it has finished.
-    """
+    """Stop a campaign and its active runs; repeated it changes nothing."""
     row = lock_campaign(deed, campaign)
     if row.state == CampaignState.CANCELLED:
         return False

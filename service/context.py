@@ -77,11 +77,7 @@ class Context:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> _T:
-        """Change something in somebody's name, in one transaction; return what came of it.
-
-        Raises:
-            Unavailable: the database does not answer, or too many wait for it.
-        """
+        """Change something in somebody's name, in one transaction; return what came of it."""
         return self.store.write(
             lambda session: change(
                 Deed(session=session, now=self.now(), actor=actor), *args, **kwargs
@@ -95,11 +91,7 @@ def open_context(
     now: Callable[[], float] = time.time,
     mono: Callable[[], float] = time.monotonic,
 ) -> Context:
-    """Return a context with an open database (already migrated) and the home's signing key.
-
-    Raises:
-        Rejected: the key cannot be had; see `gonogo.signing.load_signing_key`.
-    """
+    """Return a context with an open database (already migrated) and the home's signing key."""
     bell = Bell()
     store = Store(
         settings.database_url, after_commit=bell.ring, info={SIGNING_KEY: _home_key(settings)}

@@ -31,9 +31,6 @@ def serve(settings: Settings, host: str, port: int, *, conduct: bool = True) -> 
     """Serve until asked to stop.
 
     Prints one JSON line `{"url": …}` when it listens, and writes it to `service.json` in the home.
-
-    Raises:
-        Unavailable: the address cannot be had.
     """
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)

@@ -44,12 +44,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings that an environment holds (default: this process's).
-
-    Raises:
-        Rejected: an unknown `GONOGO_*` name, a webhook secret that cannot sign, or no address of
-            Redis or of ours.
-    """
+    """Return the settings that an environment holds (default: this process's)."""
     source = os.environ if environ is None else environ
     values = read(source, "service")
     home = home_of(values)
@@ -113,11 +108,7 @@ def new_secret() -> str:
 
 
 def check_secret(secret: str) -> str:
-    """Return a secret that can sign.
-
-    Raises:
-        Rejected: it is not `whsec_` and base64 of at least 24 bytes.
-    """
+    """Return a secret that can sign."""
     try:
         key = base64.b64decode(secret.removeprefix("whsec_"), validate=True)
     except binascii.Error as error:

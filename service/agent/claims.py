@@ -69,10 +69,6 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
 
     Args:
         key_id: its key, which belongs to this worker from now on; None: an administrator's.
-
-    Raises:
-        NotAllowed: the key belongs to another worker.
-        NameTaken: another machine works under the worker's name.
     """
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)

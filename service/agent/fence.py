@@ -46,11 +46,7 @@ def home_of_worker(worker: str) -> str:
 
 
 def bind_key(session: Session, key_id: str, worker: str) -> None:
-    """Bind a worker's key to the worker that claims with it first, and the worker to the key.
-
-    Raises:
-        NotAllowed: another worker has the key, or the worker has another key.
-    """
+    """Bind a worker's key to the worker that claims with it first, and the worker to the key."""
     row = session.get_one(KeyRow, key_id)
     home = home_of_worker(worker)
     if row.worker is None:
@@ -76,12 +72,7 @@ def hash_claim(secret: str) -> str:
 
 
 def check_bearer(run: RunRow, bearer: Bearer) -> None:
-    """Refuse a bearer that does not hold the run's newest claim.
-
-    Raises:
-        NotAllowed: another worker's key, a wrong secret, or nobody claimed the run.
-        StaleToken: a newer claim owns the run.
-    """
+    """Refuse a bearer that does not hold the run's newest claim."""
     if bearer.worker not in (None, home_of_worker(run.worker or "")) and run.claim is not None:
         raise NotAllowed(
             f"run {run.id} belongs to worker {run.worker}, this key to {bearer.worker}"

@@ -45,12 +45,7 @@ class Offer:
     def fits(
         self, plan: Plan, change: RecordedPatch | None = None, phase: str | None = None
     ) -> bool:
-        """Say whether a run fits: a device for each rank, or one slot on a CPU.
-
-        Args:
-            change: the patch of the run, which may change the number of ranks.
-            phase: the run's, which may have its own number of ranks; None: the largest.
-        """
+        """Say whether a run fits: a device for each rank, or one slot on a CPU."""
         if self.profiles and plan.profile not in self.profiles:
             return False
         if lacks(plan, self.labels) or not allows(plan, self.allow, self.allow_env):

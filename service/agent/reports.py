@@ -64,11 +64,7 @@ LEADS_TO = {
 
 
 def decoded(text: str, where: str) -> bytes:
-    """Return the bytes of a base64 text.
-
-    Raises:
-        Rejected: the text is not base64.
-    """
+    """Return the bytes of a base64 text."""
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
@@ -76,12 +72,7 @@ def decoded(text: str, where: str) -> bytes:
 
 
 def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> None:
-    """Advance a run as its worker reports.
-
-    Raises:
-        Conflict: an event that the run's state does not allow.
-        Rejected: an end without its record.
-    """
+    """Advance a run as its worker reports."""
     experiment, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     if report.event is RunEvent.END and report.exit is None:
@@ -242,11 +233,7 @@ def _alert(
 
 
 def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Bearer) -> None:
-    """Store one file of evidence; the same path again replaces it.
-
-    Raises:
-        Rejected: a path that leaves the run directory, bad base64, or more than a run may upload.
-    """
+    """Store one file of evidence; the same path again replaces it."""
     _, run = lock_run(deed, run_id)
     check_bearer(run, bearer)
     path = PurePosixPath(report.path)
@@ -272,11 +259,7 @@ def take_evidence(deed: Deed, run_id: str, report: EvidenceReport, bearer: Beare
 
 
 def take_record(deed: Deed, run_id: str, report: RecordReport, bearer: Bearer) -> None:
-    """Keep a small record; after the end only what the end promised.
-
-    Raises:
-        Rejected: bad base64, too large, or more than the records of a run may have.
-    """
+    """Keep a small record; after the end only what the end promised."""
     content = decoded(report.content_b64, "content_b64")
     if len(content) > MAX_RECORD_BYTES:
         raise Rejected(f"content_b64: a record has at most {MAX_RECORD_BYTES} bytes")

@@ -65,11 +65,7 @@ class Taken:
 
 
 def parse_telemetry(telemetry: Telemetry) -> list[Stretch]:
-    """Return the stretches of a message, compressed; call it outside of transactions.
-
-    Raises:
-        Rejected: bytes that are not base64, or not those of their stretch.
-    """
+    """Return the stretches of a message, compressed; call it outside of transactions."""
     heartbeats = [_heartbeats(part) for part in telemetry.ranks]
     return [*heartbeats, *(_stream(part) for part in telemetry.files or ())]
 
@@ -129,11 +125,7 @@ def newest_of(rank: int, lines: Sequence[str]) -> dict[str, Any]:
 def take_telemetry(
     deed: Deed, run_id: str, telemetry: Telemetry, stretches: Sequence[Stretch], bearer: Bearer
 ) -> Taken:
-    """Store what is new and answer what is there.
-
-    Args:
-        stretches: its growing files, as `parse_telemetry` returns them.
-    """
+    """Store what is new and answer what is there."""
     session = deed.session
     run = load_run(session, run_id)
     if run.worker is None and bearer.token > run.token:

@@ -69,11 +69,7 @@ def subscribe(deed: Deed, url: str, types: Collection[str], secret: str | None) 
 
 
 def unsubscribe(deed: Deed, webhook: str) -> None:
-    """End a subscription.
-
-    Raises:
-        NotFound: there is none that is active.
-    """
+    """End a subscription."""
     _end(deed.session, load_webhook(deed.session, webhook), deed.now, "the subscription ended")
 
 
@@ -135,12 +131,7 @@ def is_wanted(alert: AlertRow, types: Collection[str]) -> bool:
 
 
 def load_due(session: Session, now: float, url: str, skip: Collection[str] = ()) -> list[Parcel]:
-    """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription.
-
-    Args:
-        now: Unix seconds.
-        skip: subscriptions that get nothing now.
-    """
+    """Return the deliveries that are due, oldest alert first, at most `EACH` per subscription."""
     place = func.row_number().over(partition_by=DeliveryRow.webhook, order_by=DeliveryRow.alert)
     due = (
         select(DeliveryRow.alert, DeliveryRow.webhook, place.label("place"))

@@ -54,9 +54,6 @@ def check_reach(url: str) -> None:
 
     Link-local addresses hold the metadata services of clouds, with their credentials. A name that
     cannot be looked up now is accepted: the try will fail.
-
-    Raises:
-        Rejected: such an address, or an invalid port.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""

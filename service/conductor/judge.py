@@ -30,11 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Judging:
-    """Judges what waits for it.
-
-    Args:
-        assessors: where facts are made; default: this checkout's.
-    """
+    """Judges what waits for it."""
 
     def __init__(self, context: Context, assessors: Assessors | None = None) -> None:
         self._context = context
@@ -47,11 +43,7 @@ class Judging:
         self._tidied = False
 
     def run_once(self) -> None:
-        """Start to judge every run whose evidence is complete, and wait a moment for it.
-
-        Raises:
-            Exception: what kept a run from being judged; it is tried again later.
-        """
+        """Start to judge every run whose evidence is complete, and wait a moment for it."""
         if not self._tidied:  # what a service left that was killed may be of a run that is judged
             shutil.rmtree(self._folder, ignore_errors=True)
             self._tidied = True

@@ -107,11 +107,7 @@ class Leases:
         self._seen: dict[str, Silence] = {}
 
     def run_once(self) -> None:
-        """Look once, and do what follows.
-
-        Raises:
-            Unavailable: the database is away, or takes no writes.
-        """
+        """Look once, and do what follows."""
         context = self._context
         try:
             living = context.store.read(load_living)

@@ -48,11 +48,7 @@ def load_expired(session: Session, now: float) -> list[str]:
 
 
 def advance_campaigns(context: Context) -> None:
-    """Take the next step of each campaign whose runs have all ended.
-
-    Raises:
-        Exception: what one of them failed for, once all have been looked at.
-    """
+    """Take the next step of each campaign whose runs have all ended."""
     errors = []
     for campaign in context.store.read(load_running):
         try:
@@ -122,9 +118,6 @@ def assign_cursors(session: Session, now: float) -> int:
     The order is by time, and by `seq` within an experiment. Only the one conductor does this, after
     the commit, so a reader never finds a smaller cursor later. Cursors grow with the milliseconds,
     so a restored database gives out none that it gave out before.
-
-    Args:
-        now: Unix seconds.
     """
     due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)
     query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(_BATCH)

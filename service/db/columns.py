@@ -103,12 +103,7 @@ class SessionKind(StrEnum):
 
 
 class OneOf(TypeDecorator[StrEnum]):
-    """A column that holds the value of an enum.
-
-    Args:
-        words: the enum.
-        length: of the longest value that the column takes.
-    """
+    """A column that holds the value of an enum."""
 
     impl = String
     cache_ok = True
@@ -118,11 +113,7 @@ class OneOf(TypeDecorator[StrEnum]):
         self.words = words
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return what is stored; a value may be given as its text.
-
-        Raises:
-            ValueError: it is none of the enum's.
-        """
+        """Return what is stored; a value may be given as its text."""
         return None if value is None else self.words(value).value
 
     def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
@@ -133,11 +124,7 @@ class OneOf(TypeDecorator[StrEnum]):
 
 
 class Held(TypeDecorator[Any]):
-    """A column that holds a model or a dataclass as JSON; None is NULL.
-
-    Args:
-        kind: what is read; fields that it does not know are ignored.
-    """
+    """A column that holds a model or a dataclass as JSON; None is NULL."""
 
     impl = JSON
     cache_ok = True

@@ -38,12 +38,7 @@ def build_config(connection: Connection | None = None) -> "Config":
 
 
 def migrate(url: str) -> None:
-    """Bring the database at `url` to the newest revision.
-
-    Raises:
-        Conflict: the revision of the database is not known to this release.
-        Unavailable: the database cannot be opened, or its role may not change it.
-    """
+    """Bring the database at `url` to the newest revision."""
     found, _ = current_revision(url)
     if found == HEAD:
         return
@@ -71,11 +66,7 @@ def migrate(url: str) -> None:
 
 
 def current_revision(url: str) -> tuple[str | None, str]:
-    """Return the revision of the database and the newest one; None: there is no database.
-
-    Raises:
-        Unavailable: it cannot be opened or read.
-    """
+    """Return the revision of the database and the newest one; None: there is no database."""
     file = make_url(url).database if is_sqlite(url) else None
     if file and not Path(file).exists():
         return None, HEAD  # SQLite would make it

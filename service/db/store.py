@@ -49,11 +49,7 @@ _JOURNAL_BYTES = 4 * 2**20
 
 
 def build_engine(url: str, *, writes: bool = False) -> Engine:
-    """Return an engine; a SQLite engine for `writes` takes the write lock when it begins.
-
-    Args:
-        writes: whether it is the writer's.
-    """
+    """Return an engine; a SQLite engine for `writes` takes the write lock when it begins."""
     if not is_sqlite(url):
         return create_engine(
             url,
@@ -190,11 +186,7 @@ class Store:
         return Session(self._readers, expire_on_commit=False)
 
     def read(self, work: Callable[[Session], _T]) -> _T:
-        """Return what `work` reads, in one consistent snapshot on SQLite.
-
-        Raises:
-            Unavailable: the database does not answer.
-        """
+        """Return what `work` reads, in one consistent snapshot on SQLite."""
         try:
             with self.open_session() as session:
                 return work(session)
@@ -202,11 +194,7 @@ class Store:
             raise Unavailable(NO_ANSWER_TEXT) from error
 
     def write(self, work: Callable[[Session], _T]) -> _T:
-        """Run `work` in a transaction and return its result after the commit.
-
-        Raises:
-            Unavailable: the database does not answer, or too many wait for it.
-        """
+        """Run `work` in a transaction and return its result after the commit."""
         if self._thread is None:
             return self._write_now(work)
         return self._write_in_turn(work, _PATIENCE_S)
@@ -292,11 +280,7 @@ class Store:
     def _run_job(
         self, connection: Connection, job: _Job[Any], results: list[tuple[_Job[Any], Any]]
     ) -> None:
-        """Run one job of a group.
-
-        Raises:
-            Unavailable: the database gave up the transaction of the group.
-        """
+        """Run one job of a group."""
         failure: Exception | None = None
         result: Any = None
         try:

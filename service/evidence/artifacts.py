@@ -87,13 +87,7 @@ def _walk(run_dir: RunDir) -> Iterator[ArtifactView]:
 
 
 def load_artifact(session: Session, run: RunRow, path: str) -> IO[bytes]:
-    """Return a file of a run, open for reading, or its uploaded copy.
-
-    Raises:
-        Rejected: the path leads out of the run directory.
-        NotFound: the directory is here and has no such file, or was pruned.
-        ArtifactNotHere: the directory is on another host and the file was not uploaded.
-    """
+    """Return a file of a run, open for reading, or its uploaded copy."""
     if "\x00" in path:
         raise Rejected("path: a NUL character")
     run_dir = reachable_dir(run)

@@ -52,11 +52,7 @@ def load_names(session: Session, run: str) -> list[str]:
 
 
 def load_bytes(session: Session, run: str, file: str, most: int | None = None) -> Iterator[bytes]:
-    """Yield a file piece by piece, up to byte `most`.
-
-    Raises:
-        Corrupt: a piece is missing.
-    """
+    """Yield a file piece by piece, up to byte `most`."""
     query = (
         select(PieceRow.start, PieceRow.packed)
         .where(PieceRow.run == run, PieceRow.file == file)

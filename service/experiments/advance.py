@@ -138,9 +138,6 @@ def queue_run(
     """Queue the next attempt of a phase.
 
     The first attempt gets the `carried` remedies of earlier phases; later ones keep them.
-
-    Raises:
-        Conflict: an attempt of it has not ended.
     """
     before = runs_of(deed.session, experiment.id, phase)
     if any(run.state != RunState.ENDED for run in before):

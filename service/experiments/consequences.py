@@ -59,12 +59,7 @@ def act(
     resume: dict[str, ResumePoint],
     outcome: Outcome | None,
 ) -> None:
-    """Do what comes after a verdict on a phase.
-
-    Args:
-        resume: phase → checkpoint from which its next run may begin.
-        outcome: why the last run ended.
-    """
+    """Do what comes after a verdict on a phase."""
     rows = {row.name: row for row in phases_of(deed.session, experiment.id)}
     _settle_phase(deed, experiment, rows[phase], action.verdict)
     if action.missed:
@@ -135,11 +130,7 @@ def _await(deed: Deed, experiment: ExperimentRow, action: Action, phase: str, te
 
 
 def cancel_now(deed: Deed, experiment: ExperimentRow) -> None:
-    """Finish a cancelled experiment without a verdict.
-
-    Raises:
-        Conflict: nobody asked for it.
-    """
+    """Finish a cancelled experiment without a verdict."""
     if experiment.stop is None:
         raise Conflict("nobody cancelled it", state=experiment.state)
     text = experiment.stop.told()

@@ -47,12 +47,7 @@ def record_decision(
     run: str | None,
     supersede: bool = False,
 ) -> RecordedDecision:
-    """Append a decision to its experiment's chain, signed by the home, and return it.
-
-    Args:
-        entry: what was decided.
-        supersede: whether it replaces the last decision about the phase.
-    """
+    """Append a decision to its experiment's chain, signed by the home, and return it."""
     key: SigningKey = deed.session.info[SIGNING_KEY]
     earlier = load_chain(deed.session, experiment.id)
     about = [

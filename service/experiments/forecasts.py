@@ -55,11 +55,7 @@ class _Living:
 
 
 def check_labels(labels: dict[str, str]) -> None:
-    """Refuse labels that are to be numbers and are none.
-
-    Raises:
-        Rejected: such a label.
-    """
+    """Refuse labels that are to be numbers and are none."""
     for name in (CLAIMED_LABEL, PRICE_LABEL):
         if name in labels and _number(labels, name) is None:
             raise Rejected(f"label {name}: found {labels[name]!r}; expected a positive number")

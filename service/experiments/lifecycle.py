@@ -143,11 +143,7 @@ def _put_out(deed: Deed, kind: AlertType, data: AlertData) -> None:
 
 
 def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **data: Any) -> None:
-    """Let an experiment make a transition.
-
-    Raises:
-        Conflict: its state does not allow it, or another was faster.
-    """
+    """Let an experiment make a transition."""
     old, new = row.state, advance(EXPERIMENT_TRANSITIONS, row.state, event)
     _swap(deed, ExperimentRow, old, new, ExperimentRow.id == row.id)
     if event is ExperimentEvent.START:
@@ -158,11 +154,7 @@ def move_experiment(deed: Deed, row: ExperimentRow, event: ExperimentEvent, **da
 
 
 def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEvent) -> None:
-    """Let a phase make a transition.
-
-    Raises:
-        Conflict: its state does not allow it, or another was faster.
-    """
+    """Let a phase make a transition."""
     old, new = phase.state, advance(PHASE_TRANSITIONS, phase.state, event)
     _swap(deed, PhaseRow, old, new, PhaseRow.experiment == row.id, PhaseRow.name == phase.name)
     data: dict[str, Any] = {"state": new.value, "before": old, "event": event}
@@ -172,11 +164,7 @@ def move_phase(deed: Deed, row: ExperimentRow, phase: PhaseRow, event: PhaseEven
 def move_run(
     deed: Deed, row: ExperimentRow, run: RunRow, event: RunEvent, *, token: int, **data: Any
 ) -> None:
-    """Let a run make a transition.
-
-    Raises:
-        Conflict: its state does not allow it, the token is stale, or another was faster.
-    """
+    """Let a run make a transition."""
     old, new = run.state, advance(RUN_TRANSITIONS, run.state, event)
     _swap(deed, RunRow, old, new, RunRow.id == run.id, RunRow.token == token)
     if event is RunEvent.LAUNCH:
@@ -205,11 +193,7 @@ def _swap(
 def decision_text(
     experiment: str, name: str, decision: Decision, overrides: Sequence[OverrideView]
 ) -> str:
-    """Return the text of the alert that a decision was made.
-
-    Args:
-        overrides: what a person decided and stands, this decision included.
-    """
+    """Return the text of the alert that a decision was made."""
     place = f"{name}, {decision.phase}" if decision.phase else name
     verdict = decision.verdict.value if decision.verdict else "no verdict"
     words = f"{verdict} by hand" if decision.by_hand and decision.verdict else verdict

@@ -77,10 +77,6 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
 
     Args:
         text: `EXPERIMENT:PHASE`, `…@STEP`; the experiment's id.
-
-    Raises:
-        Rejected: a wrong form, an unknown phase, or something to take over that was not shown.
-        Conflict: it has not finished.
     """
     name, phase, step = _parsed(text)
     source = load_experiment(session, name)
@@ -285,11 +281,7 @@ def _other_work(
 def _point(
     session: Session, source: ExperimentRow, phase: str, step: int | None, resolved: ResolvedPlan
 ) -> ResumePoint | None:
-    """Return the checkpoint from which a phase resumes.
-
-    Raises:
-        Rejected: no durable checkpoint of the asked step, no step after it, or of other work.
-    """
+    """Return the checkpoint from which a phase resumes."""
     wanted, old = resolved.parsed().phase(phase), resolved_of(source)
     if step == 0:
         return load_weights(session, source, wanted.init_from)

@@ -29,12 +29,7 @@ from service.queries.experiments import load_experiment
 
 
 def resolve_submission(submission: Submission) -> ResolvedPlan:
-    """Return the plan that a submission freezes; it is read and resolved here, once.
-
-    Raises:
-        Rejected: anything wrong with plan, overrides or fault, every problem at once.
-        NotFound: no such bundled plan or configuration.
-    """
+    """Return the plan that a submission freezes; it is read and resolved here, once."""
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
     return _resolved(json.dumps([submission.plan, submission.set]), configurations_stamp())
@@ -48,11 +43,7 @@ def _resolved(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
 
 
 def with_plan(session: Session, submission: Submission) -> Submission:
-    """Return a submission with its plan, by default that of the experiment that it continues.
-
-    Raises:
-        Rejected: a key of `train` is set that the plan of a program of its own does not have.
-    """
+    """Return a submission with its plan, by default that of the experiment that it continues."""
     if submission.plan is not None or submission.origin is None:
         return submission
     source = load_experiment(session, submission.origin.partition(":")[0])
@@ -86,11 +77,7 @@ def build_orders(resolved: ResolvedPlan) -> list[Order]:
 
 
 def check_texts(name: str | None, labels: Mapping[str, str]) -> None:
-    """Refuse what a terminal would obey, or a database cannot store, in a text of one line.
-
-    Raises:
-        Rejected: a control character in the name or a label.
-    """
+    """Refuse what a terminal would obey, or a database cannot store, in a text of one line."""
     texts = {"name": name or ""}
     for label, value in labels.items():
         texts[f"labels.{label}"] = label + value
@@ -105,12 +92,7 @@ def check_texts(name: str | None, labels: Mapping[str, str]) -> None:
 def build_dry_run(
     resolved: ResolvedPlan, waits: Sequence[str] = (), origin: Origin | None = None
 ) -> dict[str, Any]:
-    """Return what would run: the resolved plan and the order of every phase.
-
-    Args:
-        waits: why its runs would wait.
-        origin: what it takes over.
-    """
+    """Return what would run: the resolved plan and the order of every phase."""
     inherited = origin.verdicts if origin is not None else {}
     return {
         "dry_run": True,
@@ -143,12 +125,7 @@ def create_experiment(
     origin: Origin | None = None,
     place: CampaignPlace | None = None,
 ) -> Created:
-    """Store an experiment and queue the first run of its first phase, or of its origin's.
-
-    Args:
-        origin: what it takes over.
-        place: of one that a campaign begins: which of its runs it is.
-    """
+    """Store an experiment and queue the first run of its first phase, or of its origin's."""
     plan = resolved.parsed()
     experiment = ExperimentRow(
         id=new_id(Kind.EXPERIMENT),

@@ -53,11 +53,7 @@ AGAIN_AFTER_S = 2.0
 
 
 def require(deed: Deed, experiment: ExperimentRow, verb: str) -> None:
-    """Refuse a verb that the experiment's state does not allow.
-
-    Raises:
-        Conflict: with the state and what is allowed.
-    """
+    """Refuse a verb that the experiment's state does not allow."""
     session = deed.session
     phases, runs = phases_of(session, experiment.id), runs_of(session, experiment.id)
     allowed = verbs_of(experiment, phases, runs, deed.now)
@@ -270,13 +266,7 @@ _GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 def override(
     deed: Deed, experiment: ExperimentRow, said: Override, points: dict[str, ResumePoint]
 ) -> RecordedDecision:
-    """Record a person's verdict (or his waiving of a condition), and do what it means.
-
-    Raises:
-        Conflict: the experiment is not awaiting one and not finished, the condition is settled or
-            an approval, or a GO would end the experiment by a condition that it misses.
-        NotFound: no such condition.
-    """
+    """Record a person's verdict (or his waiving of a condition), and do what it means."""
     if said.condition is not None:
         return _waive(deed, experiment, said)
     require(deed, experiment, "override")
@@ -318,11 +308,7 @@ def override(
 
 
 def _refuse_to_end(experiment: ExperimentRow, action: Action) -> None:
-    """Refuse a GO that would end the experiment: what is due and not met is waived first, or not.
-
-    Raises:
-        Conflict: continuing would miss conditions that are NO_GO when missed.
-    """
+    """Refuse a GO that would end the experiment by a condition that is due and not met."""
     if action.kind is ActionKind.FINISH and action.missed:
         names = " and ".join(row.id for row in action.missed)
         raise Conflict(

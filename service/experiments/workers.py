@@ -66,11 +66,7 @@ def heard(now: float) -> ColumnElement[bool]:
 
 
 def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
-    """Return why a plan's runs will wait, as the workers are now.
-
-    Args:
-        now: Unix seconds.
-    """
+    """Return why a plan's runs will wait, as the workers are now."""
     wanted, gpus = needs(plan), gpus_of(plan)
     if wanted is None and not gpus:
         return []

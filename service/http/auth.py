@@ -100,11 +100,7 @@ def create_key(
     *,
     home: str | None = None,
 ) -> str:
-    """Store a key (a fresh one when none is given) and return it; it is never shown again.
-
-    Raises:
-        Conflict: a living key has this name.
-    """
+    """Store a key (a fresh one when none is given) and return it; it is never shown again."""
     if load_living_key(session, name) is not None:
         raise Conflict(f"there is a key called {name}; revoke it first")
     key = key or f"gonogo_{secrets.token_urlsafe(32)}"
@@ -123,11 +119,7 @@ def create_key(
 
 
 def adopt_key(session: Session, name: str, role: Role, key: str, now: float) -> None:
-    """Make a key that was made elsewhere the living one of its name; a former one is revoked.
-
-    Raises:
-        Conflict: the key is, or was, another's.
-    """
+    """Make a key that was made elsewhere the living one of its name; a former one is revoked."""
     known = _find_row(session, key)
     if known is not None:
         if known.name == name and known.role == role and known.revoked_at is None:
@@ -141,11 +133,7 @@ def adopt_key(session: Session, name: str, role: Role, key: str, now: float) -> 
 
 
 def revoke_key(session: Session, name: str, now: float) -> None:
-    """Revoke the living key of this name.
-
-    Raises:
-        NotFound: there is none.
-    """
+    """Revoke the living key of this name."""
     row = load_living_key(session, name)
     if row is None:
         raise NotFound(f"there is no key called {name}")
@@ -184,11 +172,7 @@ def _register(key: str, role: Role, home: str, now: float, session: Session) -> 
 
 
 def _name_of(home: Path) -> str:
-    """Return a short name for a home on its machine, the same at every start.
-
-    Raises:
-        OSError: the machine has no id and none can be kept in the home.
-    """
+    """Return a short name for a home on its machine, the same at every start."""
     whole = f"{load_machine_id(home)}:{socket.gethostname()}:{home.resolve()}"
     return hashlib.sha256(whole.encode("utf-8", "replace")).hexdigest()[:12]
 

@@ -106,11 +106,7 @@ def is_same(etag: str, if_none_match: str | None) -> bool:
 
 
 def check_if_match(row: ExperimentRow, if_match: str | None) -> None:
-    """Refuse an action that was meant for an older version; the progress of runs is none.
-
-    Raises:
-        Outdated: `If-Match` names another version.
-    """
+    """Refuse an action that was meant for an older version; the progress of runs is none."""
     if if_match is None:
         return
     named = {part.strip().strip('"').partition("-")[0] for part in if_match.split(",")}
@@ -169,12 +165,7 @@ class Writer:
         *args: _P.args,
         **kwargs: _P.kwargs,
     ) -> dict[str, Any]:
-        """Create something, or return the answer that was stored for the same key and body.
-
-        Raises:
-            Rejected: the key was used for another body.
-            Conflict: the first request with this key is not finished yet.
-        """
+        """Create something, or return the answer that was stored for the same key and body."""
 
         def change(deed: Deed) -> dict[str, Any]:
             if creation.key is None:

@@ -31,11 +31,7 @@ _BATCH = 500
 
 
 async def take_place(request: Request) -> AsyncIterator[None]:
-    """Count a stream until its answer has ended.
-
-    Raises:
-        TooMany: too many streams are open.
-    """
+    """Count a stream until its answer has ended."""
     state = request.app.state
     if state.streams >= MAX_STREAMS:
         raise TooMany("too many event streams are open")

@@ -52,11 +52,7 @@ class Assessors:
     _closed: bool = False
 
     def build_facts(self, folder: Path, rules: Rules) -> Facts:
-        """Return the facts of a run directory.
-
-        Raises:
-            Unjudged: the process crashed, took too long, or could not read the directory.
-        """
+        """Return the facts of a run directory."""
         found = self.ask(folder, wire_line(rules.wire()))
         if "facts" not in found:
             raise Unjudged(str(found.get("error")))

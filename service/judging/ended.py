@@ -72,9 +72,6 @@ def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
     """Return the ended runs that can be judged, oldest end first, one attempt of a phase at a time.
 
     All that their end promised is here, or nobody waits for the rest any more.
-
-    Args:
-        failing: runs whose judgement fails again and again; they hold up no other.
     """
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
     first: dict[tuple[str, str], int] = {}
@@ -129,12 +126,7 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
 
 
 def assess(session: Session, case: Case, facts: Facts, now: float) -> Assessment:
-    """Judge an ended run by itself, from the facts of its directory.
-
-    Args:
-        case: the run.
-        now: Unix seconds.
-    """
+    """Judge an ended run by itself, from the facts of its directory."""
     run = case.run
     attempt = build_attempt(
         run.id,

@@ -26,11 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 def save_run(session: Session, run: RunRow, folder: Path) -> None:
-    """Write the directory of a run as far as the database holds it.
-
-    Raises:
-        Corrupt: a piece of a file is missing.
-    """
+    """Write the directory of a run as far as the database holds it."""
     folder.mkdir(parents=True, exist_ok=True)
     promised = promised_files(run)
     names = {

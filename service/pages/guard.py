@@ -69,11 +69,7 @@ def _error_page(status: int, title: str, detail: str) -> Response:
 
 
 def check_viewer(request: Request, context: Annotated[Context, Depends(get_context)]) -> Principal:
-    """Return who looks.
-
-    Raises:
-        SignInNeeded: nobody that is known.
-    """
+    """Return who looks."""
     token = request.cookies.get(cookie_name(context.url))
     found = token and context.store.read(lambda session: find_viewer(session, token, context.now()))
     if not found:

@@ -71,11 +71,7 @@ class ExperimentPage:
 def load_experiment_page(
     session: Session, experiment: str, run: str | None, now: float
 ) -> ExperimentPage:
-    """Return an experiment's page; `run` names the run to show, else the one to look at.
-
-    Raises:
-        NotFound: there is no such experiment.
-    """
+    """Return an experiment's page; `run` names the run to show, else the one to look at."""
     row = load_experiment(session, experiment)
     view = view_experiment(session, row)
     rows = runs_of(session, experiment)

@@ -88,11 +88,7 @@ def count_undelivered(session: Session) -> int:
 
 
 def load_webhook(session: Session, webhook: str) -> WebhookRow:
-    """Return an active subscription.
-
-    Raises:
-        NotFound: there is none, or it has ended.
-    """
+    """Return an active subscription."""
     row = session.get(WebhookRow, webhook) if is_id(webhook, Kind.WEBHOOK) else None
     if row is None or row.disabled_at is not None:
         raise NotFound(f"there is no webhook {webhook}")

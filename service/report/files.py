@@ -53,11 +53,7 @@ class Written:
 
 
 def write_report(context: Context, experiment: str) -> Written:
-    """Write the report of an experiment and return it, even if it cannot be saved.
-
-    Raises:
-        NotFound: there is no such experiment.
-    """
+    """Write the report of an experiment and return it, even if it cannot be saved."""
     view = context.store.read(lambda session: load_report_view(session, experiment, context))
     text = build_report(view)
     pictures = {f"{row.name}.svg": draw(row.chart) for row in pictures_of(view)}
@@ -77,12 +73,7 @@ def write_report(context: Context, experiment: str) -> Written:
 
 
 async def report_for(context: Context, experiment: str) -> Written:
-    """Return the report of an experiment to a route; reports are made one at a time.
-
-    Raises:
-        NotFound: there is no such experiment.
-        Unavailable: it takes longer than `PATIENCE_S`.
-    """
+    """Return the report of an experiment to a route; reports are made one at a time."""
     async with context.reporting:
         try:
             async with asyncio.timeout(PATIENCE_S):

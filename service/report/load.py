@@ -32,11 +32,7 @@ MAX_BYTES = 64 * 2**20
 
 
 def load_report_view(session: Session, experiment_id: str, context: Context) -> ReportView:
-    """Return everything that the report of an experiment prints.
-
-    Raises:
-        NotFound: there is no such experiment.
-    """
+    """Return everything that the report of an experiment prints."""
     row = load_experiment(session, experiment_id)
     decisions = load_decisions(session, experiment_id)
     resolved = resolved_of(row)

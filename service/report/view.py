@@ -208,13 +208,7 @@ def _confirms(run: RunReport) -> bool:
 def build_numbers(
     order: Order | None, ranks: Mapping[int, RankSteps], samples: Sequence[DeviceSample] = ()
 ) -> tuple[RankNumbers, ...]:
-    """Return the numbers of every rank of a run, as the judge computes them.
-
-    Args:
-        order: what was ordered; None leaves out what depends on it.
-        ranks: rank → its steps.
-        samples: of the devices.
-    """
+    """Return the numbers of every rank of a run, as the judge computes them."""
     rules = build_rules(order)
     lay_over(ranks, samples, order)
     return tuple(

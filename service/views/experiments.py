@@ -50,13 +50,7 @@ def view_new(session: Session, new: Created) -> ExperimentView:
 def view_experiments(
     session: Session, rows: Iterable[ExperimentRow], *, whole: bool = False
 ) -> list[ExperimentView]:
-    """Return experiments, each with its phases and conditions.
-
-    Args:
-        session: a transaction.
-        rows: which ones.
-        whole: with a forecast of each; else of those that a worker is at.
-    """
+    """Return experiments; `whole`: with a forecast of each, else of those that a worker is at."""
     rows = list(rows)
     ids = [row.id for row in rows]
     phases = load_phases(session, ids)
