@@ -27,10 +27,9 @@ from worker.claims.wake_listener import start_listening
 from worker.engine.choice import build_engine
 from worker.engine.engine import Engine
 from worker.exporter import announce_exporter
-from worker.host.claim_secrets import ClaimSecrets
+from worker.host.home import ClaimSecrets, take_worker_number, worker_name
 from worker.host.probe import ProbeStore
 from worker.host.slots import Slots, find_slots, scheduler_slots
-from worker.host.worker_name import take_worker_number, worker_name
 from worker.settings import OnStop, Settings, load_settings
 
 _log = logging.getLogger("worker")

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from gonogo.supervise.watcher.metrics_file import Snapshot, load_metrics
-from worker.host.open_runs import RunInventory
+from worker.host.home import RunInventory
 from worker.host.slots import Slots
 from worker.settings import Settings
 

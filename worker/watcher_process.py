@@ -29,7 +29,7 @@ def start_shipping(run_dir: RunDir, order: Order) -> Shipping:
     def connect() -> "Shipper":  # imported in the thread, so that the first tick is not late
         from worker.client import ControlPlane
         from worker.engine.engine import load_control_plane_url
-        from worker.host.claim_secrets import ClaimSecrets
+        from worker.host.home import ClaimSecrets
         from worker.shipping.shipper import Shipper
 
         client = ControlPlane(

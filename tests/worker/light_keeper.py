@@ -23,7 +23,7 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.end_request import load_request
 from gonogo.supervise.processes import boot_id, die_with_parent, load_stat
 from worker.client import ControlPlane
-from worker.host.claim_secrets import ClaimSecrets
+from worker.host.home import ClaimSecrets
 from worker.shipping.shipper import Shipper
 
 LIMIT_S = 120.0

@@ -115,9 +115,6 @@ def test_a_run_that_has_ended_leaves_no_series(live: HostView) -> None:
     assert not [labels for _, labels in ended if ("run", run) in labels]
 
 
-ENDLESS = "9" * 400
-
-
 def test_the_exporter_answers_over_http_on_a_free_port(live: HostView) -> None:
     server, port = start_exporter(lambda: live, "127.0.0.1", 0)
     try:

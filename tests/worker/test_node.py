@@ -160,33 +160,15 @@ def test_a_slot_taken_by_another_run_is_left_to_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("job", [{"SLURM_JOB_ID": "7"}, {}], ids=["in a job of Slurm", "in a pod"])
-def test_a_keeper_under_slurm_shields_its_ranks(
+def test_a_keeper_shields_its_ranks_under_slurm_and_hides_its_variables(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, str]
 ) -> None:
-    became: list[str] = []
-
-    def become(_path: str, command: list[str], _environ: dict[str, str]) -> None:
-        became.extend(command)
-        raise InterruptedError
-
-    for name, found in (("execve", become), ("dup2", lambda *_: None), ("chdir", lambda _: None)):
-        monkeypatch.setattr(program.os, name, found)
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), **job})
-    slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
-    run_dir, place = RunDir(tmp_path), Place.of(make_order(nodes=2, world_size=2).document(), 1)
-    with pytest.raises(InterruptedError):
-        program.become_keeper(settings, slots, run_dir, place, ())
-    assert became[became.index("--node") + 1] == "1"
-    assert ("--shield" in became) is bool(job)
-
-
-def test_a_keeper_sees_no_variables_of_its_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     """GONOGO_WORKER_ALLOW_ENV=any passes on what it sees: a trainer sets itself up by these."""
+    became: list[str] = []
     seen: dict[str, str] = {}
 
-    def become(_path: str, _command: list[str], environ: dict[str, str]) -> None:
+    def become(_path: str, command: list[str], environ: dict[str, str]) -> None:
+        became.extend(command)
         seen.update(environ)
         raise InterruptedError
 
@@ -194,11 +176,13 @@ def test_a_keeper_sees_no_variables_of_its_scheduler(
         monkeypatch.setattr(program.os, name, found)
     sets = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURMD_NODENAME": "n", "SRUN_DEBUG": "3"}
     kept = {"SLURM_CONF": "/etc/slurm.conf", "TEAM": "ours"}
-    settings = load_settings({"GONOGO_HOME": str(tmp_path), **sets, **kept})
+    settings = load_settings({"GONOGO_HOME": str(tmp_path), **sets, **kept, **job})
     slots = Slots(home=tmp_path, names=(), locks=DeviceLocks(home=tmp_path))
     place = Place.of(make_order(nodes=2, world_size=2).document(), 1)
     with pytest.raises(InterruptedError):
         program.become_keeper(settings, slots, RunDir(tmp_path), place, ())
+    assert became[became.index("--node") + 1] == "1"
+    assert ("--shield" in became) is bool(job)
     assert kept.items() <= seen.items()
     assert sets.keys().isdisjoint(seen)
 

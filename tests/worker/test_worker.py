@@ -23,7 +23,7 @@ from gonogo.contract.agent import WAKE_JOB
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.planning.resolve import checkout_root
-from gonogo.rundir import load_record, save_json
+from gonogo.rundir import save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.locks import DeviceLocks, is_locked
@@ -313,23 +313,6 @@ def test_a_stale_token_starts_nothing(
 
 
 @pytest.mark.long
-def test_a_host_that_is_not_fit_says_so_and_goes_on(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    unfit, fit = make_order(profile="h200", world_size=2), make_order()
-    offer(plane, unfit, fit)
-    start_worker()
-    until(lambda: is_training(home, fit), "the fit run")
-    assert events(plane, unfit) == ["check", "end"]
-    end = plane.runs[unfit.run].states[-1]
-    assert end.exit is not None
-    assert end.exit.reason is OutcomeCode.PREFLIGHT_FAILED
-    assert end.preflight is not None
-    assert not end.preflight.passed
-    assert "h200" in end.exit.text
-
-
-@pytest.mark.long
 def test_the_announced_exporter_shows_live_runs_only(
     home: Path, plane: FakeControlPlane, start_worker: StartWorker
 ) -> None:
@@ -359,21 +342,3 @@ def test_bad_settings_end_the_worker_with_one_line(
     said = (home / "worker0.log").read_text()
     assert said.count("\n") == 1
     assert name in said
-
-
-@pytest.mark.long
-def test_an_order_under_a_newer_token_gets_a_clean_directory(
-    home: Path, plane: FakeControlPlane, start_worker: StartWorker
-) -> None:
-    order = make_order(token=2)
-    stale = home / "runs" / order.run
-    save_json(stale / "order.json", make_order(run=order.run, token=1).document())
-    (stale / ".shipped").touch()
-    (stale / "heartbeat_rank0.jsonl").write_text("old\n")
-    offer(plane, order)
-    start_worker()
-    until(lambda: is_training(home, order), "the run")
-    assert lines_in_file(home, order)[0] != "old"
-    stored = load_record(stale / "order.json", Order)
-    assert stored is not None
-    assert stored.token == 2

@@ -26,11 +26,10 @@ from gonogo.supervise.transient_errors import TransientErrors
 from worker.backoff import Backoff
 from worker.claims.ending import end_and_ship
 from worker.claims.engine_runs import EngineRuns
-from worker.claims.launching import KEEPER_MODULE, Launch, Launching
+from worker.claims.launching import KEEPER_MODULE, HostUnfit, launch, prepare_dir
 from worker.client import ControlPlane
 from worker.engine.engine import load_submission, save_control_plane_url
-from worker.host.claim_secrets import ClaimSecrets
-from worker.host.open_runs import OpenRun, RunInventory
+from worker.host.home import ClaimSecrets, OpenRun, RunInventory
 from worker.host.probe import ProbeStore
 from worker.host.slots import Slots
 from worker.settings import Settings, keeper_environ
@@ -118,13 +117,34 @@ class Claimer:
         self._inventory.expect(order.run)
         if self.engine_runs is not None:
             return self.engine_runs.accept(order, secret, self._shipper)
-        launch = self._launch(order, secret)
-        if launch.keeper is not None:
-            self._rest = REST
-            self._children.append(launch.keeper)
-        elif launch.host_unfit:
+        prepared = prepare_dir(
+            order,
+            secret,
+            self._shipper,
+            runs=self.settings.runs,
+            secrets=self._secrets,
+            machine=self.machine,
+        )
+        if prepared is None:
+            return False
+        try:
+            keeper = launch(
+                order,
+                prepared,
+                self.free(),
+                settings=self.settings,
+                locks=self.slots.locks,
+                probes=self.probes,
+                keeper_module=self.keeper_module,
+                now=self.wall(),
+            )
+        except HostUnfit:
             self._rest_now("this host is not fit")
-        return launch.keeper is not None
+            return False
+        if keeper is not None:
+            self._rest = REST
+            self._children.append(keeper)
+        return keeper is not None
 
     def free(self) -> tuple[str, ...]:
         """Return the fit devices that no keeper holds; none while the host rests."""
@@ -155,34 +175,30 @@ class Claimer:
             if time.monotonic() - now >= SETTLE_S:
                 return
             unread: bool | None = False
-            settled = self.transient.tried(run.run, partial(self._settle_safely, run), unread)
+            settled = self.transient.tried(run.run, partial(self._settle, run), unread)
             if settled:
                 self._retries.pop(run.run, None)
             elif settled is not None:
                 self._retries[run.run] = retry.later(time.monotonic())
 
-    def _settle_safely(self, run: OpenRun) -> bool | None:
-        """Settle a run; whatever lies in its directory holds no other run back.
+    def _settle(self, run: OpenRun) -> bool | None:
+        """Settle a run without a keeper; True when nothing is left to do, None: it continues.
+
+        Whatever lies in its directory holds no other run back.
 
         Raises:
             OSError: its directory can be neither read nor written now.
         """
         try:
-            return self._settle(run)
+            if load_submission(run.path) is None:
+                return self._end(run)
+            settled = self.engine_runs is not None and self.engine_runs.settle(run, self._shipper)
         except OSError:
             raise
         except Exception:  # noqa: BLE001 - the edge of one run: the round goes on without it
             _log.exception("%s: cannot be settled", run.run, extra={"action": "run_broke"})
             return False
-
-    def _settle(self, run: OpenRun) -> bool | None:
-        """Settle a run without a keeper; True when nothing is left to do, None: it continues."""
-        if load_submission(run.path) is None:
-            return self._end(run)
-        settled = self.engine_runs is not None and self.engine_runs.settle(run, self._shipper)
-        if not settled and not run.ended:
-            return None
-        return settled
+        return settled if settled or run.ended else None
 
     def _end(self, run: OpenRun) -> bool:
         """End and ship a run of this host; its GPUs are checked once to be free."""
@@ -192,17 +208,15 @@ class Claimer:
         finally:
             if not was_ended and run.ended:
                 none: subprocess.Popen[bytes] | None = None
-                drain = partial(self._drain, run)
+                drain = partial(
+                    start_draining,
+                    run.path,
+                    home=self.settings.home,
+                    locks=self.slots.locks,
+                    environ=keeper_environ(self.settings, None),
+                )
                 draining = self.transient.tried(f"the devices of {run.run}", drain, none)
                 self._children += [] if draining is None else [draining]
-
-    def _drain(self, run: OpenRun) -> "subprocess.Popen[bytes] | None":
-        return start_draining(
-            run.path,
-            home=self.settings.home,
-            locks=self.slots.locks,
-            environ=keeper_environ(self.settings, None),
-        )
 
     def _shipper(self, run_dir: RunDir, order: Order) -> Shipper | None:
         client = self._connect()
@@ -213,8 +227,9 @@ class Claimer:
     def _rest_now(self, why: str) -> None:
         """Claim nothing for a while, so that a sick host does not fail every run of the queue."""
         self._rest = self._rest.later(time.monotonic())
-        text = "%s: claims nothing for %g s"
-        _log.error(text, why, self._rest.pause_s, extra={"action": "host_rests"})
+        _log.error(
+            "%s: claims nothing for %g s", why, self._rest.pause_s, extra={"action": "host_rests"}
+        )
 
     def _offer(self) -> tuple[str, ...]:
         """Return what is free for a claim; nothing where the disk is full."""
@@ -226,18 +241,6 @@ class Claimer:
                 self._rest_now(f"its disk accepts no run ({error})")
                 return ()
         return free
-
-    def _launch(self, order: Order, secret: str | None) -> Launch:
-        launching = Launching(
-            settings=self.settings,
-            machine=self.machine,
-            locks=self.slots.locks,
-            secrets=self._secrets,
-            probes=self.probes,
-            keeper_module=self.keeper_module,
-            wall=self.wall,
-        )
-        return launching.accept(order, secret, self._shipper, self.free())
 
     def _claim(self) -> ClaimAnswer | None:
         """Offer what is free; return the answer, or None when nobody answers."""

@@ -14,7 +14,7 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
 from gonogo.supervise.lost_run import end_lost
-from worker.host.open_runs import OpenRun
+from worker.host.home import OpenRun
 from worker.shipping.reports import load_or_none
 from worker.shipping.shipper import Shipper
 

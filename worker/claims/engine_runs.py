@@ -34,8 +34,7 @@ from worker.engine.engine import (
     load_submission,
     save_submission,
 )
-from worker.host.claim_secrets import ClaimSecrets
-from worker.host.open_runs import OpenRun
+from worker.host.home import ClaimSecrets, OpenRun
 from worker.shipping.reports import load_or_none
 
 SEEN_LIMIT_S = 60.0
@@ -131,7 +130,8 @@ class EngineRuns:
             self._note(run, Unknown(text=text))
             return self._leave_if_over(run_dir, order.run)
         if handle is None:
-            return self._submit_again(run_dir, order, ship)
+            self._submit_again(run_dir, order, ship)
+            return False
         return self._follow(run, order, handle, ship)
 
     def _follow(self, run: OpenRun, order: Order, handle: Handle, ship: ShipperOf) -> bool:
@@ -185,8 +185,8 @@ class EngineRuns:
             command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
             ask_halt(run_dir.path, build_request(command, self.wall()))
 
-    def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> bool:
-        """Submit what was not accepted, or whose name was not written; True: it is left alone.
+    def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
+        """Submit what was not accepted, or whose name was not written.
 
         A run that is to end is submitted, too: the engine may have it already, and its keeper finds
         the request and starts nothing.
@@ -194,13 +194,10 @@ class EngineRuns:
         shipper = ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
         if ack is None:
-            return False
+            return
         if ack.command is not None:
             ask_halt(run_dir.path, build_request(ack.command, self.wall()))
         self._submit(run_dir, order)
-        submission = load_submission(run_dir.path)
-        unnamed = submission is not None and submission.name is None and submission.where != ""
-        return unnamed and self._leave_if_over(run_dir, order.run)
 
     def _submit(self, run_dir: RunDir, order: Order) -> None:
         """Submit the attempt; one that the engine refuses has ended."""

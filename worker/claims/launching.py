@@ -8,7 +8,6 @@ import logging
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
@@ -25,7 +24,7 @@ from gonogo.supervise.locks import DeviceLocks
 from gonogo.supervise.lost_run import build_infra_exit
 from gonogo.supervise.processes import boot_id
 from worker.claims.ending import ShipperOf
-from worker.host.claim_secrets import ClaimSecrets, mark_machine
+from worker.host.home import ClaimSecrets, mark_machine
 from worker.host.preflight import run_preflight
 from worker.host.probe import ProbeStore
 from worker.host.slots import choose_devices, quarantine_devices
@@ -39,99 +38,81 @@ _log = logging.getLogger(__name__)
 Keeper = subprocess.Popen[bytes]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launch:
-    """What became of a claimed run."""
-
-    keeper: Keeper | None = None
-    host_unfit: bool = False
-    """Whether this host would not be fit for the next run either."""
+class HostUnfit(Exception):
+    """This host would not be fit for the next run either."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Launching:
-    """Starts runs that this worker has claimed, while it holds the launch lock."""
+def launch(
+    order: Order,
+    prepared: tuple[RunDir, Shipper],
+    free: Sequence[str],
+    *,
+    settings: Settings,
+    locks: DeviceLocks,
+    probes: ProbeStore,
+    keeper_module: str,
+    now: float,
+) -> Keeper | None:
+    """Check the host and start the keeper; None: the run is another's by now, or has ended.
 
-    settings: Settings
-    machine: str
-    """The id of this machine."""
-    locks: DeviceLocks
-    secrets: ClaimSecrets
-    probes: ProbeStore
-    keeper_module: str = KEEPER_MODULE
-    wall: Callable[[], float] = time.time
+    Args:
+        order: what was claimed.
+        prepared: of `prepare_dir`.
+        free: the devices that nobody holds.
+        settings: the worker's.
+        locks: of the devices.
+        probes: where the host's measurements are.
+        keeper_module: what is started.
+        now: Unix seconds.
 
-    def accept(
-        self, order: Order, secret: str | None, ship: ShipperOf, free: Sequence[str]
-    ) -> Launch:
-        """Make the run's directory, check the host, start the keeper.
-
-        Args:
-            order: what was claimed.
-            secret: the claim's.
-            ship: makes the shipper of a directory; None while the control plane cannot be asked.
-            free: the devices that nobody holds.
-        """
-        prepared = prepare_dir(
-            order,
-            secret,
-            ship,
-            runs=self.settings.runs,
-            secrets=self.secrets,
-            machine=self.machine,
-        )
-        if prepared is None:
-            return Launch()
-        run_dir, shipper = prepared
-        devices = choose_devices(order, free)
-        record = run_preflight(
-            order,
-            run_dir,
-            devices=devices,
-            store=self.probes,
-            script=self.settings.devices_script,
-        )
-        if not record.passed or devices is None:
-            quarantine_devices(self.settings.home, record.unfit, self.wall())
-            failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
-            self._end_unfit(
-                order, run_dir, shipper, "; ".join(f"{row.id}: {row.text}" for row in failed)
-            )
-            return Launch(host_unfit=devices is not None and record.host_is_unfit())
-        shipper.ship(time.monotonic())  # checks take minutes: the run may be another's by now
-        if shipper.fenced:
-            return Launch()
-        try:
-            keeper = self._start(run_dir, devices)
-        except OSError as error:
-            text = f"keeper: the keeper cannot be started: {error}"
-            self._end_unfit(order, run_dir, shipper, text)
-            return Launch(host_unfit=True)
-        _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
-        return Launch(keeper=keeper)
-
-    def _start(self, run_dir: RunDir, devices: Sequence[str]) -> Keeper:
-        return start_keeper(
+    Raises:
+        HostUnfit: it is not fit for any run, and this one has ended.
+    """
+    run_dir, shipper = prepared
+    devices = choose_devices(order, free)
+    record = run_preflight(
+        order, run_dir, devices=devices, store=probes, script=settings.devices_script
+    )
+    if not record.passed or devices is None:
+        quarantine_devices(settings.home, record.unfit, now)
+        failed = [row for row in record.checks if row.outcome is CheckOutcome.FAIL]
+        text = "; ".join(f"{row.id}: {row.text}" for row in failed)
+        _end_unfit(order, prepared, text, now)
+        if devices is not None and record.host_is_unfit():
+            raise HostUnfit(text)
+        return None
+    shipper.ship(time.monotonic())  # checks take minutes: the run may be another's by now
+    if shipper.fenced:
+        return None
+    try:
+        keeper = start_keeper(
             run_dir.path,
-            home=self.settings.home,
-            locks=self.locks,
+            home=settings.home,
+            locks=locks,
             devices=devices,
-            environ=keeper_environ(self.settings, self.settings.key()),
+            environ=keeper_environ(settings, settings.key()),
             cwd=checkout_root(),
-            module=self.keeper_module,
+            module=keeper_module,
             options=[
-                *(part for name in self.settings.allow for part in ("--allow", name)),
-                *(part for name in self.settings.allow_env for part in ("--allow-env", name)),
+                *(part for name in settings.allow for part in ("--allow", name)),
+                *(part for name in settings.allow_env for part in ("--allow-env", name)),
             ],
         )
+    except OSError as error:
+        text = f"keeper: the keeper cannot be started: {error}"
+        _end_unfit(order, prepared, text, now)
+        raise HostUnfit(text) from error
+    _log.info("%s started on %s", order.run, devices, extra={"action": "run_started"})
+    return keeper
 
-    def _end_unfit(self, order: Order, run_dir: RunDir, shipper: Shipper, text: str) -> None:
-        """End a run that this host is not fit for."""
-        reason = OutcomeCode.PREFLIGHT_FAILED
-        record = build_infra_exit(run_dir, order, reason=reason, text=text, now=self.wall())
-        save_json(run_dir.exit, record.wire())
-        _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
-        shipper.finish(record)
+
+def _end_unfit(order: Order, prepared: tuple[RunDir, Shipper], text: str, now: float) -> None:
+    run_dir, shipper = prepared
+    reason = OutcomeCode.PREFLIGHT_FAILED
+    record = build_infra_exit(run_dir, order, reason=reason, text=text, now=now)
+    save_json(run_dir.exit, record.wire())
+    _log.error("%s: %s", order.run, text, extra={"action": "preflight_failed"})
+    shipper.finish(record)
 
 
 def prepare_dir(

@@ -19,7 +19,7 @@ from gonogo.supervise.end_request import HALT_LIMIT_S, EndRequest, ask_halt, unt
 from gonogo.supervise.processes import ProcessRef
 from worker.claims.claimer import Claimer
 from worker.engine.engine import load_submission
-from worker.host.open_runs import OpenRun, RunInventory
+from worker.host.home import OpenRun, RunInventory
 
 POLL_S = 2.0
 TICK_S = 0.25

@@ -5,8 +5,7 @@ import os
 from gonogo.contract.cluster import EngineName, SlurmCluster
 from gonogo.contract.errors import Rejected
 from worker.engine.engine import Engine
-from worker.engine.jobset import JobSets, load_template
-from worker.engine.kubernetes_api import KubernetesApi
+from worker.engine.jobset import JobSets, KubernetesApi, load_template
 from worker.engine.slurm import Slurm, load_defaults
 from worker.settings import Settings, keeper_environ
 

@@ -7,9 +7,9 @@ is terminated, gone, or was rejected by its kubelet; a failed JobSet alone prove
 
 import copy
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import yaml
 
@@ -22,8 +22,6 @@ from worker.engine.engine import (
     Handle,
     Running,
     Unknown,
-    load_submission,
-    save_submission,
 )
 
 NAME = "jobset"
@@ -42,8 +40,13 @@ _REJECTED = "Pod was rejected: "
 _UNCOUNTED = re.compile(r"IgnoreMaxRestarts$|^Ignore$")
 """Actions of rules by which maxRestarts and backoffLimit of 0 stop nothing."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
+_KIND = ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
+_TIMEOUT_S = 20.0
+_LATER = frozenset({401, 408, 429, 500, 502, 503, 504})
+"""What says nothing of the request: 401, too, while an account's token is renewed."""
 
 Object = dict[str, Any]
+_T = TypeVar("_T")
 
 
 class Refused(Exception):
@@ -52,30 +55,6 @@ class Refused(Exception):
     def __init__(self, *, status: int, text: str) -> None:
         super().__init__(f"{status} {text}")
         self.status, self.text = status, text
-
-
-class Api(Protocol):
-    """The four requests that are asked of an API server; see `worker.engine.kubernetes_api`.
-
-    All of them raise `Refused` where it answers that it will not, and `Unavailable` where it does
-    not answer, or says that it cannot now.
-    """
-
-    @property
-    def where(self) -> str:
-        """Return which server and namespace are asked."""
-
-    def create(self, jobset: Object) -> None:
-        """Make a JobSet."""
-
-    def get(self, name: str) -> Object | None:
-        """Return a JobSet; None: there is none of that name."""
-
-    def pods(self, name: str) -> list[Object]:
-        """Return the pods of a JobSet that there are, as the server has them last."""
-
-    def delete(self, name: str) -> None:
-        """Have a JobSet and all below it end, the pods with their grace."""
 
 
 class JobSets:
@@ -87,7 +66,7 @@ class JobSets:
         runs: folder of the run directories, which all pods share.
     """
 
-    def __init__(self, template: Object, api: Api, runs: Path) -> None:
+    def __init__(self, template: Object, api: "KubernetesApi", runs: Path) -> None:
         self._template, self._api, self._runs = template, api, runs
 
     def submit(self, order: Order, token: int) -> Handle:
@@ -100,34 +79,17 @@ class JobSets:
         except Refused as error:
             raise Unavailable(f"Kubernetes: {error}") from error
         if known is None:
-            self._create(handle, jobset)
+            self._create(jobset)
         elif not is_ours(known, handle):
             raise Rejected(f"there is a JobSet {name} that is not this attempt's")
         return handle
 
-    def _create(self, handle: Handle, jobset: Object) -> None:
-        """Make a JobSet; where is written before, since an answer may be lost.
-
-        Raises:
-            Rejected: the server does not take it.
-            Unavailable: it may take it later, or it may have been made elsewhere.
-        """
-        run_dir = self._runs / handle.run
-        before = load_submission(run_dir)
-        if before is not None and before.where not in ("", handle.where):
-            raise Unavailable(
-                f"Kubernetes: JobSet {handle.name} may have been made at {before.where}, "
-                f"and {handle.where} is asked, which has none of that name"
-            )
-        save_submission(run_dir, NAME, where=handle.where)
+    def _create(self, jobset: Object) -> None:
         try:
             self._api.create(jobset)
         except Refused as error:
-            later = error.status == _CONFLICT
-            if not later:
-                save_submission(run_dir, NAME)
-                later = error.status == _FORBIDDEN and _QUOTA in error.text
-            if later:
+            full = error.status == _FORBIDDEN and _QUOTA in error.text
+            if full or error.status == _CONFLICT:
                 raise Unavailable(f"Kubernetes: {error.text}") from error
             raise Rejected(f"Kubernetes does not take this order: {error.text}") from error
 
@@ -149,10 +111,7 @@ class JobSets:
                 text=f"Kubernetes: JobSet {handle.name} was made at {handle.where}, "
                 f"and {where} is asked, which has none of that name"
             )
-        try:
-            return judge_jobset(handle, jobset, pods, began=began)
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            return Unknown(text=f"Kubernetes: an answer of another shape: {error!r}")
+        return judge_jobset(handle, jobset, pods, began=began)
 
     def stop(self, handle: Handle) -> None:
         """Delete the JobSet: TERM to its keepers, and KILL after the pods' grace."""
@@ -188,16 +147,10 @@ def load_template(path: Path) -> Object:
 
 
 def _check_template(jobset: Object) -> None:
-    """Look whether `fill_template` can fill a template in, and that it is started once.
-
-    Raises:
-        Corrupt: not so; what reads its parts raises, too, where they are of another shape.
-    """
+    """Raise an error unless `fill_template` can fill a template in, and it is started once."""
     job, words = _job(jobset), _container(jobset)["args"]
-    if not isinstance(words, list) or PLACEHOLDER not in words:
+    if PLACEHOLDER not in words:
         raise Corrupt(f"no argument of its first container is {PLACEHOLDER}")
-    if not isinstance(jobset["metadata"], dict):
-        raise Corrupt("it has no metadata")
     (replicated,) = jobset["spec"]["replicatedJobs"]
     if replicated.get("replicas", 1) != 1 or job.get("completionMode") != "Indexed":
         raise Corrupt("its job must be one, and Indexed: the index is the pod's node number")
@@ -373,3 +326,88 @@ def _waits_for(pod: Object) -> str | None:
             why = ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
             return f"{_name(pod)}: {why}"
     return f"{_name(pod)} is pending"
+
+
+class KubernetesApi:
+    """JobSets and pods of one namespace, asked through lightkube.
+
+    lightkube finds which server, and as whom: the account of the pod, or KUBECONFIG. Every request
+    raises `Refused` where the server will not, and `Unavailable` where it cannot now.
+
+    Args:
+        namespace: the template's; None: that of the account or of KUBECONFIG's context.
+
+    Raises:
+        Rejected: lightkube is not installed, or nothing says which server to ask.
+    """
+
+    def __init__(self, namespace: str | None = None) -> None:
+        try:
+            import httpx2
+            import lightkube
+            import msgspec
+            from lightkube.generic_resource import create_namespaced_resource
+            from lightkube.resources.core_v1 import Pod
+            from lightkube.types import CascadeType
+        except ImportError as error:
+            raise Rejected(
+                "GONOGO_ENGINE=jobset needs lightkube: pip install 'gonogo[kubernetes]'"
+            ) from error
+        self._kind: Any = create_namespaced_resource(*_KIND)
+        self._pod: Any = Pod
+        self._pods_first = CascadeType.FOREGROUND
+        self._refusal = lightkube.ApiError
+        self._silence = (
+            *(httpx2.HTTPError, msgspec.MsgspecError),
+            *(lightkube.ConfigError, OSError),
+            *(ValueError, LookupError, TypeError, AttributeError),
+        )
+        """Nobody answers, a sign-in has expired, or a load balancer answers with a page."""
+        try:
+            timeout = httpx2.Timeout(_TIMEOUT_S)
+            self._client = lightkube.Client(namespace=namespace, timeout=timeout)
+        except (lightkube.ConfigError, OSError, ValueError) as error:
+            raise Rejected(f"GONOGO_ENGINE=jobset: no cluster to ask: {error}") from error
+
+    @property
+    def where(self) -> str:
+        """Return which server and namespace are asked, such as `https://10.0.0.1:6443/ml`."""
+        return f"{self._client.config.cluster.server}/{self._client.namespace}"
+
+    def create(self, jobset: Object) -> None:
+        """Make a JobSet."""
+        self._ask(lambda: self._client.create(self._kind(jobset)))
+
+    def get(self, name: str) -> Object | None:
+        """Return a JobSet, or None."""
+        try:
+            found: Object = self._ask(lambda: self._client.get(self._kind, name).to_dict())
+        except Refused as error:
+            if error.status == _NOT_FOUND:
+                return None
+            raise
+        return found
+
+    def pods(self, name: str) -> list[Object]:
+        """Return the pods of a JobSet that there are."""
+        labels: dict[str, Any] = {JOBSET_LABEL: name}
+        return self._ask(
+            lambda: [row.to_dict() for row in self._client.list(self._pod, labels=labels)]
+        )
+
+    def delete(self, name: str) -> None:
+        """Delete a JobSet, its pods first and with their grace."""
+        self._ask(lambda: self._client.delete(self._kind, name, cascade=self._pods_first))
+
+    def _ask(self, request: Callable[[], _T]) -> _T:
+        try:
+            return request()
+        except self._refusal as error:
+            status, text = int(error.response.status_code), str(error)
+            # A proxy's 404 knows nothing of what there is: only the API server gives the reason.
+            is_proxys = status == _NOT_FOUND and error.status.reason != "NotFound"
+            if status in _LATER or is_proxys:
+                raise Unavailable(f"{status} {text}") from error
+            raise Refused(status=status, text=text) from error
+        except self._silence as error:
+            raise Unavailable(f"the API server does not answer as one: {error}") from error

@@ -18,7 +18,7 @@ from tests.supervise.orders import completed, make_order, make_run_dir, write_be
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.claims.ending import ShipperOf, end_and_ship
 from worker.client import ControlPlane
-from worker.host.open_runs import OpenRun, RunInventory
+from worker.host.home import OpenRun, RunInventory
 from worker.shipping.shipper import Shipper
 
 ORDER = make_order(token=3)

@@ -36,7 +36,7 @@ from worker.engine.engine import (
     load_submission,
     save_control_plane_url,
 )
-from worker.host.claim_secrets import ClaimSecrets
+from worker.host.home import ClaimSecrets
 from worker.host.probe import ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
@@ -235,25 +235,6 @@ def test_a_proven_end_without_an_exit_record_is_a_lost_keeper(
     assert proof_of_loss(room.run_dir.path, 0) == f"slurm says: {ENDED.proof}"
     assert load_json(room.run_dir.path / ".gone_node1.json") is None, "it spoke for itself"
     assert room.states()[-1] == "end"
-
-
-def test_a_revoked_end_restarts_the_waiting_time(
-    room: Room, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = 1000.0
-    monkeypatch.setattr("worker.claims.engine_runs.time.monotonic", lambda: now)
-    claimer = room.claimer()
-    assert claimer.engine_runs is not None
-    claimer.engine_runs.seen_limit_s = 60.0
-    claimer.run_round()
-    for found in (ENDED, RUNNING, ENDED):
-        now += 100.0
-        room.scheduler.found = found
-        claimer.run_round()
-    assert room.end() is None, "what its node wrote last may not be seen yet"
-    now += 60.0
-    claimer.run_round()
-    assert room.end() is not None
 
 
 def test_the_worker_reports_for_a_run_whose_end_is_pending(room: Room) -> None:

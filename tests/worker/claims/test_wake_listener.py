@@ -86,9 +86,7 @@ def test_a_message_makes_a_round(valkey_server: RedisServer) -> None:
         assert rounds.made == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["os.system", "builtins.exec", "worker.claims.claimer.Claimer", "worker.claimer"]
-)
+@pytest.mark.parametrize("name", ["os.system", "worker.claims.claimer.Claimer"])
 def test_another_function_is_refused(valkey_server: RedisServer, tmp_path: Path, name: str) -> None:
     trace = tmp_path / "trace"
     with listening(valkey_server.url) as rounds:
@@ -126,14 +124,6 @@ def test_the_listener_survives_a_redis_restart(
             before = rounds.made
             wait_for_status(valkey_server, send(valkey_server), "FINISHED")
             assert rounds.made > before
-
-
-def test_the_listener_may_start_before_redis(valkey_server: RedisServer) -> None:
-    valkey_server.kill()
-    with listening(valkey_server.url) as rounds:
-        valkey_server.start()
-        wait_for_status(valkey_server, send(valkey_server), "FINISHED")
-        assert rounds.made == 1
 
 
 def test_commands_over_redis_are_not_obeyed(valkey_server: RedisServer) -> None:

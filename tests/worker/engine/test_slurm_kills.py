@@ -8,10 +8,8 @@ import time
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.supervise.durable import load_json
 from gonogo.supervise.node_record import MET_NAME, exit_path, load_keeping
-from gonogo.supervise.processes import find_process, send_signal
-from gonogo.supervise.watcher.journal import WATCHED_NAME
+from gonogo.supervise.processes import find_process
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
 from tests.supervise.runs import wait_until
@@ -41,12 +39,6 @@ def leave_nothing(run: ClusterRun) -> None:
 def wait_for_job(lab: Lab) -> None:
     """Wait until the queue is empty: nothing of a run is left, and nothing comes again."""
     wait_until(lambda: not lab.ask("squeue", "--noheader").strip(), "an empty queue", LIMIT_S)
-
-
-def pid_of_child(run: ClusterRun, node: int, child: str) -> int:
-    name = "keeper.json" if node == 0 else f"keeper_node{node}.json"
-    found = wait_until(lambda: (load_json(run.path / name) or {}).get(child), f"the {child}")
-    return int(found["pid"])
 
 
 @pytest.mark.parametrize("daemon", ["slurmd1", "slurmd2"])
@@ -167,29 +159,6 @@ def test_node_that_loses_its_power_is_no_fault_of_the_program(
     lab.wait_for_idle(LIMIT_S)
     found = wait_until(lambda: isinstance(row := engine.find(handle), Ended) and row, "the proof")
     assert "node2 has booted since" in found.proof
-
-
-@ON_EITHER
-def test_follower_that_is_killed_is_back_and_the_run_goes_on(submitted: Submit, node: int) -> None:
-    run, _ = submitted(steps=150)
-    run.wait_for_step(3, LIMIT_S)
-    before = pid_of_child(run, node, "follower")
-    send_signal(before, signal.SIGKILL)
-    wait_for_end(run)
-    assert run.record().reason is OutcomeCode.COMPLETED
-    assert pid_of_child(run, node, "follower") != before
-    assert run.findings() == []
-
-
-def test_head_watcher_that_is_killed_goes_on_where_it_was(submitted: Submit) -> None:
-    run, _ = submitted(steps=150)
-    run.wait_for_step(3, LIMIT_S)
-    send_signal(pid_of_child(run, 0, "watcher"), signal.SIGKILL)
-    wait_for_end(run)
-    wait_until((run.path / WATCHED_NAME).exists, "the last tick", LIMIT_S)
-    assert run.record().reason is OutcomeCode.COMPLETED
-    assert run.findings() == []
-    run.assert_replays()
 
 
 def test_time_limit_is_a_preemption_with_a_checkpoint(

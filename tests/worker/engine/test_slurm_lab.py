@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
@@ -17,7 +15,7 @@ from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
 from tests.supervise.runs import wait_until
 from tests.worker.engine.conftest import Submit
-from worker.engine.engine import Ended, Handle, Running, Unknown
+from worker.engine.engine import Ended, Running
 from worker.engine.slurm import Slurm
 
 pytestmark = [
@@ -26,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(not can_run(), reason="namespaces need root, and ip"),
 ]
 LIMIT_S = 180.0
-HELD = ("sbatch", "--parsable", "--hold", "--output=/dev/null", "--wrap=true")
 
 
 def wait_for_end(run: ClusterRun) -> None:
@@ -104,18 +101,3 @@ def test_cancelled_job_leaves_with_a_checkpoint_as_preempted(
     assert {row.code for row in record.ranks.values()} == {3}, "Slurm's TERM has ended no rank"
     wait_until(lambda: not run.living(), "nothing to be left")
     wait_until(lambda: isinstance(engine.find(handle), Ended), "the job", 60)
-
-
-def test_a_job_that_bears_the_number_of_an_attempt_is_not_cancelled_for_it(
-    engine: Slurm, lab: Lab
-) -> None:
-    """A controller that lost its state counts from 1 again, and an attempt may be let go then."""
-    number = lab.ask(*HELD, "--job-name=gonogo-run_2.8").strip()
-    states = ("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={number}")
-    lost = Handle(engine="slurm", name=number, run="run_1", token=7)
-    assert isinstance(engine.find(lost), Unknown)
-    engine.stop(lost)
-    assert lab.ask(*states).split() == ["PENDING"]
-    engine.stop(replace(lost, run="run_2", token=8))
-    assert lab.ask(*states).split() == ["CANCELLED"]
-    engine.stop(replace(lost, run="run_2", token=8))  # it is over already
