@@ -113,12 +113,7 @@ def identity_of(settings: Settings) -> tuple[str, str]:
 
 
 def _slots_of(settings: Settings) -> Slots:
-    """Return the worker's slots; those of an engine are numbers.
-
-    Raises:
-        Rejected: not such devices.
-        Unavailable: the driver does not say which there are.
-    """
+    """Return the worker's slots; those of an engine are numbers."""
     if settings.engine is not EngineName.LOCAL:
         return scheduler_slots(settings.home, settings.devices)
     return find_slots(

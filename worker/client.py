@@ -56,12 +56,8 @@ class ControlPlane:
     """The control plane at `url`, called with a worker key; safe to use from several threads.
 
     Args:
-        url: its address.
-        key: the worker key.
-        secret_of: returns the secret of a run's claim.
         find_url: returns the present address, asked after a failure; None: the same.
         find_key: returns the present key, asked after the key was refused; None: the same.
-        transport: what carries the calls.
     """
 
     def __init__(
@@ -149,14 +145,7 @@ class ControlPlane:
         headers: Mapping[str, str] | None = None,
         timeout_s: float = CALL_TIMEOUT_S,
     ) -> _A:
-        """Post one message; after a failure the next one goes to the present address.
-
-        Raises:
-            Unavailable: no answer, 5xx, 429, or an answer that is not of this protocol.
-            Intercepted: a refusal that is no problem document of ours.
-            StaleToken: by the answer's code, and only with the newer token.
-            Conflict, NotFound, NotAllowed, Rejected: by the status of a problem document.
-        """
+        """Post one message; after a failure the next one goes to the present address."""
         try:
             response = self._http.post(
                 path,

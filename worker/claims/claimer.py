@@ -109,11 +109,7 @@ class Claimer:
         return started
 
     def _begin(self, order: Order, secret: str | None) -> bool:
-        """Start a claimed run, or hand it to the engine; say whether it is on its way.
-
-        Raises:
-            OSError: its directory could not be made or written; nothing was started.
-        """
+        """Start a claimed run, or hand it to the engine; say whether it is on its way."""
         self._inventory.expect(order.run)
         if self.engine_runs is not None:
             return self.engine_runs.accept(order, secret, self._shipper)
@@ -185,9 +181,6 @@ class Claimer:
         """Settle a run without a keeper; True when nothing is left to do, None: it continues.
 
         Whatever lies in its directory holds no other run back.
-
-        Raises:
-            OSError: its directory can be neither read nor written now.
         """
         try:
             if load_submission(run.path) is None:

@@ -37,9 +37,7 @@ def end_and_ship(
     """End and ship one run without a living keeper; True when nothing is left to do.
 
     Args:
-        open_run: a run of the inventory.
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
-        now: Unix seconds.
         end: writes the end of a run that has no exit.json.
     """
     if open_run.keeper is not None:

@@ -292,11 +292,7 @@ def end_by_proof(
     """Write the end of an attempt that its engine proves ended and that wrote none itself.
 
     Args:
-        name: the engine.
-        ended: its proof.
         run_dir: the run's directory, which has no exit.json.
-        order: its order.
-        now: Unix seconds.
     """
     for node in range(order.nodes):
         if order.nodes > 1 and not exit_path(run_dir.path, node).exists():

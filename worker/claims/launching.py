@@ -56,14 +56,7 @@ def launch(
     """Check the host and start the keeper; None: the run is another's by now, or has ended.
 
     Args:
-        order: what was claimed.
-        prepared: of `prepare_dir`.
         free: the devices that nobody holds.
-        settings: the worker's.
-        locks: of the devices.
-        probes: where the host's measurements are.
-        keeper_module: what is started.
-        now: Unix seconds.
 
     Raises:
         HostUnfit: it is not fit for any run, and this one has ended.
@@ -128,12 +121,7 @@ def prepare_dir(
     """Make the directory of a claimed run; None where nothing of it may be started now.
 
     Args:
-        order: what was claimed.
-        secret: the claim's.
         ship: makes the shipper of a directory; None while the control plane cannot be asked.
-        runs: folder of the run directories.
-        secrets: keeps the secret.
-        machine: whose the directory is.
         mark: writes what else must lie there before the order.
     """
     if not is_id(order.run, Kind.RUN):

@@ -86,11 +86,6 @@ def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
     """Ask every living run to end with a checkpoint, and wait until all have ended.
 
     A second signal ends the waiting; the runs end all the same. Runs of an engine continue.
-
-    Args:
-        claimer: the worker's.
-        stopping: the signals.
-        now: Unix seconds.
     """
     claimer.draining = True
     inventory = RunInventory(claimer.settings.runs, claimer.machine)

@@ -61,8 +61,6 @@ class JobSets:
     """Kubernetes, through JobSet; see `worker.engine.engine`.
 
     Args:
-        template: the JobSet of a run (`load_template`).
-        api: the API server.
         runs: folder of the run directories, which all pods share.
     """
 
@@ -225,9 +223,7 @@ def judge_jobset(
     """Return what a JobSet and its pods come to.
 
     Args:
-        handle: the attempt.
         jobset: as the API server has it; None: it has none of that name.
-        pods: those of it that there are.
         began: whether the attempt had a keeper. Suspended after that, its queue has preempted it,
             and would start it a second time.
     """

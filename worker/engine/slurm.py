@@ -108,8 +108,6 @@ class Slurm:
     Args:
         runs: folder of the run directories, which all nodes share.
         cluster: defaults for every job; a plan may set others.
-        environ: environment of the jobs.
-        run: runs a command.
         keeper: module that keeps a run; None: the worker's own.
     """
 
@@ -163,12 +161,7 @@ class Slurm:
             return Unknown(text=f"{self._runs / handle.run}: {error}")
 
     def _find_job(self, handle: Handle) -> Found:
-        """Return what Slurm reports of one job, or reported before it forgot the job.
-
-        Raises:
-            Unavailable: Slurm does not answer.
-            OSError: the run's directory cannot be read now.
-        """
+        """Return what Slurm reports of one job, or reported before it forgot the job."""
         run_dir = self._runs / handle.run
         began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its answer is newer
         meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
@@ -202,11 +195,7 @@ class Slurm:
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
     def _nodes_of(self, job: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return Slurm's fields of each node that a job had.
-
-        Raises:
-            Unavailable: Slurm does not answer, or does not know one of the nodes.
-        """
+        """Return Slurm's fields of each node that a job had."""
         listed = job.get("NodeList", "")
         if listed in ("", "(null)"):
             return []
@@ -214,11 +203,7 @@ class Slurm:
         return [parse_fields(row) for row in self._ask(*asked).splitlines() if row.strip()]
 
     def _ids_of(self, name: str) -> list[str]:
-        """Return the jobs of a name that Slurm has, or had lately.
-
-        Raises:
-            Unavailable: Slurm does not answer.
-        """
+        """Return the jobs of a name that Slurm has, or had lately."""
         asked = ("--all", "--noheader", "--states=all", f"--name={name}", "--format=%i")
         return _NUMBER.findall(self._ask("squeue", *asked))
 
@@ -394,7 +379,6 @@ def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[st
     """Return what the states of a job and of its nodes prove.
 
     Args:
-        handle: the attempt.
         job: fields of `scontrol show job`.
         nodes: fields of `scontrol show node` of each node that it had.
     """

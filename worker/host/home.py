@@ -179,10 +179,7 @@ def worker_name(home: Path, host: str, machine: str, number: int) -> str:
     """Return the stable name of a worker.
 
     Args:
-        home: GONOGO_HOME.
-        host: the host's name.
         machine: the machine's id; containers may share a host name.
-        number: which worker of the home it is.
     """
     shown = re.sub(r"[^A-Za-z0-9_.-]", "-", host)[:96]
     place = hashlib.sha256(f"{machine}:{home.resolve()}".encode()).hexdigest()[:6]

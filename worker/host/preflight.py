@@ -37,8 +37,6 @@ def run_preflight(
     """Make every check, write `preflight/` and return the record.
 
     Args:
-        order: the run's order.
-        run_dir: its directory.
         devices: devices chosen for it; None when there are not enough.
         store: where the host's probe comes from.
         script: file of scripted devices (GONOGO_DEVICES_SCRIPT).

@@ -1,7 +1,7 @@
 """Measures this host's devices and software once a boot and commit: `python -m nsa.probe`.
 
 It takes seconds, so it starts with the worker, and its result is kept in `GONOGO_HOME/probe.json`
-(`hosts/{name}/probe.json` for hosts that share a home). A CPU is measured again when the number of
+(`hosts/{name}/probe.json` for hosts that share a home). All is measured again when the number of
 usable cores has changed. It is a process of its own because only nsa imports torch.
 """
 
@@ -54,13 +54,6 @@ class Probe(BaseModel):
         """What was measured of the CPU."""
         return [row for row in self.devices if row.get("device") == "cpu"]
 
-    def holds_for(self, cpus: int) -> "Probe | None":
-        """Return what still holds with so many cores: what it says of GPUs always does."""
-        if self.cpus == cpus or not self.of_cpu:
-            return self
-        rows = [row for row in self.devices if row.get("uuid")]
-        return self.model_copy(update={"devices": rows}) if rows else None
-
     def knows(self, gpus: Sequence[str]) -> bool:
         """Say whether these GPUs were measured; without any, whether the CPU was."""
         if gpus:
@@ -91,22 +84,12 @@ class ProbeStore:
     _measuring: tuple[str, ...] = ()
 
     def start(self, slots: Sequence[str] = ()) -> None:
-        """Begin to measure free slots, unless they are known or a measurement is under way.
-
-        Args:
-            slots: what is free; without a GPU among them the CPU is measured.
-        """
-        kept = self._kept()
-        if kept is None or not kept.measured.issuperset(gpus_of(slots)):
-            self._begin(slots)
-
-    def _begin(self, slots: Sequence[str]) -> None:
-        """Begin to measure what of these slots is not known; without a GPU among them the CPU."""
-        kept = self._kept()
-        known = frozenset[str]() if kept is None else kept.measured
-        gpus = tuple(uuid for uuid in gpus_of(slots) if uuid not in known)
-        if self._process is not None:
+        """Begin to measure the GPUs among free slots that are not known; without one, the CPU."""
+        kept, gpus = self._kept(), gpus_of(slots)
+        if self._process is not None or (kept is not None and kept.knows(gpus)):
             return
+        known = frozenset[str]() if kept is None else kept.measured
+        gpus = tuple(uuid for uuid in gpus if uuid not in known)
         try:
             self._process = self.run("nsa.probe", gpus)
             self._measuring = gpus
@@ -137,17 +120,13 @@ class ProbeStore:
         Args:
             slots: what a run gets: those that nobody measured are measured now.
         """
-        probe = Probe(error="nsa.probe was not asked")
-        for _ in range(2):  # one that is under way may be of other devices
-            kept = self._kept()
-            if kept is not None and kept.knows(gpus_of(slots)):
-                return kept
-            self._begin(slots)
-            others = self._measuring != gpus_of(slots)
-            probe = self._finish()
-            if probe.error is not None and not others:
-                return probe
-        return probe
+        if self._process is not None:  # one that is under way may be of other devices
+            self._finish()
+        kept = self._kept()
+        if kept is not None and kept.knows(gpus_of(slots)):
+            return kept
+        self.start(slots)
+        return self._finish()
 
     def _finish(self) -> Probe:
         """Wait for the measurement under way; keep what it says."""
@@ -189,8 +168,8 @@ class ProbeStore:
             kept = _Kept.model_validate_json(self._path.read_bytes())
         except (OSError, ValidationError, json.JSONDecodeError):
             return None
-        current = kept.boot_id == boot_id() and kept.git_sha == load_git_sha(self.root)
-        return kept.probe.holds_for(len(os.sched_getaffinity(0))) if current else None
+        now = (boot_id(), load_git_sha(self.root), len(os.sched_getaffinity(0)))
+        return kept.probe if (kept.boot_id, kept.git_sha, kept.probe.cpus) == now else None
 
 
 def read_answer(
@@ -200,7 +179,6 @@ def read_answer(
 
     Args:
         process: started by `ProbeStore.run`; it is killed when the time is up.
-        program: its name in the error.
         limit_s: how long to wait, in seconds.
     """
     try:

@@ -60,13 +60,7 @@ class Slots:
 
 
 def quarantine_devices(home: Path, unfit: Mapping[str, str], now: float) -> None:
-    """Quarantine unfit devices, so that the next run gets others.
-
-    Args:
-        home: GONOGO_HOME.
-        unfit: device → what is wrong with it.
-        now: Unix seconds.
-    """
+    """Quarantine unfit devices, so that the next run gets others."""
     for device, reason in unfit.items():
         try:
             quarantine(home, device, reason, now=now)
@@ -86,14 +80,11 @@ def find_slots(
     """Return the worker's slots.
 
     Args:
-        home: GONOGO_HOME.
         wanted: UUIDs or beginnings of them, or `cuda:N` by the driver's number, with commas;
             `cpu:N` alone for N slots; None for every GPU that the worker was given, else one CPU
             slot.
-        environ: the worker's own environment.
         script: file of scripted devices, which stand for the host's own.
         locks: the host's lock folder (GONOGO_LOCKS); None for the usual one.
-        dev: folder of device nodes.
 
     Raises:
         Rejected: not such a list, or not such a script, or it names what is not there.
@@ -123,7 +114,6 @@ def scheduler_slots(home: Path, wanted: str | None) -> Slots:
     """Return the slots of a worker with an engine: one for each run that it may have there.
 
     Args:
-        home: GONOGO_HOME.
         wanted: `cpu:N` for N runs; None for SCHEDULER_SLOTS.
 
     Raises:
@@ -146,20 +136,13 @@ def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _cpu_slots(wanted: str | None) -> tuple[str, ...]:
-    """Return the slots of `cpu:N`, or of a list of them; empty where none is meant."""
-    parts = [part.strip() for part in (wanted or "").split(",")]
-    matches = [_CPUS.fullmatch(part) for part in parts]
-    if len(parts) == 1 and (match := matches[0]):
-        return tuple(f"cpu:{index}" for index in range(max(1, int(match.group(1)))))
-    return tuple(dict.fromkeys(parts)) if all(matches) else ()
+    """Return the slots of `cpu:N`; empty where none is meant."""
+    match = _CPUS.fullmatch((wanted or "").strip())
+    return tuple(f"cpu:{index}" for index in range(max(1, int(match[1])))) if match else ()
 
 
 def _check_words(wanted: str | None) -> None:
-    """Refuse what names no device before any driver is asked.
-
-    Raises:
-        Rejected: it is no list of devices.
-    """
+    """Refuse what names no device before any driver is asked."""
     for part in () if wanted is None else wanted.split(","):
         if not (_NUMBERED.fullmatch(part.strip()) or part.strip().startswith("GPU-")):
             raise Rejected(
@@ -169,11 +152,7 @@ def _check_words(wanted: str | None) -> None:
 
 
 def _of_host(dev: Path, *, asked: bool) -> list[Device]:
-    """Return the host's GPUs; a host without a device node is not asked, unless one is named.
-
-    Raises:
-        Unavailable: the driver does not say.
-    """
+    """Return the host's GPUs; a host without a device node is not asked, unless one is named."""
     if not asked and not has_nodes(dev):
         return []
     listing: Listing = list_host_devices()
@@ -191,11 +170,7 @@ def _scripted(script: Path) -> list[Device]:
 
 
 def _named(wanted: str, devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that GONOGO_WORKER_DEVICES names.
-
-    Raises:
-        Rejected: it names one that is not there.
-    """
+    """Return the devices that GONOGO_WORKER_DEVICES names."""
     found: list[Device] = []
     for part in (part.strip() for part in wanted.split(",")):
         number = _NUMBERED.fullmatch(part)

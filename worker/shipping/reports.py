@@ -114,11 +114,7 @@ def build_end(
     """Return the report of the end.
 
     Args:
-        run_dir: the run's directory.
-        token: the run's fencing token.
-        exit_record: how it ended.
         sizes: rank → bytes of complete lines in its heartbeat file.
-        findings: how many different ones there are.
         files: other growing file → bytes of complete lines.
         records: small record → SHA-256 of its bytes.
     """

@@ -10,8 +10,14 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
 
 from gonogo.contract.agent import (
+    Command,
+    CommandKind,
     FindingsReport,
     StateReport,
     Telemetry,
@@ -26,7 +32,9 @@ from gonogo.contract.errors import (
     Unavailable,
 )
 from gonogo.contract.finding import Finding, Near
+from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.records import ExitRecord
+from gonogo.files import read_small
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from worker.backoff import Backoff
@@ -39,7 +47,6 @@ from worker.shipping.reports import (
     load_findings,
     recorded_findings,
 )
-from worker.shipping.state import Reported, load_reported, superseded
 from worker.shipping.telemetry import GrowingFiles, has_content, stream_sizes
 from worker.shipping.uploads import SentRecords, build_evidence, pending_evidence
 
@@ -48,21 +55,52 @@ RENEW_S = 1.0
 OUTAGE = Backoff(first_s=0.25, longest_s=4.0)
 MAX_ROUNDS = 8
 FINISH_ROUNDS = 10_000
+_REPORTED = ".reported.json"
+"""A cache of what is acknowledged: losing it repeats idempotent reports and nothing else."""
+_SUPERSEDED = TelemetryAck(
+    command=Command(kind=CommandKind.SUPERSEDE, reason="the run's token is stale")
+)
+"""The answer that stands for a stale token."""
 
 _WAITS = (Rejected, Unavailable, OSError)
 
 _log = logging.getLogger(__name__)
 
 
-class Shipper:
-    """Ships one run directory; used from one thread. A second one may take over at any moment.
+class Reported(BaseModel):
+    """What the control plane has acknowledged besides heartbeats and logs."""
 
-    Args:
-        run_dir: the run's directory.
-        run_id: the run.
-        token: the token that it was claimed with.
-        client: the control plane.
-    """
+    events: list[RunEvent] = []
+    stepped_at: float | None = None
+    """Stamp of the first acknowledged line of a training step."""
+    findings_bytes: int = 0
+    evidence: dict[str, int] = {}
+    """File → its size when it was uploaded."""
+    had: dict[str, int] = {}
+    """Growing file → bytes that the control plane had; it has fewer after a restore."""
+
+    def forget(self) -> None:
+        """Repeat all reports: the control plane has lost some of them."""
+        self.events, self.findings_bytes, self.evidence = [], 0, {}
+
+    def save(self, run_dir: Path) -> None:
+        """Write `.reported.json`; a full disk costs repetition, not the run."""
+        try:
+            save_json(run_dir / _REPORTED, {"v": 1, **self.model_dump(mode="json")})
+        except OSError as error:
+            _log.warning("no %s: %s", _REPORTED, error, extra={"action": "reported_unsaved"})
+
+
+def load_reported(run_dir: Path) -> Reported:
+    """Return what was acknowledged; nothing when the file is missing or torn."""
+    try:
+        return Reported.model_validate_json(read_small(run_dir / _REPORTED))
+    except (OSError, ValidationError):
+        return Reported()
+
+
+class Shipper:
+    """Ships one run directory; used from one thread. A second one may take over at any moment."""
 
     def __init__(
         self,
@@ -105,13 +143,13 @@ class Shipper:
         stale token comes back as a `supersede` command.
         """
         if self.fenced:
-            return superseded()
+            return _SUPERSEDED
         if now_mono < self._not_before:
             return None
         try:
             return self._ship(now_mono, suspect, near)
         except StaleToken as error:
-            return superseded() if self._is_fenced(error, now_mono) else None
+            return _SUPERSEDED if self._is_fenced(error, now_mono) else None
         except (Unavailable, Rejected) as error:
             self._back_off(now_mono, error)
             return None
@@ -135,7 +173,6 @@ class Shipper:
         """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
 
         Args:
-            exit_record: how the run ended.
             within_s: what is not sent by then is left to the next call.
         """
         if (self._dir.path / ".shipped").exists():
@@ -179,7 +216,7 @@ class Shipper:
                 break
         self._outage = OUTAGE
         self._tolerate("state_refused", self._send_states)
-        self._tolerate("evidence_waits", self._send_some_evidence, _WAITS)
+        self._tolerate("evidence_waits", partial(self._send_evidence, limit=1), _WAITS)
         return ack
 
     def _tolerate(
@@ -192,9 +229,6 @@ class Shipper:
 
         A token that is stale without a newer one must not either: after a restore the control plane
         may call the run queued, until the next telemetry.
-
-        Raises:
-            StaleToken: a newer claim owns the run.
         """
         try:
             step()
@@ -293,9 +327,6 @@ class Shipper:
             self._reported.findings_bytes = part.offset
             self._save()
             part = load_findings(self._dir, part.offset)
-
-    def _send_some_evidence(self) -> None:
-        self._send_evidence(limit=1)
 
     def _send_evidence(self, limit: int) -> None:
         """Upload up to `limit` files; a refused one is not tried again.

@@ -75,12 +75,7 @@ class _Room:
 
 
 class GrowingFiles:
-    """The growing files of one run and how much of each is acknowledged.
-
-    Args:
-        run_dir: the run's directory.
-        token: the token that the run was claimed with.
-    """
+    """The growing files of one run and how much of each is acknowledged."""
 
     def __init__(self, run_dir: RunDir, token: int) -> None:
         self._dir = run_dir
@@ -160,13 +155,7 @@ class GrowingFiles:
             yield self._try(name, build)
 
     def _try(self, what: str, read: Callable[[], _T | None], *, promised: bool = True) -> _T | None:
-        """Return what is read; None where that is impossible now.
-
-        Args:
-            what: its name in the log.
-            read: reads it.
-            promised: whether the report of the end promises it.
-        """
+        """Return what is read; None where that is impossible now."""
 
         def read_or_note() -> _T | None:
             try:

@@ -163,14 +163,7 @@ def _record_order(name: str) -> tuple[int, str]:
 
 
 class SentRecords:
-    """The small records of one run that the control plane has.
-
-    Args:
-        run_dir: the run's directory.
-        run: the run.
-        token: the token that it was claimed with.
-        client: the control plane.
-    """
+    """The small records of one run that the control plane has."""
 
     def __init__(self, run_dir: RunDir, run: str, token: int, client: ControlPlane) -> None:
         self._dir, self._run, self._token, self._client = run_dir, run, token, client

@@ -326,7 +326,7 @@ def test_the_cpu_of_a_host_with_gpus_is_measured_for_a_run_that_computes_on_it(
     probe["probe"]["cpus"] += 1  # as of a job that may use more
     save_json(tmp_path / "probe.json", probe)
     assert store.result(["GPU-0"]).of_cpu == []
-    assert (tmp_path / "asked").read_text().split() == ["cuda:0", "cpu"]
+    assert (tmp_path / "asked").read_text().split() == ["cuda:0", "cpu", "cuda:0"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import pytest
 from gonogo.contract.agent import MAX_LOG_BYTES, MAX_RECORD_BYTES, CommandKind
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
+from gonogo.contract.lifecycle import RunEvent
 from gonogo.rundir import RunDir, save_json
 from tests.supervise.orders import (
     completed,
@@ -23,7 +24,7 @@ from tests.supervise.orders import (
 )
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.client import ControlPlane
-from worker.shipping.shipper import Shipper
+from worker.shipping.shipper import Reported, Shipper, load_reported
 
 ORDER = make_order(token=7)
 NewShipper = Callable[[], Shipper]
@@ -468,3 +469,20 @@ def test_small_records_arrive_unchanged_with_their_digest(
     assert store.states[-1].records == {
         name: sha256(content).hexdigest() for name, content in store.records.items()
     }
+
+
+def test_what_was_reported_is_remembered(tmp_path: Path) -> None:
+    reported = Reported(
+        events=[RunEvent.CHECK], stepped_at=1.5, findings_bytes=7, evidence={"a": 1}
+    )
+    reported.save(tmp_path)
+    assert load_reported(tmp_path) == reported
+    (tmp_path / ".reported.json").write_text("torn")
+    assert load_reported(tmp_path) == Reported()
+
+
+def test_a_disk_that_refuses_does_not_stop_the_shipping(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.touch()
+    Reported(findings_bytes=7).save(blocked)
+    assert load_reported(blocked) == Reported()
