@@ -2,5 +2,5 @@
 
 Folders are layers (contract "service-floors" of pyproject.toml). Read in the order of the data:
 `experiments.submission` → `agent.claims` → `agent.telemetry` → `agent.reports` → `judging.ended` →
-`experiments.consequences`. Every change of an experiment goes through `experiments.lifecycle`.
+`experiments.decisions`. Every change of an experiment goes through `experiments.lifecycle`.
 """

@@ -141,7 +141,6 @@ def _keys(settings: Settings, arguments: argparse.Namespace) -> None:
 
 
 def _load_key_file(path: Path) -> str:
-    """Return the key that a file holds."""
     try:
         key = path.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:

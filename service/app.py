@@ -26,7 +26,7 @@ from service.http.problems import DOCUMENTED, add_handlers
 from service.pages import sign_in
 from service.pages.routes import PAGES
 from service.report import files as report
-from service.rest import agent, campaigns, experiments, overview, plans, runs, verbs, webhooks
+from service.rest import agent, campaigns, experiments, overview, plans, runs, verbs
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
 """The framework would look for tracers at every request; what is measured is in /metrics."""
@@ -38,7 +38,6 @@ API = (
     runs.router,
     plans.router,
     overview.router,
-    webhooks.router,
     sign_in.api,
     agent.router,
 )
@@ -82,7 +81,6 @@ _REVISION = text("SELECT version_num FROM alembic_version")
 _WRITE_S = 3.0
 _ROOM_BYTES = 64 * 2**20
 OPEN = (open_routes, metrics.router, *PAGES)
-"""Routers outside /api; pages ask for a session of their own."""
 
 
 def _all_routes() -> APIRouter:

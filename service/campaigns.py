@@ -223,7 +223,6 @@ COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
 """Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
 
 MOST_FOLLOWED = 3
-"""Active runs that are offered to be followed, at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,6 @@ GAP, LETTER = 6, 11
 """Between a number and its rule; width of a digit where the page is narrow."""
 LEGEND = 20
 KINDS = "abcdef"
-"""Classes of the lines, in this order."""
 LIMIT = "limit"
 """Class of a line that is a limit, not a measurement."""
 _TINY = 1e-300
@@ -48,7 +47,6 @@ class Chart:
     lines: Sequence[Line]
     marks: Sequence[Mark] = ()
     zero: bool = False
-    """Whether the value axis begins at 0."""
 
     @property
     def words(self) -> str:

@@ -64,11 +64,9 @@ class Context:
     url: str = "http://127.0.0.1:8750"
     """Address at which people reach this service, for links in alerts and on pages."""
     local_url: str = "http://127.0.0.1:8750"
-    """Where processes of this host reach it."""
     closing: threading.Event = field(default_factory=threading.Event)
     readers: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(READERS))
     reporting: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by the route that writes a report."""
 
     def write(
         self,

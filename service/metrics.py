@@ -31,7 +31,6 @@ from service.views.goodput import FLEET_HOURS, load_fleet_goodput, load_stored
 from service.views.rows import view_worker
 
 FORGOTTEN_S = 86_400.0
-"""Seconds after which a silent worker is no target any more."""
 _SCHEMES = ("http", "https")
 KEPT_S = 1.0
 """How old an answer may be: with ten thousand experiments one takes several ms to make."""
@@ -226,7 +225,6 @@ _PER_RUN: tuple[tuple[str, str, _Read], ...] = (
     ),
     ("gonogo_run_lost", "1: no telemetry, no proof of death.", lambda run, said, order: run.lost),
 )
-"""Metric, its help, and where it comes from; what is not known is left out."""
 
 
 def _run_families(

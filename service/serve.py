@@ -22,7 +22,6 @@ from service.http.auth import load_local_keys
 from service.settings import Settings
 
 STOP_S = 3
-"""Seconds that open connections may take to end when the service stops."""
 MOST_CONNECTIONS = 4096
 _log = logging.getLogger(__name__)
 

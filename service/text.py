@@ -13,7 +13,6 @@ NONE = "–"
 _LOOSE_UNDERSCORE = re.compile(r"(?<![0-9A-Za-z])_|_(?![0-9A-Za-z])")
 _BACKTICKS = re.compile("`+")
 MOST_CHARS = 10_000
-"""Characters of a text inside a line or a table cell."""
 _BOUNDS = {"pass_above": "≥", "pass_below": "≤", "fail_above": "fails >", "fail_below": "fails <"}
 _MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
 

@@ -26,9 +26,7 @@ UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
 """Errors of making an order from a frozen plan."""
 _PAGE = 100
 OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED, OutcomeCode.HARDWARE, OutcomeCode.DISK_FULL})
-"""Ends for which the host may be to blame."""
 OTHER_HOST_S = 60.0
-"""How long a retry waits for another host to take it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +128,6 @@ def _campaign_host(deed: Deed, experiment: ExperimentRow) -> Host | None:
 
 
 def _checkpoint_host(deed: Deed, experiment: ExperimentRow, run: RunRow) -> Host | None:
-    """Return the host that wrote the checkpoint of a run, unless it was unfit for the phase."""
     if run.resume_from is None:
         return None
     attempts = runs_of(deed.session, run.experiment)

@@ -30,7 +30,7 @@ from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.lifecycle import RunEvent, RunState
 from gonogo.contract.outcome import Outcome
 from gonogo.planning.resolve import FROZEN
-from service.agent.fence import Bearer, check_bearer
+from service.agent.claims import Bearer, check_bearer
 from service.db.columns import Promised
 from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRow, RecordRow, RunRow
 from service.db.store import Topic, ring
@@ -47,12 +47,10 @@ from service.queries.runs import load_findings, load_known
 
 _PROGRESS = list(RunState)
 _KEY_CHARS = 200
-"""Size of the column of a finding's key."""
 _WORD_CHARS = 200
 _TEXT_CHARS = 4000
 """Longest text in events and alerts; the document is kept whole."""
 _EVIDENCE = 100
-"""Number of evidence files that an alert names."""
 LEADS_TO = {
     RunEvent.CLAIM: RunState.CLAIMED,
     RunEvent.CHECK: RunState.PREFLIGHT,

@@ -26,8 +26,7 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import RunState
-from service.agent.claims import take_up
-from service.agent.fence import Bearer, check_bearer
+from service.agent.claims import Bearer, check_bearer, take_up
 from service.agent.reports import decoded, freeze_identity, unfrozen
 from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
@@ -52,7 +51,6 @@ class Stretch:
     lines: int | None = None
     """Number of heartbeats; None for other files."""
     newest: dict[str, Any] = field(default_factory=dict)
-    """What it says last, by column of `ProgressRow`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,6 @@ GIVE_UP_S = 3 * 86_400.0
 """Seconds since the alert after which its delivery has failed."""
 THREADS = 8
 REST_S = 1.0
-"""Rest of a receiver after a try that could not be recorded."""
 _log = logging.getLogger(__name__)
 
 
@@ -89,7 +88,6 @@ def subscribe_settings(session: Session, url: str | None, secret: str | None, no
 
 
 def _end(session: Session, row: WebhookRow, now: float, why: str) -> None:
-    """End a subscription, and give up every delivery that waits for it."""
     row.disabled_at = row.disabled_at or now
     session.flush()
     session.execute(

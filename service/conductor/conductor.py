@@ -47,7 +47,6 @@ if TYPE_CHECKING:  # loaded with the first message
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
 MOST = 100
-"""Runs that are announced at once; a message only wakes."""
 _TIMEOUT_S = 1.0
 _log = logging.getLogger(__name__)
 
@@ -128,7 +127,6 @@ class Loop:
     every_s: float
     _: KW_ONLY
     hears: Topic | None = None
-    """What brings the next pass forward."""
     pause_s: float = MIN_PAUSE_S
     """From what it hears to the pass, so that many commits cost one pass."""
     forget: Callable[[], None] | None = None

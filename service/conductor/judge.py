@@ -24,7 +24,6 @@ AT_ONCE = 2
 PATIENCE_S = 1.0
 """How long a pass waits for the judgements that it started; longer ones continue beside it."""
 AGAIN_S = (5.0, 15.0, 60.0, 300.0)
-"""Pauses after judgements of a run that failed."""
 _ROUNDS = 5
 _log = logging.getLogger(__name__)
 

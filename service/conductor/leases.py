@@ -42,7 +42,6 @@ LEASE_S = 30.0
 TAKEOVER_AFTER_S = 360.0
 """After `isolated_limit_s`: by then the watcher has ended the run and every process is gone."""
 GIVE_UP_S = 3600.0
-"""How long the rest of an ended run is waited for in silence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

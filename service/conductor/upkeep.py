@@ -15,8 +15,7 @@ from service.campaigns import advance, load_running
 from service.context import Context
 from service.db.schema import AccountRow, EventRow, ExperimentRow, IdempotencyRow, RunRow
 from service.experiments.awaited import is_expired
-from service.experiments.consequences import expire_approval
-from service.experiments.decisions import save_missing
+from service.experiments.decisions import expire_approval, save_missing
 from service.experiments.forecasts import load_forecast
 from service.experiments.lifecycle import (
     CONDUCTOR,
@@ -31,7 +30,6 @@ from service.queries.experiments import load_awaiting, phases_of, runs_of, was_t
 from service.views.goodput import RunAccount, load_accounts
 
 FILES_S = 30.0
-"""How often a service looks which files of decisions its home lacks."""
 LATE = AlertType.RUN_LATE
 _BATCH = 1_000
 
@@ -151,7 +149,6 @@ def forget_keys(context: Context) -> None:
 EVERY_S = 60.0
 """How old the account of a living run may become."""
 AT_ONCE = 50
-"""Runs that are due and taken together."""
 LONGEST_S = 5.0
 """Runs of one pass; the others are next."""
 

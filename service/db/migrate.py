@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # the import is slow, and most starts need no migration
     from alembic.config import Config
 
 HEAD = "1001"
-"""The newest revision."""
 _LOCK = 0x676F6E6F67
 _ROOT = Path(__file__).resolve().parents[2]
 

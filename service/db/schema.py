@@ -57,9 +57,7 @@ class CampaignRow(Table):
     created_at: Mapped[float] = mapped_column(Seconds)
     ended_at: Mapped[float | None] = mapped_column(Seconds)
     stop: Mapped[Asked | None]
-    """What an operator asked."""
     comparison: Mapped[Comparison | None]
-    """What it came to."""
 
 
 class ExperimentRow(Table):
@@ -87,7 +85,6 @@ class ExperimentRow(Table):
     frozen: Mapped[dict[str, Any]]
     """Code identity that the first run froze."""
     stop: Mapped[Stop | None]
-    """What an operator asked."""
     needs: Mapped[str | None] = mapped_column(Text)
     """What a worker has to hold and allow for it, in a sentence; null where any will do."""
     origin: Mapped[OriginView | None]
@@ -156,13 +153,11 @@ class RunRow(Table):
     claim: Mapped[str | None] = mapped_column(String(64))
     """SHA-256 of the secret that its claim was answered with, which every message brings."""
     host: Mapped[str | None] = mapped_column(Text)
-    """Its name, for people."""
     machine: Mapped[str | None] = mapped_column(String(32))
     """Machine id of the host; null: unknown."""
     boot_id: Mapped[str | None] = mapped_column(Text)
     dir: Mapped[str | None] = mapped_column(Text)
     command: Mapped[Stop | None]
-    """Command that the watcher gets with its next telemetry."""
     preflight: Mapped[dict[str, Any] | None]
     model: Mapped[dict[str, Any] | None]
     exit: Mapped[dict[str, Any] | None]
@@ -170,7 +165,6 @@ class RunRow(Table):
     """With the end: rank → bytes that judgement waits for."""
     findings_expected: Mapped[int] = mapped_column(BigInteger, default=0)
     promised: Mapped[Promised | None]
-    """With the end: what judgement waits for."""
     created_at: Mapped[float] = mapped_column(Seconds)
     claimed_at: Mapped[float | None] = mapped_column(Seconds)
     started_at: Mapped[float | None] = mapped_column(Seconds)
@@ -212,12 +206,9 @@ class AccountRow(Table):
     told: Mapped[dict[str, Any]]
     """What the lines came to (`gonogo.goodput.rank_account.RankAccount`)."""
     at: Mapped[float] = mapped_column(Seconds)
-    """When it was taken."""
     closed: Mapped[bool] = mapped_column(Boolean)
-    """Whether nothing more will come of its lines."""
     devices: Mapped[int] = mapped_column(Integer)
     seconds: Mapped[dict[str, Any]]
-    """Part of its time → seconds."""
 
 
 class DecisionRow(Table):
@@ -295,7 +286,6 @@ class PieceRow(Table):
     n: Mapped[int | None] = mapped_column(BigInteger)
     """For heartbeats: number of its first line within the run, in the order of arrival, from 1."""
     lines: Mapped[int | None] = mapped_column(Integer)
-    """For heartbeats: how many lines it holds."""
 
 
 class RecordRow(Table):

@@ -105,13 +105,11 @@ class Topic(StrEnum):
     DECIDED = "decided"
     """A decision was recorded, and its file is due."""
     QUEUED = "queued"
-    """A run waits for a worker."""
     ENDED = "ended"
     """A run has ended, or more files of an ended run arrived."""
 
 
 NO_ANSWER = (OperationalError, PoolTimeout)
-"""Errors of a database that cannot be asked."""
 NO_ANSWER_TEXT = "the database does not answer"
 _TOPICS = "topics"
 _GROUP = 64
@@ -280,7 +278,6 @@ class Store:
     def _run_job(
         self, connection: Connection, job: _Job[Any], results: list[tuple[_Job[Any], Any]]
     ) -> None:
-        """Run one job of a group."""
         failure: Exception | None = None
         result: Any = None
         try:

@@ -30,7 +30,6 @@ _AT_ONCE = 64
 STEP_LINES = frozenset(
     {Msg.BOOT, Msg.LOADER_READY, Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END, Msg.EVAL, Msg.DONE}
 )
-"""Lines that say what a rank did in its steps."""
 
 
 def msg_on(text: str) -> str:
@@ -101,7 +100,6 @@ def load_lines_after(
 
 
 def _beats(lines: Iterable[str], rank: int, msgs: Collection[Msg]) -> Iterator[Heartbeat]:
-    """Yield the heartbeats of these messages; other lines are not parsed."""
     for text in lines:
         beat = beat_on(text, rank) if msg_on(text) in msgs else None
         if beat is not None and beat.msg in msgs:

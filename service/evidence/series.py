@@ -152,7 +152,6 @@ def _ends(points: Iterable[Point]) -> list[Point]:
 
 
 LINES = 4_000
-"""Heartbeats looked at, over all ranks."""
 FRESH_S = 5.0
 """A scrape or a page may show what was so long ago, so that many lookers cost as much as one."""
 _MOST = 10_000

@@ -166,7 +166,6 @@ def _verified_here(run_dir: RunDir, steps: range) -> Iterator[ResumePoint]:
 
 
 def _manifest(folder: Path) -> tuple[Manifest, str] | None:
-    """Return a checkpoint's manifest and its SHA-256; None if it cannot be read."""
     try:
         return load_sealed(folder / "manifest.json", Manifest)
     except (OSError, Corrupt) as error:

@@ -31,7 +31,6 @@ from service.queries.runs import load_facts_text
 
 _WINDOW = 64
 _RUNS = 3
-"""Ended runs whose start-up is remembered."""
 _LONGEST_START_S = 7_200.0
 _KNOWN_STEPS = 20
 """Steps before a pace can miss a deadline."""

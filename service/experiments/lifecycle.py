@@ -37,7 +37,6 @@ from service.instants import stamp
 from service.queries.runs import load_run
 
 CONDUCTOR = "conductor"
-"""Actor of what happens by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,6 @@ class Origin:
     """Phase that is not run again → its verdict there."""
     frozen: Mapping[str, Any]
     host: str | None = None
-    """Host that wrote the checkpoint."""
 
     def view(self) -> OriginView:
         """Return the origin as the new experiment shows it."""

@@ -44,7 +44,6 @@ class Decided:
     judged: list[Judged] = field(default_factory=list)
     """The last automatic decision of each phase, in their order."""
     last: str | None = None
-    """Id of the newest decision."""
 
 
 def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Decided]:

@@ -115,7 +115,6 @@ class Created:
     experiment: ExperimentRow
     phases: list[PhaseRow]
     run: RunRow
-    """The first one, which is queued."""
 
 
 def create_experiment(

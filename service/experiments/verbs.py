@@ -35,12 +35,15 @@ from service.experiments.advance import (
     resolved_of,
 )
 from service.experiments.awaited import ANSWERS, open_approval, verbs_of
-from service.experiments.consequences import act, cancel_now, record_approval, waive_expired
 from service.experiments.decisions import (
+    act,
+    cancel_now,
     load_conditions,
+    record_approval,
     record_conditions,
     record_decision,
     total_verdict,
+    waive_expired,
 )
 from service.experiments.lifecycle import Deed, move_experiment, record_event
 from service.queries.experiments import phases_of, runs_of
@@ -98,7 +101,6 @@ def _note_stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: st
 
 
 def _stop_at_once(deed: Deed, experiment: ExperimentRow, reason: str) -> bool:
-    """Wait no longer for a run that is leaving; return whether that is new."""
     stop, run = experiment.stop, current_run(deed, experiment)
     if stop is None or stop.again or run is None or run.command is None:
         return False

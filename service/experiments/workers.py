@@ -27,7 +27,6 @@ class Host:
 
     name: str
     machine: str | None = None
-    """None: unknown."""
 
     def is_same(self, other: "Host") -> bool:
         """Say whether two are one host; by name alone if one machine is unknown."""

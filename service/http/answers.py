@@ -19,7 +19,6 @@ _PIECE = 2**16
 LOCATION_HEADER: dict[str, Any] = {
     "Location": {"description": "Path of what was made.", "schema": {"type": "string"}}
 }
-"""For the `headers` of a documented answer."""
 
 
 class WireResponse(JSONResponse):

@@ -64,7 +64,6 @@ class Principal:
     name: str
     role: Role
     worker: str | None = None
-    """The worker that has claimed with the key."""
 
     @property
     def actor(self) -> str:

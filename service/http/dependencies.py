@@ -27,7 +27,6 @@ from service.http.problems import BadRequest, Outdated
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 KEPT_S = 86_400.0
-"""Seconds for which the answer to an idempotency key is kept."""
 
 Limit = Annotated[int, Query(ge=1, le=1000, description="Items in this page.")]
 Cursor = Annotated[
@@ -61,7 +60,6 @@ ETAG_HEADER: dict[str, Any] = {
         "schema": {"type": "string"},
     }
 }
-"""For the `headers` of a documented answer."""
 
 
 class Page(BaseModel, Generic[_T]):

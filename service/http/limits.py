@@ -10,7 +10,6 @@ LARGER: tuple[tuple[str, int], ...] = (
     ("/evidence", 70 * 2**20),
     ("/records", 3 * 2**20),
 )
-"""Ends of worker-facing routes that take more than `BODY_BYTES`."""
 _AGENT = "/api/v1/agent/"
 
 

@@ -235,7 +235,6 @@ _HANDLERS: tuple[tuple[type[Exception], Callable[[Request, Exception], JSONRespo
     (UnicodeEncodeError, _on_text),
     (Exception, _on_unexpected),
 )
-"""Error → what answers it."""
 
 
 def add_handlers(app: FastAPI) -> None:

@@ -48,7 +48,6 @@ Place = Annotated[None, Depends(take_place, scope="request")]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _News:
     after: int
-    """Number before the first of the events."""
     events: list[dict[str, Any]]
     progress: dict[str, Any] | None
     is_allowed: bool

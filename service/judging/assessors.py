@@ -22,7 +22,6 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
 
 LIMIT_S = 900.0
-"""For the facts of one run."""
 COMMAND = (sys.executable, "-m", "service.judging.assessors")
 _ROOT = Path(__file__).resolve().parents[2]
 

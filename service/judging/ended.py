@@ -4,22 +4,30 @@
 folder into facts, `assess` judges them and looks up the checkpoint of a rerun. All of this happens
 outside of writing transactions. `conclude` then records and acts under the experiment's lock. It
 refuses if another decision came between, and the caller prepares again.
+
+The folder gets the bytes that were shipped. Logs and evidence files, on which no verdict rests, are
+left out.
 """
 
-from collections.abc import Callable, Collection
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from gonogo.contract.canonical import canonical_bytes
+from gonogo.contract.canonical import canonical_bytes, wire_line
 from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.outcome import Outcome, OutcomeClass, code_of
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
 from gonogo.judge.follow_up.decide import decide
@@ -28,18 +36,100 @@ from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import UNJUDGED, judge, settle
 from gonogo.ledger.seal import judged
-from service.db.schema import AssessmentRow, ExperimentRow, RunRow
-from service.evidence.files import load_digests, promised_files, stored_bytes
+from gonogo.rundir import RunDir, save_json
+from service.db.columns import is_by_service
+from service.db.schema import AssessmentRow, ExperimentRow, PieceRow, RunRow
+from service.evidence.files import (
+    load_bytes,
+    load_digests,
+    load_records,
+    promised_files,
+    stored_bytes,
+)
 from service.experiments.advance import active_phase, resolved_of
 from service.experiments.checkpoints import checkpoints_before, load_resume_points, load_weights
-from service.experiments.consequences import act
-from service.experiments.decisions import load_conditions, record_conditions, record_decision
+from service.experiments.decisions import act, load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.experiments.overview import load_cause
 from service.experiments.speeds import note_speed
-from service.judging.run_directory import save_run
 from service.queries.experiments import load_experiment, runs_of
-from service.queries.runs import count_findings, load_attempts, load_run, load_unjudged
+from service.queries.runs import (
+    count_findings,
+    load_attempts,
+    load_findings,
+    load_run,
+    load_unjudged,
+)
+
+_log = logging.getLogger(__name__)
+
+
+def save_run(session: Session, run: RunRow, folder: Path) -> None:
+    """Write the directory of a run as far as the database holds it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    promised = promised_files(run)
+    names = {
+        *promised,
+        *(name for name in stored_bytes(session, run.id) if name.endswith(".jsonl")),
+    }
+    if count_findings(session, run.id):
+        names.add("findings.jsonl")
+    for name in sorted(names):
+        with (folder / name).open("wb") as stream:
+            stream.writelines(_bytes_of(session, run, name, promised.get(name)))
+    records = load_records(session, run.id)
+    for path, content in records.items():
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    _fill_in(run, records, RunDir(folder))
+
+
+def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Iterable[bytes]:
+    query = select(PieceRow.start).where(PieceRow.run == run.id, PieceRow.file == name)
+    first = session.scalars(query.order_by(PieceRow.start).limit(1)).first()
+    if first == 0:
+        return load_bytes(session, run.id, name, most)
+    return _findings_of(session, run.id) if name == "findings.jsonl" else ()
+
+
+def _findings_of(session: Session, run: str) -> Iterator[bytes]:
+    return (wire_line(finding.wire()) for finding in load_findings(session, run))
+
+
+def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
+    """Write what was not shipped from what the control plane holds of it.
+
+    An order that is not the one that was given out is no evidence: the one that was stands in its
+    place. So it is with an exit record that is none.
+    """
+    if run.order is not None:
+        given = Order.model_validate(run.order)
+        shipped = _parsed(Order, records.get("order.json"))
+        if shipped is None or _digestible(shipped) != _digestible(given):
+            _log.error("%s: order.json is not what was ordered", run.id, extra={"action": "order"})
+            save_json(run_dir.order, given.document())
+    unread = _parsed(ExitRecord, records.get("exit.json")) is None
+    if run.exit is not None and (is_by_service(run.exit) or unread):
+        save_json(run_dir.exit, ExitRecord.model_validate(run.exit).wire())
+    if run.preflight is not None and "preflight/preflight.json" not in records:
+        save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())
+    if run.model is not None and "model.json" not in records:
+        save_json(run_dir.model, ModelRecord.model_validate(run.model).wire())
+
+
+def _digestible(order: Order) -> bytes:
+    return canonical_bytes(order.document())
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+def _parsed(kind: type[_Model], content: bytes | None) -> _Model | None:
+    try:
+        return None if content is None else kind.model_validate_json(content)
+    except ValidationError:
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +140,6 @@ class Case:
     outcome: Outcome
     folder: Path
     decision_seq: int
-    """Number of the experiment's decisions that were known."""
     rules: Rules
     durable_step: int
     resume: dict[str, ResumePoint]

@@ -19,12 +19,10 @@ from service.db.store import Session
 from service.evidence.heartbeats import load_lines_after, load_ranks, msg_on
 
 STRETCHES = 200
-"""Buckets of a curve, at most; each has two points."""
 MOST_OWN = 12
 """Charts of a program's own metrics."""
 _MOST_NAMES = 100
 _RUNS = 32
-"""Runs whose curves are kept: those looked at last."""
 _FIELDS = {
     Msg.PROGRESS.value: {"loss": "loss", "toks_per_s": "tokens/s"},
     Msg.EVAL.value: {"val_loss": "validation loss"},
@@ -33,7 +31,6 @@ _FIELDS = {
 """Message → fields that are drawn, and the names of their curves."""
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 _Low = tuple[float, int]
-"""Value and step."""
 
 
 @dataclass(slots=True)
@@ -41,7 +38,6 @@ class Curve:
     """A curve that grows: the extremes of each stretch of steps."""
 
     width: int = 1
-    """Steps of a stretch."""
     stretches: dict[int, tuple[_Low, _Low]] = field(default_factory=dict)
     """Number of the stretch → its lowest and its highest value."""
     non_finite: int | None = None

@@ -14,7 +14,6 @@ BAR = 18
 ROW, TOP, BOTTOM = 30, 10, 28
 LEFT, RIGHT = 130, 16
 LONGEST = 16
-"""Letters of a name that fit beside the axis."""
 
 
 def goodput_bar(goodput: Goodput) -> Markup:

@@ -25,7 +25,6 @@ STATIC = {
     "live.js": "text/javascript",
     **{f"icon-{lamp}.svg": "image/svg+xml" for lamp in LAMPS},
 }
-"""Static files and their types; nothing else is served."""
 _ICON = (
     '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32"'
     ' rx="8" fill="#0f172a"/><circle cx="16" cy="16" r="8" fill="{}"/></svg>'

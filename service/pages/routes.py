@@ -1,34 +1,154 @@
-"""The pages: one function each, rows in, template out."""
+"""The pages: one function each, rows in, template out; and what an experiment's page shows."""
 
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from gonogo.contract.api import CampaignState
-from gonogo.contract.errors import NotFound
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.api import ArtifactsView, CampaignState, ExperimentView, RunView
+from gonogo.contract.decision import CriterionResult, Decision, Verdict
+from gonogo.contract.errors import NotFound, Unavailable
+from gonogo.contract.finding import Finding
+from gonogo.contract.goodput import ExperimentGoodput
+from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.order import Order
+from gonogo.judge.follow_up.explanation import cause_of
 from service.campaigns import view_campaign
-from service.charts import draw
-from service.evidence.artifacts import list_artifacts, load_artifact
-from service.evidence.files import load_log
+from service.charts import Chart, draw
+from service.db.schema import RunRow
+from service.db.store import Session
+from service.evidence.artifacts import Excerpt, list_artifacts, load_artifact, load_stack
+from service.evidence.files import load_log, load_log_names
+from service.evidence.series import load_gate_now
+from service.experiments.overview import last_judged
 from service.http.answers import file_response
 from service.http.auth import Service
 from service.http.dependencies import Cursor, Reading
 from service.pages import sign_in
+from service.pages.curves import load_charts
 from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ratio_text
-from service.pages.guard import PageRoute, Visitor
-from service.pages.load import load_experiment_page
 from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
+from service.pages.sign_in import PageRoute, Visitor
 from service.queries.callers import load_alerts, load_workers
-from service.queries.experiments import load_campaign, load_campaigns, load_experiments
-from service.queries.runs import load_run
-from service.report.files import report_for
-from service.report.html import POLICY
+from service.queries.experiments import (
+    load_campaign,
+    load_campaigns,
+    load_decisions,
+    load_experiment,
+    load_experiments,
+    runs_of,
+)
+from service.queries.runs import load_findings, load_progress, load_run
+from service.report.files import POLICY, report_for
 from service.text import observed_text, ratio_words, threshold_text
-from service.views.experiments import view_experiments
-from service.views.goodput import load_fleet_goodput
-from service.views.rows import view_alert, view_worker
+from service.views.experiments import view_experiment, view_experiments
+from service.views.goodput import load_experiment_goodput, load_fleet_goodput
+from service.views.rows import load_run_view, view_alert, view_worker
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPage:
+    """The run that a page shows whole."""
+
+    view: RunView
+    order: Order | None
+    findings: Sequence[Finding]
+    criteria: Sequence[CriterionResult]
+    decided: bool
+    """Whether the criteria are those of a decision; else they show how the gate stands now."""
+    charts: Sequence[Chart]
+    cause: str | None
+    stack: Excerpt | None
+    logs: Sequence[str]
+    artifacts: ArtifactsView | None
+    """None while too many wait for run directories that do not answer."""
+    age_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExperimentPage:
+    """An experiment, and one of its runs."""
+
+    view: ExperimentView
+    runs: Sequence[RunView]
+    decisions: Sequence[Decision]
+    run: RunPage | None
+    goodput: ExperimentGoodput
+    took_s: float | None
+    """From its first run's start to its end, or until now."""
+
+    @property
+    def living(self) -> bool:
+        """Whether the page may change by itself."""
+        return self.view.state is not ExperimentState.FINISHED
+
+
+def load_experiment_page(
+    session: Session, experiment: str, run: str | None, now: float
+) -> ExperimentPage:
+    """Return an experiment's page; `run` names the run to show, else the one to look at."""
+    row = load_experiment(session, experiment)
+    view = view_experiment(session, row)
+    rows = runs_of(session, experiment)
+    decisions = load_decisions(session, experiment)
+    chosen = next((found for found in rows if found.id == run), None) or _most_telling(rows)
+    page = _load_run(session, chosen, decisions, now) if chosen else None
+    return ExperimentPage(
+        view=view,
+        runs=[load_run_view(session, found) for found in rows],
+        decisions=decisions,
+        run=page,
+        goodput=load_experiment_goodput(session, row, now),
+        took_s=None if row.started_at is None else max(0.0, (row.ended_at or now) - row.started_at),
+    )
+
+
+def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
+    living = [row for row in rows if row.state != RunState.ENDED]
+    found = living or list(rows)
+    return found[-1] if found else None
+
+
+def _load_run(
+    session: Session,
+    row: RunRow,
+    decisions: Sequence[Decision],
+    now: float,
+) -> RunPage:
+    progress = load_progress(session, row.id)
+    view = load_run_view(session, row)
+    order = Order.model_validate(row.order) if row.order else None
+    judged = last_judged(decisions, row.id)
+    decided = list(judged.criteria) if judged is not None else []
+    criteria = decided or (load_gate_now(session, row.id, order) if order else [])
+    findings = load_findings(session, row.id)
+    bad = view.outcome is not None and view.verdict is not Verdict.GO
+    return RunPage(
+        view=view,
+        order=order,
+        findings=findings,
+        criteria=criteria,
+        decided=bool(decided),
+        charts=load_charts(session, row.id),
+        cause=cause_of(findings, view.outcome, decided) if bad else None,
+        stack=_where_answered(partial(load_stack, session, row, findings)),
+        logs=load_log_names(session, row.id),
+        artifacts=_where_answered(partial(list_artifacts, session, row)),
+        age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
+    )
+
+
+def _where_answered(look: Callable[[], _T]) -> _T | None:
+    try:
+        return look()
+    except Unavailable:
+        return None
+
 
 REFRESH_S = 2
 FLEET_REFRESH_S = 30

@@ -9,7 +9,7 @@ from gonogo.contract.api import DeliveryState
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind, is_id
 from service.db.schema import AlertRow, DeliveryRow, KeyRow, WebhookRow, WorkerRow
-from service.queries.page import load_page
+from service.queries.experiments import load_page
 
 
 def load_keys(session: Session) -> Sequence[KeyRow]:
@@ -61,7 +61,6 @@ def load_workers_page(
 
 
 AlertAndDeliveries = tuple[AlertRow, list[DeliveryRow]]
-"""An alert and its deliveries."""
 
 
 def load_alerts(

@@ -2,14 +2,24 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import BindParameter, Select, bindparam, case, func, inspect, or_, select
-from sqlalchemy.orm import Session, defer
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Select,
+    bindparam,
+    case,
+    func,
+    inspect,
+    or_,
+    select,
+)
+from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
 from gonogo.contract.errors import NotFound
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.ids import SHORT_LENGTH, Kind, is_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import (
@@ -21,7 +31,36 @@ from service.db.schema import (
     PhaseRow,
     RunRow,
 )
-from service.queries.page import id_matches, load_page
+
+_T = TypeVar("_T")
+
+
+def load_page(
+    session: Session,
+    query: Select[_T],
+    key: "InstrumentedAttribute[Any]",
+    *,
+    limit: int,
+    after: Any = None,
+    newest_first: bool = False,
+) -> tuple[Sequence[_T], str | None]:
+    """Return the rows beyond `after` in the order of `key`, and the cursor of the next page."""
+    if after is not None:
+        query = query.where(key < after if newest_first else key > after)
+    query = query.order_by(key.desc() if newest_first else key).limit(limit + 1)
+    rows = session.scalars(query).all()
+    if len(rows) <= limit:
+        return rows, None
+    return rows[:limit], str(getattr(rows[limit - 1], key.key))
+
+
+def id_matches(key: "InstrumentedAttribute[str]", text: str) -> ColumnElement[bool]:
+    """Return whether an id begins with a text, such as `run_01K`, or is shown as it."""
+    begins = key.startswith(text, autoescape=True)
+    _, _, letters = text.partition("_")
+    shown = len(letters) == SHORT_LENGTH
+    return or_(begins, key.endswith(letters, autoescape=True)) if shown else begins
+
 
 UNSEEN = (
     RunRow.order,
@@ -207,10 +246,7 @@ def load_campaigns(
 def find_campaigns(
     session: Session, beginning: str, name: str, *, begins: bool, limit: int
 ) -> Sequence[CampaignRow]:
-    """Return campaigns whose id begins so or that are called so, newest first.
-
-    As `service.queries.experiments.find_experiments` does of experiments.
-    """
+    """Return campaigns whose id begins so or that are called so, newest first."""
     by_id = id_matches(CampaignRow.id, beginning)
     named = CampaignRow.name.startswith(name, autoescape=True)
     by_name = named if begins else CampaignRow.name == name

@@ -22,8 +22,7 @@ from service.db.schema import (
     ProgressRow,
     RunRow,
 )
-from service.queries.experiments import in_order
-from service.queries.page import id_matches, load_page
+from service.queries.experiments import id_matches, in_order, load_page
 
 HELD = (
     RunState.CLAIMED,
@@ -32,7 +31,6 @@ HELD = (
     RunState.RUNNING,
     RunState.HALTING,
 )
-"""States in which a run belongs to a worker: from its claim to its end."""
 
 
 def load_run(session: Session, run: str) -> RunRow:

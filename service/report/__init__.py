@@ -1,5 +1,5 @@
 """The report of an experiment: one page of summary, details below it.
 
-`load` reads the database into a `view`. `summary` and `details` turn the view into Markdown, and
-`pictures` chooses its charts. `html` makes one page of them, and `files` saves and serves both.
+`view` is read from the database. `summary` and `details` turn it into Markdown, and `pictures`
+chooses its charts. `files` makes one page of them, and saves and serves both.
 """

@@ -18,8 +18,15 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import is_bundled
 from service.report.pictures import phase_pictures
-from service.report.summary import picture_text, summary_parts, took_s
-from service.report.tables import decision_table, diagnosis_text, finding_list, gate_table
+from service.report.summary import (
+    decision_table,
+    diagnosis_text,
+    finding_list,
+    gate_table,
+    picture_text,
+    summary_parts,
+    took_s,
+)
 from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
 from service.text import (
     NONE,
@@ -336,7 +343,6 @@ class Moment(NamedTuple):
     """Something that happened; `text` is Markdown."""
 
     at: float
-    """Unix seconds."""
     phase: str | None
     text: str
     actor: str

@@ -16,8 +16,7 @@ from gonogo.contract.agent import (
     Telemetry,
     TelemetryAck,
 )
-from service.agent.claims import claim
-from service.agent.fence import Bearer
+from service.agent.claims import Bearer, claim
 from service.agent.reports import take_evidence, take_findings, take_record, take_state
 from service.agent.telemetry import parse_telemetry, take_telemetry, update_flags
 from service.http.answers import WireResponse, model_response
@@ -51,7 +50,6 @@ ClaimSecret = Annotated[
 
 
 def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
-    """Return who brings a message; an administrator's key is bound to no worker."""
     by_admin = caller.role is not Role.WORKER
     return Bearer(token=token, secret=secret, worker=caller.worker, by_admin=by_admin)
 

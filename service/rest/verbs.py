@@ -40,7 +40,6 @@ from service.views.experiments import view_experiment
 router = APIRouter(tags=["actions"])
 _BEGAN = (PhaseState.ACTIVE, PhaseState.PASSED, PhaseState.FAILED)
 _ROUNDS = 5
-"""How often the checkpoint of a changing experiment is looked up."""
 Action = Annotated[VerbBody | None, Body()]
 _T = TypeVar("_T")
 _Find = Callable[[Session, ExperimentRow, str | None], Points]
@@ -112,7 +111,6 @@ _FINDS: dict[str, _Find] = {
     "takeover": load_resume_points,
     "rerun": _find_weights,
 }
-"""Verb → what looks up its checkpoint."""
 
 
 def _do(

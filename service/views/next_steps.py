@@ -45,7 +45,6 @@ class Place:
     stack: str | None = None
     """The file of the evidence that shows where the last run hung."""
     by_hand: Collection[str | None] = ()
-    """Phases that a person decided."""
 
     def step(self, text: str, *words: str) -> NextStep:
         """Return a command about the experiment."""

@@ -11,8 +11,7 @@ import pytest
 
 from gonogo.contract.errors import Corrupt
 from service.db.schema import PieceRow
-from service.judging.ended import find_unjudged
-from service.judging.run_directory import save_run
+from service.judging.ended import find_unjudged, save_run
 from service.queries.runs import load_run
 from tests.data.make_runs import WHOLE_GATE
 from tests.service.conftest import Plane

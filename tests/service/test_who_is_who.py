@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import NotAllowed
 from gonogo.contract.ids import Kind, new_id
-from service.agent.fence import bind_key, home_of_worker, next_token
+from service.agent.claims import bind_key, home_of_worker, next_token
 from service.context import open_context
 from service.db.schema import KeyRow
 from service.experiments.workers import SILENT_S

@@ -6,7 +6,7 @@ import pytest
 from markupsafe import Markup
 
 from service.report.details import build_report
-from service.report.html import render_report
+from service.report.files import render_report
 from tests.service.report.views import halt_finding, report_view, run_report
 
 CHART = Markup('<svg class="chart"></svg>')

@@ -30,7 +30,6 @@ from service.report.details import (
     step_table,
     submit_lines,
 )
-from service.report.load import read_samples
 from service.report.summary import slowest_section, title_of
 from service.report.view import (
     RankNumbers,
@@ -39,6 +38,7 @@ from service.report.view import (
     RunReport,
     build_numbers,
     build_series,
+    read_samples,
 )
 from tests.service.fake_worker import beats
 from tests.service.report.views import (
