@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 
-from gonogo.contract.cluster import EngineName
+from gonogo.contract.cluster import EngineName, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.machine_id import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
@@ -24,13 +24,14 @@ from worker.claims.claimer import Claimer
 from worker.claims.engine_runs import EngineRuns
 from worker.claims.loop import REQUESTS, StopSignal, end_runs, make_rounds
 from worker.claims.wake_listener import start_listening
-from worker.engine.choice import build_engine
 from worker.engine.engine import Engine
+from worker.engine.jobset import JobSets, KubernetesApi, load_template
+from worker.engine.slurm import Slurm, load_defaults
 from worker.exporter import announce_exporter
 from worker.host.home import ClaimSecrets, take_worker_number, worker_name
 from worker.host.probe import ProbeStore
 from worker.host.slots import Slots, find_slots, scheduler_slots
-from worker.settings import OnStop, Settings, load_settings
+from worker.settings import OnStop, Settings, load_settings, node_environ
 
 _log = logging.getLogger("worker")
 
@@ -112,8 +113,28 @@ def identity_of(settings: Settings) -> tuple[str, str]:
     return load_home_id(settings.home), settings.engine
 
 
+def build_engine(settings: Settings) -> Engine | None:
+    """Return the engine; None: the worker starts runs itself.
+
+    Raises:
+        Rejected: a setting of the engine is missing or wrong.
+    """
+    if settings.engine is EngineName.LOCAL:
+        return None
+    if settings.engine is EngineName.SLURM:
+        file = settings.slurm_defaults
+        defaults = SlurmCluster() if file is None else load_defaults(file)
+        return Slurm(settings.runs, defaults, node_environ(settings))
+    if settings.jobset_template is None:
+        raise Rejected(
+            "GONOGO_ENGINE=jobset needs GONOGO_JOBSET_TEMPLATE, such as deploy/kubernetes/run.yaml"
+        )
+    template = load_template(settings.jobset_template)
+    api = KubernetesApi(template["metadata"].get("namespace"))
+    return JobSets(template, api, settings.runs)
+
+
 def _slots_of(settings: Settings) -> Slots:
-    """Return the worker's slots; those of an engine are numbers."""
     if settings.engine is not EngineName.LOCAL:
         return scheduler_slots(settings.home, settings.devices)
     return find_slots(
@@ -126,7 +147,6 @@ def _slots_of(settings: Settings) -> Slots:
 
 
 def _engine_runs(settings: Settings, engine: Engine | None, machine: str) -> EngineRuns | None:
-    """Return what hands runs to the engine; None: the worker starts them itself."""
     if engine is None:
         return None
     return EngineRuns(

@@ -200,7 +200,6 @@ def _error_of(path: str, response: httpx.Response) -> Rejected | Unavailable:
 
 
 def _problem_of(response: httpx.Response) -> ProblemBody | None:
-    """Return the problem document of an answer, or None where a stranger answers."""
     try:
         problem = ProblemBody.model_validate_json(response.content)
     except ValidationError:

@@ -105,7 +105,6 @@ def _gauges(runs: dict[str, Snapshot]) -> Iterator[Metric]:
 
 
 def _samples(snapshot: Snapshot) -> Iterator[Sample]:
-    """Yield name, second label and value of each gauge of a run."""
     for rank, row in snapshot.ranks.items():
         yield "gonogo_rank_step", rank, row.step
         yield "gonogo_rank_last_heartbeat_timestamp_seconds", rank, row.last

@@ -25,6 +25,15 @@ _KEY = "GONOGO_API_KEY"
 _KEY_FILE = f"{_KEY}_FILE"
 
 
+_FOR_NODES = frozenset(
+    {
+        "CONDA_PREFIX", "HOME", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "LOGNAME", "OMP_NUM_THREADS",
+        "PATH", "SHELL", "SLURM_CONF", "TZ", "USER", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+        "GONOGO_HOME", "GONOGO_URL", "GONOGO_LOG", "GONOGO_DEVICES_SCRIPT", "PYTHONPATH",
+    }
+)  # fmt: skip
+
+
 class OnStop(StrEnum):
     """What a worker does with its runs when it stops."""
 
@@ -182,6 +191,22 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
         "GONOGO_LOG": settings.log_level,
         "PYTHONPATH": path,
     }
+
+
+def node_environ(settings: Settings) -> dict[str, str]:
+    """Return the environment of `python -m worker.node`.
+
+    The script of a job can be read by others, so no key is in it: the key lies in the home.
+    """
+    kept = {
+        name: value for name, value in keeper_environ(settings, None).items() if name in _FOR_NODES
+    }
+    more = {
+        "GONOGO_WORKER_ALLOW": ",".join(settings.allow),
+        "GONOGO_WORKER_ALLOW_ENV": ",".join(settings.allow_env),
+        "GONOGO_LOCKS": "" if settings.locks is None else os.fspath(settings.locks),
+    }
+    return {**kept, **{name: value for name, value in more.items() if value}}
 
 
 def slurm_environ() -> dict[str, str]:

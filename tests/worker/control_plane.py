@@ -75,9 +75,6 @@ class FakeControlPlane:
     """Call (telemetry, state, findings, evidence) → status to answer instead."""
     extra: dict[str, Any] = field(default_factory=dict)
     """What else the problem of a refused call says."""
-    strange: dict[str, int] = field(default_factory=dict)
-    """Call → status that a stranger on the way answers instead, `strangers` times."""
-    strangers: int = 0
     passes: int | None = None
     """How many bytes of a body a proxy on the way lets pass."""
     stale: set[str] = field(default_factory=set)
@@ -129,9 +126,6 @@ class FakeControlPlane:
             return 413, {**_problem(413, "too large"), "code": "too_large"}
         if self.passes is not None and len(body) > self.passes:
             return 413, {"message": "Request Entity Too Large"}
-        if call in self.strange and self.strangers:
-            self.strangers -= 1
-            return self.strange[call], {"message": "blocked"}
         if call in self.refuse:
             return self.refuse[call], {**_problem(self.refuse[call], "refused"), **self.extra}
         if run.queued and call == "telemetry":

@@ -67,15 +67,6 @@ def test_a_strangers_refusal_is_an_outage(status: int, kind: str | None) -> None
     assert SECRET not in str(caught.value)
 
 
-def test_a_conflict_carries_state_and_what_is_allowed() -> None:
-    problem = problem_of(409)
-    problem |= {"state": "running", "allowed": ["halt", "end"]}
-    client = plane(lambda request: httpx.Response(409, json=problem))
-    with pytest.raises(Conflict) as caught:
-        client.post_telemetry("run_1", Telemetry(token=1))
-    assert (caught.value.state, caught.value.allowed) == ("running", ("halt", "end"))
-
-
 @pytest.mark.parametrize(
     "error", [httpx.ConnectError, httpx.ReadTimeout, httpx.RemoteProtocolError]
 )

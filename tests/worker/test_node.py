@@ -14,7 +14,6 @@ import pytest
 from gonogo.contract.errors import Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
-from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
@@ -23,19 +22,9 @@ from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import node as program
-from worker.host.slots import SCHEDULER_SLOTS, Slots
+from worker.host.slots import Slots
 from worker.node import find_own_slots
 from worker.settings import load_settings
-
-
-@pytest.mark.parametrize(("devices", "runs"), [(None, SCHEDULER_SLOTS), ("cpu:2", 2)])
-def test_a_node_without_gpus_has_scheduler_slots(
-    tmp_path: Path, devices: str | None, runs: int
-) -> None:
-    said = {} if devices is None else {"GONOGO_WORKER_DEVICES": devices}
-    slots = find_own_slots(load_settings({"GONOGO_HOME": str(tmp_path), **said}))
-    assert gpus_of(slots.names) or len(slots.names) == runs
-    assert slots.locks.path(slots.names[0]).is_relative_to(tmp_path) or gpus_of(slots.names)
 
 
 def test_an_unfit_gpu_is_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

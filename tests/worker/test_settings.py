@@ -10,7 +10,7 @@ import pytest
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
 from worker.__main__ import identity_of
-from worker.settings import OnStop, keeper_environ, load_settings
+from worker.settings import OnStop, keeper_environ, load_settings, node_environ
 
 
 def environ(tmp_path: Path, **more: str) -> dict[str, str]:
@@ -118,3 +118,28 @@ def test_an_engines_worker_belongs_to_the_home(tmp_path: Path) -> None:
     assert seen[0] != seen[2]
     local = identity_of(replace(load_settings(environ(homes[0])), host="login1"))
     assert local[1] == "login1"
+
+
+def test_a_node_finds_home_service_and_programs_and_a_script_that_many_read_holds_no_secret(
+    tmp_path: Path,
+) -> None:
+    settings = load_settings(
+        {
+            "GONOGO_HOME": str(tmp_path),
+            "GONOGO_URL": "http://login:8750",
+            "GONOGO_API_KEY": "hush",
+            "GONOGO_WORKER_ALLOW": "train.py",
+            "GONOGO_ENGINE": "slurm",
+            "HF_TOKEN": "hush",
+            "PATH": "/opt/slurm/bin:/bin",
+            "SLURM_CONF": "/etc/slurm.conf",
+            "SLURM_JOB_ID": "7",
+        }
+    )
+    found = node_environ(settings)
+    assert load_settings(found).allow == ("train.py",)
+    assert found["GONOGO_HOME"] == str(tmp_path)
+    assert found["GONOGO_URL"] == "http://login:8750"
+    assert (found["PATH"], found["SLURM_CONF"]) == ("/opt/slurm/bin:/bin", "/etc/slurm.conf")
+    assert "hush" not in found.values()
+    assert not {"SLURM_JOB_ID", "GONOGO_ENGINE"} & found.keys()

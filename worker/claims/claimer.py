@@ -194,7 +194,6 @@ class Claimer:
         return settled if settled or run.ended else None
 
     def _end(self, run: OpenRun) -> bool:
-        """End and ship a run of this host; its GPUs are checked once to be free."""
         was_ended = run.ended
         try:
             return end_and_ship(run, self._shipper, self.wall())
@@ -288,7 +287,6 @@ class Claimer:
                 _log.warning("%s: is shipped again", run, extra={"action": "sent_again"})
 
     def _connect(self) -> ControlPlane | None:
-        """Return the client; None while there is no key yet."""
         if self._client is None:
             key = self.settings.key()
             if key is None:

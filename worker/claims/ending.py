@@ -58,7 +58,6 @@ def end_and_ship(
 
 
 def _load_exit(run_dir: RunDir) -> ExitRecord | None:
-    """Return exit.json; a torn one is set aside."""
     try:
         return load_record(run_dir.exit, ExitRecord)
     except Corrupt as error:

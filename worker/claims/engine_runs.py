@@ -180,7 +180,6 @@ class EngineRuns:
         return True
 
     def _supersede(self, run_dir: RunDir) -> None:
-        """Ask an attempt that was declared dead to end, unless it was asked before."""
         if not run_dir.halt.exists():
             command = Command(kind=CommandKind.SUPERSEDE, reason="declared dead")
             ask_halt(run_dir.path, build_request(command, self.wall()))
@@ -239,7 +238,6 @@ class EngineRuns:
             self._stop(order.run, handle)
 
     def _stop(self, run: str, handle: Handle) -> bool:
-        """Stop an attempt; False where the engine does not answer (the next look tries again)."""
         try:
             self.engine.stop(handle)
         except Unavailable as error:
@@ -271,7 +269,6 @@ class EngineRuns:
 
 
 def _has_begun(run_dir: Path, order: Order) -> bool:
-    """Say whether an attempt's keepers have begun; those of several nodes meet first."""
     return (run_dir / ("keeper.json" if order.nodes == 1 else MET_NAME)).exists()
 
 

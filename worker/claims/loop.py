@@ -113,7 +113,6 @@ def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
 
 
 def _own_keepers(claimer: Claimer, inventory: RunInventory) -> dict[ProcessRef, OpenRun]:
-    """Return the living keepers of the runs that this host has started itself."""
     nothing: list[OpenRun] = []
     return {
         run.keeper: run
@@ -142,7 +141,6 @@ def _count_free(claimer: Claimer) -> int:
 
 
 def _try_round(claimer: Claimer) -> list[str] | None:
-    """Make a round; None when another worker makes one."""
     nothing: list[str] | None = []
     try:
         return claimer.transient.tried("a round", claimer.run_round, nothing)

@@ -195,7 +195,6 @@ class Slurm:
             raise Unavailable(f"scancel: {done.stderr.strip()}")
 
     def _nodes_of(self, job: Mapping[str, str]) -> list[dict[str, str]]:
-        """Return Slurm's fields of each node that a job had."""
         listed = job.get("NodeList", "")
         if listed in ("", "(null)"):
             return []
@@ -306,17 +305,12 @@ def build_options(order: Order, token: int, cluster: SlurmCluster, run_dir: Path
         "--ntasks-per-node=1",
         "--no-requeue",
         f"--signal=B:TERM@{TERM_BEFORE_S}",
-        f"--output={file_pattern(run_dir / LOG_NAME)}",
+        f"--output={run_dir / LOG_NAME}",
         "--open-mode=append",
         "--export=NIL",
         *(f"--{name}={value}" for name, value in asked.items() if value is not None),
         *(["--exclusive"] if whole else []),
     ]
-
-
-def file_pattern(path: Path) -> str:
-    """Return a path as sbatch takes it, which reads `%u` in one as the name of a user."""
-    return str(path).replace("%", "%%")
 
 
 def build_epilog(token: int, run_dir: Path) -> str:

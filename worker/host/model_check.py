@@ -78,7 +78,6 @@ class ModelCheck:
         return CheckOutcome.PASS, text
 
     def _finish(self) -> dict[str, Any] | None:
-        """Wait for the program and return its answer."""
         process, self._process = self._process, None
         if process is None:
             return None

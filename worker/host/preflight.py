@@ -145,7 +145,6 @@ def _rows(gpus: Sequence[str], probe: Probe) -> list[dict[str, Any]]:
 
 
 def _peak_of(gpus: Sequence[str], probe: Probe) -> str | None:
-    """Return the kind of device that was measured; a host of several kinds has none."""
     kinds = {str(row.get("device", "")).partition(":")[0] for row in _rows(gpus, probe)}
     return kinds.pop() or None if len(kinds) == 1 else None
 

@@ -129,7 +129,6 @@ class ProbeStore:
         return self._finish()
 
     def _finish(self) -> Probe:
-        """Wait for the measurement under way; keep what it says."""
         process, self._process = self._process, None
         if process is None:
             return Probe(error="nsa.probe cannot be started")

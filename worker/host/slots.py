@@ -136,7 +136,6 @@ def choose_devices(order: Order, free: Sequence[str]) -> tuple[str, ...] | None:
 
 
 def _cpu_slots(wanted: str | None) -> tuple[str, ...]:
-    """Return the slots of `cpu:N`; empty where none is meant."""
     match = _CPUS.fullmatch((wanted or "").strip())
     return tuple(f"cpu:{index}" for index in range(max(1, int(match[1])))) if match else ()
 
@@ -170,7 +169,6 @@ def _scripted(script: Path) -> list[Device]:
 
 
 def _named(wanted: str, devices: Sequence[Device]) -> list[Device]:
-    """Return the devices that GONOGO_WORKER_DEVICES names."""
     found: list[Device] = []
     for part in (part.strip() for part in wanted.split(",")):
         number = _NUMBERED.fullmatch(part)

@@ -143,7 +143,6 @@ def load_or_none(path: Path, model: type[_M]) -> _M | None:
 
 
 def _has_launched(run_dir: RunDir, stepped: bool) -> bool:
-    """Say whether preflight has passed and a keeper has begun."""
     preflight = load_or_none(run_dir.preflight, Preflight)
     fit = preflight is not None and preflight.passed
     return fit and (stepped or is_there(run_dir.path / "keeper.json"))
@@ -169,7 +168,6 @@ def _finding_of(line: bytes) -> Finding | None:
 
 
 def _changed_at(path: Path) -> float | None:
-    """Return when a file was last written, in Unix seconds."""
     try:
         return path.stat().st_mtime
     except (FileNotFoundError, NotADirectoryError):

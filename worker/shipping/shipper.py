@@ -194,7 +194,6 @@ class Shipper:
         return True
 
     def _is_set_aside(self) -> bool:
-        """Say whether the directory of a newer claim has replaced this one."""
         token = (load_json(self._dir.order) or {}).get("token")
         return isinstance(token, int) and token > self._token
 
@@ -290,7 +289,6 @@ class Shipper:
         self._save()
 
     def _send_states(self) -> None:
-        """Report the events that are due, in the lifecycle's order."""
         stepped_at = self._reported.stepped_at
         events = self._reported.events
         for event in due_events(self._dir, events, stepped=stepped_at is not None):
@@ -308,14 +306,12 @@ class Shipper:
             _log.info("%s is past: %s", report.event, error, extra={"action": "state_past"})
 
     def _send_unwritten(self) -> None:
-        """Report the findings that could not be written."""
         if self._unwritten:
             report = FindingsReport(token=self._token, findings=self._unwritten)
             self._client.post_findings(self._run, report)
             self._unwritten = []
 
     def _send_findings(self) -> None:
-        """Report the findings after the last acknowledged byte of the file."""
         part = load_findings(self._dir, self._reported.findings_bytes)
         while part.offset != self._reported.findings_bytes:
             if part.findings:

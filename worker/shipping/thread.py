@@ -112,7 +112,6 @@ class ShippingThread(Shipping):
             self._wake.clear()
 
     def _ship_once(self, shipper: "Shipper") -> float:
-        """Do one round; returns how long to wait before the next."""
         record = self._exit
         while not self._unwritten.empty():
             shipper.add_finding(self._unwritten.get_nowait())

@@ -190,7 +190,6 @@ class SentRecords:
         self._sent = {}
 
     def _send(self, record: SmallRecord) -> None:
-        """Upload a record; a refused one is not promised at the end."""
         content = base64.b64encode(record.content).decode("ascii")
         report = RecordReport(token=self._token, path=record.path, content_b64=content)
         try:

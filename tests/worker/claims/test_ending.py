@@ -14,7 +14,7 @@ from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.processes import boot_id, load_stat
-from tests.supervise.orders import completed, make_order, make_run_dir, write_beats, write_finding
+from tests.supervise.orders import make_order, make_run_dir, write_beats, write_finding
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.claims.ending import ShipperOf, end_and_ship
 from worker.client import ControlPlane
@@ -75,15 +75,6 @@ def test_a_lost_run_ends_as_infra_and_ships_completely(
     assert RunInventory(tmp_path).open_runs() == []
 
 
-def test_a_recorded_end_is_shipped_unchanged(
-    tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
-) -> None:
-    save_json(lost.exit, completed().wire())
-    assert end_and_ship(only(tmp_path), ship, now=500.0)
-    end = plane.runs[ORDER.run].states[-1]
-    assert end.exit == completed()
-
-
 def test_a_run_with_a_living_keeper_is_left_alone(
     tmp_path: Path, lost: RunDir, plane: FakeControlPlane, ship: ShipperOf
 ) -> None:
@@ -114,15 +105,3 @@ def test_a_torn_exit_record_is_set_aside_and_replaced(
     assert end_and_ship(only(tmp_path), ship, now=500.0)
     assert (lost.path / "exit.json.corrupt").exists()
     assert load_record(lost.exit, ExitRecord) is not None
-
-
-def test_a_run_taken_over_elsewhere_is_left(
-    tmp_path: Path,
-    lost: RunDir,
-    plane: FakeControlPlane,
-    ship: ShipperOf,
-) -> None:
-    plane.runs[ORDER.run].token = 4
-    assert end_and_ship(only(tmp_path), ship, now=500.0)
-    assert plane.runs[ORDER.run].states == []
-    assert RunInventory(tmp_path).open_runs() == []

@@ -316,14 +316,12 @@ def test_a_local_worker_leaves_an_engines_run_alone(room: Room) -> None:
     assert room.plane.claims[-1].active == [room.order.run]
 
 
-@pytest.mark.parametrize("named", [True, False], ids=["taken", "not known to be taken"])
-def test_a_worker_leaves_runs_of_another_engine_alone(room: Room, named: bool) -> None:
+def test_a_worker_leaves_runs_of_another_engine_alone(room: Room) -> None:
     """It asks where no such job is, which proves nothing of one that trains elsewhere."""
     claimer = room.claimer()
     claimer.run_round()
-    name = "gonogo-run-1" if named else None
-    save_json(room.run_dir.path / "engine.json", {"v": 1, "engine": "jobset", "name": name})
-    room.scheduler.jobs = {(room.order.run, room.order.token): "gonogo-run-1"}
+    other = {"v": 1, "engine": "jobset", "name": "gonogo-run-1"}
+    save_json(room.run_dir.path / "engine.json", other)
     room.scheduler.found = Ended(proof="JobSet gonogo-run-1 is gone")
     asked = room.scheduler.asked
     for _ in range(3):
@@ -393,34 +391,28 @@ def test_a_silent_engine_does_not_delay_claims(room: Room, monkeypatch: pytest.M
     assert len(asked) == 3, "it says at once that it knows nothing"
 
 
-def test_commands_are_obeyed_until_all_nodes_have_met(room: Room) -> None:
-    """Node 0's keeper waits up to ten minutes for the others, and has no watcher meanwhile."""
+@pytest.mark.parametrize(
+    ("found", "made", "asked"),
+    [
+        pytest.param(RUNNING, [], True, id="node 0 waits for the others, and has no watcher yet"),
+        pytest.param(RUNNING, [MET_NAME], False, id="its watcher asks"),
+        pytest.param(replace(RUNNING, stands=True), [MET_NAME], True, id="its watcher stands, too"),
+    ],
+)
+def test_the_worker_obeys_commands_for_a_run_without_a_working_watcher(
+    room: Room, found: Found, made: list[str], asked: bool
+) -> None:
     claimer = room.claimer()
     claimer.run_round()
-    save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
-    room.scheduler.found = RUNNING
-    room.plane.runs[room.order.run].command = {"kind": "cancel"}
-    save_json(room.run_dir.path / MET_NAME, {"v": 1})
-    claimer.run_round()
-    assert room.scheduler.stopped == [], "the watcher asks by now"
-    (room.run_dir.path / MET_NAME).unlink()
-    claimer.run_round()
-    assert room.run_dir.halt.exists()
-    assert room.scheduler.stopped == ["1"]
-
-
-def test_a_suspended_run_can_be_cancelled(room: Room) -> None:
-    """Its watcher stands, too, and may for days."""
-    claimer = room.claimer()
-    claimer.run_round()
-    save_json(room.run_dir.path / MET_NAME, {"v": 1})
-    room.scheduler.found = replace(RUNNING, text="Slurm: SUSPENDED on node1", stands=True)
+    for name in ("keeper.json", *made):
+        save_json(room.run_dir.path / name, {"v": 1})
+    room.scheduler.found = found
     claimer.run_round()
     assert room.scheduler.stopped == []
     room.plane.runs[room.order.run].command = {"kind": "cancel"}
     claimer.run_round()
-    assert room.run_dir.halt.exists()
-    assert room.scheduler.stopped == ["1"]
+    assert room.run_dir.halt.exists() is asked
+    assert room.scheduler.stopped == (["1"] if asked else [])
 
 
 def test_a_run_declared_dead_frees_its_slot(room: Room) -> None:

@@ -20,7 +20,7 @@ import yaml
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order
-from worker.engine.choice import build_engine
+from worker.__main__ import build_engine
 from worker.engine.engine import Ended, Handle, Running, Unknown, load_submission, save_submission
 from worker.engine.jobset import (
     GPU,

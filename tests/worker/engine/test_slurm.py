@@ -18,7 +18,7 @@ from gonogo.supervise.node_record import meet_path, own_keeping
 from gonogo.supervise.processes import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
-from worker.engine.choice import build_engine
+from worker.__main__ import build_engine
 from worker.engine.engine import Ended, Handle, Running, Unknown
 from worker.engine.slurm import (
     Slurm,

@@ -76,11 +76,6 @@ def test_a_wish_that_names_no_device_is_refused(tmp_path: Path, listing: None, w
         found(tmp_path, wanted)
 
 
-def test_a_gpu_that_others_were_given_is_refused(tmp_path: Path, listing: None) -> None:
-    with pytest.raises(Rejected, match="no GPU-a here"):
-        found(tmp_path, "GPU-a", environ={"CUDA_VISIBLE_DEVICES": "GPU-b"})
-
-
 def test_a_host_whose_driver_does_not_answer_is_no_host_without_gpus(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,14 +91,6 @@ def test_made_up_devices_keep_their_locks_in_the_home(tmp_path: Path) -> None:
     script.write_text(json.dumps({"devices": [{"uuid": "GPU-made", "index": 0}]}))
     made = find_slots(tmp_path, wanted=None, environ={}, script=script, locks=tmp_path / "shared")
     assert (made.names, made.locks.shared) == (("GPU-made",), None)
-
-
-def test_a_slot_is_free_until_somebody_locks_it(tmp_path: Path) -> None:
-    made = Slots(home=tmp_path, names=("cpu:0", "cpu:1"), locks=DeviceLocks(home=tmp_path))
-    assert made.free() == ("cpu:0", "cpu:1")
-    with holding(made.locks.path("cpu:1")):
-        assert made.free() == ("cpu:0",)
-    assert made.free() == ("cpu:0", "cpu:1")
 
 
 def test_two_homes_of_one_host_see_each_others_gpus_and_not_their_cpus(
