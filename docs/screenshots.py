@@ -32,7 +32,7 @@ def main() -> None:
         )
         try:
             experiment = halted_experiment(environ)
-            link = gonogo(environ, "open", experiment, "--print", "--json")["sign_in"]
+            link = gonogo(environ, "open", experiment, "--json")["sign_in"]
             photograph(str(link), home)
         finally:
             up.terminate()

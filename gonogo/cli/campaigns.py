@@ -4,8 +4,7 @@ A campaign runs the variants of one phase in turns and compares them (docs/how-t
 """
 
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markup import escape
@@ -13,10 +12,12 @@ from rich.markup import escape
 from gonogo.cli.client import Client, connect
 from gonogo.cli.comparing import print_comparison
 from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_left_out, start_of
+from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_dry_run
 from gonogo.cli.naming import LAST, resolve
 from gonogo.cli.output import (
     Json,
+    Labels,
+    Limit,
     ago,
     duration,
     err,
@@ -77,7 +78,7 @@ def submit(
     repeats: Annotated[
         int | None, typer.Option(help="Runs of each variant before the first look, 3 to 20.")
     ] = None,
-    label: Annotated[list[str] | None, typer.Option(help="Label k=v, of every run.")] = None,
+    label: Labels = None,
     idempotency_key: Key = None,
     dry_run: DryRun = False,
     wait: Annotated[bool, typer.Option(help="Follow it until it ends.")] = False,
@@ -101,7 +102,10 @@ def submit(
             dry_run=dry_run,
         )
         if dry_run:
-            print_json(answer) if as_json else _print_dry_run(answer)
+            found = CampaignDryRun.model_validate(answer)
+            changes = {row.name: row.text() for row in found.spec.variants}
+            head = f"{found.runs} to {found.most_runs} runs, {_compared(found.spec)} is compared"
+            print_json(answer) if as_json else print_dry_run(head, found.orders, changes)
             return
         address = f"{client.url}/campaigns/{answer['id']}"
         again = f"gonogo campaign show {answer['id']}"
@@ -129,7 +133,7 @@ def show(campaign: Id, as_json: Json = False) -> None:
 
 
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
+    limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
     """List campaigns, newest first."""
@@ -209,38 +213,6 @@ def _progress(view: CampaignView) -> str:
     if view.waiting_for:
         words.append(f"waits for {view.waiting_for}")
     return ", ".join(words)
-
-
-def _print_dry_run(answer: Mapping[str, Any]) -> None:
-    answered = CampaignDryRun.model_validate(answer)
-    spec, first = answered.spec, next(iter(answered.orders.values()))
-    runs = _span(answered.runs, answered.most_runs)
-    changes = {row.name: row.text() for row in spec.variants}
-    print_fields(
-        {
-            "campaign": f"{escape(answered.plan)}: would run, {runs} runs",
-            "compares": f"{_compared(spec)}, margin {100 * spec.margin:g} %",
-            "phase": f"{escape(first.phase)}, {first.steps} steps, on profile {first.profile}",
-            "criteria": ", ".join(row.id for row in first.gate),
-        }
-    )
-    out.print()
-    print_table(
-        [{"name": name, "order": order} for name, order in answered.orders.items()],
-        {
-            "variant": "name",
-            "runs": lambda _: _span(spec.repeats, spec.bound),
-            "ranks": lambda row: str(row["order"].world_size),
-            "starts": lambda row: escape(start_of(row["order"])),
-            "changes": lambda row: escape(changes[row["name"]]),
-        },
-        cut=("starts", "changes"),
-    )
-    print_left_out([first])
-
-
-def _span(least: int, most: int) -> str:
-    return f"{least}" if least == most else f"{least} to {most}"
 
 
 def _print_campaign(view: CampaignView) -> None:

@@ -2,11 +2,10 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from itertools import islice, takewhile
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,9 +13,12 @@ from rich.markup import escape
 
 from gonogo.cli.client import DRAWN_S, Client, connect
 from gonogo.cli.exits import Accept, accepted, exit_of_experiment
-from gonogo.cli.naming import origin_of
+from gonogo.cli.naming import Id, origin_of
 from gonogo.cli.output import (
     Json,
+    Labels,
+    Limit,
+    Output,
     ago,
     err,
     lasted,
@@ -46,7 +48,6 @@ from gonogo.contract.order import Order
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
 """A picture that a report in Markdown names."""
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
-Id = Annotated[str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
 ]
@@ -59,7 +60,7 @@ def submit(
     plan: Annotated[str, typer.Argument(help="Bundled plan's name, or a YAML file.")],
     name: Annotated[str | None, typer.Option(help="Name of the experiment.")] = None,
     set_: Sets = None,
-    label: Annotated[list[str] | None, typer.Option(help="Label k=v.")] = None,
+    label: Labels = None,
     from_: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +92,11 @@ def submit(
             **({} if from_ is None else {"origin": origin_of(client, from_)}),
         )
         if dry_run:
-            print_json(answer) if as_json else print_dry_run(answer)
+            if as_json:
+                print_json(answer)
+            else:
+                orders = [Order.model_validate(row) for row in answer["orders"]]
+                print_dry_run(f"digest {answer['plan_digest'][:12]}", {o.phase: o for o in orders})
             return
         address = f"{client.url}/experiments/{answer['id']}"
         if not wait:
@@ -108,12 +113,10 @@ def submit(
 
 
 def list_(
-    limit: Annotated[int, typer.Option(min=1, max=200, help="How many.")] = 20,
+    limit: Limit = 20,
     state: Annotated[ExperimentState | None, typer.Option(help="Only in this state.")] = None,
     name: Annotated[str | None, typer.Option(help="Only if the name contains this.")] = None,
-    label: Annotated[
-        list[str] | None, typer.Option(metavar="K=V", help="Only with this label; repeatable.")
-    ] = None,
+    label: Labels = None,
     owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
     since: Annotated[
         str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
@@ -275,9 +278,7 @@ def override(
             help="Waive this condition instead; may be repeated: each is a decision of its own."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object on stdout: the last decision.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Decide by hand: take a verdict, or waive conditions."""
     with connect() as client:
@@ -298,17 +299,10 @@ def override(
 
 def report(
     experiment: Id,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "-o",
-            "--output",
-            help="Write it here: NAME.html is one file, NAME.md has its pictures beside it.",
-        ),
-    ] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
-    """Print the report of an experiment as Markdown, or write it as one HTML file."""
+    """Print the report of an experiment; write NAME.html, or NAME.md with pictures beside it."""
     wanted = _FORMATS.get("" if output is None else output.suffix.lower())
     if wanted is None:
         name = "" if output is None else output.name
@@ -327,38 +321,36 @@ def report(
         print(text if output is None else output)
 
 
-def print_dry_run(answer: Mapping[str, Any]) -> None:
-    """Print which runs a submission would order; whole, the orders are JSON."""
-    orders = [Order.model_validate(row) for row in answer["orders"]]
-    out.print(f"{orders[0].plan}: would run, digest {answer['plan_digest'][:12]}", highlight=False)
+def print_dry_run(
+    head: str, orders: Mapping[str, Order], changes: Mapping[str, str] | None = None
+) -> None:
+    """Print which runs a submission would order; whole, the orders are JSON.
+
+    Args:
+        head: the first line.
+        orders: of each phase, or of each variant of a campaign.
+        changes: what each variant changes.
+    """
+    first = next(iter(orders.values()))
+    out.print(f"{escape(first.plan)}: would run, {head}", highlight=False)
     print_table(
-        orders,
+        list(orders.items()),
         {
-            "phase": "phase",
-            "steps": "steps",
-            "ranks": "world_size",
-            "starts": lambda order: escape(start_of(order)),
-            "criteria": lambda order: ", ".join(row.id for row in order.gate),
+            "variant" if changes else "phase": lambda row: escape(row[0]),
+            "steps": lambda row: str(row[1].steps),
+            "ranks": lambda row: str(row[1].world_size),
+            "changes": lambda row: escape((changes or {}).get(row[0], "")),
+            "starts": lambda row: escape(row[1].entry or shlex.join(row[1].command or [])),
+            "criteria": lambda row: ", ".join(each.id for each in row[1].gate),
         },
-        cut=("starts", "criteria"),
+        cut=("changes", "starts", "criteria"),
+        optional=("changes",),
     )
-    print_left_out(orders)
-
-
-def start_of(order: Order) -> str:
-    """Return what an order starts, as one would type it."""
-    return order.entry or shlex.join(order.command or [])
-
-
-def print_left_out(orders: Sequence[Order]) -> None:
-    """Print what the profile leaves out of each phase's gate, and why; of whole gates nothing."""
-    left_out = {
-        (order.phase, row.why): order.left_out for order in orders for row in order.left_out
-    }
-    lines = [
-        f"  {phase}: {', '.join(row.id for row in rows if row.why == why)}: {why}"
-        for (phase, why), rows in left_out.items()
-    ]
-    if lines:
-        print_lines([f"\nprofile {orders[0].profile} leaves out of the gates:", *lines])
+    left_out = dict.fromkeys(
+        f"  {order.phase}: {row.id}: {row.why}"
+        for order in orders.values()
+        for row in order.left_out
+    )
+    if left_out:
+        print_lines([f"\nprofile {first.profile} leaves out of the gates:", *left_out])
     print_lines(["every order as it would be given: --json"])

@@ -15,6 +15,7 @@ import typer
 from gonogo.cli.client import Client, connect
 from gonogo.cli.exits import Accept, accepted, exit_of_verdict
 from gonogo.cli.logs import find_run_dir
+from gonogo.cli.naming import LAST, Id
 from gonogo.cli.output import (
     Json,
     duration,
@@ -334,24 +335,19 @@ def _next_of(document: dict[str, Any], directory: Path) -> str:
 
 
 def forecast(
-    experiment: Annotated[
-        str | None,
-        typer.Argument(
-            help="Experiment: id, beginning of it, name, or `last`; or --steps and --tok-s."
-        ),
-    ] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps to go.")] = None,
+    experiment: Id = LAST,
+    steps: Annotated[int | None, typer.Option(min=1, help="Steps to go; with --tok-s.")] = None,
     tokens_per_step: Annotated[int, typer.Option(min=1, help="Tokens of one step.")] = 4096,
     tok_s: Annotated[float | None, typer.Option(min=1e-9, help="Tokens per second.")] = None,
     as_json: Json = False,
 ) -> None:
     """Say how long the rest of an experiment takes, from what was measured."""
-    if experiment is None:
-        if steps is None or tok_s is None:
-            raise Rejected("give an experiment, or --steps and --tok-s")
+    if steps is not None and tok_s is not None:
         seconds = seconds_at_speed(steps=steps, tokens_per_step=tokens_per_step, tok_s=tok_s)
         basis = f"{steps} steps of {tokens_per_step} tokens at {tok_s:g} tokens/s"
         found = Forecast(seconds_p50=seconds, seconds_p90=seconds, basis=basis)
+    elif steps is not None or tok_s is not None:
+        raise Rejected("--steps and --tok-s go together")
     else:
         with connect() as client:
             found = client.experiment(experiment).forecast

@@ -11,7 +11,7 @@ import typer
 from gonogo.cli.client import Client, connect
 from gonogo.cli.exits import Exit
 from gonogo.cli.naming import pick_id, resolve_run
-from gonogo.cli.output import err, print_json, print_lines
+from gonogo.cli.output import Json, err, print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import RunState
@@ -124,9 +124,7 @@ def logs(
     ] = None,
     tail: Annotated[int, typer.Option(min=1, help="The last so many lines.")] = 100,
     follow: Annotated[bool, typer.Option("-f", "--follow", help="Continue until it ends.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object; one a page with --follow.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Print the log of a run: the command's or torchrun's, or that of one rank."""
     folder = find_run_dir(run, load_settings().home)

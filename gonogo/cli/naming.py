@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from gonogo.cli.output import ago
 from gonogo.contract.api import FoundView
@@ -27,6 +29,7 @@ WORD = {
     Kind.DECISION: "decision",
     Kind.CAMPAIGN: "campaign",
 }
+Id = Annotated[str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")]
 LAST = "last"
 SHOWN = 10
 """Candidates that are listed of an ambiguous text."""

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -24,7 +25,12 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.ids import shorten_ids
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, or one a line.")]
+Limit = Annotated[int, typer.Option(min=1, max=200, help="How many.")]
+Labels = Annotated[
+    list[str] | None, typer.Option("--label", metavar="K=V", help="Label; repeatable.")
+]
+Output = Annotated[Path | None, typer.Option("-o", "--output", help="Write it to this file.")]
 
 _PIPED_COLUMNS = 100_000
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

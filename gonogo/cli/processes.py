@@ -61,12 +61,7 @@ def up(
         list[str] | None,
         typer.Option(help="Program or module that plans may start, e.g. python; repeatable."),
     ] = None,
-    allow_env: Annotated[
-        list[str] | None, typer.Option(help="Variable that plans may set here; repeatable.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON line when ready.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Run everything here: queue server, service and one worker, each restarted when it dies."""
     settings = load_settings()
@@ -84,14 +79,7 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(
-        settings=settings,
-        host=host,
-        port=port,
-        engine=engine,
-        allow=allow or (),
-        allow_env=allow_env or (),
-    )
+    stack = Stack(settings=settings, host=host, port=port, engine=engine, allow=allow or ())
     again: signal.Signals | None = None
     with stack:
         _announce(stack, as_json)

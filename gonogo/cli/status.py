@@ -4,7 +4,6 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -13,7 +12,6 @@ from rich.markup import escape
 
 from gonogo.cli.client import Client, connect
 from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import Id
 from gonogo.cli.judging import (
     cause_lines,
     criteria_lines,
@@ -23,9 +21,11 @@ from gonogo.cli.judging import (
     run_evidence,
     wait_of,
 )
-from gonogo.cli.naming import resolve, resolve_run
+from gonogo.cli.naming import Id, resolve, resolve_run
 from gonogo.cli.output import (
     Json,
+    Limit,
+    Output,
     ago,
     decided_text,
     duration,
@@ -121,6 +121,7 @@ def show(experiment: Id, as_json: Json = False) -> None:
 
 def _fields(view: ExperimentView) -> dict[str, Any]:
     by = f" by {escape(view.submitted_by)}" if view.submitted_by else ""
+    place, rest = view.campaign, view.forecast
     fields = {
         "experiment": view.id,
         "name": escape(view.name),
@@ -128,27 +129,19 @@ def _fields(view: ExperimentView) -> dict[str, Any]:
         "state": view.state,
         "verdict": standing_text(view),
         "submitted": f"{ago(view.created_at)}{by}",
+        "took" if view.ended_at else "runs for": view.started_at
+        and lasted(view.started_at, view.ended_at),
+        "campaign": place and f"{place.campaign}, run {place.repeat} of {escape(place.variant)}",
+        "labels": _pairs(view.labels, ", "),
+        "outcome": view.outcome and view.outcome.code,
+        "waiting for": escape(view.waiting_for or ""),
+        "rest": rest.seconds_p50 is not None
+        and f"{duration(rest.seconds_p50)}, nine in ten {duration(rest.seconds_p90)}",
+        "checkpoint": rest.next_checkpoint_s is not None
+        and f"in {duration(rest.next_checkpoint_s)}",
+        "deadline": rest.late and "cannot be met at this pace",
     }
-    if view.started_at is not None:
-        fields["took" if view.ended_at else "runs for"] = lasted(view.started_at, view.ended_at)
-    if view.campaign is not None:
-        place = view.campaign
-        fields["campaign"] = f"{place.campaign}, run {place.repeat} of {escape(place.variant)}"
-    if view.labels:
-        fields["labels"] = _pairs(view.labels, ", ")
-    if view.outcome is not None:
-        fields["outcome"] = view.outcome.code
-    if view.waiting_for is not None:
-        fields["waiting for"] = escape(view.waiting_for)
-    rest = view.forecast
-    if rest.seconds_p50 is not None:
-        most = duration(rest.seconds_p90)
-        fields["rest"] = f"{duration(rest.seconds_p50)}, nine in ten {most}  ({rest.basis})"
-    if rest.next_checkpoint_s is not None:
-        fields["checkpoint"] = f"in {duration(rest.next_checkpoint_s)}"
-    if rest.late:
-        fields["deadline"] = "cannot be met at this pace"
-    return fields
+    return {name: value for name, value in fields.items() if value}
 
 
 def _print_runs(runs: Sequence[RunView]) -> None:
@@ -212,7 +205,7 @@ def workers(as_json: Json = False) -> None:
 
 
 def alerts(
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 20,
+    limit: Limit = 20,
     as_json: Json = False,
 ) -> None:
     """List alerts, newest first, with what became of their delivery."""
@@ -297,9 +290,7 @@ def artifacts(
         typer.Argument(help="Run or experiment (its newest run): id, beginning, name, or `last`."),
     ] = "last",
     file: Annotated[str | None, typer.Argument(help="File to print, as the list names it.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write the file here.")
-    ] = None,
+    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """List the files of a run, or print one of them."""
@@ -344,12 +335,9 @@ def open_(
             help="Experiment: id, beginning, name, or `last`; default: the list of all."
         ),
     ] = None,
-    only_print: Annotated[
-        bool, typer.Option("--print", help="Print the address; open nothing.")
-    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Open a page in the browser, or print its address when there is none."""
+    """Open a page in the browser; print its address."""
     settings = load_settings()
     with connect(settings) as client:
         path = "/"
@@ -363,7 +351,7 @@ def open_(
             link = None
     url = f"{settings.url}{path}"
     desk = any(settings.inherited.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
-    opened = desk and not only_print and not as_json and webbrowser.open(link or url)
+    opened = desk and not as_json and webbrowser.open(link or url)
     if as_json:
         print_json({"url": url, "sign_in": link, "opened": opened})
         return

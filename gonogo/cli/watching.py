@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Annotated
 
 import typer
 from rich.live import Live
@@ -18,7 +17,8 @@ from rich.text import Text
 from gonogo.cli.client import Client, connect
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
 from gonogo.cli.judging import experiment_lines, near_line, wait_of
-from gonogo.cli.output import duration, err, out, print_json, print_lines, standing_text
+from gonogo.cli.naming import Id
+from gonogo.cli.output import Json, duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.finding import Near
 from gonogo.contract.ids import short_id
@@ -205,13 +205,9 @@ def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> Ex
 
 
 def watch(
-    experiment: Annotated[
-        str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")
-    ] = "last",
+    experiment: Id = "last",
     accept: Accept = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, whenever something changed.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Follow an experiment live; exits by its verdict."""
     with connect() as client:

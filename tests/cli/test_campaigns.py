@@ -58,14 +58,10 @@ def test_it_is_submitted_shown_listed_and_cancelled(
 
 
 DRY = """\
-campaign  demo: would run, 6 to 12 runs
-compares  toks_per_s per device, margin 2 %
-phase     compared, 30 steps, on profile cpu
-criteria  finite, compared
-
-variant  runs    ranks  starts     changes
-plain    3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=0
-static   3 to 6  2      nsa.train  NSA_DDP_STATIC_GRAPH=1
+demo: would run, 6 to 12 runs, toks_per_s per device is compared
+variant  steps  ranks  changes                 starts     criteria
+plain    30     2      NSA_DDP_STATIC_GRAPH=0  nsa.train  finite, compared
+static   30     2      NSA_DDP_STATIC_GRAPH=1  nsa.train  finite, compared
 
 profile cpu leaves out of the gates:
   compared: busy: the profile has no devices
