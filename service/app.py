@@ -129,7 +129,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
     )
     app.state.context = context
     app.state.streams = 0
-    app.state.open = metrics.Open(app, context)
+    metrics.share_answers(app, context)
     app.state.ready = Shared(lambda: _check_ready(context), 0.0)
     app.add_middleware(Limits)
     add_handlers(app)

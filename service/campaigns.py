@@ -22,7 +22,7 @@ from gonogo.contract.api import (
 )
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Comparison
-from gonogo.contract.decision import Verdict
+from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Conflict
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState
@@ -55,7 +55,6 @@ from service.experiments.lifecycle import (
 from service.experiments.submission import check_texts, create_experiment
 from service.experiments.verbs import VERBS
 from service.experiments.workers import load_warnings, ran_on
-from service.instants import instant, stamp
 from service.queries.experiments import (
     Outline,
     load_campaign,
@@ -63,6 +62,7 @@ from service.queries.experiments import (
     load_last_automatic,
 )
 from service.views.experiments import view_experiment
+from service.views.rows import view_of
 
 
 def resolve(submission: CampaignSubmission) -> ResolvedCampaign:
@@ -124,9 +124,6 @@ def lock_campaign(deed: Deed, campaign: str) -> CampaignRow:
     return deed.session.scalars(query.execution_options(populate_existing=True)).one()
 
 
-ENDED = AlertType.CAMPAIGN_ENDED
-
-
 def load_running(session: Session) -> list[str]:
     """Return the active campaigns whose experiments have ended."""
     query = (
@@ -174,14 +171,11 @@ def cancel(deed: Deed, campaign: str, reason: str) -> bool:
     row.stop = Asked(reason=reason, actor=deed.actor)
     for experiment in load_experiments_of(deed.session, row.id):
         one = lock_experiment(deed, experiment.id)
-        if one.state != ExperimentState.FINISHED and not _is_cancelled(one):
+        cancelled = one.stop is not None and one.stop.kind is StopKind.CANCEL
+        if one.state != ExperimentState.FINISHED and not cancelled:
             VERBS["cancel"](deed, one, reason, {})
     _end(deed, row, CampaignState.CANCELLED, f"cancelled by {deed.actor}")
     return True
-
-
-def _is_cancelled(experiment: ExperimentRow) -> bool:
-    return experiment.stop is not None and experiment.stop.kind is StopKind.CANCEL
 
 
 def _begin(deed: Deed, row: CampaignRow, variant: str, repeat: int) -> None:
@@ -213,14 +207,13 @@ def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     if not experiments:
         return
     last = lock_experiment(deed, experiments[-1].id)
-    record_event(deed, last, ENDED.value, campaign=row.id, state=state.value, text=text)
+    record_event(
+        deed, last, AlertType.CAMPAIGN_ENDED.value, campaign=row.id, state=state.value, text=text
+    )
     if state is CampaignState.FINISHED:
         alert = with_next(f"campaign {row.name}: {text}", f"campaign show {row.id}")
-        queue_alert(deed, last, ENDED, alert)
+        queue_alert(deed, last, AlertType.CAMPAIGN_ENDED, alert)
 
-
-COUNTED = (Verdict.GO, Verdict.CONDITIONAL_GO)
-"""Verdicts of runs that count: what fails its gate, or does not show it, wins nothing."""
 
 MOST_FOLLOWED = 3
 
@@ -238,20 +231,15 @@ class Brought:
     def member(self) -> Member:
         """Return it as a member, for the next step of the campaign."""
         row = self.experiment
-        return Member(
-            variant=row.variant or "",
-            repeat=row.repeat or 0,
-            brought=self.unit,
-        )
+        return Member(variant=row.variant or "", repeat=row.repeat or 0, brought=self.unit)
 
     def view(self) -> CampaignMember:
         """Return it as the API shows it."""
         row, unit = self.experiment, self.unit
-        return CampaignMember(
+        return view_of(
+            CampaignMember,
+            row,
             experiment=row.id,
-            variant=row.variant or "",
-            repeat=row.repeat or 0,
-            state=row.state,
             verdict=self.verdict,
             decision=self.decision,
             value=unit.value if isinstance(unit, Unit) else None,
@@ -285,7 +273,7 @@ def _brought(
         return Brought(experiment=row, unit=NoUnit(name=row.id, why=f"it was not judged: {said}"))
     name, verdict = decision.id, decision.verdict
     unit = _unit_of(session, name, question)
-    if isinstance(unit, Unit) and verdict not in COUNTED:
+    if isinstance(unit, Unit) and verdict not in PASSING:
         unit = NoUnit(name=name, why=f"its verdict is {verdict}")
     return Brought(experiment=row, decision=name, verdict=verdict, unit=unit)
 
@@ -308,24 +296,18 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     done = [one for one in brought if one.unit is not None]
     running = row.state == CampaignState.RUNNING
     planned = planned_runs(spec, [one.member() for one in brought]) if running else len(brought)
-    return CampaignView(
-        id=row.id,
-        name=row.name,
-        plan=row.plan,
-        state=row.state,
+    return view_of(
+        CampaignView,
+        row,
         spec=spec,
-        labels=row.labels,
         members=[one.view() for one in brought],
         done=len(done),
         planned=planned,
         eta_s=_eta_s(done, planned) if running and not spec.at_once else None,
-        comparison=row.comparison,
         waiting_for=_waiting_for(session, brought) if running else None,
         text=_text(row, row.comparison, len(done), planned),
         next=_next(row, brought),
         submitted_by=row.created_by,
-        created_at=stamp(row.created_at),
-        ended_at=instant(row.ended_at),
     )
 
 

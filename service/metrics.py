@@ -44,26 +44,24 @@ router = APIRouter(tags=["open"])
 Targets = list[dict[str, Any]]
 
 
-class Open:
-    """Answers that need no key, each made once for all requests at a time."""
-
-    def __init__(self, app: FastAPI, context: Context) -> None:
-        self.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
-        self.targets = Shared(lambda: _targets(context), KEPT_S)
+def share_answers(app: FastAPI, context: Context) -> None:
+    """Let each answer be made once for all requests at a time."""
+    app.state.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
+    app.state.targets = Shared(lambda: _targets(context), KEPT_S)
 
 
 @router.get("/metrics", operation_id="show_metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
     """Return every series of the control plane in Prometheus' text format."""
-    shared: Open = request.app.state.open
-    return Response(await shared.metrics.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    shared: Shared[bytes] = request.app.state.metrics
+    return Response(await shared.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/sd/prometheus", operation_id="list_prometheus_targets")
 async def prometheus_targets(request: Request) -> Targets:
     """Return the workers' exporters for Prometheus' http_sd."""
-    shared: Open = request.app.state.open
-    return await shared.targets.get()
+    shared: Shared[Targets] = request.app.state.targets
+    return await shared.get()
 
 
 def _exposed(context: Context, conductor: Conductor | None) -> bytes:

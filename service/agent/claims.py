@@ -21,10 +21,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import CLAIM_HEADER, ClaimRequest
-from gonogo.contract.api import AlertType
+from gonogo.contract.api import AlertData, AlertType
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NameTaken, NotAllowed, StaleToken
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -40,7 +40,7 @@ from service.experiments.lifecycle import (
     lock_run,
     move_experiment,
     move_run,
-    queue_alert_of_none,
+    put_out,
     record_event,
 )
 from service.experiments.speeds import load_best_step_s
@@ -180,7 +180,8 @@ def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) ->
             f"the database restored?): it continues there and counts for nothing, and the same "
             f"work may run once more; `gonogo doctor` on {request.host} shows it"
         )
-        queue_alert_of_none(deed, AlertType.RUN_UNKNOWN, text, run=run)
+        data = AlertData(alert_id=new_id(Kind.ALERT), run=run, text=text, url="")
+        put_out(deed, AlertType.RUN_UNKNOWN, data)
 
 
 def _give_again(deed: Deed, request: ClaimRequest, runs: Collection[str]) -> Claimed | None:

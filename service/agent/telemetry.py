@@ -53,15 +53,6 @@ class Stretch:
     newest: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Taken:
-    """What became of a message."""
-
-    ack: TelemetryAck
-    flags: bool
-    """Whether `update_flags` is due, under the experiment's lock."""
-
-
 def parse_telemetry(telemetry: Telemetry) -> list[Stretch]:
     """Return the stretches of a message, compressed; call it outside of transactions."""
     heartbeats = [_heartbeats(part) for part in telemetry.ranks]
@@ -122,8 +113,8 @@ def newest_of(rank: int, lines: Sequence[str]) -> dict[str, Any]:
 
 def take_telemetry(
     deed: Deed, run_id: str, telemetry: Telemetry, stretches: Sequence[Stretch], bearer: Bearer
-) -> Taken:
-    """Store what is new and answer what is there."""
+) -> tuple[TelemetryAck, bool]:
+    """Store what is new; return what is there, and whether `update_flags` is due."""
     session = deed.session
     run = load_run(session, run_id)
     if run.worker is None and bearer.token > run.token:
@@ -162,9 +153,7 @@ def take_telemetry(
         progress.late_lines += progress.lines - lines
         ring(session, Topic.ENDED)
     have = {file: row.bytes for file, row in offsets.items()}
-    return Taken(
-        ack=_answer(run, have), flags=_needs_flags(session, run, progress, telemetry.suspect)
-    )
+    return _answer(run, have), _needs_flags(session, run, progress, telemetry.suspect)
 
 
 def _move(session: Session, offsets: dict[str, OffsetRow], run: str, file: str, end: int) -> None:

@@ -81,7 +81,8 @@ class Judging:
             number = self._failures[run] = self._failures.get(run, 0) + 1
             pause_s = AGAIN_S[min(number, len(AGAIN_S)) - 1]
             self._not_before[run] = self._context.mono() + pause_s
-            self._tell(run, f"{type(error).__name__}: {error}", pause_s)
+            text = f"not judged, tried again in {pause_s:g} s: {type(error).__name__}: {error}"
+            self._context.write(CONDUCTOR, tell_unjudged, run, text)
             errors.append(error)
         if errors:
             raise errors[0]
@@ -99,10 +100,6 @@ class Judging:
                     return
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _tell(self, run: str, why: str, pause_s: float) -> None:
-        text = f"not judged, tried again in {pause_s:g} s: {why}"
-        self._context.write(CONDUCTOR, tell_unjudged, run, text)
 
 
 def tell_unjudged(deed: Deed, run: str, text: str) -> None:

@@ -33,7 +33,6 @@ from service.experiments.workers import Host, host_of_run
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_run
 
-_CHUNK_BYTES = 2**20
 _TICKS = "watch.jsonl"
 _SEEN = f'"{Kind.CHECKPOINTS}"'.encode()
 _log = logging.getLogger(__name__)
@@ -190,11 +189,8 @@ def _refuse(folder: Path, error: Exception) -> None:
 
 
 def _sha256(path: Path) -> str:
-    found = hashlib.sha256()
     with read_plain(path) as stream:
-        while chunk := stream.read(_CHUNK_BYTES):
-            found.update(chunk)
-    return found.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def load_resume_points(

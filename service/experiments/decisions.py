@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from sqlalchemy import delete
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.api import AlertType
@@ -77,7 +77,6 @@ from service.queries.experiments import (
     load_chain,
     load_decisions,
     load_documents,
-    load_ids,
     phases_of,
 )
 from service.queries.runs import load_attempts
@@ -230,7 +229,7 @@ def total_verdict(
 def save_missing(folder: Path, session: Session) -> int:
     """Write every decision's file that is missing; return how many they were."""
     present = {path.stem for path in folder.glob("dec_*.json")} if folder.is_dir() else set()
-    missing = load_ids(session) - present
+    missing = set(session.scalars(select(DecisionRow.id))) - present
     for decision in sorted(missing):
         recorded = parse_decision(load_documents(session, [decision])[decision])
         # by way of its canonical form: the same bytes for every writer and time

@@ -27,7 +27,6 @@ from gonogo.judge.follow_up.forecast import (
 from service.db.schema import AccountRow, ExperimentRow, ProgressRow, RunRow
 from service.evidence.heartbeats import load_fold
 from service.queries.experiments import AnyPhase
-from service.queries.runs import load_facts_text
 
 _WINDOW = 64
 _RUNS = 3
@@ -105,7 +104,7 @@ def load_forecast(
 
 def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
     row = next((run for run in runs if run.state != RunState.ENDED), None)
-    if row is None and runs and load_facts_text(session, runs[-1].id) is None:
+    if row is None and runs and not runs[-1].judged:
         row = runs[-1]
     if row is None:
         return None

@@ -105,8 +105,8 @@ def queue_alert(
     rank: int | None = None,
     finding: dict[str, Any] | None = None,
     decision: dict[str, Any] | None = None,
-) -> str:
-    """Put an alert into the outbox and return its id; it leaves after the commit, or never."""
+) -> None:
+    """Put an alert about an experiment into the outbox; it leaves after the commit, or never."""
     data = AlertData(
         alert_id=new_id(Kind.ALERT),
         experiment=experiment.id,
@@ -118,16 +118,11 @@ def queue_alert(
         text=text,
         url="",
     )
-    _put_out(deed, kind, data)
-    return data.alert_id
+    put_out(deed, kind, data)
 
 
-def queue_alert_of_none(deed: Deed, kind: AlertType, text: str, *, run: str) -> None:
-    """Put an alert into the outbox of a run that is of no experiment here."""
-    _put_out(deed, kind, AlertData(alert_id=new_id(Kind.ALERT), run=run, text=text, url=""))
-
-
-def _put_out(deed: Deed, kind: AlertType, data: AlertData) -> None:
+def put_out(deed: Deed, kind: AlertType, data: AlertData) -> None:
+    """Put an alert into the outbox."""
     ring(deed.session, Topic.ALERTS)
     deed.session.add(
         AlertRow(

@@ -26,22 +26,12 @@ from service.queries.runs import load_findings
 _TRAINS = (RunState.RUNNING, RunState.HALTING)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """The last automatic decision about a phase."""
-
-    phase: str
-    decision: str
-    at: float
-    cause: Cause | None
-
-
 @dataclass(slots=True, kw_only=True)
 class Decided:
     """What the decisions of one experiment come to."""
 
     overrides: list[OverrideView] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
+    judged: list[Outline] = field(default_factory=list)
     """The last automatic decision of each phase, in their order."""
     last: str | None = None
 
@@ -66,20 +56,15 @@ def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:
 
 
 def _light(row: Outline) -> Said:
-    return Said(
-        id=row.id,
-        kind=row.kind,
-        phase=row.phase,
-        verdict=row.verdict,
-    )
+    return Said(id=row.id, kind=row.kind, phase=row.phase, verdict=row.verdict)
 
 
-def _judged(rows: Sequence[Outline]) -> list[Judged]:
-    last: dict[str, Judged] = {}
+def _judged(rows: Sequence[Outline]) -> list[Outline]:
+    last: dict[str, Outline] = {}
     for row in rows:
         if row.kind == DecisionKind.AUTO and row.phase is not None:
             last.pop(row.phase, None)
-            last[row.phase] = Judged(phase=row.phase, decision=row.id, at=row.at, cause=row.cause)
+            last[row.phase] = row
     return list(last.values())
 
 
@@ -96,7 +81,7 @@ def standing_cause(
     left: dict[str, list[Condition]] = {}
     for condition in conditions:
         left.setdefault(condition.id.partition(":")[0], []).append(condition)
-    bad = [row for row in judged if row.cause and not all_met(left.get(row.phase, ()))]
+    bad = [row for row in judged if row.cause and not all_met(left.get(row.phase or "", ()))]
     latest = max((row.at for row in judged), default=float("-inf"))
     ended = [run for run in runs if run.outcome and (run.ended_at or 0.0) > latest]
     if ended and ended[-1].phase == runs[-1].phase != tried:

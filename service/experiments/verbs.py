@@ -10,9 +10,10 @@ the decision lists the phases that never ran. It is always shown as made by hand
 """
 
 from collections.abc import Callable
+from functools import partial
 
 from gonogo.contract.api import Override
-from gonogo.contract.decision import ConditionState, DecisionKind, Verdict
+from gonogo.contract.decision import PASSING, ConditionState, DecisionKind
 from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
@@ -129,16 +130,6 @@ def _stop(deed: Deed, experiment: ExperimentRow, kind: StopKind, reason: str) ->
     run.command = experiment.stop
 
 
-def resume(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """Continue the undecided phase from its last durable checkpoint (or from its start)."""
-    return _start_again(deed, experiment, RunReason.RESUME, reason, points)
-
-
-def rerun(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """Run the undecided phase again from its start."""
-    return _start_again(deed, experiment, RunReason.RERUN, reason, points)
-
-
 def _is_again(deed: Deed, experiment: ExperimentRow, why: RunReason) -> bool:
     run = current_run(deed, experiment)
     if experiment.state != ExperimentState.RUNNING or run is None:
@@ -156,8 +147,9 @@ def _last_ended(deed: Deed, run: RunRow) -> Outcome | None:
 
 
 def _start_again(
-    deed: Deed, experiment: ExperimentRow, why: RunReason, reason: str, points: Points
+    deed: Deed, experiment: ExperimentRow, reason: str, points: Points, *, why: RunReason
 ) -> bool:
+    """Continue the undecided phase from its last durable checkpoint, or rerun it from its start."""
     if _is_again(deed, experiment, why):
         return False
     require(deed, experiment, why.value)
@@ -255,14 +247,11 @@ def last_outcome(deed: Deed, experiment: ExperimentRow) -> Outcome | None:
 VERBS: dict[str, Verb] = {
     "halt": halt,
     "cancel": cancel,
-    "resume": resume,
+    "resume": partial(_start_again, why=RunReason.RESUME),
     "promote": promote,
-    "rerun": rerun,
+    "rerun": partial(_start_again, why=RunReason.RERUN),
     "takeover": takeover,
 }
-
-
-_GOES_ON = (Verdict.GO, Verdict.CONDITIONAL_GO)
 
 
 def override(
@@ -282,7 +271,7 @@ def override(
         awaiting=awaiting,
         conditions=load_conditions(deed.session, experiment.id),
     )
-    if said.verdict in _GOES_ON:
+    if said.verdict in PASSING:
         _refuse_to_end(experiment, action)
     decision = record_decision(
         deed,
@@ -298,7 +287,7 @@ def override(
         run=runs[-1].id if runs else None,
         supersede=True,
     )
-    if awaiting and said.verdict in _GOES_ON:
+    if awaiting and said.verdict in PASSING:
         phase.verdict = said.verdict  # decisions about conditions need it
         waive_expired(deed, experiment, phase.name, reason=said.reason)
     if awaiting:

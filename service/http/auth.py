@@ -65,11 +65,6 @@ class Principal:
     role: Role
     worker: str | None = None
 
-    @property
-    def actor(self) -> str:
-        """The caller's name in events and decisions."""
-        return self.name
-
 
 def hash_key(key: str) -> str:
     """Return what is stored of a key."""

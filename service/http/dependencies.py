@@ -1,7 +1,6 @@
 """What routes ask FastAPI for: sessions, pages of lists, ETags and idempotency keys.
 
-`Reading` is a session of the request, closed before the answer leaves. `Writing` runs a function in
-one transaction and returns its result after the commit.
+`Reading` is a session of the request, closed before the answer leaves.
 """
 
 import asyncio
@@ -140,56 +139,29 @@ class Creation:
     body: BaseModel
 
 
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """The writer's queue, for the routes of one service."""
+def create_once(
+    context: Context,
+    creation: Creation,
+    create: Callable[Concatenate[Deed, _P], dict[str, Any]],
+    *args: _P.args,
+    **kwargs: _P.kwargs,
+) -> dict[str, Any]:
+    """Create something, or return the answer that was stored for the same key and body."""
 
-    context: Context
+    def change(deed: Deed) -> dict[str, Any]:
+        if creation.key is None:
+            return create(deed, *args, **kwargs)
+        place = {"actor": creation.caller.key_id, "route": creation.route, "key": creation.key}
+        body = digest(creation.body.model_dump(mode="json"))
+        values = {**place, "body_digest": body, "created_at": deed.now}
+        is_new = insert_if_new(deed.session, IdempotencyRow, values)
+        row = deed.session.scalars(select(IdempotencyRow).filter_by(**place)).one()
+        if is_new:
+            row.answer = create(deed, *args, **kwargs)
+        elif row.body_digest != body:
+            raise Rejected("this Idempotency-Key was used for another body")
+        elif row.answer is None:
+            raise Conflict("the first request with this Idempotency-Key is not finished yet")
+        return row.answer
 
-    def __call__(
-        self,
-        actor: str,
-        change: Callable[Concatenate[Deed, _P], _T],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> _T:
-        """Do something in somebody's name, and return what came of it after the commit."""
-        return self.context.write(actor, change, *args, **kwargs)
-
-    def once(
-        self,
-        creation: Creation,
-        create: Callable[Concatenate[Deed, _P], dict[str, Any]],
-        *args: _P.args,
-        **kwargs: _P.kwargs,
-    ) -> dict[str, Any]:
-        """Create something, or return the answer that was stored for the same key and body."""
-
-        def change(deed: Deed) -> dict[str, Any]:
-            if creation.key is None:
-                return create(deed, *args, **kwargs)
-            place = {
-                "actor": creation.caller.key_id,
-                "route": creation.route,
-                "key": creation.key,
-            }
-            body = digest(creation.body.model_dump(mode="json"))
-            values = {**place, "body_digest": body, "created_at": deed.now}
-            is_new = insert_if_new(deed.session, IdempotencyRow, values)
-            row = deed.session.scalars(select(IdempotencyRow).filter_by(**place)).one()
-            if is_new:
-                row.answer = create(deed, *args, **kwargs)
-            elif row.body_digest != body:
-                raise Rejected("this Idempotency-Key was used for another body")
-            elif row.answer is None:
-                raise Conflict("the first request with this Idempotency-Key is not finished yet")
-            return row.answer
-
-        return self(creation.caller.actor, change)
-
-
-async def _get_writer(context: Service) -> Writer:
-    return Writer(context)
-
-
-Writing = Annotated[Writer, Depends(_get_writer)]
+    return context.write(creation.caller.name, change)

@@ -109,13 +109,16 @@ def status_of(error: GonogoError) -> int:
     return next(status for kind, status in STATUS if isinstance(error, kind))
 
 
-def problem_response(body: ProblemBody, headers: Mapping[str, str] | None = None) -> JSONResponse:
+def _problem(
+    request: Request, status: int, *, headers: Mapping[str, str] | None = None, **fields: Any
+) -> JSONResponse:
     """Return a problem as a response, without its empty fields."""
+    body = ProblemBody(status=status, instance=request.url.path, **fields)
     content = body.model_dump(mode="json", exclude_none=True)
     content["type"] = f"{PROBLEM_URN}{body.code}"
     if body.state is None:
         content.pop("allowed", None)
-    return JSONResponse(content, body.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
+    return JSONResponse(content, status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
 def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
@@ -132,18 +135,18 @@ def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
             {"path": "host", "message": error.host or "unknown"},
             {"path": "path", "message": error.path},
         ]
-    body = ProblemBody(
+    return _problem(
+        request,
+        status,
+        headers=headers,
         title=error.title,
-        status=status,
         detail=error.detail,
-        instance=request.url.path,
         code=error.code,
         errors=rows,
         state=getattr(error, "state", None),
         allowed=list(getattr(error, "allowed", ())),
         token=error.newer if isinstance(error, StaleToken) else None,
     )
-    return problem_response(body, headers)
 
 
 def _on_error(request: Request, error: Exception) -> JSONResponse:
@@ -183,27 +186,20 @@ def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     if len(whole) > len(found):
         detail += f" (and {len(whole) - 1} more)"
     kind = BadRequest if unreadable or is_cursor else Rejected
-    body = ProblemBody(
-        title=kind.title,
-        status=status_of(kind()),
-        detail=detail,
-        instance=request.url.path,
-        code=kind.code,
-        errors=rows,
-    )
-    return problem_response(body)
+    status = status_of(kind())
+    return _problem(request, status, title=kind.title, detail=detail, code=kind.code, errors=rows)
 
 
 def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    body = ProblemBody(
+    return _problem(
+        request,
+        error.status_code,
+        headers=error.headers,
         title=HTTPStatus(error.status_code).phrase,
-        status=error.status_code,
         detail=str(error.detail),
-        instance=request.url.path,
         code=_CODES.get(error.status_code, "error"),
     )
-    return problem_response(body, error.headers)
 
 
 def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
@@ -216,14 +212,14 @@ def _on_unexpected(request: Request, error: Exception) -> JSONResponse:
         exc_info=error,
         extra={"action": "request_failed", "request": number},
     )
-    body = ProblemBody(
+    return _problem(
+        request,
+        500,
+        headers={"X-Request-Id": number},
         title="An error of ours",
-        status=500,
         detail=f"unexpected {type(error).__name__}; the service's log has request {number}",
-        instance=request.url.path,
         code="internal",
     )
-    return problem_response(body, {"X-Request-Id": number})
 
 
 _HANDLERS: tuple[tuple[type[Exception], Callable[[Request, Exception], JSONResponse]], ...] = (

@@ -17,11 +17,12 @@ from starlette.concurrency import run_in_threadpool
 
 from gonogo.contract.canonical import wire_value
 from service.context import Context
+from service.db.schema import ExperimentRow
 from service.db.store import Session
 from service.http.problems import TooMany
 from service.instants import instant
-from service.queries.callers import load_living_ids
-from service.queries.experiments import load_events, load_last_seqs
+from service.queries.callers import is_living
+from service.queries.experiments import load_events
 from service.queries.runs import Going, load_going
 from service.views.rows import view_event
 
@@ -86,7 +87,8 @@ def _message(kind: str, data: Any, number: int | None = None) -> ServerSentEvent
 
 def _load_news(context: Context, experiment: str, after: int, key_id: str) -> _News:
     def load(session: Session) -> _News:
-        last = load_last_seqs(session, [experiment]).get(experiment, 0)
+        row = session.get(ExperimentRow, experiment)
+        last = 0 if row is None else row.event_seq
         start = after if after <= last else 0  # a restored database may have lost events
         rows = load_events(session, experiment, after=start, limit=_BATCH) if last > start else ()
         active = load_going(session, [experiment])
@@ -94,7 +96,7 @@ def _load_news(context: Context, experiment: str, after: int, key_id: str) -> _N
             after=start,
             events=[view_event(row).model_dump(mode="json") for row in rows],
             progress=_progress(active[-1]) if active else None,
-            is_allowed=bool(load_living_ids(session, [key_id])),
+            is_allowed=is_living(session, key_id),
         )
 
     return context.store.read(load)

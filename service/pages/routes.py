@@ -1,16 +1,15 @@
 """The pages: one function each, rows in, template out; and what an experiment's page shows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
 from gonogo.contract.api import ArtifactsView, CampaignState, ExperimentView, RunView
 from gonogo.contract.decision import CriterionResult, Decision, Verdict
-from gonogo.contract.errors import NotFound, Unavailable
+from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
@@ -48,8 +47,6 @@ from service.views.experiments import view_experiment, view_experiments
 from service.views.goodput import load_experiment_goodput, load_fleet_goodput
 from service.views.rows import load_run_view, view_alert, view_worker
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPage:
@@ -65,8 +62,7 @@ class RunPage:
     cause: str | None
     stack: Excerpt | None
     logs: Sequence[str]
-    artifacts: ArtifactsView | None
-    """None while too many wait for run directories that do not answer."""
+    artifacts: ArtifactsView
     age_s: float | None
 
 
@@ -136,18 +132,11 @@ def _load_run(
         decided=bool(decided),
         charts=load_charts(session, row.id),
         cause=cause_of(findings, view.outcome, decided) if bad else None,
-        stack=_where_answered(partial(load_stack, session, row, findings)),
+        stack=load_stack(session, row, findings),
         logs=load_log_names(session, row.id),
-        artifacts=_where_answered(partial(list_artifacts, session, row)),
+        artifacts=list_artifacts(session, row),
         age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
     )
-
-
-def _where_answered(look: Callable[[], _T]) -> _T | None:
-    try:
-        return look()
-    except Unavailable:
-        return None
 
 
 REFRESH_S = 2

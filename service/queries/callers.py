@@ -35,10 +35,10 @@ def load_living_keys_of(session: Session, worker: str) -> Sequence[KeyRow]:
     return session.scalars(query.order_by(KeyRow.created_at, KeyRow.id)).all()
 
 
-def load_living_ids(session: Session, keys: Sequence[str]) -> frozenset[str]:
-    """Return which of these keys, by id, are not revoked."""
-    query = select(KeyRow.id).where(KeyRow.id.in_(keys), KeyRow.revoked_at.is_(None))
-    return frozenset(session.scalars(query))
+def is_living(session: Session, key: str) -> bool:
+    """Say whether a key, by id, is there and not revoked."""
+    row = session.get(KeyRow, key)
+    return row is not None and row.revoked_at is None
 
 
 def load_workers(session: Session) -> Sequence[WorkerRow]:

@@ -147,18 +147,19 @@ def load_awaiting(session: Session) -> Sequence[ExperimentRow]:
     return session.scalars(query.order_by(ExperimentRow.id)).all()
 
 
-def find_experiments(
-    session: Session, beginning: str, name: str, *, begins: bool, limit: int
-) -> Sequence[ExperimentRow]:
-    """Return experiments whose id has this beginning or that have this name, newest first.
+_Named = TypeVar("_Named", ExperimentRow, CampaignRow)
+
+
+def find_named(
+    session: Session, table: type[_Named], beginning: str, name: str, *, begins: bool, limit: int
+) -> Sequence[_Named]:
+    """Return rows whose id has this beginning or that have this name, newest first.
 
     With `begins`, `name` is the beginning of a name.
     """
-    by_id = id_matches(ExperimentRow.id, beginning)
-    named = ExperimentRow.name.startswith(name, autoescape=True)
-    by_name = named if begins else ExperimentRow.name == name
-    query = select(ExperimentRow).where(or_(by_id, by_name))
-    return session.scalars(query.order_by(ExperimentRow.id.desc()).limit(limit)).all()
+    named = table.name.startswith(name, autoescape=True) if begins else table.name == name
+    query = select(table).where(or_(id_matches(table.id, beginning), named))
+    return session.scalars(query.order_by(table.id.desc()).limit(limit)).all()
 
 
 def load_changed(session: Session) -> dict[str, float]:
@@ -187,11 +188,6 @@ def phases_of(session: Session, experiment: str) -> list[PhaseRow]:
     """Return the phases of an experiment in their order."""
     query = select(PhaseRow).where(PhaseRow.experiment == experiment)
     return list(session.scalars(query.order_by(PhaseRow.position)))
-
-
-def load_phase(session: Session, experiment: str, name: str) -> PhaseRow:
-    """Return a phase that is there."""
-    return session.get_one(PhaseRow, (experiment, name))
 
 
 def load_phases(session: Session, experiments: Sequence[str]) -> dict[str, list[SeenPhase]]:
@@ -241,17 +237,6 @@ def load_campaigns(
     """Return a page of campaigns, newest first."""
     query = select(CampaignRow)
     return load_page(session, query, CampaignRow.id, limit=limit, after=after, newest_first=True)
-
-
-def find_campaigns(
-    session: Session, beginning: str, name: str, *, begins: bool, limit: int
-) -> Sequence[CampaignRow]:
-    """Return campaigns whose id begins so or that are called so, newest first."""
-    by_id = id_matches(CampaignRow.id, beginning)
-    named = CampaignRow.name.startswith(name, autoescape=True)
-    by_name = named if begins else CampaignRow.name == name
-    query = select(CampaignRow).where(or_(by_id, by_name))
-    return session.scalars(query.order_by(CampaignRow.id.desc()).limit(limit)).all()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -334,11 +319,6 @@ def load_first_document(session: Session) -> str | None:
     return session.scalars(select(DecisionRow.document).order_by(DecisionRow.id).limit(1)).first()
 
 
-def load_ids(session: Session) -> set[str]:
-    """Return the id of every decision."""
-    return set(session.scalars(select(DecisionRow.id)))
-
-
 def find_decisions(
     session: Session, beginning: str, *, limit: int
 ) -> Iterator[tuple[DecisionRow, str]]:
@@ -380,13 +360,6 @@ def load_events_page(
     """Return a page of the events of all experiments, in their one order."""
     query = select(EventRow)
     return load_page(session, query, EventRow.cursor, limit=limit, after=after)
-
-
-def load_last_seqs(session: Session, experiments: Sequence[str]) -> dict[str, int]:
-    """Return experiment → number of its last event."""
-    query = select(ExperimentRow.id, ExperimentRow.event_seq)
-    rows = session.execute(query.where(ExperimentRow.id.in_(experiments)))
-    return {name: number for name, number in rows}
 
 
 def was_told(session: Session, experiment: str, run: str, kind: str) -> bool:

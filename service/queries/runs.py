@@ -129,21 +129,10 @@ def load_attempts(
     return [row for row in found if taken_over or row.outcome.code not in TAKEN_OVER]
 
 
-def load_facts_text(session: Session, run: str) -> str | None:
-    """Return the facts that a run was judged by, as they are stored; None before its end."""
-    query = select(AssessmentRow.facts).where(AssessmentRow.run == run)
-    return session.scalars(query).first()
-
-
-def load_finding_texts(session: Session, run: str) -> Iterator[str]:
-    """Yield the findings of a run as the texts that they are stored as."""
-    query = select(FindingRow.document).where(FindingRow.run == run)
-    yield from session.scalars(query.order_by(FindingRow.n))
-
-
 def load_findings(session: Session, run: str) -> list[Finding]:
     """Return the findings of a run."""
-    return [Finding.model_validate_json(document) for document in load_finding_texts(session, run)]
+    query = select(FindingRow.document).where(FindingRow.run == run).order_by(FindingRow.n)
+    return [Finding.model_validate_json(document) for document in session.scalars(query)]
 
 
 def load_findings_page(

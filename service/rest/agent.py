@@ -20,17 +20,16 @@ from service.agent.claims import Bearer, claim
 from service.agent.reports import take_evidence, take_findings, take_record, take_state
 from service.agent.telemetry import parse_telemetry, take_telemetry, update_flags
 from service.http.answers import WireResponse, model_response
-from service.http.auth import Agent, Principal, Role
-from service.http.dependencies import Writing
+from service.http.auth import Agent, Principal, Role, Service
 
 router = APIRouter(prefix="/agent", tags=["worker-facing"])
 
 
 @router.post("/claims", operation_id="create_claim", response_model=ClaimAnswer)
-def post_claim(write: Writing, caller: Agent, request: ClaimRequest) -> WireResponse:
+def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireResponse:
     """Offer free devices; get an order with its fencing token, or nothing."""
     bound = caller.key_id if caller.role is Role.WORKER else None
-    found = write(f"worker {request.worker}", claim, request, bound)
+    found = context.write(f"worker {request.worker}", claim, request, bound)
     told = {name: list(runs) for name in ("untold", "over") if (runs := getattr(found, name))}
     if found.claimed is None:
         return WireResponse({"order": None, **told})
@@ -56,48 +55,50 @@ def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
 
 @router.post("/runs/{run}/telemetry", operation_id="post_telemetry", response_model=TelemetryAck)
 def post_telemetry(
-    write: Writing, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
+    context: Service, caller: Agent, run: str, telemetry: Telemetry, secret: ClaimSecret = None
 ) -> Response:
     """Send growing files by offset and log tails, renew the lease, get commands."""
     stretches = parse_telemetry(telemetry)
     bearer = _bearer(caller, telemetry.token, secret)
-    taken = write(f"run {run}", take_telemetry, run, telemetry, stretches, bearer)
-    if taken.flags:  # seldom, and under the experiment's lock, which no telemetry waits for
-        write(f"run {run}", update_flags, run, telemetry)
-    return model_response(taken.ack)
+    ack, flags = context.write(f"run {run}", take_telemetry, run, telemetry, stretches, bearer)
+    if flags:  # seldom, and under the experiment's lock, which no telemetry waits for
+        context.write(f"run {run}", update_flags, run, telemetry)
+    return model_response(ack)
 
 
 @router.post("/runs/{run}/state", operation_id="post_state")
 def post_state(
-    write: Writing, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
+    context: Service, caller: Agent, run: str, report: StateReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Report a state of the run; one that is past already changes nothing."""
-    write(f"run {run}", take_state, run, report, _bearer(caller, report.token, secret))
+    context.write(f"run {run}", take_state, run, report, _bearer(caller, report.token, secret))
     return Accepted()
 
 
 @router.post("/runs/{run}/findings", operation_id="post_findings")
 def post_findings(
-    write: Writing, caller: Agent, run: str, report: FindingsReport, secret: ClaimSecret = None
+    context: Service, caller: Agent, run: str, report: FindingsReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Report findings; known keys change nothing."""
-    taken = write(f"run {run}", take_findings, run, report, _bearer(caller, report.token, secret))
+    taken = context.write(
+        f"run {run}", take_findings, run, report, _bearer(caller, report.token, secret)
+    )
     return Accepted(detail={"new": taken})
 
 
 @router.post("/runs/{run}/evidence", operation_id="post_evidence")
 def post_evidence(
-    write: Writing, caller: Agent, run: str, report: EvidenceReport, secret: ClaimSecret = None
+    context: Service, caller: Agent, run: str, report: EvidenceReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Upload one file of evidence."""
-    write(f"run {run}", take_evidence, run, report, _bearer(caller, report.token, secret))
+    context.write(f"run {run}", take_evidence, run, report, _bearer(caller, report.token, secret))
     return Accepted()
 
 
 @router.post("/runs/{run}/records", operation_id="post_record")
 def post_record(
-    write: Writing, caller: Agent, run: str, report: RecordReport, secret: ClaimSecret = None
+    context: Service, caller: Agent, run: str, report: RecordReport, secret: ClaimSecret = None
 ) -> Accepted:
     """Upload one small record (order.json, exit.json, …) as it stands."""
-    write(f"run {run}", take_record, run, report, _bearer(caller, report.token, secret))
+    context.write(f"run {run}", take_record, run, report, _bearer(caller, report.token, secret))
     return Accepted()

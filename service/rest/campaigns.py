@@ -25,7 +25,7 @@ from service.http.dependencies import (
     Limit,
     Page,
     Reading,
-    Writing,
+    create_once,
     id_cursor,
 )
 from service.queries.experiments import load_campaign, load_campaigns
@@ -54,7 +54,6 @@ Submitted = Annotated[
 )
 def submit(
     context: Service,
-    write: Writing,
     caller: Operator,
     submission: Submitted,
     key: IdempotencyKey = None,
@@ -65,7 +64,7 @@ def submit(
         waits = context.store.read(lambda session: warnings_for(session, resolved, context.now()))
         return WireResponse(build_dry_run(resolved, waits))
     creation = Creation(caller=caller, route="POST /campaigns", key=key, body=submission)
-    answer = write.once(creation, _create, submission, resolved)
+    answer = create_once(context, creation, _create, submission, resolved)
     location = f"/api/v1/campaigns/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 
@@ -107,14 +106,14 @@ def show_campaign(session: Reading, _: Viewer, campaign: str) -> CampaignView:
     },
 )
 def cancel_campaign(
-    write: Writing,
+    context: Service,
     caller: Operator,
     campaign: str,
     response: Response,
     action: Annotated[VerbBody | None, Body()] = None,
 ) -> CampaignView:
     """Stop a campaign and its active runs."""
-    changed, view = write(caller.actor, _cancel, campaign, action.reason if action else "")
+    changed, view = context.write(caller.name, _cancel, campaign, action.reason if action else "")
     response.status_code = 202 if changed else 200
     return view
 

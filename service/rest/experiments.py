@@ -33,7 +33,7 @@ from service.http.dependencies import (
     Limit,
     Page,
     Reading,
-    Writing,
+    create_once,
     etag_of,
     id_cursor,
     is_same,
@@ -60,7 +60,6 @@ Submitted = Annotated[Submission, Body(examples=[{"plan": "demo", "set": {"fault
 )
 def submit(
     context: Service,
-    write: Writing,
     caller: Operator,
     submission: Submitted,
     key: IdempotencyKey = None,
@@ -72,7 +71,7 @@ def submit(
     if submission.dry_run:
         return WireResponse(_preview(context, resolved, origin))
     creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
-    answer = write.once(creation, _create, submission, resolved, origin)
+    answer = create_once(context, creation, _create, submission, resolved, origin)
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 

@@ -24,7 +24,7 @@ from gonogo.contract.wire import Instant, Submitted
 from gonogo.ledger.recorded import parse_decision
 from service.alerts.outbox import subscribe, unsubscribe
 from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert
-from service.db.schema import WebhookRow
+from service.db.schema import CampaignRow, ExperimentRow, WebhookRow
 from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.experiments.overview import load_decided
@@ -37,23 +37,22 @@ from service.http.dependencies import (
     Limit,
     Page,
     Reading,
-    Writing,
+    create_once,
     id_cursor,
     number_cursor,
 )
 from service.instants import stamp
 from service.queries.callers import load_alerts, load_webhook, load_webhooks, load_workers_page
 from service.queries.experiments import (
-    find_campaigns,
     find_decisions,
-    find_experiments,
+    find_named,
     load_events_page,
     load_experiment,
 )
 from service.queries.runs import find_runs
 from service.settings import check_secret
 from service.views.goodput import FLEET_HOURS, load_experiment_goodput, load_fleet_goodput
-from service.views.rows import view_alert, view_event, view_worker
+from service.views.rows import view_alert, view_event, view_of, view_worker
 
 router = APIRouter(tags=["overview"])
 FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
@@ -151,7 +150,7 @@ def _beginning(kind: Kind, text: str) -> str:
 
 def _experiments(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
     beginning = _beginning(Kind.EXPERIMENT, text)
-    rows = list(find_experiments(session, beginning, text, begins=begins, limit=limit))
+    rows = find_named(session, ExperimentRow, beginning, text, begins=begins, limit=limit)
     decided = load_decided(session, [row.id for row in rows])
     for row in rows:
         by_hand = bool(decided[row.id].overrides) and row.verdict is not None
@@ -160,7 +159,7 @@ def _experiments(session: Session, text: str, limit: int, begins: bool) -> Itera
 
 def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
     beginning = _beginning(Kind.CAMPAIGN, text)
-    for row in find_campaigns(session, beginning, text, begins=begins, limit=limit):
+    for row in find_named(session, CampaignRow, beginning, text, begins=begins, limit=limit):
         yield _found(Kind.CAMPAIGN, row, row.name, experiment=None, verdict=None)
 
 
@@ -236,12 +235,12 @@ class WebhookView(BaseModel):
     "/webhooks", operation_id="create_webhook", status_code=201, response_model=WebhookView
 )
 def create_webhook(
-    write: Writing, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
+    context: Service, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
 ) -> WireResponse:
     """Subscribe a URL to alerts."""
     check_reach(body.url)  # here, in a thread: looking a name up may take long
     creation = Creation(caller=caller, route="POST /webhooks", key=key, body=body)
-    return WireResponse(write.once(creation, _create, body), 201)
+    return WireResponse(create_once(context, creation, _create, body), 201)
 
 
 def _create(deed: Deed, body: WebhookBody) -> dict[str, Any]:
@@ -259,9 +258,9 @@ def list_webhooks(
 
 
 @router.delete("/webhooks/{webhook}", operation_id="delete_webhook", status_code=204)
-def delete_webhook(write: Writing, caller: Admin, webhook: str) -> Response:
+def delete_webhook(context: Service, caller: Admin, webhook: str) -> Response:
     """End a subscription; alerts already queued for it are not sent any more."""
-    write(caller.actor, unsubscribe, webhook)
+    context.write(caller.name, unsubscribe, webhook)
     return Response(status_code=204)
 
 
@@ -290,6 +289,4 @@ def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
 
 
 def _webhook(row: WebhookRow, secret: str | None = None) -> WebhookView:
-    return WebhookView(
-        id=row.id, url=row.url, types=row.types, created_at=stamp(row.created_at), secret=secret
-    )
+    return view_of(WebhookView, row, secret=secret)

@@ -30,8 +30,8 @@ from service.http.dependencies import (
     Creation,
     IdempotencyKey,
     IfMatch,
-    Writing,
     check_if_match,
+    create_once,
     etag_of,
 )
 from service.queries.experiments import load_experiment, phases_of, runs_of
@@ -92,10 +92,6 @@ def _with_points(context: Context, experiment: str, find: _Find, act: Callable[[
     return act(context.store.read(look_up))
 
 
-def _find_nothing(session: Session, row: ExperimentRow, phase: str | None) -> Points:
-    return {}
-
-
 def _find_weights(session: Session, row: ExperimentRow, phase: str | None) -> Points:
     if phase is None:
         return {}
@@ -104,8 +100,8 @@ def _find_weights(session: Session, row: ExperimentRow, phase: str | None) -> Po
 
 
 _FINDS: dict[str, _Find] = {
-    "halt": _find_nothing,
-    "cancel": _find_nothing,
+    "halt": lambda session, row, phase: {},
+    "cancel": lambda session, row, phase: {},
     "resume": load_resume_points,
     "promote": load_resume_points,
     "takeover": load_resume_points,
@@ -126,7 +122,6 @@ def _do(
 def _add_verb(verb: str, summary: str) -> None:
     def perform(
         context: Service,
-        write: Writing,
         caller: Operator,
         experiment: str,
         response: Response,
@@ -136,7 +131,7 @@ def _add_verb(verb: str, summary: str) -> None:
         reason = action.reason if action else ""
 
         def act(found: _Found) -> tuple[bool, str, ExperimentView]:
-            return write(caller.actor, _do, verb, experiment, reason, found, if_match)
+            return context.write(caller.name, _do, verb, experiment, reason, found, if_match)
 
         changed, etag, view = _with_points(context, experiment, _FINDS[verb], act)
         response.status_code = 202 if changed else 200
@@ -187,7 +182,6 @@ for _verb, _summary in (
 )
 def post_decision(
     context: Service,
-    write: Writing,
     caller: Operator,
     experiment: str,
     wanted: Override,
@@ -201,7 +195,7 @@ def post_decision(
         context,
         experiment,
         load_resume_points,
-        lambda found: write.once(creation, _decide, experiment, wanted, found, if_match),
+        lambda found: create_once(context, creation, _decide, experiment, wanted, found, if_match),
     )
     recorded = record_of(document)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}

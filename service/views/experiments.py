@@ -26,7 +26,7 @@ from service.experiments.forecasts import claimed_s, load_forecast
 from service.experiments.overview import Decided, load_decided, standing_cause
 from service.experiments.submission import Created
 from service.experiments.workers import hosts_of, load_waits
-from service.instants import instant, stamp
+from service.instants import instant
 from service.queries.experiments import (
     AnyPhase,
     load_condition_rows,
@@ -35,6 +35,7 @@ from service.queries.experiments import (
 )
 from service.queries.runs import load_findings
 from service.views.next_steps import Place, next_steps
+from service.views.rows import view_of
 
 
 def view_experiment(session: Session, row: ExperimentRow) -> ExperimentView:
@@ -94,23 +95,14 @@ def _view_one(
     cause = None if passed else standing_cause(decided, runs, hanging)
     cancelled = row.stop is not None and row.stop.kind is StopKind.CANCEL
     plan = resolved_of(row).parsed() if whole and row.needs is not None and not over else None
-    return ExperimentView(
-        id=row.id,
-        name=row.name,
-        plan=row.plan,
-        state=row.state,
-        outcome=row.outcome,
-        verdict=row.verdict,
-        origin=row.origin,
+    return view_of(
+        ExperimentView,
+        row,
         campaign=place_in_campaign(row),
         phases=shown,
         conditions=hanging,
         forecast=_forecast(session, row, phases, runs, whole=whole),
-        labels=row.labels,
         submitted_by=row.created_by,
-        created_at=stamp(row.created_at),
-        started_at=instant(row.started_at),
-        ended_at=instant(row.ended_at),
         waiting_for=_waiting_for(row, runs, waits or {}),
         waiting_until=instant(expires_at(row)),
         overrides=decided.overrides,
@@ -157,14 +149,7 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
 
 
 def _view_phase(phase: AnyPhase, runs: Iterable[RunRow]) -> PhaseView:
-    return PhaseView(
-        name=phase.name,
-        state=phase.state,
-        steps=phase.steps,
-        init_from=phase.init_from,
-        verdict=phase.verdict,
-        runs=[run.id for run in runs if run.phase == phase.name],
-    )
+    return view_of(PhaseView, phase, runs=[run.id for run in runs if run.phase == phase.name])
 
 
 def view_condition(row: ConditionRow) -> Condition:

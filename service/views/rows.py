@@ -1,7 +1,9 @@
 """Runs, decisions, events, alerts and workers as REST shows them."""
 
 import json
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from gonogo.contract.api import (
     AlertView,
@@ -18,56 +20,47 @@ from service.db.schema import (
     DecisionRow,
     DeliveryRow,
     EventRow,
-    ProgressRow,
+    PhaseRow,
     RunRow,
     WorkerRow,
 )
 from service.db.store import Session
 from service.experiments.workers import is_heard, ran_on
 from service.instants import instant, stamp
-from service.queries.experiments import load_phase
 from service.queries.runs import load_progress
 
+_View = TypeVar("_View", bound=BaseModel)
 
-def view_run(row: RunRow, progress: ProgressRow) -> RunView:
-    """Return a run with what telemetry reported last."""
+
+def view_of(kind: type[_View], row: object, /, **more: Any) -> _View:
+    """Return a view: `more`, and the attributes of a row that bear the names of its fields.
+
+    Moments, Unix seconds in a row, are shown as RFC 3339.
+    """
+    for name in kind.model_fields:
+        if name not in more and hasattr(row, name):
+            value = getattr(row, name)
+            more[name] = instant(value) if name == "at" or name.endswith("_at") else value
+    return kind(**more)
+
+
+def load_run_view(session: Session, row: RunRow) -> RunView:
+    """Return a run with what telemetry reported last; without an order, the steps of its phase."""
+    progress, order = load_progress(session, row.id), row.order or {}
     identity = row.model or progress.identity
-    steps = int((row.order or {}).get("steps") or 0)
-    return RunView(
-        id=row.id,
-        experiment=row.experiment,
-        phase=row.phase,
-        attempt=row.attempt,
-        reason=row.reason,
-        state=row.state,
-        suspect=row.suspect,
-        lost=row.lost,
-        outcome=row.outcome,
-        verdict=row.verdict,
-        worker=row.worker,
+    steps = int(order.get("steps") or 0)
+    return view_of(
+        RunView,
+        row,
         step=progress.step,
-        steps=steps,
-        init_from=(row.order or {}).get("init_from"),
-        resume_from=row.resume_from,
+        steps=steps or session.get_one(PhaseRow, (row.experiment, row.phase)).steps,
+        init_from=order.get("init_from"),
         loss=float(progress.loss) if progress.loss is not None else None,
         toks_per_s=progress.toks_per_s,
         last_heartbeat_at=instant(progress.heartbeat_at),
         identity=Identity.model_validate(identity) if identity else None,
-        dir=row.dir,
         host=ran_on(row),
-        created_at=stamp(row.created_at),
-        started_at=instant(row.started_at),
-        ended_at=instant(row.ended_at),
     )
-
-
-def load_run_view(session: Session, row: RunRow) -> RunView:
-    """Return a run as it stands; one without an order has the steps of its phase."""
-    view = view_run(row, load_progress(session, row.id))
-    if view.steps:
-        return view
-    steps = load_phase(session, row.experiment, row.phase).steps
-    return view.model_copy(update={"steps": steps})
 
 
 def view_decision(row: DecisionRow) -> dict[str, Any]:
@@ -78,18 +71,7 @@ def view_decision(row: DecisionRow) -> dict[str, Any]:
 
 def view_event(row: EventRow) -> EventView:
     """Return an event."""
-    return EventView(
-        id=row.id,
-        experiment=row.experiment,
-        seq=row.seq,
-        cursor=row.cursor,
-        type=row.type,
-        run=row.run,
-        phase=row.phase,
-        actor=row.actor,
-        at=stamp(row.at),
-        data=row.data,
-    )
+    return view_of(EventView, row)
 
 
 def view_worker(row: WorkerRow, now: float) -> WorkerView:
@@ -97,22 +79,8 @@ def view_worker(row: WorkerRow, now: float) -> WorkerView:
     state = WorkerState.UP if is_heard(row, now) else WorkerState.SILENT
     if state is WorkerState.UP and row.draining:
         state = WorkerState.DRAINING
-    claim = row.claim
-    return WorkerView(
-        id=row.name,
-        host=row.host,
-        state=state,
-        version=claim.version,
-        labels=claim.labels,
-        profiles=claim.profiles,
-        devices=claim.devices,
-        free=claim.free,
-        active=claim.active,
-        allow=claim.allow,
-        allow_env=claim.allow_env,
-        metrics_url=claim.metrics_url,
-        last_seen_at=stamp(row.seen_at),
-    )
+    seen_at = stamp(row.seen_at)
+    return view_of(WorkerView, row.claim, id=row.name, state=state, last_seen_at=seen_at)
 
 
 def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertView:
@@ -122,25 +90,13 @@ def view_alert(row: AlertRow, deliveries: list[DeliveryRow], url: str) -> AlertV
     if deliveries:
         worst = (DeliveryState.PENDING, DeliveryState.FAILED, DeliveryState.DELIVERED)
         state = next(name for name in worst if name in states)
-    return AlertView(
-        id=row.id,
-        type=row.type,
-        experiment=row.experiment,
-        run=row.run,
-        at=stamp(row.at),
+    return view_of(
+        AlertView,
+        row,
         text=str(row.data.get("text", "")),
         data={**row.data, "url": alert_url(row, url)},
         state=state,
-        deliveries=[
-            DeliveryView(
-                webhook=delivery.webhook,
-                state=delivery.state,
-                attempts=delivery.attempts,
-                delivered_at=instant(delivery.delivered_at),
-                error=delivery.error,
-            )
-            for delivery in deliveries
-        ],
+        deliveries=[view_of(DeliveryView, delivery) for delivery in deliveries],
     )
 
 
