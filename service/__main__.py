@@ -1,7 +1,4 @@
-"""The command line of the control plane, which `gonogo serve` and its like call.
-
-`python -m service serve|db|keys|backup|restore`
-"""
+"""The command line of the control plane: `python -m service serve|db|keys|backup|restore`."""
 
 import argparse
 import json

@@ -1,7 +1,6 @@
 """Campaigns: variants of one phase, run in turns as ordinary experiments, and compared.
 
-`gonogo.judge.compare.campaign` decides what the next step is; the conductor takes it in a
-transaction that holds the campaign's lock.
+`gonogo.judge.compare.campaign` decides what the next step is.
 """
 
 from collections.abc import Sequence

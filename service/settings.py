@@ -1,7 +1,4 @@
-"""Settings of the control plane, read from its environment.
-
-Secrets that sign alerts, after the Standard Webhooks specification.
-"""
+"""Settings of the control plane, read from its environment, and the secrets that sign alerts."""
 
 import base64
 import binascii

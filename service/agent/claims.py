@@ -16,6 +16,8 @@ import secrets
 import shlex
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -121,12 +123,8 @@ def check_bearer(run: RunRow, bearer: Bearer) -> None:
 _MOST_UNKNOWN = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claimed:
-    """A run that now belongs to a worker."""
-
-    order: Order
-    secret: str
+Claimed = tuple[Order, str]
+"""The order of a run that now belongs to a worker, and the secret of its claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +160,7 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     _renew(deed, mine, request)
     again = [run.id for run in unnamed if run.state in NOT_BEGUN]
     return Claim(
-        claimed=_give_again(deed, request, again) or _give_new(deed, request),
+        claimed=_give(deed, request, again),
         untold=tuple(run.id for run in unnamed if run.id not in again),
         over=_over(deed, request),
     )
@@ -184,15 +182,13 @@ def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) ->
         put_out(deed, AlertType.RUN_UNKNOWN, data)
 
 
-def _give_again(deed: Deed, request: ClaimRequest, runs: Collection[str]) -> Claimed | None:
-    return next(filter(None, (_give_out(deed, run, request, again=True) for run in runs)), None)
-
-
-def _give_new(deed: Deed, request: ClaimRequest) -> Claimed | None:
-    if request.draining or not request.free:
-        return None
-    fit = (run for run in fitting(deed, request) if run not in request.active)
-    return next(filter(None, (_give_out(deed, run, request, again=False) for run in fit)), None)
+def _give(deed: Deed, request: ClaimRequest, again: Collection[str]) -> Claimed | None:
+    """Give out the first run that can be: one that the worker does not know of, else a new one."""
+    found = (_give_out(deed, run, request, again=True) for run in again)
+    if request.free and not request.draining:
+        fit = (run for run in fitting(deed, request) if run not in request.active)
+        found = chain(found, (_give_out(deed, run, request, again=False) for run in fit))
+    return next(filter(None, found), None)
 
 
 def _over(deed: Deed, request: ClaimRequest) -> tuple[str, ...]:
@@ -281,20 +277,18 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
         if again:
             record_event(deed, experiment, "run.given_again", run=run, token=token)
         else:
-            _move(deed, experiment, run, request.worker, token)
+            given: dict[str, Any] = {"worker": request.worker, "given_token": token}
+            move_run(deed, experiment, run, RunEvent.CLAIM, token=run.token, **given)
     except Conflict:
         return None
     run.worker, run.boot_id = request.worker, request.boot_id
     run.host, run.machine = request.host, request.machine_id
     _note_claim(deed, experiment, run, order, secret)
-    return Claimed(order=order, secret=secret)
+    return order, secret
 
 
 def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
-    """Give a queued run to the worker that holds it since before a restore of the database.
-
-    The last claim of the worker must name the run, and no later attempt may be known.
-    """
+    """Give a queued run to the worker that holds it since before a restore of the database."""
     experiment, run = lock_run(deed, run_id)
     given = experiment.token < bearer.token <= next_token(0, deed.now)
     if run.state != RunState.QUEUED or not given or bearer.secret is None:
@@ -303,17 +297,13 @@ def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
         own = bearer.by_admin or bearer.worker == home_of_worker(worker.name)
         if own and run_id in worker.claim.active:
             order = _build_order(deed.session, experiment, run, bearer.token)
-            _move(deed, experiment, run, worker.name, bearer.token)
+            data: dict[str, Any] = {"worker": worker.name, "given_token": bearer.token}
+            move_run(deed, experiment, run, RunEvent.CLAIM, token=run.token, **data)
             run.worker, run.boot_id = worker.name, worker.boot_id
             run.host, run.machine = worker.host, worker.machine
             _note_claim(deed, experiment, run, order, bearer.secret)
             deed.session.flush()
             return
-
-
-def _move(deed: Deed, experiment: ExperimentRow, run: RunRow, worker: str, token: int) -> None:
-    claimed = RunEvent.CLAIM
-    move_run(deed, experiment, run, claimed, token=run.token, worker=worker, given_token=token)
 
 
 def _note_claim(

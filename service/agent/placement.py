@@ -67,10 +67,7 @@ class Offer:
 
 
 def fitting(deed: Deed, request: ClaimRequest) -> Iterator[str]:
-    """Yield the queued runs that fit, and those whose plan cannot be read, oldest first.
-
-    Each is looked at only when asked for.
-    """
+    """Yield the queued runs that fit, and those whose plan cannot be read, oldest first."""
     offer, host = _offer(request, request.free), Host(request.host, request.machine_id)
     query = (
         select(RunRow, ExperimentRow)

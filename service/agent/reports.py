@@ -96,10 +96,7 @@ def take_state(deed: Deed, run_id: str, report: StateReport, bearer: Bearer) -> 
 def freeze_identity(
     deed: Deed, experiment: ExperimentRow, run: RunRow, identity: dict[str, Any]
 ) -> None:
-    """Freeze code, torch, device and driver when a run reports each first; later runs must equal.
-
-    What no run reports (a driver, on a CPU) stays unchecked.
-    """
+    """Freeze code, torch, device and driver when a run first reports each; later ones equal."""
     found = {name: identity[name] for name in unfrozen(experiment.frozen, identity)}
     if not found:
         return

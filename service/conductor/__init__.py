@@ -1,4 +1,1 @@
-"""What happens by itself: one loop each for waking, leases, judging, alerts, cursors and upkeep.
-
-On PostgreSQL several services may run; one conducts.
-"""
+"""What happens by itself: one loop each for waking, leases, judging, alerts, cursors and upkeep."""

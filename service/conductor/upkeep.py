@@ -175,10 +175,7 @@ def _due_rows(session: Session, now: float) -> tuple[list[dict[str, Any]], bool]
 
 
 def find_due(session: Session, before: float) -> list[str]:
-    """Return experiments with a run whose account is open and older than a moment, oldest first.
-
-    As many names as there are such runs, up to `AT_ONCE`.
-    """
+    """Return experiments with a run whose account is open and older than a moment, oldest first."""
     query = (
         select(RunRow.experiment)
         .outerjoin(AccountRow, AccountRow.run == RunRow.id)

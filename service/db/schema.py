@@ -8,10 +8,8 @@ from typing import Any
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     ForeignKey,
     Index,
-    Integer,
     LargeBinary,
     String,
     Text,
@@ -39,6 +37,11 @@ from service.db.columns import (
     Stop,
     Table,
 )
+
+
+def _key(of: str) -> Any:
+    """Return a column of a primary key that names a row of another table, and goes with it."""
+    return mapped_column(ForeignKey(f"{of}.id", ondelete="CASCADE"), primary_key=True)
 
 
 class CampaignRow(Table):
@@ -78,8 +81,8 @@ class ExperimentRow(Table):
     created_at: Mapped[float] = mapped_column(Seconds)
     started_at: Mapped[float | None] = mapped_column(Seconds)
     ended_at: Mapped[float | None] = mapped_column(Seconds)
-    event_seq: Mapped[int] = mapped_column(Integer, default=0)
-    decision_seq: Mapped[int] = mapped_column(Integer, default=0)
+    event_seq: Mapped[int] = mapped_column(default=0)
+    decision_seq: Mapped[int] = mapped_column(default=0)
     token: Mapped[int] = mapped_column(BigInteger, default=0)
     """The last fencing token given out; it grows with each claim of any of its runs."""
     frozen: Mapped[dict[str, Any]]
@@ -92,7 +95,7 @@ class ExperimentRow(Table):
     campaign: Mapped[str | None] = mapped_column(Id, index=True)
     """For one that a campaign began, with variant and repeat: which of its runs it is."""
     variant: Mapped[str | None] = mapped_column(String(64))
-    repeat: Mapped[int | None] = mapped_column(Integer)
+    repeat: Mapped[int | None]
     awaiting: Mapped[Awaited | None]
     """While a person is awaited: what for."""
 
@@ -101,12 +104,10 @@ class PhaseRow(Table):
     """One phase of an experiment."""
 
     __tablename__ = "phases"
-    experiment: Mapped[str] = mapped_column(
-        ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
-    )
+    experiment: Mapped[str] = _key("experiments")
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
-    position: Mapped[int] = mapped_column(Integer)
-    steps: Mapped[int] = mapped_column(Integer)
+    position: Mapped[int]
+    steps: Mapped[int]
     state: Mapped[PhaseState]
     verdict: Mapped[Verdict | None]
     approved_by: Mapped[str | None] = mapped_column(Text)
@@ -126,7 +127,7 @@ class RunRow(Table):
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
     phase: Mapped[str] = mapped_column(String(64))
-    attempt: Mapped[int] = mapped_column(Integer)
+    attempt: Mapped[int]
     reason: Mapped[RunReason]
     state: Mapped[RunState]
     token: Mapped[int] = mapped_column(BigInteger, default=0)
@@ -137,18 +138,18 @@ class RunRow(Table):
     """Remedies of earlier phases, over which `change` lies; null: none."""
     profile: Mapped[str | None] = mapped_column(String(64))
     """Hardware profile that a worker must serve."""
-    gpus: Mapped[int | None] = mapped_column(Integer)
+    gpus: Mapped[int | None]
     """How many; 0: any one slot."""
-    foreign: Mapped[bool | None] = mapped_column(Boolean)
+    foreign: Mapped[bool | None]
     """Whether it starts another program than ours, which a worker must allow."""
     order: Mapped[dict[str, Any] | None]
-    suspect: Mapped[bool] = mapped_column(Boolean, default=False)
-    lost: Mapped[bool] = mapped_column(Boolean, default=False)
-    given_up: Mapped[bool | None] = mapped_column(Boolean)
+    suspect: Mapped[bool] = mapped_column(default=False)
+    lost: Mapped[bool] = mapped_column(default=False)
+    given_up: Mapped[bool | None]
     """For one that has ended: what its end promised and is not here is waited for no more."""
     outcome: Mapped[Outcome | None]
     verdict: Mapped[Verdict | None]
-    judged: Mapped[bool] = mapped_column(Boolean, default=False)
+    judged: Mapped[bool] = mapped_column(default=False)
     worker: Mapped[str | None] = mapped_column(String(128), index=True)
     claim: Mapped[str | None] = mapped_column(String(64))
     """SHA-256 of the secret that its claim was answered with, which every message brings."""
@@ -175,7 +176,7 @@ class ProgressRow(Table):
     """What telemetry says about a run, apart from its row: written often, locked by itself."""
 
     __tablename__ = "progress"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     heard: Mapped[int] = mapped_column(BigInteger, default=0)
     """Grows with every sign of life; the conductor times its growth by its own clock."""
     heard_at: Mapped[float | None] = mapped_column(Seconds)
@@ -198,16 +199,16 @@ class AccountRow(Table):
     """Parts of a run's time, as far as its account has been taken."""
 
     __tablename__ = "accounts"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
-    rank: Mapped[int | None] = mapped_column(Integer)
+    run: Mapped[str] = _key("runs")
+    rank: Mapped[int | None]
     """The rank whose lines were read; null: none is here."""
     bytes: Mapped[int] = mapped_column(BigInteger)
     """Up to which byte of that rank's file."""
     told: Mapped[dict[str, Any]]
     """What the lines came to (`gonogo.goodput.rank_account.RankAccount`)."""
     at: Mapped[float] = mapped_column(Seconds)
-    closed: Mapped[bool] = mapped_column(Boolean)
-    devices: Mapped[int] = mapped_column(Integer)
+    closed: Mapped[bool]
+    devices: Mapped[int]
     seconds: Mapped[dict[str, Any]]
 
 
@@ -218,7 +219,7 @@ class DecisionRow(Table):
     __table_args__ = (UniqueConstraint("experiment", "seq"),)
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
-    seq: Mapped[int] = mapped_column(Integer)
+    seq: Mapped[int]
     phase: Mapped[str | None] = mapped_column(String(64))
     run: Mapped[str | None] = mapped_column(Id, index=True)
     kind: Mapped[DecisionKind]
@@ -234,7 +235,7 @@ class AssessmentRow(Table):
     """What an ended run came to by itself: what `decide` takes, and what a decision holds."""
 
     __tablename__ = "assessments"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     attempt: Mapped[Attempt]
     rules: Mapped[str] = mapped_column(Text)
     facts: Mapped[str] = mapped_column(Text)
@@ -254,12 +255,10 @@ class ConditionRow(Table):
     """One condition, as the decisions so far leave it (they are the truth, this is a view)."""
 
     __tablename__ = "conditions"
-    experiment: Mapped[str] = mapped_column(
-        ForeignKey("experiments.id", ondelete="CASCADE"), primary_key=True
-    )
+    experiment: Mapped[str] = _key("experiments")
     id: Mapped[str] = mapped_column(String(200), primary_key=True)
     phase: Mapped[str] = mapped_column(String(64))
-    n: Mapped[int] = mapped_column(Integer)
+    n: Mapped[int]
     state: Mapped[ConditionState]
     document: Mapped[dict[str, Any]]
 
@@ -268,7 +267,7 @@ class OffsetRow(Table):
     """Up to which byte a file of a run is in the database."""
 
     __tablename__ = "offsets"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     file: Mapped[str] = mapped_column(String(64), primary_key=True)
     bytes: Mapped[int] = mapped_column(BigInteger)
 
@@ -277,7 +276,7 @@ class PieceRow(Table):
     """A stretch of a growing file of a run, byte by byte, so that the file can be had again."""
 
     __tablename__ = "pieces"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     file: Mapped[str] = mapped_column(String(64), primary_key=True)
     start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     end: Mapped[int] = mapped_column(BigInteger)
@@ -285,14 +284,14 @@ class PieceRow(Table):
     """Its bytes, compressed (`service.evidence.files`)."""
     n: Mapped[int | None] = mapped_column(BigInteger)
     """For heartbeats: number of its first line within the run, in the order of arrival, from 1."""
-    lines: Mapped[int | None] = mapped_column(Integer)
+    lines: Mapped[int | None]
 
 
 class RecordRow(Table):
     """A small record of a run (order.json, exit.json, …) as the bytes that it is."""
 
     __tablename__ = "records"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     path: Mapped[str] = mapped_column(String(64), primary_key=True)
     sha256: Mapped[str] = mapped_column(String(64))
     content: Mapped[bytes] = mapped_column(LargeBinary)
@@ -302,7 +301,7 @@ class LogRow(Table):
     """A stretch of a log file."""
 
     __tablename__ = "logs"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     file: Mapped[str] = mapped_column(String(64), primary_key=True)
     start: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     end: Mapped[int] = mapped_column(BigInteger)
@@ -313,9 +312,9 @@ class FindingRow(Table):
     """One finding of a run, in the order of its file."""
 
     __tablename__ = "findings"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     key: Mapped[str] = mapped_column(String(200), primary_key=True)
-    n: Mapped[int] = mapped_column(Integer)
+    n: Mapped[int]
     severity: Mapped[Severity] = mapped_column(OneOf(Severity, 10))
     document: Mapped[str] = mapped_column(Text)
 
@@ -324,10 +323,10 @@ class EvidenceRow(Table):
     """One uploaded file of evidence."""
 
     __tablename__ = "evidence"
-    run: Mapped[str] = mapped_column(ForeignKey("runs.id", ondelete="CASCADE"), primary_key=True)
+    run: Mapped[str] = _key("runs")
     path: Mapped[str] = mapped_column(String(400), primary_key=True)
     size: Mapped[int] = mapped_column("bytes", BigInteger)
-    truncated: Mapped[bool] = mapped_column(Boolean)
+    truncated: Mapped[bool]
     content: Mapped[bytes] = mapped_column(LargeBinary)
 
 
@@ -369,7 +368,7 @@ class WorkerRow(Table):
     machine: Mapped[str | None] = mapped_column(String(32))
     """Machine id of its host; null: unknown."""
     seen_at: Mapped[float] = mapped_column(Seconds)
-    draining: Mapped[bool] = mapped_column(Boolean, default=False)
+    draining: Mapped[bool] = mapped_column(default=False)
     claim: Mapped[ClaimRequest]
 
 
@@ -395,7 +394,7 @@ class EventRow(Table):
     )
     id: Mapped[str] = mapped_column(Id, primary_key=True)
     experiment: Mapped[str] = mapped_column(ForeignKey("experiments.id", ondelete="CASCADE"))
-    seq: Mapped[int] = mapped_column(Integer)
+    seq: Mapped[int]
     cursor: Mapped[int | None] = mapped_column(BigInteger)
     """Given by the one conductor after the commit: sequences are not commit-ordered."""
     type: Mapped[str] = mapped_column(String(40))
@@ -417,7 +416,7 @@ class AlertRow(Table):
     data: Mapped[dict[str, Any]]
     """AlertData, without `url`."""
     at: Mapped[float] = mapped_column(Seconds)
-    spread: Mapped[bool] = mapped_column(Boolean, default=False)
+    spread: Mapped[bool] = mapped_column(default=False)
     """Whether a delivery stands for every subscription that wants it."""
 
 
@@ -439,14 +438,10 @@ class DeliveryRow(Table):
 
     __tablename__ = "deliveries"
     __table_args__ = (Index("ix_deliveries_state_due_at", "state", "due_at"),)
-    alert: Mapped[str] = mapped_column(
-        ForeignKey("alerts.id", ondelete="CASCADE"), primary_key=True
-    )
-    webhook: Mapped[str] = mapped_column(
-        ForeignKey("webhooks.id", ondelete="CASCADE"), primary_key=True
-    )
+    alert: Mapped[str] = _key("alerts")
+    webhook: Mapped[str] = _key("webhooks")
     state: Mapped[DeliveryState] = mapped_column(default=DeliveryState.PENDING)
-    attempts: Mapped[int] = mapped_column(Integer, default=0)
+    attempts: Mapped[int] = mapped_column(default=0)
     due_at: Mapped[float] = mapped_column(Seconds)
     delivered_at: Mapped[float | None] = mapped_column(Seconds)
     error: Mapped[str | None] = mapped_column(Text)

@@ -190,7 +190,8 @@ def _refuse(folder: Path, error: Exception) -> None:
 
 def _sha256(path: Path) -> str:
     with read_plain(path) as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        found = hashlib.file_digest(stream, "sha256")  # type: ignore[arg-type]  # an open file
+    return found.hexdigest()
 
 
 def load_resume_points(

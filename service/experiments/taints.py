@@ -114,10 +114,7 @@ def called(session: Session, experiment: ExperimentRow, phase: str) -> Verdict |
 
 
 def had_failed(session: Session, run: RunRow) -> OutcomeCode | None:
-    """Return how a run failed, by its lines or in its gate, before something else ended it.
-
-    A run that could not be judged counts as failed.
-    """
+    """Return how a run failed, by its lines or in its gate, before something else ended it."""
     if run.outcome is None:
         return None
     if run.verdict not in PASSING:

@@ -1,7 +1,4 @@
-"""What routes ask FastAPI for: sessions, pages of lists, ETags and idempotency keys.
-
-`Reading` is a session of the request, closed before the answer leaves.
-"""
+"""What routes ask FastAPI for: sessions, pages of lists, ETags and idempotency keys."""
 
 import asyncio
 import hashlib

@@ -158,10 +158,7 @@ class Assessment:
 
 
 def find_unjudged(session: Session, failing: Collection[str] = ()) -> list[str]:
-    """Return the ended runs that can be judged, oldest end first, one attempt of a phase at a time.
-
-    All that their end promised is here, or nobody waits for the rest any more.
-    """
+    """Return the ended runs that can be judged, oldest first, one attempt of a phase at a time."""
     ready = [row for row in load_unjudged(session) if row.given_up or is_complete(session, row)]
     first: dict[tuple[str, str], int] = {}
     for row in ready:
@@ -258,10 +255,7 @@ def _with_rerun(
 
 
 def conclude(deed: Deed, assessment: Assessment) -> bool:
-    """Record what the assessment leads to and act on it.
-
-    False: another decision was made meanwhile; assess again.
-    """
+    """Record what the assessment leads to and act on it; False: it is outdated, assess again."""
     experiment, run = lock_run(deed, assessment.run)
     if run.judged:
         return True

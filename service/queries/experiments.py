@@ -153,10 +153,7 @@ _Named = TypeVar("_Named", ExperimentRow, CampaignRow)
 def find_named(
     session: Session, table: type[_Named], beginning: str, name: str, *, begins: bool, limit: int
 ) -> Sequence[_Named]:
-    """Return rows whose id has this beginning or that have this name, newest first.
-
-    With `begins`, `name` is the beginning of a name.
-    """
+    """Return rows whose id has this beginning or that are called (or `begins`: begin) so."""
     named = table.name.startswith(name, autoescape=True) if begins else table.name == name
     query = select(table).where(or_(id_matches(table.id, beginning), named))
     return session.scalars(query.order_by(table.id.desc()).limit(limit)).all()

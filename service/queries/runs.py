@@ -210,10 +210,7 @@ def load_waited(session: Session, runs: Sequence[str]) -> dict[str, float]:
 
 
 def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:
-    """Return the number of accounts of recent runs, and their device seconds by part.
-
-    Recent runs are active, or ended after `ended_after` (Unix seconds).
-    """
+    """Return the number of accounts of active and recent runs, and their device seconds by part."""
     late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
     query = select(AccountRow.devices, AccountRow.seconds)
     rows = session.execute(query.join(RunRow, RunRow.id == AccountRow.run).where(late)).all()

@@ -186,10 +186,7 @@ class ReportView:
 
     @property
     def culprit(self) -> RunReport | None:
-        """The run to look at first: the last failure that no later attempt of its phase repaired.
-
-        A confirmation is replaced by the run that it confirms.
-        """
+        """The run to look at first: the last failure that no later attempt of its phase mended."""
         for run in reversed(self.runs):
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"

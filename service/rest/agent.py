@@ -34,8 +34,8 @@ def post_claim(context: Service, caller: Agent, request: ClaimRequest) -> WireRe
     if found.claimed is None:
         return WireResponse({"order": None, **told})
     # as in order.json: a setting that nobody set stays unsaid, so that its source stays known
-    order = found.claimed.order.document()
-    return WireResponse({"order": order, "secret": found.claimed.secret, **told})
+    order, secret = found.claimed
+    return WireResponse({"order": order.document(), "secret": secret, **told})
 
 
 ClaimSecret = Annotated[

@@ -115,10 +115,7 @@ def load_experiment_goodput(
 
 
 def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodput:
-    """Return where the device time went, of all runs that are active or ended within `hours`.
-
-    Accounts are taken every minute by the conductor.
-    """
+    """Return where the device time went, of all runs that are active or ended within `hours`."""
     count, seconds = sum_accounts(session, now - hours * 3600.0)
     return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
 
