@@ -20,13 +20,12 @@ from service.conductor.conductor import JOIN_S, Conductor, Loop
 from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
 from service.db.store import Topic
-from service.http.answers import Shared, WireResponse
-from service.http.limits import Limits
+from service.http.answers import Limits, Shared, WireResponse
 from service.http.problems import DOCUMENTED, add_handlers
 from service.pages import sign_in
 from service.pages.routes import PAGES
 from service.report import files as report
-from service.rest import agent, campaigns, experiments, overview, plans, runs, verbs
+from service.rest import agent, experiments, overview, plans, runs, verbs
 
 _UNTRACED: Any = {"tracing": False, "metrics": False, "logs": False}
 """The framework would look for tracers at every request; what is measured is in /metrics."""
@@ -34,7 +33,7 @@ API = (
     experiments.router,
     report.router,
     verbs.router,
-    campaigns.router,
+    experiments.campaigns,
     runs.router,
     plans.router,
     overview.router,

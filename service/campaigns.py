@@ -93,7 +93,7 @@ def create_campaign(
     return row
 
 
-def build_dry_run(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any]:
+def preview_campaign(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, Any]:
     """Return what would run: every variant's resolved plan and order."""
     told = [text for plan in resolved.variants.values() for text in warnings_of(plan.parsed())]
     return {
@@ -212,9 +212,6 @@ def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
     if state is CampaignState.FINISHED:
         alert = with_next(f"campaign {row.name}: {text}", f"campaign show {row.id}")
         queue_alert(deed, last, AlertType.CAMPAIGN_ENDED, alert)
-
-
-MOST_FOLLOWED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,7 +333,7 @@ def _next(row: CampaignRow, brought: Sequence[Brought]) -> list[NextStep]:
         return []
     active = [one.experiment for one in brought if one.unit is None]
     halted = [one.id for one in active if one.state == ExperimentState.AWAITING_DECISION]
-    going = [] if halted else [one.id for one in active[:MOST_FOLLOWED]]
+    going = [] if halted else [one.id for one in active[:3]]
     return [
         *(
             NextStep(command=f"gonogo resume {name}", text="let the halted run continue")

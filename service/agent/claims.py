@@ -4,9 +4,8 @@ A claim is idempotent: a run that this worker claimed and does not know of is gi
 a higher token and a new secret. A new boot id of the same machine proves that everything it ran
 before is dead, except runs of a scheduler. A silent worker keeps its runs.
 
-Each message about a run brings the token of its newest claim and the secret of that claim. The
-token says which claim is the newest, the secret who made it. Tokens grow with time, so that a
-restored database hands out no token twice.
+Each message about a run brings token and secret of its newest claim. Tokens grow with time, so that
+a restored database hands out no token twice.
 """
 
 import hashlib
@@ -14,7 +13,7 @@ import hmac
 import re
 import secrets
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -139,11 +138,7 @@ class Claim:
 
 
 def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
-    """Return the answer to a worker that asks for work.
-
-    Args:
-        key_id: its key, which belongs to this worker from now on; None: an administrator's.
-    """
+    """Return the answer to a worker that asks for work; its key belongs to it from now on."""
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
     row = deed.session.get(WorkerRow, request.worker)
@@ -184,7 +179,7 @@ def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) ->
 
 def _give(deed: Deed, request: ClaimRequest, again: Collection[str]) -> Claimed | None:
     """Give out the first run that can be: one that the worker does not know of, else a new one."""
-    found = (_give_out(deed, run, request, again=True) for run in again)
+    found: Iterable[Claimed | None] = (_give_out(deed, run, request, again=True) for run in again)
     if request.free and not request.draining:
         fit = (run for run in fitting(deed, request) if run not in request.active)
         found = chain(found, (_give_out(deed, run, request, again=False) for run in fit))

@@ -105,10 +105,7 @@ def freeze_identity(
 
 
 def unfrozen(frozen: dict[str, Any], told: dict[str, Any]) -> list[str]:
-    """Return the names that a run reports and that are not frozen yet.
-
-    A run that contradicts a frozen value freezes nothing more.
-    """
+    """Return the names to freeze: reported, not frozen; none if a frozen value is contradicted."""
     said = {name: told[name] for name in FROZEN if told.get(name)}
     if any(said.get(name, value) != value for name, value in frozen.items()):
         return []

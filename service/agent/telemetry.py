@@ -85,10 +85,7 @@ def _stream(part: StreamTelemetry) -> Stretch:
 
 
 def newest_of(rank: int, lines: Sequence[str]) -> dict[str, Any]:
-    """Return what lines of a rank say last, by column of `ProgressRow`.
-
-    Loss, speed and identity are those of rank 0. Most lines are not parsed.
-    """
+    """Return what lines of a rank say last, by column of `ProgressRow`; most are not parsed."""
     said: dict[str, Any] = {}
     for text in reversed(lines):
         msg = msg_on(text)

@@ -1,10 +1,8 @@
 """The outbox: alerts, the subscriptions that want them, and their delivery by a few threads.
 
-Alerts are committed together with their cause (`service.experiments.lifecycle.queue_alert`).
-Spreading an alert makes a delivery for every subscription that wants its type. Delivery is at least
-once: a try is marked after it was made, so a service that dies in between sends the alert again,
-under the same id. A receiver that fails is tried again within seconds at first, at most an hour
-apart, for `GIVE_UP_S` in all, and delays no other.
+Alerts are committed together with their cause. Spreading an alert makes a delivery for every
+subscription that wants its type. Delivery is at least once, under the same id: a try is marked
+after it was made. A receiver that fails is tried again for `GIVE_UP_S`, and delays no other.
 """
 
 import logging
@@ -165,10 +163,7 @@ def build_body(alert: AlertRow, url: str) -> AlertBody:
 
 
 def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: float) -> None:
-    """Record what came of one try: delivered, to be tried again, or failed for good.
-
-    What waits for a receiver that failed is not tried before its next try.
-    """
+    """Record what came of one try: delivered, to be tried again, or failed for good."""
     row = session.get(DeliveryRow, (parcel.alert, parcel.webhook))
     if row is None or row.state != DeliveryState.PENDING:
         return
@@ -194,12 +189,7 @@ def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: f
 
 
 def retry_delay_s(attempts: int, jitter: float) -> float:
-    """Return the seconds to wait after a failed try.
-
-    Args:
-        attempts: tries so far, at least 1.
-        jitter: 0..1; the wait lies between a half and the whole of the exponential one.
-    """
+    """Return the seconds to wait after a failed try: `jitter` (0..1) takes up to half off."""
     whole = min(LONGEST_S, FIRST_S * 2.0 ** min(attempts - 1, 30))
     return whole * (0.5 + 0.5 * jitter)
 

@@ -89,12 +89,7 @@ def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
 def post_alert(
     target: Target, alert: str, body: AlertBody, now: float, *, timeout_s: float
 ) -> Answer:
-    """Try once to deliver an alert; every error is the answer.
-
-    Args:
-        now: Unix seconds.
-        timeout_s: for each part of the try, and three times that for the whole.
-    """
+    """Try once to deliver an alert; every error is the answer. `timeout_s` is for each part."""
     text = json.dumps(wire_value(body.model_dump(mode="json")), separators=(",", ":"))
     try:
         check_reach(target.url)

@@ -4,9 +4,8 @@ A pass that fails is logged, counted and tried again; the truth is in the databa
 conduct is a file lock beside SQLite and an advisory lock on PostgreSQL. When the connection of the
 advisory lock dies, another service takes over within a second or two.
 
-RQ wakes, the database decides: a message carries nothing, so a lost, doubled or late one changes
-nothing. Messages are sent again every few seconds while runs wait. Redis may be down: workers also
-ask by themselves.
+RQ wakes, the database decides: a lost, doubled or late message changes nothing. Redis may be down:
+workers also ask by themselves.
 """
 
 import fcntl
@@ -130,8 +129,7 @@ class Loop:
     pause_s: float = MIN_PAUSE_S
     """From what it hears to the pass, so that many commits cost one pass."""
     forget: Callable[[], None] | None = None
-    """Called before a pass that comes late: this process was away (a host that stood still), or led
-    no more in between."""
+    """Called before a late pass: the host stood still, or another service led in between."""
     passes: int = 0
     failures: int = 0
     last_pass_at: float | None = None

@@ -36,13 +36,9 @@ _BATCH = 1_000
 
 def expire_approvals(context: Context) -> None:
     """Let approvals expire that nobody gave in time."""
-    for experiment in context.store.read(lambda session: load_expired(session, context.now())):
-        context.write(CONDUCTOR, expire_approval, experiment)
-
-
-def load_expired(session: Session, now: float) -> list[str]:
-    """Return the experiments whose approval has expired at `now` (Unix seconds)."""
-    return [row.id for row in load_awaiting(session) if is_expired(row, now)]
+    for row in context.store.read(load_awaiting):
+        if is_expired(row, context.now()):
+            context.write(CONDUCTOR, expire_approval, row.id)
 
 
 def advance_campaigns(context: Context) -> None:

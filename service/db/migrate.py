@@ -1,7 +1,6 @@
 """Creating the schema of a new database with Alembic, at the first start.
 
-A new SQLite file is readable by its owner alone. On PostgreSQL an advisory lock lets one start
-migrate.
+On PostgreSQL an advisory lock lets one start migrate.
 """
 
 import os

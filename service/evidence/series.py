@@ -6,10 +6,11 @@ gate of a run that continues is shown over its newest lines, and never decides.
 
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import islice
+from operator import itemgetter
 from typing import Annotated
 
 from pydantic import BaseModel, Field
@@ -140,15 +141,9 @@ def downsample(points: list[Point], limit: int) -> list[Point]:
     for bucket in range(buckets):
         start = bucket * len(points) // buckets
         end = (bucket + 1) * len(points) // buckets
-        kept += _ends(points[start:end])
+        part, value = points[start:end], itemgetter(1)
+        kept += sorted({min(part, key=value), max(part, key=value)})
     return kept
-
-
-def _ends(points: Iterable[Point]) -> list[Point]:
-    points = list(points)
-    low = min(points, key=lambda point: point[1])
-    high = max(points, key=lambda point: point[1])
-    return sorted({low, high})
 
 
 LINES = 4_000
@@ -169,10 +164,7 @@ _seen: dict[str, _Seen] = {}
 
 
 def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionResult]:
-    """Return what each criterion of an order's gate sees so far; nothing before the first step.
-
-    What was seen less than `FRESH_S` ago is seen again, or as long as no more has arrived.
-    """
+    """Return what each criterion of an order's gate sees so far; nothing before the first step."""
     query = select(ProgressRow.lines).where(ProgressRow.run == run)
     lines, now_mono = session.scalars(query).first(), time.monotonic()
     known = _seen.get(run)
@@ -189,12 +181,7 @@ def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionRes
 def load_gates_lately(
     session: Session, orders: Mapping[str, Order], spend_s: float
 ) -> dict[str, list[CriterionResult]]:
-    """Return the gates of many runs, each as it was seen last.
-
-    Args:
-        spend_s: time for new looks, those at the runs seen longest ago first. The other runs show
-            their last look, or are left out.
-    """
+    """Return the gates of many runs as seen last; new looks take `spend_s`, the oldest first."""
     until = time.monotonic() + spend_s
     for run in sorted(orders, key=lambda run: _seen[run].at_mono if run in _seen else 0.0):
         if time.monotonic() >= until:

@@ -111,12 +111,7 @@ def patch_of(
 
 
 def gpus_of(plan: Plan, change: RecordedPatch | None = None, phase: str | None = None) -> int:
-    """Return how many GPUs a run of a plan takes: one a rank; 0 on a profile without devices.
-
-    Args:
-        change: the patch of the run, which may change the number of ranks.
-        phase: the run's, which may have its own number of ranks; None: the largest.
-    """
+    """Return how many GPUs a run of a plan takes: one a rank; 0 on a profile without devices."""
     if not hardware_profiles()[plan.profile].has_devices:
         return 0
     changed = change.workload.world_size if change is not None else None

@@ -99,11 +99,7 @@ def verbs_of(
     runs: Sequence[RunRow],
     now: float | None = None,
 ) -> tuple[str, ...]:
-    """Return what can be asked of an experiment with these phases and runs.
-
-    Args:
-        now: Unix seconds; None where it only matters what is asked, not whether it is too late.
-    """
+    """Return what can be asked of an experiment; without `now`, an approval is never too late."""
     state = experiment.state
     run = next((row for row in reversed(runs) if row.state != RunState.ENDED), None)
     held = run is not None and run.state != RunState.QUEUED

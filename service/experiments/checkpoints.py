@@ -75,9 +75,7 @@ def load_seen(session: Session, run: RunRow) -> Iterator[CheckpointSeen]:
 def is_durable(point: ResumePoint, attempts: Iterable[RunRow], before: Host | None = None) -> bool:
     """Say whether a checkpoint that was durable once still is, as far as known.
 
-    Args:
-        attempts: the runs of its experiment.
-        before: the host that wrote a checkpoint of another experiment; None: unknown.
+    `before` is the host that wrote a checkpoint of another experiment.
     """
     folder = Path(point.path)
     if folder.is_dir():

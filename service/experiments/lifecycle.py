@@ -202,12 +202,7 @@ def decision_text(
 def finding_text(
     experiment: str, place: str, finding: Finding, last: tuple[str, str] | None
 ) -> str:
-    """Return the text of the alert that a finding ends a run, or asks for a person.
-
-    Args:
-        place: its name, and the phase.
-        last: a log and the last line of the rank that it names; None: there is none.
-    """
+    """Return the text of the alert about a finding; `last`: a log and the last line of the rank."""
     line = "" if last is None else f"; last line of {last[0]} so far: {last[1]}"
     return with_next(f"{place}: {finding.text}{line}", f"show {experiment}")
 

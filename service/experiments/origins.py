@@ -73,9 +73,6 @@ def load_origin(session: Session, text: str, resolved: ResolvedPlan) -> Origin:
     """Return what a submission takes over.
 
     Checkpoints are read to their end, which takes long: do not hold a writing transaction.
-
-    Args:
-        text: `EXPERIMENT:PHASE`, `…@STEP`; the experiment's id.
     """
     name, phase, step = _parsed(text)
     source = load_experiment(session, name)
@@ -197,11 +194,7 @@ def _not_approved(
 def _ordered_otherwise(
     session: Session, source: ExperimentRow, new: ResolvedPlan, before: Iterable[str]
 ) -> Iterator[str]:
-    """Yield the phases to take over that the new plan orders differently.
-
-    A phase that passed under a patch (a remedy, a variant) was ordered with it. A new plan may
-    allow more drift.
-    """
+    """Yield the phases to take over that the new plan orders differently, but for more drift."""
     old = resolved_of(source).parsed()
     known = {row.name for row in old.phases}
     may_drift = set(old.allow_drift) <= set(new.parsed().allow_drift)
@@ -235,10 +228,7 @@ def _differing(one: Any, other: Any, path: str = "") -> list[str]:
 
 
 def _made_as_ordered(old: ResolvedPlan, new: ResolvedPlan, phase: str) -> Callable[[RunRow], bool]:
-    """Return a function that says whether a run was made as the new plan orders it.
-
-    A run under a patch (a remedy, a variant) was not, unless the new plan says the same.
-    """
+    """Return a function that says whether a run, with its patch, was made as the new plan says."""
 
     def is_so(run: RunRow) -> bool:
         if not run.change and not run.carried:

@@ -1,9 +1,8 @@
 """The verbs: what a person may ask of an experiment, and what that does; a person's own verdict.
 
-Each verb returns whether it changed anything. A repeated verb changes nothing (200); a verb that
-the state does not allow is a `Conflict` that names what is allowed (409). `halt` stops with a
-checkpoint and waits for a decision; `cancel` stops for good. Either one asked a second time no
-longer waits for a run that is leaving. `takeover` declares a silent attempt dead.
+Each verb returns whether it changed anything. A verb that the state does not allow is a `Conflict`
+that names what is allowed. `halt` or `cancel` asked a second time no longer waits for a run that is
+leaving.
 
 A person's verdict acts while a decision is awaited. On a finished experiment nothing starts, and
 the decision lists the phases that never ran. It is always shown as made by hand.
@@ -188,10 +187,7 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
 
 
 def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) -> bool:
-    """End an attempt on a person's word and start the next from the last durable checkpoint.
-
-    An ended run whose files do not come is judged by what is here.
-    """
+    """End an attempt on a person's word and start the next from the last durable checkpoint."""
     run = current_run(deed, experiment)
     if run is not None and run.state == RunState.QUEUED:
         before = _last_ended(deed, run)

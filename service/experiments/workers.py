@@ -52,10 +52,7 @@ def hosts_of(run: RunRow) -> str:
 
 
 def is_heard(row: WorkerRow, now: float) -> bool:
-    """Say whether a worker was heard lately; `now` in Unix seconds.
-
-    A time far in the future is from before the clock was set back, and does not count.
-    """
+    """Say whether a worker was heard lately; a time far in the future does not count."""
     return abs(now - row.seen_at) <= SILENT_S
 
 

@@ -98,11 +98,7 @@ def _findings_of(session: Session, run: str) -> Iterator[bytes]:
 
 
 def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
-    """Write what was not shipped from what the control plane holds of it.
-
-    An order that is not the one that was given out is no evidence: the one that was stands in its
-    place. So it is with an exit record that is none.
-    """
+    """Write what was not shipped, or is not the order that was given out, from the run's row."""
     if run.order is not None:
         given = Order.model_validate(run.order)
         shipped = _parsed(Order, records.get("order.json"))
@@ -297,10 +293,7 @@ def conclude(deed: Deed, assessment: Assessment) -> bool:
 
 
 def _load_known(session: Session, run: RunRow) -> list[Attempt]:
-    """Return what the ended runs of a phase came to; the last is the one that is judged.
-
-    An attempt that cannot be judged counts as unjudged.
-    """
+    """Return what the ended runs of a phase came to; the last is the one that is judged."""
     known = load_attempts(session, run.experiment, run.phase, taken_over=True)
     told = {row.run: row for row in known}
     found = []
@@ -340,10 +333,7 @@ def _record(
     assessment: Assessment,
     follows: Callable[..., Action],
 ) -> None:
-    """Record the decision about a phase, and the one about conditions that its run met.
-
-    The reason is that of the conditions as they are once the decisions stand.
-    """
+    """Record the decision about a phase, and the one about conditions that its run met."""
     about = load_run(deed.session, action.about or run.id)
     rules, facts = load_assessed(deed.session, about.id)
     facts = with_history(facts, action.history)

@@ -331,10 +331,7 @@ def find_decisions(
 
 
 def count_verdicts(session: Session) -> dict[str | None, tuple[int, int]]:
-    """Return verdict → how many decisions have it, and how many by a person (`Decision.by_hand`).
-
-    A document is canonical JSON: what is quoted within a text of it has other quotation marks.
-    """
+    """Return verdict → how many decisions have it, and how many of them by a person."""
     waives = DecisionRow.document.contains(f'"state":"{ConditionState.WAIVED}"', autoescape=True)
     waived = (DecisionRow.kind == DecisionKind.CONDITION) & waives
     by_hand = case(((DecisionRow.kind == DecisionKind.HUMAN) | waived, 1))

@@ -115,10 +115,7 @@ def find_runs(session: Session, beginning: str, *, limit: int) -> Iterator[tuple
 def load_attempts(
     session: Session, experiment: str, phase: str, *, taken_over: bool = False
 ) -> list[Attempt]:
-    """Return the results of the ended runs of a phase, in the order of their start.
-
-    With `taken_over`, runs are included that were declared dead and replaced.
-    """
+    """Return the results of a phase's ended runs; `taken_over`: also of those declared dead."""
     query = (
         select(AssessmentRow.attempt)
         .join(RunRow, RunRow.id == AssessmentRow.run)

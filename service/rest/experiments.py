@@ -1,4 +1,4 @@
-"""Experiments: submit, list, show, follow their events."""
+"""Experiments and campaigns: submit, list, show, follow events, cancel."""
 
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -6,12 +6,30 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
-from gonogo.contract.api import DryRun, ExperimentView, Forecast, Submission
+from gonogo.contract.api import (
+    CampaignDryRun,
+    CampaignSubmission,
+    CampaignView,
+    DryRun,
+    ExperimentView,
+    Forecast,
+    Submission,
+    VerbBody,
+)
 from gonogo.contract.decision import Decision
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.planning.campaigns import ResolvedCampaign
 from gonogo.planning.checks import warnings_of
 from gonogo.planning.resolve import ResolvedPlan
+from service.campaigns import (
+    cancel,
+    create_campaign,
+    preview_campaign,
+    resolve,
+    view_campaign,
+    warnings_for,
+)
 from service.context import Context
 from service.experiments.lifecycle import Deed
 from service.experiments.origins import Origin, load_origin
@@ -40,7 +58,13 @@ from service.http.dependencies import (
     number_cursor,
 )
 from service.http.streams import Place, stream_events
-from service.queries.experiments import load_decisions_page, load_experiment, load_experiments
+from service.queries.experiments import (
+    load_campaign,
+    load_campaigns,
+    load_decisions_page,
+    load_experiment,
+    load_experiments,
+)
 from service.views.experiments import view_experiment, view_experiments, view_new
 from service.views.rows import view_decision
 
@@ -205,3 +229,97 @@ async def experiment_events(
     events = stream_events(context, experiment, after=after, follow=follow, key_id=caller.key_id)
     async for event in events:
         yield event
+
+
+campaigns = APIRouter(tags=["campaigns"])
+SubmittedCampaign = Annotated[
+    CampaignSubmission, Body(examples=[{"plan": "campaign-buckets", "repeats": 4}])
+]
+
+
+@campaigns.post(
+    "/campaigns",
+    operation_id="create_campaign",
+    status_code=201,
+    response_model=CampaignView,
+    responses={
+        201: {
+            "description": "Its first run is begun at once.",
+            "headers": LOCATION_HEADER,
+        },
+        200: {
+            "model": CampaignDryRun,
+            "description": "`dry_run`: what would run; nothing is stored.",
+        },
+    },
+)
+def submit_campaign(
+    context: Service,
+    caller: Operator,
+    submission: SubmittedCampaign,
+    key: IdempotencyKey = None,
+) -> WireResponse:
+    """Submit a campaign, or (`dry_run`) only resolve its variants."""
+    resolved = resolve(submission)
+    if submission.dry_run:
+        waits = context.store.read(lambda session: warnings_for(session, resolved, context.now()))
+        return WireResponse(preview_campaign(resolved, waits))
+    creation = Creation(caller=caller, route="POST /campaigns", key=key, body=submission)
+    answer = create_once(context, creation, _create_campaign, submission, resolved)
+    location = f"/api/v1/campaigns/{answer['id']}"
+    return WireResponse(answer, 201, headers={"Location": location})
+
+
+def _create_campaign(
+    deed: Deed, submission: CampaignSubmission, resolved: ResolvedCampaign
+) -> dict[str, Any]:
+    row = create_campaign(deed, submission, resolved)
+    warnings = warnings_for(deed.session, resolved, deed.now)
+    return view_campaign(deed.session, row).model_copy(update={"warnings": warnings}).wire()
+
+
+@campaigns.get("/campaigns", operation_id="list_campaigns")
+def list_campaigns(
+    session: Reading, _: Viewer, limit: Limit = 50, cursor: Cursor = None
+) -> Page[CampaignView]:
+    """List campaigns, newest first."""
+    first = id_cursor(cursor, Kind.CAMPAIGN)
+    rows, after = load_campaigns(session, limit=limit, after=first)
+    return Page[CampaignView](
+        items=[view_campaign(session, row) for row in rows], next_cursor=after
+    )
+
+
+@campaigns.get("/campaigns/{campaign}", operation_id="show_campaign")
+def show_campaign(session: Reading, _: Viewer, campaign: str) -> CampaignView:
+    """Show a campaign: its runs, and what they came to."""
+    return view_campaign(session, load_campaign(session, campaign))
+
+
+@campaigns.post(
+    "/campaigns/{campaign}/cancel",
+    operation_id="cancel_campaign",
+    status_code=202,
+    response_model=CampaignView,
+    responses={
+        200: {"model": CampaignView, "description": "It was asked before; nothing changed."},
+        202: {"description": "It is being done."},
+    },
+)
+def cancel_campaign(
+    context: Service,
+    caller: Operator,
+    campaign: str,
+    response: Response,
+    action: Annotated[VerbBody | None, Body()] = None,
+) -> CampaignView:
+    """Stop a campaign and its active runs."""
+    changed, view = context.write(caller.name, _cancel, campaign, action.reason if action else "")
+    response.status_code = 202 if changed else 200
+    return view
+
+
+def _cancel(deed: Deed, campaign: str, reason: str) -> tuple[bool, CampaignView]:
+    changed = cancel(deed, campaign, reason)
+    deed.session.flush()
+    return changed, view_campaign(deed.session, load_campaign(deed.session, campaign))

@@ -20,8 +20,8 @@ from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from gonogo.watch.registry import BASIC, REGISTRY
 from service.conductor.leases import LEASE_S
+from service.http.answers import BODY_BYTES, LARGER
 from service.http.dependencies import KEPT_S
-from service.http.limits import BODY_BYTES, LARGER
 
 PRINTED_S = TABLE[Place.PRINTED_STEP][ProgramKind.PRINTED].seconds or 0.0
 DOCS = Path(__file__).parents[2] / "docs"

@@ -25,8 +25,8 @@ from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
 from service.http import streams
+from service.http.answers import BODY_BYTES, limit_of
 from service.http.auth import load_local_keys
-from service.http.limits import BODY_BYTES, limit_of
 from service.settings import Settings
 from tests.service.conftest import Plane
 

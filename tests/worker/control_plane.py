@@ -28,7 +28,7 @@ from gonogo.contract.order import Order
 
 KEY = "wk-secret"
 _LIMITS = {"findings": 2**20, "state": 2**20, "telemetry": 16 * 2**20}
-"""What `service/http/limits.py` lets a call bring."""
+"""What `service/http/answers.py` lets a call bring."""
 _RUN = re.compile(r"/api/v1/agent/runs/(run_\w+)/(telemetry|state|findings|evidence|records)")
 
 
