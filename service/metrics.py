@@ -1,6 +1,6 @@
 """Metrics of the control plane and of the active runs, read from the database at each scrape.
 
-`/sd/prometheus` lists the exporters of the workers. An answer is kept for a second.
+`/sd/prometheus` lists the exporters of the workers.
 """
 
 import math

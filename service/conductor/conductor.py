@@ -267,10 +267,8 @@ class Conductor:
         self._judging = judging = Judging(context)
         leases = Leases(context)
         campaigns, late = partial(advance_campaigns, context), partial(alert_late, context)
-        approvals, cursors = (
-            partial(expire_approvals, context),
-            partial(assign_all_cursors, context),
-        )
+        approvals = partial(expire_approvals, context)
+        cursors = partial(assign_all_cursors, context)
         self.loops = [
             Loop("judging", judging.run_once, 0.5, hears=Topic.ENDED),
             Loop("wake", wake.run_once, 1.0, hears=Topic.QUEUED, pause_s=WAKE_S),

@@ -13,12 +13,7 @@ from functools import partial
 from service.context import Context
 from service.experiments.lifecycle import CONDUCTOR, Deed, lock_run, record_event
 from service.judging.assessors import Assessors
-from service.judging.ended import (
-    assess,
-    conclude,
-    find_unjudged,
-    prepare,
-)
+from service.judging.ended import assess, conclude, find_unjudged, prepare
 
 AT_ONCE = 2
 PATIENCE_S = 1.0

@@ -1,9 +1,8 @@
 """Leases: silent runs are shown as lost and alerted about; nothing is started.
 
 A silent host is not a dead host. Only proof (an exit record, a new boot id, an operator) or the
-plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's
-monotonic clock, from when it last saw the run's counter grow. After a pause of the service or of
-the database every run has its whole time again.
+plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's clock.
+After a pause of the service or of the database every run has its whole time again.
 
 A run that has ended is timed too, until all that its end promised has come. After `GIVE_UP_S` it is
 judged by what is here.

@@ -1,8 +1,7 @@
 """Taints: what counts against a run because of the checkpoint from which it resumes.
 
-Taints are written into the order of each run and travel with its checkpoints. A run that resumes
-copies the taints of the run that wrote the checkpoint. The database adds only the results of the
-experiment that left the checkpoint.
+They stand in the order of each run and travel with its checkpoints. The database adds only the
+results of the experiment that left the checkpoint.
 """
 
 from collections.abc import Iterator, Sequence

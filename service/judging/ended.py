@@ -5,8 +5,7 @@ folder into facts, `assess` judges them and looks up the checkpoint of a rerun. 
 outside of writing transactions. `conclude` then records and acts under the experiment's lock. It
 refuses if another decision came between, and the caller prepares again.
 
-The folder gets the bytes that were shipped. Logs and evidence files, on which no verdict rests, are
-left out.
+The folder gets the bytes that were shipped, without logs and evidence, on which no verdict rests.
 """
 
 import logging
