@@ -166,12 +166,8 @@ def find_own_slots(settings: Settings) -> Slots:
     )
     if settings.devices is None and not gpus_of(slots.names):
         slots = scheduler_slots(settings.home, None)
-    return replace(slots, locks=locks_of_host(slots, settings.home))
-
-
-def locks_of_host(slots: Slots, home: Path) -> DeviceLocks:
-    """Return the locks of this host's devices: nodes share the home, and no CPU slots."""
-    return DeviceLocks(home=home / "hosts" / os.uname().nodename, shared=slots.locks.shared)
+    own = settings.home / "hosts" / os.uname().nodename  # nodes share the home, and no CPU slots
+    return replace(slots, locks=DeviceLocks(home=own, shared=slots.locks.shared))
 
 
 def wait_for_order(run_dir: RunDir) -> Order:

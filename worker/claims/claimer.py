@@ -223,20 +223,15 @@ class Claimer:
             "%s: claims nothing for %g s", why, self._rest.pause_s, extra={"action": "host_rests"}
         )
 
-    def _offer(self) -> tuple[str, ...]:
-        """Return what is free for a claim; nothing where the disk is full."""
-        free = self.free()
-        if free:
-            try:
-                check_room(self.settings.home, self.settings.runs)
-            except OSError as error:
-                self._rest_now(f"its disk accepts no run ({error})")
-                return ()
-        return free
-
     def _claim(self) -> ClaimAnswer | None:
         """Offer what is free; return the answer, or None when nobody answers."""
-        free = self._offer()
+        free = self.free()
+        try:
+            if free:
+                check_room(self.settings.home, self.settings.runs)
+        except OSError as error:
+            self._rest_now(f"its disk accepts no run ({error})")
+            free = ()
         self.offered = len(free)
         client = self._connect()
         if client is None:

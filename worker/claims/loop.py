@@ -89,7 +89,13 @@ def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
     """
     claimer.draining = True
     inventory = RunInventory(claimer.settings.runs, claimer.machine)
-    asked = build_stop(now, by_person=stopping.by_person)
+    asked = EndRequest(  # what a person stopped waits for a person; any other run resumes
+        reason=OutcomeCode.HALTED if stopping.by_person else OutcomeCode.PREEMPTED,
+        ended_by=Actor.OPERATOR if stopping.by_person else Actor.INFRA,
+        at=now,
+        text="the worker was asked to stop",
+        until_mono=until_after(HALT_LIMIT_S),
+    )
     keepers = _own_keepers(claimer, inventory)
     for run in keepers.values():
         if not run.ended:
@@ -119,20 +125,6 @@ def _own_keepers(claimer: Claimer, inventory: RunInventory) -> dict[ProcessRef, 
         for run in claimer.transient.tried("the runs", inventory.open_runs, nothing)
         if run.keeper is not None and load_submission(run.path) is None
     }
-
-
-def build_stop(now: float, *, by_person: bool) -> EndRequest:
-    """Return the request that ends a run because its worker stops.
-
-    A run that a person stopped waits for a person; any other resumes with the next worker.
-    """
-    return EndRequest(
-        reason=OutcomeCode.HALTED if by_person else OutcomeCode.PREEMPTED,
-        ended_by=Actor.OPERATOR if by_person else Actor.INFRA,
-        at=now,
-        text="the worker was asked to stop",
-        until_mono=until_after(HALT_LIMIT_S),
-    )
 
 
 def _count_free(claimer: Claimer) -> int:

@@ -106,20 +106,6 @@ class WakeListener(SimpleWorker):
     def unsubscribe(self) -> None:
         """Nothing is subscribed."""
 
-    def maintain_heartbeats(self, job: Job) -> None:
-        """Keep the registration fresh where Redis answers."""
-        try:
-            super().maintain_heartbeats(job)
-        except RedisError as error:
-            _log.info("no heartbeat to Redis: %s", error, extra={"action": "redis_away"})
-
-    def set_current_job_working_time(self, *args: Any, **kwargs: Any) -> None:
-        """Note the working time where Redis answers."""
-        try:
-            super().set_current_job_working_time(*args, **kwargs)
-        except RedisError as error:
-            _log.info("no working time to Redis: %s", error, extra={"action": "redis_away"})
-
 
 def listen(redis_url: str, stopping: threading.Event) -> None:
     """Take messages until `stopping`; after any failure of Redis, connect again."""
@@ -129,7 +115,15 @@ def listen(redis_url: str, stopping: threading.Event) -> None:
             with redis.Redis.from_url(
                 redis_url, socket_timeout=_SOCKET_TIMEOUT_S, socket_connect_timeout=2.0
             ) as connection:
-                build_listener(connection, stopping).work(logging_level="WARNING")
+                listener = WakeListener(
+                    [QUEUE_NAME],
+                    connection=connection,
+                    serializer=JSONSerializer,
+                    worker_ttl=WORKER_TTL_S,
+                    log_job_description=False,
+                )
+                listener.stopping = stopping
+                listener.work(logging_level="WARNING")
             outage = RECONNECT
         except (RedisError, OSError) as error:
             if outage.failures == 0:
@@ -139,25 +133,6 @@ def listen(redis_url: str, stopping: threading.Event) -> None:
             _log.exception("the listener broke", extra={"action": "listener_broke"})
             outage = outage.later(time.monotonic())
         stopping.wait(outage.pause_s if outage.failures else RECONNECT.first_s)
-
-
-def build_listener(connection: redis.Redis, stopping: threading.Event) -> WakeListener:
-    """Return the RQ worker on its one queue.
-
-    Raises:
-        RedisError: Redis does not answer.
-    """
-    listener = WakeListener(
-        [QUEUE_NAME],
-        connection=connection,
-        serializer=JSONSerializer,
-        job_class=WakeJob,
-        queue_class=WakeQueue,
-        worker_ttl=WORKER_TTL_S,
-        log_job_description=False,
-    )
-    listener.stopping = stopping
-    return listener
 
 
 def start_listening(redis_url: str, stopping: threading.Event) -> threading.Thread:

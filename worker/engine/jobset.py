@@ -37,8 +37,6 @@ _QUOTA = "exceeded quota"
 """What the server says of a namespace that holds as many objects as it may just now."""
 _REJECTED = "Pod was rejected: "
 """How the message of a pod begins that its kubelet has turned away."""
-_UNCOUNTED = re.compile(r"IgnoreMaxRestarts$|^Ignore$")
-"""Actions of rules by which maxRestarts and backoffLimit of 0 stop nothing."""
 _MADE_UP = re.compile(r"[^a-z0-9-]")
 _KIND = ("jobset.x-k8s.io", "v1alpha2", "JobSet", "jobsets")
 _TIMEOUT_S = 20.0
@@ -155,11 +153,6 @@ def _check_template(jobset: Object) -> None:
     policy = jobset["spec"].get("failurePolicy") or {}
     if policy.get("maxRestarts", 0) or job.get("backoffLimit") != 0:
         raise Corrupt("maxRestarts and backoffLimit must be 0: an attempt is ours to decide")
-    rules = [*policy.get("rules", ()), *(job.get("podFailurePolicy") or {}).get("rules", ())]
-    uncounted = {rule["action"] for rule in rules if _UNCOUNTED.search(rule["action"])}
-    if uncounted:
-        said = ", ".join(sorted(uncounted))
-        raise Corrupt(f"a rule starts what has ended again ({said}): an attempt is ours to decide")
     if job["template"]["spec"].get("restartPolicy") != "Never":
         raise Corrupt("restartPolicy must be Never: an attempt is ours to decide")
 

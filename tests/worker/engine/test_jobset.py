@@ -406,21 +406,12 @@ def test_what_its_queue_has_preempted_is_not_to_be_admitted_again(
         assert "after it had begun" in found.text
 
 
-ANEW = "{name: host, action: RestartJobSetAndIgnoreMaxRestarts}"
-IGNORE = "{rules: [{action: Ignore, onPodConditions: [{type: DisruptionTarget}]}]}"
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (("RUN", "run_1"), "no argument"),
         (("backoffLimit: 0", "backoffLimit: 3"), "ours to decide"),
         (("maxRestarts: 0", "maxRestarts: 1"), "ours to decide"),
-        (("maxRestarts: 0", f"maxRestarts: 0\n    rules: [{ANEW}]"), "again .RestartJobSetAnd"),
-        (
-            ("backoffLimit: 0", f"backoffLimit: 0\n        podFailurePolicy: {IGNORE}"),
-            "again .Ignore",
-        ),
         (("restartPolicy: Never", "restartPolicy: OnFailure"), "ours to decide"),
         (("replicas: 1", "replicas: 2"), "must be one"),
         (("completionMode: Indexed", "completionMode: NonIndexed"), "must be one, and Indexed"),
