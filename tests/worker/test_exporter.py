@@ -109,12 +109,6 @@ def test_promtool_has_nothing_to_say_against_the_names(live: HostView) -> None:
     assert (done.returncode, done.stdout + done.stderr) == (0, b"")
 
 
-def test_a_run_that_has_ended_leaves_no_series(live: HostView) -> None:
-    (run,) = live.live
-    ended = scrape(HostView(devices=2, free=2, live={}))
-    assert not [labels for _, labels in ended if ("run", run) in labels]
-
-
 def test_the_exporter_answers_over_http_on_a_free_port(live: HostView) -> None:
     server, port = start_exporter(lambda: live, "127.0.0.1", 0)
     try:

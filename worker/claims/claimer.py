@@ -38,8 +38,6 @@ from worker.shipping.shipper import Shipper
 RETRY = Backoff(first_s=1.0, longest_s=5.0)
 REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
 """How long an unfit host claims nothing."""
-SETTLE_S = 20.0
-"""After so long in one round, claims come before the open runs that are left."""
 SEND_AGAIN_S = 600.0
 """How often a control plane may ask again for a run that was shipped to its end."""
 _TRIED = b"\0" * 2**16
@@ -159,17 +157,13 @@ class Claimer:
     def _settle_all(self) -> None:
         """End and ship what has no keeper; a run that cannot be shipped waits ever longer."""
         now = time.monotonic()
-        runs = self._inventory.open_runs()
-        due = [(self._retries.get(run.run, RETRY), run) for run in runs]
-        # Runs that were left out are first in the next round.
-        for retry, run in sorted(due, key=lambda each: each[0].not_before):
+        for run in self._inventory.open_runs():
+            retry = self._retries.get(run.run, RETRY)
             if run.unread is not None:
                 self.transient.note(run.run, run.unread)
                 continue
             if run.keeper is not None or now < retry.not_before:
                 continue
-            if time.monotonic() - now >= SETTLE_S:
-                return
             unread: bool | None = False
             settled = self.transient.tried(run.run, partial(self._settle, run), unread)
             if settled:

@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,9 @@ from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
 from worker.claims import launching
-from worker.claims.claimer import SEND_AGAIN_S, SETTLE_S, Claimer
+from worker.claims.claimer import SEND_AGAIN_S, Claimer
 from worker.claims.launching import make_room
-from worker.host.home import ClaimSecrets, OpenRun, mark_machine
+from worker.host.home import ClaimSecrets, mark_machine
 from worker.host.probe import Probe, ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
@@ -111,29 +110,6 @@ def test_an_unshipped_run_does_not_delay_other_runs(
     calls = plane.calls
     claimer.run_round()
     assert plane.calls == calls + 1  # the claim; the unknown run waits for its time
-
-
-def test_slow_settling_does_not_delay_claims(
-    claimer: Claimer, plane: FakeControlPlane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each may wait a minute for a watcher that sees its end."""
-    now = [100.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    settled = []
-
-    def take_long(run: OpenRun, *_: Any, **__: Any) -> bool:
-        settled.append(run.run)
-        now[0] += SETTLE_S
-        return False
-
-    monkeypatch.setattr("worker.claims.claimer.end_and_ship", take_long)
-    orders = sorted((make_order() for _ in range(3)), key=lambda order: order.run)
-    for order in orders:
-        ended(claimer, order)
-    for n in range(3):
-        claimer.run_round()
-        assert settled == [order.run for order in orders[: n + 1]]
-        assert len(plane.claims) == n + 1
 
 
 def ship(claimer: Claimer, plane: FakeControlPlane) -> Order:

@@ -112,20 +112,6 @@ def test_two_homes_of_one_host_see_each_others_gpus_and_not_their_cpus(
         assert not is_locked(two.locks.path("cpu:0"))
 
 
-def test_without_the_hosts_folder_the_home_is_used_and_said(tmp_path: Path, listing: None) -> None:
-    (tmp_path / "shared").touch()  # no folder can be made here
-    made = find_slots(
-        tmp_path / "home", wanted=None, environ={}, locks=tmp_path / "shared", dev=tmp_path
-    )
-    assert made.locks.shared is None
-    (tmp_path / "nvidia0").touch()
-    made = find_slots(
-        tmp_path / "home", wanted=None, environ={}, locks=tmp_path / "shared", dev=tmp_path
-    )
-    assert "other homes are not seen" in made.describe()
-    assert "GPU-a (cuda:0, H200)" in made.describe()
-
-
 def test_a_device_in_quarantine_is_not_free(tmp_path: Path) -> None:
     names = ("GPU-a", "GPU-b")
     made = Slots(home=tmp_path, names=names, locks=DeviceLocks(home=tmp_path))
