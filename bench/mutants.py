@@ -94,7 +94,7 @@ def main() -> int:
     """Run what has not been run; list the survivors."""
     parser = argparse.ArgumentParser(prog="bench.mutants")
     parser.add_argument("--minutes", type=float, default=55.0)
-    parser.add_argument("--seconds", type=float, default=5.0, help="of a mutant's tests")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of a mutant's tests")
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--prune", action="store_true")

@@ -18,7 +18,7 @@ from gonogo import contract
 from gonogo.cli.app import app as command_line
 from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
-from gonogo.contract.doubt import EFFECTS, IN_WEIGHTS, DoubtKind, Effect
+from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind, Effect
 from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml
@@ -147,7 +147,7 @@ def doubts() -> str:
 
 
 def _effect(kind: DoubtKind) -> str:
-    effect = EFFECTS[kind]
+    effect = kind.effect
     if effect is Effect.NONE:
         return "listed"
     if effect is Effect.WEAK:

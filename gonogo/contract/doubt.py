@@ -4,78 +4,12 @@ Code matches on `kind`; `gonogo.judge.words` turns a doubt into a sentence.
 """
 
 from enum import StrEnum
+from typing import Self
 
 from pydantic import JsonValue, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.wire import Recorded
-
-
-class DoubtKind(StrEnum):
-    """What is doubtful; the group decides the effect (`EFFECTS`)."""
-
-    # not observed
-    RECORD_MISSING = "record_missing"
-    RANK_SILENT = "rank_silent"
-    NODE_UNOBSERVED = "node_unobserved"
-    OBSERVER_FAILED = "observer_failed"
-    DETECTOR_BLIND = "detector_blind"
-    METRIC_MISSING = "metric_missing"
-    PREDECESSOR = "predecessor"
-    EARLIER_STEPS = "earlier_steps"
-    STEPS_REPEATED = "steps_repeated"
-    WEIGHTS_UNKNOWN = "weights_unknown"
-    IDENTITY_UNVERIFIED = "identity_unverified"
-    LEARNING_UNCLEAR = "learning_unclear"
-    # an order whose watch is weaker than usual
-    SETTING_LOOSER = "setting_looser"
-    DETECTOR_WEAKENED = "detector_weakened"
-    FAULT_INJECTED = "fault_injected"
-    FAULTS_ALLOWED = "faults_allowed"
-    # what a replay or a verification cannot check
-    NOT_JUDGED = "not_judged"
-    UNSIGNED = "unsigned"
-    CHAIN_UNCHECKED = "chain_unchecked"
-    DECISION_MISSING = "decision_missing"
-    NO_DECISION = "no_decision"
-    RUN_UNDECIDED = "run_undecided"
-    OTHER_KEY = "other_key"
-    END_UNSEEN = "end_unseen"
-    # what weakens a comparison
-    SINGLE_RUN = "single_run"
-    RUNS_ALIKE = "runs_alike"
-    STEPS_DIFFER = "steps_differ"
-    VARIANT_GIVEN_UP = "variant_given_up"
-    MANY_LOOKS = "many_looks"
-    # records that cannot be read, or are not what they were
-    UNREADABLE = "unreadable"
-    SEAL_BROKEN = "seal_broken"
-    # records that contradict each other
-    NOT_ORDERED = "not_ordered"
-    TWO_WRITERS = "two_writers"
-    OTHER_RUN = "other_run"
-    IDENTITY_CHANGED = "identity_changed"
-    EXIT_DIFFERS = "exit_differs"
-    CLOCKS_DIFFER = "clocks_differ"
-    IMPOSSIBLE_NUMBER = "impossible_number"
-    DEVICES_DIFFER = "devices_differ"
-    # training that cannot have changed the model
-    NOTHING_LEARNED = "nothing_learned"
-    RANKS_APART = "ranks_apart"
-    # the record of the watch
-    WATCH_BROKEN = "watch_broken"
-    WATCH_GAP = "watch_gap"
-    LINES_CHANGED = "lines_changed"
-    LINES_UNWATCHED = "lines_unwatched"
-    FILE_UNWATCHED = "file_unwatched"
-    FINDING_DIFFERS = "finding_differs"
-    DETECTOR_FAILED = "detector_failed"
-    # an order whose watch or gate is too weak
-    SETTING_BEYOND = "setting_beyond"
-    SETTING_FOREIGN = "setting_foreign"
-    DETECTOR_DISARMED = "detector_disarmed"
-    CHECKS_LEFT_OUT = "checks_left_out"
-    GATE_EMPTY = "gate_empty"
 
 
 class Effect(StrEnum):
@@ -91,17 +25,80 @@ class Effect(StrEnum):
     """It is a condition of this name."""
 
 
-_KINDS = tuple(DoubtKind)
-_LISTED = _KINDS[: _KINDS.index(DoubtKind.UNREADABLE)]
-_WATCH = _KINDS[_KINDS.index(DoubtKind.WATCH_BROKEN) :]
-_WEAK = _KINDS[_KINDS.index(DoubtKind.SETTING_BEYOND) :]
+class DoubtKind(StrEnum):
+    """What is doubtful, and what that does to the verdict."""
 
-EFFECTS: dict[DoubtKind, Effect] = {
-    **dict.fromkeys(_KINDS, Effect.COVERAGE),
-    **dict.fromkeys(_LISTED, Effect.NONE),
-    **dict.fromkeys(_WATCH, Effect.WATCH),
-    **dict.fromkeys(_WEAK, Effect.WEAK),
-}
+    effect: Effect
+
+    def __new__(cls, value: str, effect: Effect) -> Self:
+        """Return the member of a value, with its effect."""
+        member = str.__new__(cls, value)
+        member._value_, member.effect = value, effect
+        return member
+
+    # not observed
+    RECORD_MISSING = "record_missing", Effect.NONE
+    RANK_SILENT = "rank_silent", Effect.NONE
+    NODE_UNOBSERVED = "node_unobserved", Effect.NONE
+    OBSERVER_FAILED = "observer_failed", Effect.NONE
+    DETECTOR_BLIND = "detector_blind", Effect.NONE
+    METRIC_MISSING = "metric_missing", Effect.NONE
+    PREDECESSOR = "predecessor", Effect.NONE
+    EARLIER_STEPS = "earlier_steps", Effect.NONE
+    STEPS_REPEATED = "steps_repeated", Effect.NONE
+    WEIGHTS_UNKNOWN = "weights_unknown", Effect.NONE
+    IDENTITY_UNVERIFIED = "identity_unverified", Effect.NONE
+    LEARNING_UNCLEAR = "learning_unclear", Effect.NONE
+    # an order whose watch is weaker than usual
+    SETTING_LOOSER = "setting_looser", Effect.NONE
+    DETECTOR_WEAKENED = "detector_weakened", Effect.NONE
+    FAULT_INJECTED = "fault_injected", Effect.NONE
+    FAULTS_ALLOWED = "faults_allowed", Effect.NONE
+    # what a replay or a verification cannot check
+    NOT_JUDGED = "not_judged", Effect.NONE
+    UNSIGNED = "unsigned", Effect.NONE
+    CHAIN_UNCHECKED = "chain_unchecked", Effect.NONE
+    DECISION_MISSING = "decision_missing", Effect.NONE
+    NO_DECISION = "no_decision", Effect.NONE
+    RUN_UNDECIDED = "run_undecided", Effect.NONE
+    OTHER_KEY = "other_key", Effect.NONE
+    END_UNSEEN = "end_unseen", Effect.NONE
+    # what weakens a comparison
+    SINGLE_RUN = "single_run", Effect.NONE
+    RUNS_ALIKE = "runs_alike", Effect.NONE
+    STEPS_DIFFER = "steps_differ", Effect.NONE
+    VARIANT_GIVEN_UP = "variant_given_up", Effect.NONE
+    MANY_LOOKS = "many_looks", Effect.NONE
+    # records that cannot be read, or are not what they were
+    UNREADABLE = "unreadable", Effect.COVERAGE
+    SEAL_BROKEN = "seal_broken", Effect.COVERAGE
+    # records that contradict each other
+    NOT_ORDERED = "not_ordered", Effect.COVERAGE
+    TWO_WRITERS = "two_writers", Effect.COVERAGE
+    OTHER_RUN = "other_run", Effect.COVERAGE
+    IDENTITY_CHANGED = "identity_changed", Effect.COVERAGE
+    EXIT_DIFFERS = "exit_differs", Effect.COVERAGE
+    CLOCKS_DIFFER = "clocks_differ", Effect.COVERAGE
+    IMPOSSIBLE_NUMBER = "impossible_number", Effect.COVERAGE
+    DEVICES_DIFFER = "devices_differ", Effect.COVERAGE
+    # training that cannot have changed the model
+    NOTHING_LEARNED = "nothing_learned", Effect.COVERAGE
+    RANKS_APART = "ranks_apart", Effect.COVERAGE
+    # the record of the watch
+    WATCH_BROKEN = "watch_broken", Effect.WATCH
+    WATCH_GAP = "watch_gap", Effect.WATCH
+    LINES_CHANGED = "lines_changed", Effect.WATCH
+    LINES_UNWATCHED = "lines_unwatched", Effect.WATCH
+    FILE_UNWATCHED = "file_unwatched", Effect.WATCH
+    FINDING_DIFFERS = "finding_differs", Effect.WATCH
+    DETECTOR_FAILED = "detector_failed", Effect.WATCH
+    # an order whose watch or gate is too weak
+    SETTING_BEYOND = "setting_beyond", Effect.WEAK
+    SETTING_FOREIGN = "setting_foreign", Effect.WEAK
+    DETECTOR_DISARMED = "detector_disarmed", Effect.WEAK
+    CHECKS_LEFT_OUT = "checks_left_out", Effect.WEAK
+    GATE_EMPTY = "gate_empty", Effect.WEAK
+
 
 IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
 """Kinds that a run inherits with the checkpoint."""
@@ -125,4 +122,4 @@ class Doubt(Recorded):
     @property
     def effect(self) -> Effect:
         """Its effect on the verdict."""
-        return EFFECTS[self.kind]
+        return self.kind.effect

@@ -5,7 +5,7 @@ finding is returned once for each key. A tick that brings nothing, is not late a
 leaves the state equal, so it need not be recorded. A late tick raises no deadline. Ticks and lines
 enter with active time (`gonogo.timeline.timeline`).
 
-A state moves on in place: what `fold` was given is used up. `look` returns what a tick without
+`fold` changes the state that it gets; do not use it afterwards. `look` returns what a tick without
 lines would find, and changes nothing.
 """
 

@@ -203,14 +203,14 @@ def all_detectors() -> tuple[Kind, ...]:
 
 
 def is_ours(name: str) -> bool:
-    """Say whether a detector is one of D1 to D26."""
+    """Say whether a detector is built in."""
     return any(row.name == name for row in REGISTRY)
 
 
 def shown_by_lines(findings: Iterable[Finding]) -> Finding | None:
     """Return the halt of ours by which a run had failed, where its own lines show that.
 
-    One of another cause that waits for a checkpoint, or ends nothing, hides none found meanwhile.
+    A halt that only waits for a checkpoint does not hide one that was found later.
 
     Args:
         findings: of the run, in the order in which they were made.

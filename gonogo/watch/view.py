@@ -85,7 +85,7 @@ class View(Timeline):
     skipped_s: float = 0.0
     """For how long the clock was stopped because all ranks were silent, since `skipped_at`."""
     skipped_at: float | None = None
-    """When a rank had ended a step last, the last time that the clock was stopped for a silence."""
+    """End of the latest step at the moment when the clock was last stopped."""
     observed: dict[str, Observed] = field(default_factory=dict)
     """Kind of probe → its last payload."""
 
@@ -182,7 +182,7 @@ class View(Timeline):
         return self.skipped_s if self.skipped_at == self._stepped_mono() else 0.0
 
     def is_another(self, ranks: Iterable[int]) -> bool:
-        """Whether one of the ranks is in another training than the one that it had ended before."""
+        """Whether a rank has begun a second training."""
         streams = (self.streams.get(rank) for rank in ranks)
         return any(stream is not None and stream.another for stream in streams)
 

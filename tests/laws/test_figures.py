@@ -18,7 +18,7 @@ from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
-from gonogo.watch.registry import BASIC, REGISTRY
+from gonogo.watch.registry import BASIC
 from service.conductor.leases import LEASE_S
 from service.http.answers import BODY_BYTES, LARGER
 from service.http.dependencies import KEPT_S
@@ -33,7 +33,7 @@ SPAN = {
     60.0: "a minute",
     300.0: "five minutes",
 } | {1800.0: "half an hour"}
-NUMBER = {10: "ten", 11: "eleven", 26: "twenty-six"}
+NUMBER = {10: "ten", 11: "eleven"}
 SIZE = {2**20: "megabyte"}
 SHARE = {0.01: "a hundredth", 0.8: "four times in five"}
 NOT_SAID = "?"
@@ -58,7 +58,7 @@ def percent(share: float) -> str:
         ("how-to/compare", f"first steps that are left out; default {WARMUP_STEPS}"),
         ("how-to/compare", f"the difference that matters; default {percent(MARGIN)}"),
         ("how-to/compare", f"widened by {percent(ONE_RUN_RATIO)} either way"),
-        ("explanation/verdicts", f"and shows it until {span(SUSPECT_S)} later"),
+        ("explanation/verdicts", f"goes {span(SUSPECT_S)} after the last suspicion"),
         ("explanation/verdicts", f"silence of its host for {span(LEASE_S)}"),
         ("explanation/verdicts", f"those that evaluate or save have {span(HALT_LIMIT_S)}"),
         (
@@ -69,7 +69,6 @@ def percent(share: float) -> str:
         ("reference/heartbeats", f"Without it after {GO_LIMIT_S:g} s: exit code {NO_GO_CODE}"),
         ("reference/heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
         ("reference/heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
-        ("reference/heartbeats", f"name all {NUMBER.get(len(REGISTRY), NOT_SAID)}"),
         ("how-to/run", f"more than {CAP_BYTES >> 20} MB keeps its"),
         (
             "how-to/run",

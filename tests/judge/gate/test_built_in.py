@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.doubt import EFFECTS, Doubt, DoubtKind, Effect
+from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
 from gonogo.contract.finding import Severity
@@ -424,11 +424,11 @@ def test_a_waiver_excuses_what_was_not_told_and_nothing_else(
     assert (found.outcome, found.severity) == ("inconclusive", "required")
 
 
-@pytest.mark.parametrize("kind", [kind for kind in DoubtKind if EFFECTS[kind] != Effect.WEAK])
+@pytest.mark.parametrize("kind", [kind for kind in DoubtKind if kind.effect is not Effect.WEAK])
 def test_each_kind_of_doubt_has_the_effect_that_its_table_names(kind: DoubtKind) -> None:
     facts = facts_of(record_of()).model_copy(update={"doubts": [Doubt(kind=kind)]})
     judgement = judge(facts, build_rules(order_of()))
-    effect = EFFECTS[kind]
+    effect = kind.effect
     assert judgement.verdict == ("GO" if effect is Effect.NONE else "INCONCLUSIVE")
     if effect is not Effect.NONE:
         assert outcomes(judgement)[effect] == "inconclusive"
