@@ -208,10 +208,10 @@ class FakeWorker:
             self.post(f"/runs/{order.run}/records", body)
         return files, records
 
-    def run_through(self, order: Order, eval_s: float = 0.0) -> None:
-        """A healthy run from its claim to its end."""
+    def run_through(self, order: Order, **more: Any) -> None:
+        """A healthy run from its claim to its end; `more` is for `beats`."""
         self.start(order)
-        lines = {rank: beats(order, rank, eval_s=eval_s) for rank in range(order.world_size)}
+        lines = {rank: beats(order, rank, **more) for rank in range(order.world_size)}
         self.ship(order, lines)
         answer = self.end(order, lines)
         assert answer.status_code == 200, answer.text

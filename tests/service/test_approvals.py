@@ -79,6 +79,21 @@ def test_an_approval_that_is_awaited_is_an_open_condition_with_its_time(
     assert view["waiting_until"].startswith("2023-11-14T23:13:20")
     assert view["verdict"] == "GO"
     assert view["next"][0]["command"] == f"gonogo promote {experiment} --reason WHY"
+    (alert,) = (row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked")
+    assert alert["experiment"] == experiment
+    assert ", sanity: " in alert["text"]
+    assert "waits for an approval: " in alert["text"]
+    assert "It is taken until 2023-11-14T23:13:20" in alert["text"]
+    assert alert["text"].endswith(f"Next: gonogo promote {experiment} --reason WHY")
+    for verdict, condition, status, said in (
+        ("CONDITIONAL_GO", APPROVAL, 409, f"gonogo promote {experiment} --reason WHY"),
+        ("CONDITIONAL_GO", "sanity:other", 404, "sanity:other"),
+        ("NO_GO", "sanity:other", 422, "NO_GO waives no condition; say CONDITIONAL_GO"),
+    ):
+        body = {"verdict": verdict, "reason": "so", "condition": condition}
+        refused = ask(plane, experiment, "decisions", **body)
+        assert refused.status_code == status, "it is given, and not waived"
+        assert said in refused.json()["detail"]
 
 
 def test_an_approval_in_time_is_recorded_with_its_clock_and_replays(
@@ -98,6 +113,8 @@ def test_an_approval_in_time_is_recorded_with_its_clock_and_replays(
     (condition,) = plane.experiment(experiment)["conditions"]
     assert condition["state"] == "met"
     assert plane.experiment(experiment)["overrides"] == []
+    types = [row["type"] for row in plane.get("/alerts")["items"]]
+    assert types.count("approval.asked") == 1, "who is asked is told so once"
 
 
 def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
@@ -105,8 +122,12 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
 ) -> None:
     plane, experiment = asking
     wall.at += LIMIT_S
+    refused = ask(plane, experiment, "promote", reason="sorry")
+    assert refused.status_code == 409, "too late, even before the conductor looked"
+    assert refused.json()["allowed"] == ["override", "cancel"]
     expire_approvals(plane.context)
     expire_approvals(plane.context)
+    assert ask(plane, experiment, "promote").status_code == 409
     view = plane.experiment(experiment)
     assert (view["state"], view["verdict"]) == ("awaiting_decision", "INCONCLUSIVE")
     assert view["waiting_for"] == "a decision: nobody approved synthetic within 3600 s"
@@ -122,33 +143,6 @@ def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(
     assert saved.document == decision
     texts = [row["text"] for row in plane.get("/alerts")["items"]]
     assert any("nobody approved synthetic within 3600 s" in text for text in texts)
-
-
-def test_who_is_asked_for_an_approval_is_told_so_once(asking: tuple[Plane, str]) -> None:
-    """It names the word to type and the deadline; a phase without approval names nothing."""
-    plane, experiment = asking
-    told = [row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked"]
-    (alert,) = told
-    assert alert["experiment"] == experiment
-    assert ", sanity: " in alert["text"]
-    assert "waits for an approval: " in alert["text"]
-    assert "It is taken until 2023-11-14T23:13:20" in alert["text"]
-    assert alert["text"].endswith(f"Next: gonogo promote {experiment} --reason WHY")
-    assert ask(plane, experiment, "promote", reason="fine").is_success
-    again = [row for row in plane.get("/alerts")["items"] if row["type"] == "approval.asked"]
-    assert again == told
-
-
-def test_too_late_is_too_late_even_before_the_conductor_looked(
-    asking: tuple[Plane, str], wall: Clock
-) -> None:
-    plane, experiment = asking
-    wall.at += LIMIT_S
-    refused = ask(plane, experiment, "promote", reason="sorry")
-    assert refused.status_code == 409
-    assert refused.json()["allowed"] == ["override", "cancel"]
-    expire_approvals(plane.context)
-    assert ask(plane, experiment, "promote").status_code == 409
 
 
 @pytest.mark.long
@@ -237,20 +231,3 @@ def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> 
     order = worker.claim()
     assert order is not None
     assert order.phase == "smoke"
-
-
-def test_an_approval_is_given_and_not_waived(asking: tuple[Plane, str]) -> None:
-    plane, experiment = asking
-    body = {"verdict": "CONDITIONAL_GO", "reason": "so", "condition": APPROVAL}
-    refused = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
-    assert refused.status_code == 409
-    assert f"gonogo promote {experiment} --reason WHY" in refused.json()["detail"]
-    assert "promote" in refused.json()["allowed"]
-    body["condition"] = "sanity:other"
-    unknown = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
-    assert unknown.status_code == 404
-    body = {"verdict": "NO_GO", "reason": "so", "condition": "sanity:other"}
-    neither = plane.call("POST", f"/experiments/{experiment}/decisions", json=body)
-    assert neither.status_code == 422
-    said = "NO_GO waives no condition; say CONDITIONAL_GO, or leave it out"
-    assert neither.json()["detail"] == said

@@ -81,7 +81,7 @@ def test_it_goes_on_from_the_newest_that_its_watcher_verified(plane: Plane) -> N
         order,
         tick(0) + tick(1, seen(1), seen(2)),
         tick(2, seen(3)) + tick(3) + tick(4, seen(4, verified=False)),
-        tick(5),
+        tick(5, seen(9, path="../../other/step_000009"), seen(9, path="/etc/step_000009")),
     )
     lost(worker, order)
     again = plane.next_order(worker)
@@ -146,17 +146,6 @@ def test_no_earlier_weights_stand_for_the_last_ones_of_a_phase(
     assert (following.phase, following.init_from) == ("synthetic", "sanity")
     point = following.resume_from
     assert (point and Path(point.path).name) == ("step_000008" if how == "whole" else None)
-
-
-@pytest.mark.parametrize("path", ["../../other/step_000009", "/etc/step_000009"])
-def test_a_path_that_leaves_the_run_is_passed_over(plane: Plane, path: str) -> None:
-    worker = plane.worker()
-    order = first_order(plane, worker)
-    trains(worker, order, tick(0, seen(1)) + tick(1, seen(9, path=path)))
-    lost(worker, order)
-    again = plane.next_order(worker)
-    assert again.resume_from is not None
-    assert again.resume_from.step == 1
 
 
 def test_one_that_its_own_host_has_no_more_is_passed_over_for_the_one_before(plane: Plane) -> None:

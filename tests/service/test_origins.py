@@ -97,11 +97,8 @@ def test_it_goes_on_after_the_last_checkpoint_of_the_phase_that_failed(
         ]
     )
     assert (row["experiment"], row["data"]["by"]) == (ended.id, going)
-
-
-def test_it_can_come_to_go_and_says_what_it_took_over(plane: Plane, ended: Ended) -> None:
-    going = plane.submit(origin=f"{ended.id}:smoke")
-    for _ in NAMES[2:]:
+    ended.worker.run_through(order)
+    for _ in NAMES[3:]:
         ended.worker.run_through(plane.next_order(ended.worker))
     view = plane.wait_state(going, "finished")
     assert view["verdict"] == "GO", view["summary"]
@@ -149,47 +146,19 @@ def test_what_conditions_left_open_there_counts_as_they_were_met_there(plane: Pl
     experiment, worker = plane.submit(set=sets), plane.worker()
     worker.run_through(plane.next_order(worker))
     order = plane.next_order(worker)
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines)
+    worker.run_through(order, step_s=0.1)
     fail(worker, plane.next_order(worker))
     view = plane.wait_state(experiment, "finished")
     assert [row["state"] for row in view["conditions"]] == ["met"]
+    said = refused(plane, f"{experiment}:synthetic@0", set=sets)
+    assert f"sanity:pace was met in {experiment} by synthetic, which runs again" in said
+    assert f"begin with it: {experiment}:sanity@0" in said
     going = plane.submit(origin=f"{experiment}:smoke", set=sets)
     for _ in NAMES[2:]:
         worker.run_through(plane.next_order(worker))
     view = plane.wait_state(going, "finished")
     assert (view["verdict"], view["conditions"]) == ("GO", [])
     assert [row["verdict"] for row in view["phases"]] == ["GO"] * 5
-
-
-@pytest.mark.long
-def test_a_condition_that_was_met_by_a_phase_that_is_made_anew_is_not_met(plane: Plane) -> None:
-    """Repeated, that phase may come to another value, and nothing checks it again."""
-    pace = {
-        "id": "pace", "metric": "dt_step_s", "aggregate": "median", "over_ranks": "max",
-        "pass_below": 0.15, "severity": "conditional",
-    }  # fmt: skip
-    sets = {
-        "phases.sanity.gate": [pace],
-        "phases.sanity.steps": 20,
-        "phases.synthetic.approve": "always",
-    }
-    experiment, worker = plane.submit(set=sets), plane.worker()
-    worker.run_through(plane.next_order(worker))
-    order = plane.next_order(worker)
-    worker.start(order)
-    lines = {rank: beats(order, rank, step_s=0.1) for rank in (0, 1)}
-    worker.ship(order, lines)
-    worker.end(order, lines)
-    view = plane.wait_state(experiment, "awaiting_decision")
-    assert view["conditions"][0]["state"] == "met"
-    verb(plane, experiment, "cancel")
-    plane.wait_state(experiment, "finished")
-    said = refused(plane, f"{experiment}:synthetic@0", set=sets)
-    assert f"sanity:pace was met in {experiment} by synthetic, which runs again" in said
-    assert f"begin with it: {experiment}:sanity@0" in said
 
 
 def test_code_that_was_mended_goes_on_where_the_plan_lets_it_drift(
@@ -216,19 +185,6 @@ def test_the_checkpoint_can_be_chosen(
     order = plane.next_order(ended.worker)
     assert (order.resume_from.step if order.resume_from else None) == step
     assert order.phase == asked.partition("@")[0]
-
-
-@pytest.mark.long
-def test_a_retry_before_the_first_own_checkpoint_begins_where_it_took_over(
-    plane: Plane, ended: Ended
-) -> None:
-    plane.submit(origin=f"{ended.id}:smoke")
-    order = plane.next_order(ended.worker)
-    ended.worker.start(order)
-    ended.worker.end(order, {}, "keeper_lost", "infra", code=None)
-    again = plane.next_order(ended.worker)
-    assert again.attempt == 2
-    assert again.resume_from == order.resume_from
 
 
 @pytest.mark.long
@@ -260,6 +216,10 @@ def test_what_was_not_shown_is_not_taken_over(plane: Plane, ended: Ended) -> Non
         ("", "expected EXPERIMENT:PHASE"),
     ):
         assert words in refused(plane, f"{ended.id}:{phase}"), phase
+    body = {"verdict": "GO", "reason": "I know better"}
+    answer = plane.call("POST", f"/experiments/{ended.id}/decisions", json=body)
+    assert answer.status_code == 201, answer.text
+    assert "smoke" in refused(plane, f"{ended.id}:extended"), "nor what a person decided"
 
 
 @pytest.mark.long
@@ -271,6 +231,9 @@ def test_phases_that_are_ordered_otherwise_now_are_run_again(plane: Plane, ended
     said = refused(plane, origin, set={"phases.synthetic.steps": 11})
     assert "synthetic is ordered otherwise" in said
     assert "sanity" not in said
+    said = refused(plane, origin, set={"phases.synthetic.approve": "always"})
+    assert f"smoke waits for an approval after synthetic, and nobody gave it in {ended.id}" in said
+    assert f"begin with it: {ended.id}:synthetic@0" in said
     plane.submit(origin=origin, set={"phases.smoke.env.NSA_TB_DISABLE": 0})
 
 
@@ -334,17 +297,6 @@ def test_what_has_not_ended_or_is_not_there_is_refused(plane: Plane) -> None:
     refused(plane, f"exp_{'0' * 26}:sanity", 404)
 
 
-@pytest.mark.long
-def test_a_phase_that_a_person_decided_is_not_taken_over(plane: Plane, ended: Ended) -> None:
-    etag = plane.call("GET", f"/experiments/{ended.id}").headers["ETag"]
-    body = {"verdict": "GO", "reason": "I know better"}
-    answer = plane.call(
-        "POST", f"/experiments/{ended.id}/decisions", json=body, headers={"If-Match": etag}
-    )
-    assert answer.status_code == 201, answer.text
-    assert "smoke" in refused(plane, f"{ended.id}:extended")
-
-
 def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -> None:
     """Cancelling is no consent; the command that is named begins with the phase before."""
     sets = {"phases.synthetic.approve": "always"}
@@ -358,31 +310,6 @@ def test_a_phase_that_waits_for_its_approval_is_not_gone_on_with(plane: Plane) -
     assert "cancelled by local admin: no. Passed by evidence: sanity and synthetic." in summary
     said = refused(plane, f"{experiment}:smoke", set=sets)
     assert f"begin with it: {experiment}:synthetic@0" in said
-
-
-@pytest.mark.long
-def test_an_approval_that_only_the_new_plan_asks_for_was_given_by_nobody(
-    plane: Plane, ended: Ended
-) -> None:
-    """The phase had begun there without one."""
-    sets = {"phases.synthetic.approve": "always"}
-    said = refused(plane, f"{ended.id}:smoke", set=sets)
-    assert f"smoke waits for an approval after synthetic, and nobody gave it in {ended.id}" in said
-    assert f"begin with it: {ended.id}:synthetic@0" in said
-    second = plane.submit(origin=f"{ended.id}:synthetic@0", set=sets)
-    ended.worker.run_through(plane.next_order(ended.worker))
-    plane.wait_state(second, "awaiting_decision")
-    assert plane.call("POST", f"/experiments/{second}/promote", json={}).is_success
-    order = plane.next_order(ended.worker)
-    save_checkpoint(ended.home / order.run, step=20)
-    fail(ended.worker, order, upto=25)
-    plane.wait_state(second, "finished")
-    third = plane.submit(origin=f"{second}:smoke", set=sets)
-    order = plane.next_order(ended.worker)
-    assert (order.experiment, order.resume_from and order.resume_from.step) == (third, 20)
-    fail(ended.worker, order)
-    plane.wait_state(third, "finished")
-    assert plane.submit(origin=f"{third}:smoke", set=sets), "it had it, two experiments before"
 
 
 def test_a_phase_that_ended_is_begun_anew(plane: Plane, tmp_path: Path) -> None:
@@ -552,19 +479,11 @@ def test_without_its_patch_nothing_goes_on_from_what_a_remedy_has_saved(
     assert order.resume_from is not None
     assert order.resume_from.step == 10
     assert order.resume_from.path.startswith(str(first))
-
-
-@pytest.mark.parametrize("origin", ["sanity", "sanity@20"])
-def test_a_plan_that_says_what_helped_goes_on_from_what_it_has_saved(
-    origin: str, plane: Plane, remedied: tuple[str, FakeWorker, Path]
-) -> None:
-    experiment, worker, _ = remedied
-    sets = {**LONGER, "workload.parallel": "fsdp"}
-    going = plane.submit(origin=f"{experiment}:{origin}", set=sets)
-    order = plane.next_order(worker)
-    assert (order.experiment, order.identity.parallel) == (going, "fsdp")
-    assert order.resume_from is not None
-    assert order.resume_from.step == 20
+    body = {"plan": "demo", "set": {**LONGER, "workload.parallel": "fsdp"}, "dry_run": True}
+    for origin in ("sanity", "sanity@20"):
+        body["origin"] = f"{experiment}:{origin}"
+        answer = plane.call("POST", "/experiments", json=body)
+        assert answer.json()["origin"]["step"] == 20, "as a plan orders it that says what helped"
 
 
 @pytest.mark.long

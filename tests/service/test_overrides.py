@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from gonogo.cli.exits import exit_of_experiment
 from gonogo.contract.api import ExperimentView, Override
 from gonogo.contract.decision import Verdict
 from gonogo.planning.source import bundled_plan
-from tests.service.conftest import BOTH, Plane
+from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 
 WHY = "the hang is known <b>& understood</b>"
@@ -81,18 +80,8 @@ def override(plane: Plane, experiment: str, verdict: str = "GO", **more: Any) ->
 
 
 @pytest.fixture
-def database_url(request: pytest.FixtureRequest) -> str:
-    """SQLite alone, but for the test that asks for both."""
-    wanted = "both" if "both" in request.fixturenames else "sqlite_url"
-    return str(request.getfixturevalue(wanted))
-
-
-@pytest.fixture(params=BOTH)
-def both(request: pytest.FixtureRequest, cleared_postgres: Callable[[], str]) -> str:
-    """A database of each kind."""
-    if request.param == "postgres":
-        return cleared_postgres()
-    return str(request.getfixturevalue("sqlite_url"))
+def database_url(sqlite_url: str) -> str:
+    return sqlite_url
 
 
 @pytest.fixture
@@ -104,7 +93,7 @@ def overridden(plane: Plane) -> dict[str, Any]:
 
 
 def test_an_override_of_a_finished_experiment_relabels_starts_nothing_and_hides_nothing(
-    both: str, plane: Plane
+    plane: Plane,
 ) -> None:
     experiment, _ = failed(plane)
     auto = plane.get(f"/experiments/{experiment}/decisions")["items"][-1]

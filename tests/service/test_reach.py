@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import httpx
@@ -231,27 +232,24 @@ def test_a_page_opens_to_a_session_alone_and_to_no_key(site: Site) -> None:
     assert {status for call, status in opened.items() if call not in not_there} == {200}
 
 
-@pytest.mark.parametrize("owner", ["another's", "nobody's yet", "a run that is not"])
-@pytest.mark.parametrize("secret", [None, "0" * 32, "own"])
-def test_no_workers_key_reaches_a_run_that_is_not_its_own(
-    site: Site, owner: str, secret: str | None
-) -> None:
+def test_no_workers_key_reaches_a_run_that_is_not_its_own(site: Site) -> None:
     """It knows the run and its token, and has living secrets of its own."""
-    run, token = {
-        "another's": (site.others.run, site.others.token),
-        "nobody's yet": (site.waiting, 0),
-        "a run that is not": ("run_00000000000000000000000000", 1),
-    }[owner]
-    said = site.owner.secrets[site.own.run] if secret == "own" else secret
-    headers = {} if said is None else {"X-Gonogo-Claim": said}
+    foreign = (
+        (site.others.run, site.others.token, {403}),
+        (site.waiting, 0, {403, 409}),
+        ("run_00000000000000000000000000", 1, {404}),
+    )
+    secrets = (
+        {},
+        *({"X-Gonogo-Claim": said} for said in ("0" * 32, site.owner.secrets[site.own.run])),
+    )
     before = site.everything()
-    for end, body in BODIES.items():
+    for (run, token, expected), headers, end in product(foreign, secrets, BODIES):
         call = f"POST /api/v1/agent/runs/{{run}}/{end}"
         for number in (token, token + 1, 2**40):
-            given = {"token": number, **body}
+            given = {"token": number, **BODIES[end]}
             answer = site.ask(call, site.owner.key, run=run, json=given, headers=headers)
-            expected = {"another's": {403}, "nobody's yet": {403, 409}}.get(owner, {404})
-            assert answer.status_code in expected, (end, number, answer.text)
+            assert answer.status_code in expected, (run, end, number, answer.text)
     assert site.everything() == before
 
 

@@ -60,6 +60,11 @@ def test_halt_reaches_the_watcher_and_ends_awaiting_a_decision(plane: Plane) -> 
     assert refused.status_code == 409
     assert refused.json()["state"] == "awaiting_decision"
     assert refused.json()["allowed"] == ["rerun", "resume", "override", "cancel"]
+    body = {"verdict": "NO_GO", "reason": "broken"}
+    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
+    view = plane.experiment(experiment)
+    assert (view["state"], view["verdict"]) == ("finished", "NO_GO")
+    assert view["phases"][0]["state"] == "failed"
 
 
 def test_halt_of_a_queued_experiment_needs_no_worker(plane: Plane) -> None:
@@ -140,9 +145,7 @@ def test_a_halted_phase_is_started_again(plane: Plane, name: str) -> None:
     assert plane.experiment(experiment)["cause"]["text"].startswith("sanity: halted")
     worker.start(again)
     assert plane.experiment(experiment)["cause"] is None, "it trains: nothing is against it"
-    lines = {rank: beats(again, rank) for rank in range(again.world_size)}
-    worker.ship(again, lines)
-    worker.end(again, lines)
+    worker.run_through(again)
     assert plane.next_order(worker).phase == "synthetic"
 
 
@@ -307,16 +310,3 @@ def test_weights_are_those_of_the_variant_that_passed_not_of_the_run_that_died(
     order = plane.next_order(worker)
     assert order.resume_from is not None
     assert passed in order.resume_from.path
-
-
-def test_an_override_to_no_go_finishes(plane: Plane) -> None:
-    worker = plane.worker()
-    experiment, order = running(plane, worker)
-    verb(plane, experiment, "halt")
-    fail_halted(worker, order)
-    plane.wait_state(experiment, "awaiting_decision")
-    body = {"verdict": "NO_GO", "reason": "broken"}
-    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).status_code == 201
-    view = plane.experiment(experiment)
-    assert (view["state"], view["verdict"]) == ("finished", "NO_GO")
-    assert view["phases"][0]["state"] == "failed"

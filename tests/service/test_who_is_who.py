@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 import pytest
-from sqlalchemy.orm import Session
 
-from gonogo.contract.errors import NotAllowed
 from gonogo.contract.ids import Kind, new_id
-from service.agent.claims import bind_key, home_of_worker, next_token
+from service.agent.claims import home_of_worker, next_token
 from service.context import open_context
 from service.db.schema import KeyRow
 from service.experiments.workers import SILENT_S
@@ -74,36 +68,6 @@ def test_a_run_that_a_worker_has_and_the_database_does_not_know_is_told_once(pla
     told = [row for row in plane.get("/alerts")["items"] if row["type"] == "run.unknown"]
     assert sorted(row["run"] for row in told) == unknown
     assert all(row["experiment"] is None and worker.host in row["text"] for row in told)
-
-
-def test_of_two_keys_that_race_for_one_name_one_has_it(plane: Plane) -> None:
-    """Each claims before the other's claim is committed."""
-    names, began = ("first", "second"), threading.Barrier(2)
-    ids = {}
-    for name in names:
-        found = plane.context.store.read(partial(find_principal, key=plane.worker_key(name)))
-        assert found is not None
-        ids[name] = found.key_id
-
-    def claim(name: str) -> bool:
-        def bind(session: Session) -> None:
-            bind_key(session, ids[name], "w9")
-            with suppress(threading.BrokenBarrierError):
-                began.wait(1)
-
-        try:
-            plane.context.store.write(bind)
-        except NotAllowed:
-            return False
-        return True
-
-    with ThreadPoolExecutor(2) as pool:
-        had = dict(zip(names, pool.map(claim, names), strict=True))
-    assert sorted(had.values()) == [False, True]
-    for name, has in had.items():
-        worker = plane.worker(name)
-        answer = worker.post("/claims", {**claim_of(worker, HERE), "worker": "w9"})
-        assert answer.status_code == (200 if has else 403), answer.text
 
 
 def test_a_reboot_of_the_same_machine_buries_even_under_another_host_name(plane: Plane) -> None:
@@ -196,17 +160,6 @@ def test_the_workers_of_one_home_share_its_key(worker: str, home: str) -> None:
     assert home_of_worker(worker) == home
 
 
-def test_a_stale_token_says_which_one_is_newer(plane: Plane) -> None:
-    plane.submit()
-    worker = plane.worker()
-    order = worker.claim()
-    again = worker.claim()
-    assert order is not None
-    assert again is not None
-    problem = worker.telemetry(order).json()
-    assert (problem["code"], problem["token"]) == ("stale_token", again.token)
-
-
 def test_tokens_grow_with_each_claim_and_with_time() -> None:
     """So a restored database gives out none that an attempt after the backup holds."""
     now = 1.8e9
@@ -277,31 +230,6 @@ def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None
     assert say(other, token) == 403
     found = plane.get(f"/runs/{run}")
     assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)
-
-
-def test_a_home_that_is_elsewhere_now_has_a_worker_and_the_old_one_goes_on(
-    database_url: str, tmp_path: Path
-) -> None:
-    """A home is restored to a new place; workers may still run in the old one."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    keys: dict[str, str] = {}
-    for worker, place in [("gpu-00000a", old), ("gpu-00000b", new)]:
-        context = open_context(Settings(home=place, database_url=database_url))
-        load_local_keys(context)
-        key = (place / "worker_key").read_text().strip()
-        principal = context.store.read(partial(find_principal, key=key))
-        assert principal is not None
-        context.store.write(partial(bind_key, key_id=principal.key_id, worker=worker))
-        keys[key] = worker
-        found = [context.store.read(partial(find_principal, key=each)) for each in keys]
-        assert [each and each.worker for each in found] == list(keys.values())
-        load_local_keys(context)
-        assert (place / "worker_key").read_text().strip() == key, "a restart exchanges nothing"
-        assert (place / "worker_key").stat().st_mode & 0o777 == 0o600
-        context.store.close()
-        other = old if place == new else new
-        other.mkdir(exist_ok=True)
-        shutil.copytree(place, other, dirs_exist_ok=True)
 
 
 @pytest.mark.parametrize("file", ["key", "worker_key"])

@@ -15,6 +15,8 @@ from tests.service.pages.browser import Browser, chromium
 from tests.service.test_campaigns import run_through, submit
 
 pytestmark = pytest.mark.needs("chromium")
+CUT = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
+"""Rows of a page that are wider than what shows them."""
 
 
 @pytest.fixture
@@ -28,14 +30,12 @@ def tab(plane: Plane, tmp_path: Path) -> Iterator[Browser]:
 def test_pages_follow_what_happens_without_being_loaded_again(plane: Plane, tab: Browser) -> None:
     tab.eval("window.loadedOnce = true")
     assert tab.eval("document.querySelectorAll('tbody tr').length") == 0
-    experiment = plane.submit(name="lively")
+    experiment = plane.submit(name="lively", set={"phases.sanity.steps": 40})
     tab.wait("document.querySelector('tbody a')?.innerText === 'lively'")
     assert tab.eval("window.loadedOnce") is True
     tab.visit(f"{plane.context.url}/experiments/{experiment}", f"/experiments/{experiment}")
     tab.eval("window.loadedOnce = true")
     worker = plane.worker()
-    for _ in range(2):
-        worker.run_through(plane.next_order(worker))
     order = plane.next_order(worker)
     worker.start(order)
     worker.ship(order, {rank: beats(order, rank, upto=20) for rank in range(2)})
@@ -46,6 +46,7 @@ def test_pages_follow_what_happens_without_being_loaded_again(plane: Plane, tab:
     assert tab.eval("window.loadedOnce") is True
 
 
+@pytest.mark.long
 def test_a_service_that_hangs_is_shown_with_the_age_of_the_page(plane: Plane, tab: Browser) -> None:
     tab.eval("window.answers = window.fetch")
     tab.eval(
@@ -61,6 +62,7 @@ def test_a_service_that_hangs_is_shown_with_the_age_of_the_page(plane: Plane, ta
     assert tab.eval("document.body.classList.contains('is-stale')") is False
 
 
+@pytest.mark.long
 def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab: Browser) -> None:
     campaign = submit(plane)["id"]
     tab.visit(f"{plane.context.url}/campaigns/{campaign}", f"/campaigns/{campaign}")
@@ -74,8 +76,7 @@ def test_the_page_of_a_campaign_shows_its_answer_when_it_ends(plane: Plane, tab:
     tab.wait("document.querySelectorAll('section[aria-label=Comparison] tbody tr').length === 2")
     assert tab.eval("window.loadedOnce") is True
     resize(tab, 400)
-    cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
-    assert tab.eval(f"{cut}.length") == 0, "its answers can be read on a telephone"
+    assert tab.eval(f"{CUT}.length") == 0, "its answers can be read on a telephone"
 
 
 def resize(tab: Browser, width: int) -> None:
@@ -89,42 +90,34 @@ def resize(tab: Browser, width: int) -> None:
     )
 
 
-def test_a_page_fits_a_telephone(plane: Plane, tab: Browser) -> None:
+WORDS = "nav a, .top button, .brand"
+LINES = "Math.round(row.getBoundingClientRect().height / parseFloat(style(row).lineHeight))"
+
+
+def test_a_page_fits_a_telephone_and_a_screen(plane: Plane, tab: Browser) -> None:
     experiment = plane.submit(name="narrow")
     worker = plane.worker()
     worker.run_through(plane.next_order(worker))
     plane.wait(lambda: plane.experiment(experiment)["phases"][0]["verdict"], "a verdict")
     plane.submit(name="with-a-name-that-is-longer-than-a-line-2026-11-21", labels={"owner": "me"})
-    resize(tab, 400)
+    devices = tuple(f"GPU-{n}f7c2b1e-9a4d-4e7b-8c55-0d1e2f3a4b5c" for n in range(8))
+    plane.worker("gpu1", devices=devices).claim()
+    resize(tab, 375)
     run = plane.experiment(experiment)["phases"][0]["runs"][0]
     for path in ("/", f"/experiments/{experiment}?run={run}", "/alerts", "/workers", "/sign-in"):
         tab.visit(f"{plane.context.url}{path}", path.split("?")[0])
-        assert tab.eval("document.documentElement.scrollWidth") <= 400, path
-        cut = "[...document.querySelectorAll('.scroll')].filter(r => r.scrollWidth > r.clientWidth)"
-        assert tab.eval(f"{cut}.length") == 0, path
-
-
-def test_a_host_of_many_devices_can_be_read_on_a_telephone(plane: Plane, tab: Browser) -> None:
-    devices = tuple(f"GPU-{n}f7c2b1e-9a4d-4e7b-8c55-0d1e2f3a4b5c" for n in range(8))
-    plane.worker("gpu1", devices=devices).claim()
-    resize(tab, 360)
-    tab.visit(f"{plane.context.url}/workers", "/workers")
-    assert tab.eval("document.querySelector('tbody td').clientWidth") > 200
-    assert tab.eval("document.documentElement.scrollWidth") <= 360
-
-
-@pytest.mark.parametrize("width", [375, 1280])
-def test_the_navigation_is_whole(width: int, plane: Plane, tab: Browser) -> None:
-    resize(tab, width)
-    for path in ("/", "/alerts", "/fleet"):
-        tab.visit(f"{plane.context.url}{path}", path)
+        assert tab.eval("document.documentElement.scrollWidth") <= 375, path
+        assert tab.eval(f"{CUT}.length") == 0, path
+        if path == "/workers":
+            assert tab.eval("document.querySelector('tbody td').clientWidth") > 200
+    for width in (375, 1280):
+        resize(tab, width)
+        tab.visit(f"{plane.context.url}/fleet", "/fleet")
         assert tab.eval("document.documentElement.scrollWidth") <= width
-        lines = "Math.round(row.getBoundingClientRect().height / parseFloat(style(row).lineHeight))"
-        words = "nav a, .top button, .brand"
         assert tab.eval(
-            f"(style => [...document.querySelectorAll('{words}')].map(row => {lines}))"
+            f"(style => [...document.querySelectorAll('{WORDS}')].map(row => {LINES}))"
             "(getComputedStyle)"
-        ) == [1, 1, 1, 1, 1, 1, 1]
+        ) == [1, 1, 1, 1, 1, 1, 1], "the navigation is whole"
 
 
 def test_times_are_the_reader_s_own_and_tell_utc_too(plane: Plane, tab: Browser) -> None:

@@ -180,10 +180,12 @@ def test_a_halted_experiment_says_why_and_shows_the_evidence(
     alerts = text_of(pages.get("/alerts"))
     assert "finding.halt" in alerts
     assert "unsubscribed" in alerts
+    assert_only_text(pages, experiment, run)
+    assert_files_are_shown(plane, pages, experiment, tmp_path / run)
 
 
-def test_what_others_wrote_is_only_text(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
-    experiment, run = halted(plane, tmp_path)
+def assert_only_text(pages: httpx.Client, experiment: str, run: str) -> None:
+    """What others wrote is no markup, and no page runs a script of its own text."""
     for path in (
         "/", "/alerts", "/workers", f"/experiments/{experiment}", f"/runs/{run}/logs/rank1.log",
         f"/runs/{run}/artifacts", f"/experiments/{experiment}?run={NASTY}",
@@ -203,11 +205,12 @@ def test_what_others_wrote_is_only_text(plane: Plane, pages: httpx.Client, tmp_p
     assert "<script>" not in answer.text
 
 
-def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_path: Path) -> None:
-    experiment, run = halted(plane, tmp_path)
+def assert_files_are_shown(
+    plane: Plane, pages: httpx.Client, experiment: str, folder: Path
+) -> None:
+    run = folder.name
     assert NASTY in unescape(pages.get(f"/runs/{run}/logs/rank1.log").text)
     assert pages.get(f"/runs/{run}/logs/passwd").status_code == 404
-    folder = tmp_path / run
     folder.mkdir(exist_ok=True)
     row = plane.context.store.read(lambda session: session.get_one(RunRow, run))
     (folder / "order.json").write_text(json.dumps(row.order))
@@ -226,12 +229,12 @@ def test_the_log_and_the_files_are_shown(plane: Plane, pages: httpx.Client, tmp_
     assert "script-src" not in report.headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("name", sorted(STATIC))
-def test_static_files_need_no_session_and_change_their_address(plane: Plane, name: str) -> None:
-    answer = plane.http.get(f"/static/{name}")
-    assert answer.status_code == 200
-    assert answer.headers["content-type"].startswith(STATIC[name])
-    assert "immutable" in answer.headers["cache-control"]
+def test_static_files_need_no_session_and_change_their_address(plane: Plane) -> None:
+    for name in sorted(STATIC):
+        answer = plane.http.get(f"/static/{name}")
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith(STATIC[name])
+        assert "immutable" in answer.headers["cache-control"]
     assert plane.http.get("/static/render.py").status_code == 404
 
 
