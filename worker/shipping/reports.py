@@ -13,7 +13,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg, parse_object
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
+from gonogo.contract.records import ModelRecord, Preflight
 from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_lines, load_record
 
@@ -98,38 +98,6 @@ def build_report(
         dir=str(run_dir.path),
         preflight=load_or_none(run_dir.preflight, Preflight) if known else None,
         model=load_or_none(run_dir.model, ModelRecord) if known else None,
-    )
-
-
-def build_end(
-    run_dir: RunDir,
-    token: int,
-    exit_record: ExitRecord,
-    *,
-    sizes: dict[str, int],
-    findings: int,
-    files: dict[str, int],
-    records: dict[str, str],
-) -> StateReport:
-    """Return the report of the end.
-
-    Args:
-        sizes: rank → bytes of complete lines in its heartbeat file.
-        files: other growing file → bytes of complete lines.
-        records: small record → SHA-256 of its bytes.
-    """
-    return StateReport(
-        token=token,
-        event=RunEvent.END,
-        at=exit_record.ended_at,
-        dir=str(run_dir.path),
-        preflight=load_or_none(run_dir.preflight, Preflight),
-        model=load_or_none(run_dir.model, ModelRecord),
-        exit=exit_record,
-        sizes=sizes,
-        findings=findings,
-        files=files,
-        records=records,
     )
 
 

@@ -33,18 +33,18 @@ from gonogo.contract.errors import (
 )
 from gonogo.contract.finding import Finding, Near
 from gonogo.contract.lifecycle import RunEvent
-from gonogo.contract.records import ExitRecord
+from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.files import read_small
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from worker.backoff import Backoff
 from worker.client import ControlPlane, Intercepted
 from worker.shipping.reports import (
-    build_end,
     build_report,
     due_events,
     first_step_at,
     load_findings,
+    load_or_none,
     recorded_findings,
 )
 from worker.shipping.telemetry import GrowingFiles, has_content, stream_sizes
@@ -254,10 +254,14 @@ class Shipper:
         self._send_states()
         self._send_evidence(limit=10_000)
         beats = {str(rank): self._dir.heartbeat(rank) for rank in self._dir.ranks()}
-        end = build_end(
-            self._dir,
-            self._token,
-            exit_record,
+        end = StateReport(
+            token=self._token,
+            event=RunEvent.END,
+            at=exit_record.ended_at,
+            dir=str(self._dir.path),
+            preflight=load_or_none(self._dir.preflight, Preflight),
+            model=load_or_none(self._dir.model, ModelRecord),
+            exit=exit_record,
             sizes={rank: complete_bytes(path) for rank, path in beats.items()},
             findings=len(recorded_findings(self._dir)),
             files=stream_sizes(self._dir),

@@ -46,7 +46,6 @@ class ShippingThread(Shipping):
         self._stopping = False
         self._wake = threading.Event()
         self._acked_at = _boot_clock()
-        self.failures = 0
         self.finished = threading.Event()
 
     def start(self) -> bool:
@@ -104,8 +103,7 @@ class ShippingThread(Shipping):
             try:
                 shipper = shipper or self._connect()
                 pause_s = self._ship_once(shipper)
-            except Exception:  # noqa: BLE001 - edge of a thread: counted, logged, tried again
-                self.failures += 1
+            except Exception:  # noqa: BLE001 - edge of a thread: logged, tried again
                 pause_s = FAILURE_PAUSE_S
                 _log.exception("shipping failed", extra={"action": "shipping_failed"})
             self._wake.wait(pause_s)

@@ -248,10 +248,12 @@ def test_the_name_is_a_dns_label_that_pods_names_can_begin_with() -> None:
 
 @pytest.mark.parametrize(
     ("fails", "error"),
-    [((403, "jobsets is forbidden"), Rejected), ((422, "invalid"), Rejected),
-     ((403, "forbidden: exceeded quota: runs"), Unavailable),
-     ((503, "try later"), Unavailable), ((429, "too many"), Unavailable)],
-)  # fmt: skip
+    [
+        ((403, "jobsets is forbidden"), Rejected),
+        ((403, "forbidden: exceeded quota: runs"), Unavailable),
+        ((503, "try later"), Unavailable),
+    ],
+)
 def test_a_refusal_is_told_from_a_server_that_cannot_now(
     engine: JobSets, server: Server, fails: tuple[int, str], error: type[Exception]
 ) -> None:

@@ -71,14 +71,13 @@ def test_command_is_handed_over_once(start: Callable[[ShipperOnPaper], ShippingT
     assert thread.backlog_lines == 7
 
 
-def test_bug_in_shipping_is_counted_and_shipping_goes_on(
+def test_bug_in_shipping_is_logged_and_shipping_goes_on(
     start: Callable[[ShipperOnPaper], ShippingThread], caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = Command(kind=CommandKind.CANCEL)
     answers = [RuntimeError("a bug"), RuntimeError("again"), TelemetryAck(command=asked)]
     thread = start(ShipperOnPaper(answers))
     assert wait_until(thread.take_command, "the command") == asked
-    assert thread.failures == 2
     assert "a bug" in caplog.text
 
 
