@@ -119,11 +119,7 @@ def _samples(snapshot: Snapshot) -> Iterator[Sample]:
 
 
 def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[WSGIServer, int]:
-    """Serve `/metrics` in threads of their own; return the server and its port.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Serve `/metrics` in threads of their own; return the server and its port."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(HostCollector(view))
     server, _ = start_http_server(port, host, registry)

@@ -82,11 +82,7 @@ class EngineRuns:
     """Runs that a person has declared dead."""
 
     def accept(self, order: Order, secret: str | None, ship: ShipperOf) -> bool:
-        """Make the run's directory and submit it; False where it is not ours to begin.
-
-        Raises:
-            OSError: the directory cannot be made; nothing was submitted.
-        """
+        """Make the run's directory and submit it; False where it is not ours to begin."""
         prepared = prepare_dir(
             order,
             secret,

@@ -124,11 +124,7 @@ def load_submission(run_dir: Path) -> Submission | None:
 
 
 def save_control_plane_url(home: Path, url: str) -> bool:
-    """Write reached.json; return True.
-
-    Raises:
-        OSError: the home cannot be written to now.
-    """
+    """Write reached.json; return True, or raise OSError."""
     save_json(home / REACHED_FILE, {"v": 1, "url": url})
     return True
 

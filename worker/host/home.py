@@ -50,22 +50,14 @@ class ClaimSecrets:
         sync_folder(self._folder)  # a power cut must not leave a run whose end nobody may report
 
     def load(self, run: str) -> str | None:
-        """Return the secret of a run, or None where none is kept.
-
-        Raises:
-            OSError: it cannot be read now.
-        """
+        """Return the secret of a run, or None where none is kept."""
         try:
             return (self._folder / run).read_text().strip() or None
         except FileNotFoundError:
             return None
 
     def forget_gone(self, runs: Path, now: float) -> None:
-        """Drop old secrets of runs that have no directory any more.
-
-        Raises:
-            OSError: the file system refuses now.
-        """
+        """Drop old secrets of runs that have no directory any more."""
         for path in list(self._folder.iterdir()) if self._folder.is_dir() else []:
             run = path.name.removeprefix(".").partition(".")[0]
             if not (runs / run).exists() and now - path.stat().st_mtime > KEPT_S:
@@ -78,11 +70,7 @@ def mark_machine(run_dir: Path, machine: str, boot_id: str) -> None:
 
 
 def is_of_other_machine(run_dir: Path, machine: str) -> bool:
-    """Say whether another machine claimed a run; one without a mark is our own.
-
-    Raises:
-        OSError: it cannot be read now.
-    """
+    """Say whether another machine claimed a run; one without a mark is our own."""
     found = (load_json(run_dir / CLAIMED_NAME) or {}).get("machine_id")
     return isinstance(found, str) and found != machine
 
@@ -126,11 +114,7 @@ class RunInventory:
         return found
 
     def reopen(self, run: str) -> bool:
-        """Open a shipped run again; False where it was fenced, given up or pruned.
-
-        Raises:
-            OSError: the file system refuses now.
-        """
+        """Open a shipped run again; False where it was fenced, given up or pruned."""
         path = self.runs / run
         if not is_id(run, Kind.RUN):
             return False
