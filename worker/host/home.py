@@ -57,7 +57,12 @@ class ClaimSecrets:
             return None
 
     def forget_gone(self, runs: Path, now: float) -> None:
-        """Drop old secrets of runs that have no directory any more."""
+        """Drop old secrets of runs that have no directory any more.
+
+        An empty `runs` may be a folder that is mounted later: nothing is dropped then.
+        """
+        if not runs.is_dir() or not any(runs.iterdir()):
+            return
         for path in list(self._folder.iterdir()) if self._folder.is_dir() else []:
             run = path.name.removeprefix(".").partition(".")[0]
             if not (runs / run).exists() and now - path.stat().st_mtime > KEPT_S:
