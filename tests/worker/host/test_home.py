@@ -39,7 +39,9 @@ def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_pa
 def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
     secrets = ClaimSecrets(tmp_path)
     later = time.time() + KEPT_S + 60
+    secrets.save("run_1", "of a run whose folder is mounted later")
     secrets.forget_gone(tmp_path / "runs", later)
+    assert secrets.load("run_1") is not None
     here, gone = make_order(), make_order()
     make_run_dir(tmp_path / "runs", here)
     for run in (here.run, gone.run):
