@@ -114,7 +114,7 @@ def test_an_approval_in_time_is_recorded_with_its_clock_and_replays(
     assert condition["state"] == "met"
     assert plane.experiment(experiment)["overrides"] == []
     types = [row["type"] for row in plane.get("/alerts")["items"]]
-    assert types.count("approval.asked") == 1, "who is asked is told so once"
+    assert types.count("approval.asked") == 1, "who is asked hears of it once"
 
 
 def test_an_approval_that_nobody_gave_expires_on_record_and_starts_nothing(

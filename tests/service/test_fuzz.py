@@ -41,7 +41,7 @@ from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, beats
 from tests.service.test_auth import CALLS, new_key
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "1"))
 """Requests an operation, way of making them, and database."""
 CHECKS = [
     not_a_server_error,

@@ -51,7 +51,7 @@ def running(plane: Plane, upto: int = 20) -> tuple[Any, Any]:
     return worker, order
 
 
-def test_an_active_run_is_shown_with_its_limits(plane: Plane) -> None:
+def test_an_active_run_is_shown_with_its_limits_and_counted(plane: Plane) -> None:
     _, order = running(plane)
     series = scrape(plane)
     run = {"run": order.run}
@@ -68,14 +68,11 @@ def test_an_active_run_is_shown_with_its_limits(plane: Plane) -> None:
     assert value(series, "gonogo_run_lost", **run) == 0.0
     heard = value(series, "gonogo_run_last_heartbeat_timestamp_seconds", **run)
     assert heard == pytest.approx(BOOT_TS + 20 * 0.2)
-
-
-def test_a_criterion_is_shown_with_its_threshold_while_the_run_goes_on(plane: Plane) -> None:
-    _, order = running(plane)
-    series = scrape(plane)
-    labels = {"run": order.run, "criterion": "fetch_share"}
+    labels = {"criterion": "fetch_share", **run}
     assert value(series, "gonogo_criterion_value", **labels) == pytest.approx(0.001 / 0.2, rel=1e-3)
     assert value(series, "gonogo_criterion_threshold", bound="pass", **labels) == 0.3
+    plane.wait(lambda: value(scrape(plane), "gonogo_alerts_pending") == 0, "empty outbox")
+    assert_totals(plane, scrape(plane))
 
 
 def test_a_halt_is_counted_and_shown_for_an_hour_after_the_end(
@@ -105,10 +102,7 @@ def test_a_runs_series_end_with_it(plane: Plane) -> None:
     assert not [name for name, labels in scrape(plane) if ("run", order.run) in labels]
 
 
-def test_totals_are_counted(plane: Plane) -> None:
-    running(plane)
-    plane.wait(lambda: value(scrape(plane), "gonogo_alerts_pending") == 0, "empty outbox")
-    series = scrape(plane)
+def assert_totals(plane: Plane, series: Series) -> None:
     assert value(series, "gonogo_decisions_total", verdict="GO") == 2
     assert value(series, "gonogo_decisions_total", verdict="NO_GO") == 0
     assert value(series, "gonogo_experiments", state="running") == 1

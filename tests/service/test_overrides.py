@@ -140,9 +140,10 @@ def test_a_word_that_agrees_with_the_evidence_or_not_is_one_by_hand(plane: Plane
         assert exit_of_experiment(view) == 14
 
 
-def test_the_report_never_claims_evidence_that_is_not_there(
-    plane: Plane, overridden: dict[str, Any]
+def test_no_face_claims_evidence_that_is_not_there(
+    plane: Plane, overridden: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Neither the report nor the page nor the command line, which exits with 14."""
     text = plane.call("GET", f"/experiments/{overridden['id']}/report").text
     assert text.startswith("# GO by hand: mine")
     assert "every phase passed" not in text.lower()
@@ -162,6 +163,21 @@ def test_the_report_never_claims_evidence_that_is_not_there(
     assert earned, "of sanity"
     assert not any("local admin" in row for row in earned), "coloured like one that was earned"
     assert re.search(r"<strong>GO by hand</strong> \(human\)", page), "on the timeline"
+    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
+    for name, value in where.items():
+        monkeypatch.setenv(f"GONOGO_{name}", value)
+
+    def gonogo(*words: str) -> Result:
+        return CliRunner().invoke(app, words, catch_exceptions=False)
+
+    watched, shown = gonogo("watch", overridden["id"]), gonogo("show", overridden["id"])
+    assert (watched.exit_code, shown.exit_code) == (14, 0)
+    for answer in (watched.stdout, shown.stdout, gonogo("list").stdout):
+        assert "GO by hand" in answer
+        assert "stall (rank 1, backward)" in answer
+    assert f"local admin called synthetic GO ({WHY}); the evidence: NO_GO" in shown.stdout
+    assert "smoke, extended, production" in shown.stdout
+    assert "GO by hand again" in gonogo("replay", said).stdout
 
 
 def said_by(view: dict[str, Any]) -> str:
@@ -248,23 +264,3 @@ def test_waiving_a_missed_condition_of_a_finished_experiment_is_by_hand(
     ) in texts
     missed = next(text for text in texts if "missed: sanity:fast" in text)
     assert "synthetic: NO_GO (condition). missed" in missed, "by nobody's hand"
-
-
-def test_the_command_line_shows_it_and_exits_14(
-    plane: Plane, overridden: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    where = {"URL": plane.context.url, "API_KEY": plane.key(), "HOME": str(plane.home)}
-    for name, value in where.items():
-        monkeypatch.setenv(f"GONOGO_{name}", value)
-
-    def gonogo(*words: str) -> Result:
-        return CliRunner().invoke(app, words, catch_exceptions=False)
-
-    watched, shown = gonogo("watch", overridden["id"]), gonogo("show", overridden["id"])
-    assert (watched.exit_code, shown.exit_code) == (14, 0)
-    for said in (watched.stdout, shown.stdout, gonogo("list").stdout):
-        assert "GO by hand" in said
-        assert "stall (rank 1, backward)" in said
-    assert f"local admin called synthetic GO ({WHY}); the evidence: NO_GO" in shown.stdout
-    assert "smoke, extended, production" in shown.stdout
-    assert "GO by hand again" in gonogo("replay", said_by(overridden)).stdout

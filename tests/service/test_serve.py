@@ -20,7 +20,6 @@ from redis import Redis
 
 from gonogo.contract.errors import Rejected
 from service.__main__ import main
-from service.db.migrate import migrate
 from service.settings import load_settings
 from tests.service.fake_worker import FakeWorker
 from tests.unit_socket import UnitSocket
@@ -126,6 +125,7 @@ def test_a_database_that_cannot_be_opened_is_said_in_a_sentence(
 def test_a_damaged_database_is_said_in_a_sentence(
     command: list[str],
     tmp_path: Path,
+    migrated: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -134,8 +134,7 @@ def test_a_damaged_database_is_said_in_a_sentence(
     monkeypatch.delenv("GONOGO_DATABASE_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "gonogo.db"
-    migrate(f"sqlite:///{path}")
-    path.write_bytes(path.read_bytes()[:4096] + bytes(4096 * 10))
+    path.write_bytes(migrated.read_bytes()[:4096] + bytes(4096 * 10))
     assert main(command) == 1
     told = capsys.readouterr().err
     assert told.startswith("error: the database is damaged (")
