@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -219,14 +218,16 @@ def test_a_keeper_that_is_stopped_while_its_program_ends_by_itself_writes_the_en
 
 def test_a_watcher_that_cannot_begin_ends_no_run(new_run: NewRun, tmp_path: Path) -> None:
     """As after an upgrade under a living run."""
-    package = tmp_path / "broken_watcher.py"
+    package, leave = tmp_path / "broken_watcher.py", tmp_path / "leave"
     package.write_text("raise SystemExit('of another release')")
     run = new_run(
         "--watcher", "broken_watcher", "--allow", "any", world_size=1, entry=None, steps=None,
-        command=[sys.executable, "-c", "import time; time.sleep(6)"],
+        command=["sh", "-c", f"until [ -e {leave} ]; do sleep 0.1; done"],
         environ={"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
+    log = run.path / "keeper.log"
+    wait_until(lambda: log.exists() and log.read_text().count("the watcher died") >= 2, "deaths")
+    leave.touch()
     wait_until(run.dir.exit.exists, "its end")
     record = ExitRecord.model_validate_json(run.dir.exit.read_bytes())
     assert (record.reason, record.code) == (OutcomeCode.COMPLETED, 0)
-    assert (run.path / "keeper.log").read_text().count("the watcher died") >= 2

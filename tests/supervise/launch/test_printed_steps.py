@@ -187,8 +187,8 @@ def test_records_of_several_lines_and_other_numbers_show_their_steps(shape: str)
     assert not reading.is_whole(total) or shape == "fairseq"
 
 
-@pytest.mark.parametrize("made", [36, 38, 39, 40])
-@pytest.mark.parametrize("every", [1, 2, 3, 10])
+@pytest.mark.parametrize("made", [38, 40])
+@pytest.mark.parametrize("every", [1, 3, 10])
 @pytest.mark.parametrize("bars", [1, 2])
 @pytest.mark.parametrize(
     "word",

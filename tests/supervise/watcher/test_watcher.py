@@ -108,6 +108,7 @@ def test_stopped_watcher_halts_nothing_on_waking(new_run: NewRun) -> None:
     run.assert_replays()
 
 
+@pytest.mark.long
 def test_watchers_that_die_one_after_the_other_end_the_run(new_run: NewRun) -> None:
     run = new_run(steps=2000)
     run.wait_for_step(2)
