@@ -252,13 +252,14 @@ def test_device_is_held_while_ranks_live_and_free_after_the_end(
     new_run: NewRun, tmp_path: Path
 ) -> None:
     lock = tmp_path / "locks" / "cpu:0.lock"
-    first = new_run("--lock", str(lock))
+    first = new_run("--lock", str(lock), steps=2000)
     first.wait_for_step(1)
     second = new_run("--lock", str(lock))
     assert second.keeper is not None
-    assert second.keeper.wait(timeout=120) in (0, 75)
-    if second.keeper.returncode == 75:
-        assert not (second.path / "keeper.json").exists()
+    assert second.keeper.wait(timeout=120) == 75
+    assert not (second.path / "keeper.json").exists()
+    assert first.keeper is not None
+    first.keeper.send_signal(signal.SIGTERM)
     first.wait_for_exit()
     assert subprocess.run(["flock", "-n", str(lock), "true"], check=False).returncode == 0
 

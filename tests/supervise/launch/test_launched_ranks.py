@@ -80,13 +80,12 @@ def children(process: subprocess.Popen[bytes]) -> set[int]:
     return {pid for pid in below if (stat := load_stat(pid)) and stat.ppid == process.pid}
 
 
-@pytest.mark.parametrize("program", [SLEEPER, WITH_CHILD], ids=["alone", "with a child"])
-def test_the_topmost_process_that_bears_a_rank_is_it(
-    program: str, tmp_path: Path, launch: Any
-) -> None:
-    launcher = launch(sys.executable, "-c", LAUNCHER, program, "0:0", "1:1")
+def test_the_topmost_process_that_bears_a_rank_is_it(tmp_path: Path, launch: Any) -> None:
+    launcher = launch(sys.executable, "-c", LAUNCHER, WITH_CHILD, "0:0", "1:1")
     pids = look_until(Launched(tmp_path, {"world_size": 2}, launcher.pid), [0, 1], tmp_path)
     assert set(pids.values()) == children(launcher)
+    records = [load_rank_record(tmp_path, rank) for rank in pids]
+    assert [record is not None and record.by_shell for record in records] == [False, False]
     told = {rank: Path(f"/proc/{pid}/environ").read_bytes() for rank, pid in pids.items()}
     assert all(f"\0RANK={rank}\0".encode() in told[rank] for rank in pids)
 
@@ -125,22 +124,19 @@ def test_of_more_ranks_than_were_ordered_the_command_tells_the_end(
 
 
 @pytest.mark.parametrize(
-    ("command", "by_shell"),
+    "line",
     [
-        (["bash", "-c", f"RANK=0 LOCAL_RANK=0 {sys.executable} -c '{SLEEPER}' | cat"], True),
-        ([sys.executable, "-c", LAUNCHER, SLEEPER, "0:0"], False),
-        (["bash", "-c", f"{sys.executable} -c '{LAUNCHER}' '{SLEEPER}' 0:0; true"], True),
+        f"RANK=0 LOCAL_RANK=0 {sys.executable} -c '{SLEEPER}' | cat",
+        f"{sys.executable} -c '{LAUNCHER}' '{SLEEPER}' 0:0; true",
     ],
-    ids=["behind a pipe", "a launcher", "a launcher below a shell"],
+    ids=["behind a pipe", "a launcher below a shell"],
 )
-def test_a_shell_on_the_way_to_a_rank_is_told(
-    command: list[str], by_shell: bool, tmp_path: Path, launch: Any
-) -> None:
-    launcher = launch(*command)
+def test_a_shell_on_the_way_to_a_rank_is_told(line: str, tmp_path: Path, launch: Any) -> None:
+    launcher = launch("bash", "-c", line)
     look_until(Launched(tmp_path, {"world_size": 1}, launcher.pid), [0], tmp_path)
     record = load_rank_record(tmp_path, 0)
     assert record is not None
-    assert record.by_shell is by_shell
+    assert record.by_shell
 
 
 def test_what_a_heartbeat_names_is_a_rank_only_below_the_command(
