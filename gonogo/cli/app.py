@@ -93,13 +93,7 @@ def _options(
 def run(
     arguments: Sequence[str] | None = None, *, commands: typer.Typer = app, name: str = "gonogo"
 ) -> int:
-    """Run one command line and return its exit code; every foreseen error is one line.
-
-    Args:
-        arguments: what follows `name`; default: this process's.
-        commands: what can be typed.
-        name: of the command, for its help.
-    """
+    """Run one command line and return its exit code; every foreseen error is one line."""
     words = None if arguments is None else list(arguments)
     try:
         return int(commands(args=words, prog_name=name, standalone_mode=False) or Exit.OK)
@@ -138,8 +132,7 @@ def print_error(error: GonogoError) -> None:
     if isinstance(error, Conflict) and error.allowed:
         text = f"{error.detail} (allowed now: {', '.join(error.allowed)})"
     elif isinstance(error, Ambiguous):
-        rows = [f"  {row.path}  {row.message}" for row in error.problems]
-        text = "\n".join([error.detail, *rows])
+        text = "\n".join([error.detail, *(f"  {r.path}  {r.message}" for r in error.problems)])
     # whole identifiers: the short ones may be what was ambiguous
     Console.print(err, f"gonogo: {text}", markup=False, highlight=False, soft_wrap=True)
 
@@ -149,15 +142,12 @@ def refusal_text(error: GonogoError) -> str:
     rows = [_problem_text(row) for row in error.problems]
     if len(rows) > 1:
         first = "the first " if len(rows) == MOST_PROBLEMS else ""
-        return "\n".join([f"{first}{len(rows)} problems", *(f"  {row}" for row in rows)])
-    if len(rows) == 1 and error.problems[0].source is not None:
-        return rows[0]
-    return " ".join(error.detail.split())
+        return "\n  ".join([f"{first}{len(rows)} problems", *rows])
+    placed = bool(rows) and error.problems[0].source is not None
+    return rows[0] if placed else " ".join(error.detail.split())
 
 
 def _problem_text(row: Problem) -> str:
-    place = row.source or ""
-    if row.line is not None:
-        place = f"{place}:{row.line}" if place else f"line {row.line}"
-    words = [word for word in (place, row.path, row.message) if word]
+    line = "" if row.line is None else f":{row.line}" if row.source else f"line {row.line}"
+    words = filter(None, (f"{row.source or ''}{line}", row.path, row.message))
     return " ".join(": ".join(words).split())

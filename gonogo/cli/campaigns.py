@@ -13,7 +13,7 @@ from gonogo.cli.client import Client, connect
 from gonogo.cli.comparing import print_comparison
 from gonogo.cli.exits import Exit
 from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_dry_run
-from gonogo.cli.naming import LAST, resolve
+from gonogo.cli.naming import resolve
 from gonogo.cli.output import (
     Json,
     Labels,
@@ -41,7 +41,6 @@ from gonogo.cli.watching import following
 from gonogo.contract.api import CampaignDryRun, CampaignState, CampaignView
 from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.comparison import Result
-from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import Kind
 
 POLL_S = 1.0
@@ -183,11 +182,6 @@ def exit_of_campaign(view: CampaignView) -> Exit:
 
 
 def _load(client: Client, text: str) -> CampaignView:
-    if text == LAST:
-        newest = client.get("/campaigns", limit=1)["items"]
-        if not newest:
-            raise NotFound("there is no campaign yet; begin one with: gonogo campaign submit NAME")
-        return CampaignView.model_validate(newest[0])
     _, found = resolve(client, text, Kind.CAMPAIGN)
     return CampaignView.model_validate(client.get(f"/campaigns/{found}"))
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Mapping
-from ipaddress import ip_address
 from typing import Any, Self
 
 import httpx
@@ -16,6 +15,7 @@ from gonogo.contract.finding import Near
 from gonogo.contract.ids import Kind
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
+_HERE = ("localhost", "127.0.0.1", "::1")
 TIMEOUT_S = 30.0
 DRAWN_S = 180.0
 """How long a report is waited for: its pictures are drawn when it is asked for."""
@@ -27,11 +27,8 @@ class Client:
     """Calls of `/api/v1`; every method raises `GonogoError`s only.
 
     Args:
-        url: address of the service.
-        key: API key.
         unanswered: what to do when nobody answers there.
         refused: what to do about the key when the service answers 401.
-        timeout_s: limit of each step of a call.
         transport: how requests travel; default: TCP.
     """
 
@@ -57,7 +54,7 @@ class Client:
                 },
                 timeout=timeout_s,
                 transport=transport,
-                trust_env=not _is_here(url),  # a proxy knows no way to this host
+                trust_env=httpx.URL(url).host not in _HERE,  # a proxy knows no way to this host
             )
         except httpx.InvalidURL as error:
             raise Rejected(f"GONOGO_URL: found {url!r}; expected http://HOST:PORT") from error
@@ -66,10 +63,6 @@ class Client:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def call(
@@ -160,14 +153,6 @@ def connect(settings: Settings | None = None, timeout_s: float = TIMEOUT_S) -> C
         refused=settings.key_refused(),
         timeout_s=timeout_s,
     )
-
-
-def _is_here(url: str) -> bool:
-    host = httpx.URL(url).host
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _object_in(response: httpx.Response) -> dict[str, Any] | None:

@@ -4,10 +4,10 @@ A variant is `A`, `A1,A2,A3` or `name=A1,A2,A3`. Each part is a run directory, a
 or `dec_…`), a run of the home (`run_…`), or, by the service, a run or an experiment.
 """
 
-import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from gonogo.cli.ledger import Keys, find_decision, home_of, look_around, trusted
 from gonogo.cli.logs import find_run_dir
 from gonogo.cli.naming import resolve_run
 from gonogo.cli.output import Json, out, print_json, print_lines, print_table
+from gonogo.cli.plan_arguments import parse_pairs
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, DifferingPath
 from gonogo.contract.criterion import Compared
@@ -122,7 +123,7 @@ def compare(
         warmup_steps=warmup,
         per_device=per_device,
         shown_by=shown_by or (),
-        alike_in=dict(map(_share, alike_in or ())),
+        alike_in={m: _share(m, t) for m, t in parse_pairs(alike_in or (), "--alike-in").items()},
     )
     reach = Reach(settings=load_settings(), question=question, keys=key)
     units = units_of(read_variants(variants), reach.unit, paired=not unpaired)
@@ -133,15 +134,11 @@ def compare(
         print_comparison(found)
 
 
-def _share(text: str) -> tuple[str, float]:
-    metric, _, share = text.partition("=")
-    try:
-        found = float(share)
-    except ValueError:
-        found = math.nan
-    if not metric or not 0.0 <= found < 1.0:
-        raise Rejected(f"--alike-in: found {text!r}; expected METRIC=SHARE, such as loss=0.01")
-    return metric, found
+def _share(metric: str, text: str) -> float:
+    with suppress(ValueError):
+        if 0.0 <= (share := float(text)) < 1.0:
+            return share
+    raise Rejected(f"--alike-in {metric}: found {text!r}; expected a share, such as 0.01")
 
 
 def print_comparison(found: Comparison) -> None:
@@ -290,15 +287,12 @@ class Reach:
         here = self._run_dir(run) or Path(view.dir or "-")
         if here.is_dir():
             return unit_of_directory(name, here, self.question)
-        judged = [
-            row
-            for row in rows
-            if row.get("run") == run and row.get("kind") == DecisionKind.AUTO and row.get("facts")
-        ]
+        judged = [row for row in rows if (row["run"], row["kind"]) == (run, DecisionKind.AUTO)]
         if not judged:
             return NoUnit(name=name, why=f"{run} is not judged yet")
-        newest = max(judged, key=lambda row: int(row["seq"]))
-        return unit_of_decision(name, record_of(newest), None, self.question)
+        return unit_of_decision(
+            name, record_of(max(judged, key=lambda row: int(row["seq"]))), None, self.question
+        )
 
 
 def units_of(
@@ -307,13 +301,7 @@ def units_of(
     *,
     paired: bool = True,
 ) -> dict[str, list[Unit | NoUnit]]:
-    """Return the runs of each variant; those at the same place are one repeat.
-
-    Args:
-        variants: name → runs.
-        unit: how one run is fetched.
-        paired: whether places mean repeats; they do only where every variant has several runs.
-    """
+    """Return the runs of each variant; those at the same place are one repeat."""
     counts = {len(list(runs)) for runs in variants.values()}
     repeats = paired and len(counts) == 1 and max(counts) > 1
     return {

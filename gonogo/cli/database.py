@@ -8,6 +8,7 @@ import json
 import subprocess
 import time
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,10 +47,7 @@ from gonogo.supervise.prune import (
 )
 from gonogo.supervise.prune import prune as prune_directory
 
-PG_DUMP = (
-    "the database is PostgreSQL and not in this file; keep it with"
-    " `pg_dump --format=custom --file=gonogo.dump`, now, after this"
-)
+PG_DUMP = "the database is PostgreSQL and not in this file; keep it with pg_dump, now, after this"
 PG_RESTORE = "bring its database back with `pg_restore`, before the service starts"
 
 
@@ -79,12 +77,9 @@ def db(
     """Say which schema the database has, or bring it to the newest (upgrade)."""
     (state,) = ask_service("db", "upgrade" if action == "upgrade" else "current")
     found, newest = state["revision"], state["newest"]
-    text = f"revision {found}; bring it to {newest} with: gonogo db upgrade"
-    if found is None:
-        text = "none yet; `gonogo up` or `gonogo db upgrade` makes it"
-    elif found >= newest:
-        which = "the newest" if found == newest else f"of a newer release; this one knows {newest}"
-        text = f"revision {found}, {which}"
+    text = f"revision {found or 'none'}; bring it to {newest} with: gonogo db upgrade"
+    if found == newest:
+        text = f"revision {found}, the newest"
     print_json(state) if as_json else print_fields({"database": text})
 
 
@@ -174,8 +169,7 @@ def _print_kept(
     if as_json:
         print_json(kept)
         return
-    counts = ("decisions", "run directories", "files")
-    holds = ", ".join(f"{kept[word.replace('run directories', 'runs')]} {word}" for word in counts)
+    holds = ", ".join(f"{kept[word]} {word}" for word in ("decisions", "runs", "files"))
     print_fields({name: escape(text), "holds": holds})
 
 
@@ -205,9 +199,7 @@ def prune(
     found: dict[str, Any] = {
         "home": str(settings.home),
         "dry_run": dry_run,
-        "keep_days": keep_days,
-        "keep": keep,
-        "checkpoints_only": checkpoints_only,
+        **asdict(policy),
         "bytes": sum(row["bytes"] for row in gone if row["problem"] is None),
         "pruned": gone,
         "kept": [row for row in done if "why" in row],

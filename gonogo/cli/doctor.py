@@ -155,7 +155,10 @@ def _checks(settings: Settings) -> Iterator[Check]:
     yield _check_home(settings.home)
     yield _check_redis(settings)
     for module in ("torch", "fastapi", "rq"):
-        yield _check_import(module)
+        try:
+            yield module, "pass", version(module)
+        except PackageNotFoundError:
+            yield module, "warn", "not installed: make install"
     yield check_stacks(shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{path}"))
     smi = shutil.which("nvidia-smi")
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
@@ -228,13 +231,6 @@ def _check_redis(settings: Settings) -> Check:
     return "redis", "pass", f"embedded: {argv[0]}"
 
 
-def _check_import(module: str) -> Check:
-    try:
-        return module, "pass", version(module)
-    except PackageNotFoundError:
-        return module, "warn", "not installed: make install"
-
-
 def _check_service(settings: Settings) -> Check:
     try:
         with connect(settings) as client:
@@ -302,17 +298,15 @@ def watchdog(
             {
                 "place": lambda row: row[0],
                 "seconds": lambda row: "none" if row[1].seconds is None else f"{row[1].seconds:g}",
-                "multiple": lambda row: _multiple(row[1]),
+                "multiple": lambda row: (
+                    f"{row[1].multiple:g} × {row[1].of}" if row[1].multiple else ""
+                ),
                 "from": lambda row: row[1].source,
                 "setting": lambda row: SETTING.get(row[0], ""),
                 "means": lambda row: MEANING[row[0]],
             },
             cut=("means",),
         )
-
-
-def _multiple(row: Patience) -> str:
-    return "" if row.multiple is None else f"{row.multiple:g} × {row.of}"
 
 
 def _orders_of(name: str, phase: str | None) -> list[Order]:

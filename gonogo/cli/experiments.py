@@ -324,13 +324,7 @@ def report(
 def print_dry_run(
     head: str, orders: Mapping[str, Order], changes: Mapping[str, str] | None = None
 ) -> None:
-    """Print which runs a submission would order; whole, the orders are JSON.
-
-    Args:
-        head: the first line.
-        orders: of each phase, or of each variant of a campaign.
-        changes: what each variant changes.
-    """
+    """Print which runs a submission would order; whole, the orders are JSON."""
     first = next(iter(orders.values()))
     out.print(f"{escape(first.plan)}: would run, {head}", highlight=False)
     print_table(

@@ -88,15 +88,7 @@ def find_nodes(
 
 
 class JointStart:
-    """One start of a command on several nodes, as one of them sees it.
-
-    Args:
-        runs: folder of run directories, which all nodes share.
-        starts: folder beside them in which starts come together.
-        nodes: which part this is.
-        command: program and arguments, which must be the same on all nodes.
-        limit_s: how long to wait for the others.
-    """
+    """One start of a command on several nodes, as one of them sees it."""
 
     def __init__(
         self, runs: Path, starts: Path, nodes: Nodes, command: Sequence[str], limit_s: float

@@ -133,7 +133,7 @@ def goodput_line(goodput: Goodput) -> str:
     return "; ".join([share, ", ".join(rest)] if rest else [share])
 
 
-def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]]) -> list[str]:
+def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]] = ()) -> list[str]:
     """Return the last round of evidence in a run directory, a line for each group of ranks."""
     rounds = sorted(row for row in RunDir(directory).evidence.glob("[0-9]*_*") if row.is_dir())
     texts = {}

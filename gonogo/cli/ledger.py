@@ -182,13 +182,7 @@ def verify(
 
 
 def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verified:
-    """Return what is wrong with a home (and the demos in it), a folder, or one decision.
-
-    Args:
-        place: what is checked.
-        keys: files of the keys to trust; none: those of the place's own home, else of `home`.
-        home: GONOGO_HOME.
-    """
+    """Return what is wrong with a home (and the demos in it), a folder, or one decision."""
     if place.is_file():
         return verify_file(place, trusted(keys, home_of(place), home))
     if not place.is_dir():
@@ -202,25 +196,18 @@ def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verifi
     parts = [verify_folder(row / "decisions", trusted(keys, row)) for row in homes]
     bare = is_home and not any((place / "decisions").glob("dec_*.json"))
     missing = [Doubt(kind=DoubtKind.NO_DECISION, name=str(place))] if bare else []
+    runs = [*find_undecided(place)]
+    undecided = [Doubt(kind=DoubtKind.RUN_UNDECIDED, found=runs)] if runs else []
     return Verified(
         decisions=sum(row.decisions for row in parts),
         problems=[problem for row in parts for problem in row.problems],
         not_verified=[
             *missing,
             *(doubt for row in parts for doubt in row.not_verified),
-            *_undecided(place),
+            *undecided,
         ],
         hashes=tuple(hash_ for row in parts for hash_ in row.hashes),
     )
-
-
-def _undecided(home: Path) -> list[Doubt]:
-    try:
-        runs = find_undecided(home)
-    except OSError as error:
-        name = str(error.filename or home / "runs")
-        return [Doubt(kind=DoubtKind.UNREADABLE, name=name, found=error.strerror)]
-    return [Doubt(kind=DoubtKind.RUN_UNDECIDED, found=[*runs])] if runs else []
 
 
 def _print_not_verified(doubts: Iterable[Doubt]) -> None:

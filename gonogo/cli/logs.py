@@ -1,14 +1,15 @@
 """`gonogo logs`: the log of a run, from the service or from a run directory."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import connect
 from gonogo.cli.exits import Exit
 from gonogo.cli.naming import pick_id, resolve_run
 from gonogo.cli.output import Json, err, print_json, print_lines
@@ -24,13 +25,7 @@ MAX_TEXT_BYTES = 2**20
 
 
 def find_run_dir(text: str, home: Path, *, own: bool = True) -> Path | None:
-    """Return a run directory: a path, or a run of this home by its id; None when none fits.
-
-    Args:
-        text: a path, a run's id, what is shown of it, or the beginning of it.
-        home: GONOGO_HOME.
-        own: only runs of `gonogo run`, which no service knows; else also others and demos.
-    """
+    """Return the folder that a path or id means; `own`: only runs that no service knows."""
     if (Path(text) / "order.json").is_file():
         return Path(text)
     places = [home / "runs"] if own else [home / "runs", *home.glob("demo/*/runs")]
@@ -44,71 +39,23 @@ def _is_own(folder: Path) -> bool:
     return shipped.is_file() and NO_SERVICE in shipped.read_text()
 
 
-Page = Mapping[str, Any]
-"""`{run, name, text, offset, next_offset}`."""
-
-
-class LocalLog:
-    """The log of a run directory: a rank's, or else the program's or torchrun's."""
-
-    def __init__(self, folder: Path, rank: int | None) -> None:
-        self._dir = RunDir(folder)
-        self._order = load_json(self._dir.order) or {}
-        agent = self._dir.torchrun_log
-        whole = rank is None and not self._order.get("command") and _size_of(agent) > 0
-        self._path = agent if whole else self._dir.rank_log(rank or 0)
-
-    def last(self, tail: int) -> Page:
-        """Return the last lines."""
-        page = self.after(max(0, _size_of(self._path) - MAX_TEXT_BYTES))
-        return {**page, "text": "".join(page["text"].splitlines(keepends=True)[-tail:])}
-
-    def after(self, offset: int) -> Page:
-        """Return the page that begins at a byte of the file."""
-        raw = b""
-        with suppress(FileNotFoundError), self._path.open("rb") as stream:
-            stream.seek(offset)
-            raw = stream.read(MAX_TEXT_BYTES)
-        return {
-            "run": str(self._order.get("run") or self._dir.path.name),
-            "name": self._path.name,
-            "text": raw.decode(errors="replace"),
-            "offset": offset,
-            "next_offset": offset + len(raw),
-        }
-
-    def has_ended(self) -> bool:
-        """Say whether the run has ended."""
-        return self._dir.exit.exists()
-
-
-class ServiceLog:
-    """The log of a run as the service has it."""
-
-    def __init__(self, client: Client, run: str, rank: int | None) -> None:
-        self._client, self._run, self._rank = client, run, rank
-
-    def last(self, tail: int) -> Page:
-        """Return the last lines; without any, print on stderr which log there is."""
-        page = self._page(self._rank, tail=tail)
-        if not page["text"]:
-            first = page if self._rank == 0 else self._page(0, tail=1)
-            there = f"; {first['name']} is there: gonogo logs {self._run} --rank 0"
-            instead = there if first["text"] else ""
-            print_lines([f"{page['name']}: nothing of it has come{instead}"], err)
-        return page
-
-    def after(self, offset: int) -> Page:
-        """Return the page that begins at a byte of the file."""
-        return self._page(self._rank, offset=offset)
-
-    def has_ended(self) -> bool:
-        """Say whether the run has ended."""
-        return self._client.run(self._run).state is RunState.ENDED
-
-    def _page(self, rank: int | None, **of: int) -> Page:
-        page: Page = self._client.get(f"/runs/{self._run}/logs", rank=rank, **of)
-        return page
+def _read_page(
+    path: Path, run: str, *, offset: int | None = None, tail: int | None = None
+) -> dict[str, Any]:
+    """Return the page that begins at a byte of a file, or its last lines, as the service does."""
+    begin = max(0, _size_of(path) - MAX_TEXT_BYTES) if offset is None else offset
+    raw = b""
+    with suppress(FileNotFoundError), path.open("rb") as stream:
+        stream.seek(begin)
+        raw = stream.read(MAX_TEXT_BYTES)
+    lines = raw.decode(errors="replace").splitlines(keepends=True)
+    return {
+        "run": run,
+        "name": path.name,
+        "text": "".join(lines if tail is None else lines[-tail:]),
+        "offset": begin,
+        "next_offset": begin + len(raw),
+    }
 
 
 def logs(
@@ -129,32 +76,52 @@ def logs(
     """Print the log of a run: the command's or torchrun's, or that of one rank."""
     folder = find_run_dir(run, load_settings().home)
     if folder is not None:
-        _print_log(LocalLog(folder, rank), run, tail, follow=follow, as_json=as_json)
+        here = RunDir(folder)
+        order = load_json(here.order) or {}
+        whole = rank is None and not order.get("command") and _size_of(here.torchrun_log) > 0
+        path = here.torchrun_log if whole else here.rank_log(rank or 0)
+        read = partial(_read_page, path, str(order.get("run") or folder.name))
+        _print_log(read, here.exit.exists, run, tail, follow=follow, as_json=as_json)
         return
     with connect() as client:
         found = resolve_run(client, run)
         if found is None:
             err.print("no run yet")
             return
-        log = ServiceLog(client, found, rank)
-        _print_log(log, found, tail, follow=follow, as_json=as_json)
+        log = partial(client.get, f"/runs/{found}/logs")
+        if not (empty := log(rank=rank, tail=1))["text"]:
+            first = log(rank=0, tail=1)
+            there = f"; {first['name']} is there: gonogo logs {found} --rank 0"
+            more = there if first["text"] else ""
+            print_lines([f"{empty['name']}: nothing of it has come{more}"], err)
+
+        def ended() -> bool:
+            return client.run(found).state is RunState.ENDED
+
+        _print_log(partial(log, rank=rank), ended, found, tail, follow=follow, as_json=as_json)
 
 
 def _print_log(
-    log: LocalLog | ServiceLog, run: str, tail: int, *, follow: bool, as_json: bool
+    read: Callable[..., dict[str, Any]],
+    has_ended: Callable[[], bool],
+    run: str,
+    tail: int,
+    *,
+    follow: bool,
+    as_json: bool,
 ) -> None:
-    page = log.last(tail)
+    page = read(tail=tail)
     try:
         while True:
             if as_json:
                 print_json(page)
             else:
                 print(page["text"], end="", flush=True)
-            ended = log.has_ended()
+            ended = has_ended()
             if not follow or (ended and not page["text"]):
                 return
             time.sleep(POLL_S)
-            page = log.after(page["next_offset"])
+            page = read(offset=page["next_offset"])
     except KeyboardInterrupt:
         err.print(f"\n{run} continues")
         raise typer.Exit(Exit.INTERRUPTED) from None

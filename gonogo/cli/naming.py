@@ -8,7 +8,7 @@ is refused with the candidates.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +31,10 @@ WORD = {
 }
 Id = Annotated[str, typer.Argument(help="Experiment: id, beginning of it, name, or `last`.")]
 LAST = "last"
+_BEGIN = {
+    Kind.EXPERIMENT: "gonogo submit demo",
+    Kind.CAMPAIGN: "gonogo campaign submit campaign-demo",
+}
 SHOWN = 10
 """Candidates that are listed of an ambiguous text."""
 LEAST_LETTERS = 4
@@ -67,11 +71,12 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
             return kind, text
     if Kind.EXPERIMENT in kinds and is_id(text, Kind.RUN):
         return Kind.EXPERIMENT, str(client.get(f"/runs/{text}")["experiment"])
-    if text == LAST and Kind.EXPERIMENT in kinds:
-        newest = client.get("/experiments", limit=1)["items"]
-        if not newest:
-            raise NotFound("there is no experiment yet; submit one with: gonogo submit demo")
-        return Kind.EXPERIMENT, str(newest[0]["id"])
+    for kind, begin in _BEGIN.items():
+        if text == LAST and kind in kinds:
+            newest = client.get(f"/{WORD[kind]}s", limit=1)["items"]
+            if not newest:
+                raise NotFound(f"there is no {WORD[kind]} yet; begin one with: {begin}")
+            return kind, str(newest[0]["id"])
     answer = client.get("/find", text=text, kind=[kind.value for kind in kinds], limit=SHOWN + 1)
     found = [FoundView.model_validate(row) for row in answer["items"]] if text else []
     if not found:
@@ -79,7 +84,9 @@ def resolve(client: Client, text: str, *kinds: Kind) -> tuple[Kind, str]:
         shows = "gonogo campaign list" if kinds == (Kind.CAMPAIGN,) else "gonogo list"
         raise NotFound(f"there is no {words} {text!r}; `{shows}` shows what there is")
     if len(found) > 1:
-        raise ambiguous(text, found)
+        count = f"{len(found)} things" if len(found) <= SHOWN else f"more than {SHOWN} things"
+        rows = tuple(Problem(path=row.id, message=describe(row)) for row in found[:SHOWN])
+        raise Ambiguous(f"{text!r} may mean {count}; say which by its id:", problems=rows)
     return found[0].kind, found[0].id
 
 
@@ -99,13 +106,6 @@ def origin_of(client: Client, text: str) -> str:
         raise Rejected(f"--from: found {text!r}; expected EXP:PHASE, such as last:smoke")
     _, experiment = resolve(client, name, Kind.EXPERIMENT)
     return f"{experiment}:{rest}"
-
-
-def ambiguous(text: str, found: Sequence[FoundView]) -> Ambiguous:
-    """Return the error of a text that may mean several things."""
-    count = f"{len(found)} things" if len(found) <= SHOWN else f"more than {SHOWN} things"
-    rows = [Problem(path=row.id, message=describe(row)) for row in found[:SHOWN]]
-    return Ambiguous(f"{text!r} may mean {count}; say which by its id:", problems=tuple(rows))
 
 
 def describe(row: FoundView) -> str:

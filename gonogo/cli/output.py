@@ -128,9 +128,8 @@ def print_made(answer: Mapping[str, Any], address: str, again: str, *, as_json: 
     """Print what was submitted, the address of its page, and what to type next."""
     if as_json:
         print_json(answer)
-        return
-    out.print(f"{answer['id']}  {address}", soft_wrap=True)
-    out.print(f"[dim]follow it with:[/dim] {again}", soft_wrap=True)
+    else:
+        print_lines([f"{answer['id']}  {address}", f"follow it with: {again}"])
 
 
 def say(text: str, before: str = "gonogo: ") -> None:
@@ -184,14 +183,12 @@ def print_table(
         wide = sum(GAP + (min(width[n], LEAST_WIDTH) if n in cut else width[n]) for n in kept)
         if name in kept and wide > out.width + GAP:
             kept.remove(name)
-    room = out.width + GAP - sum(width[n] + GAP for n in kept)
-    while room < 0 and (wide_ones := [n for n in kept if n in cut and width[n] > LEAST_WIDTH]):
-        width[max(wide_ones, key=lambda n: width[n])] -= 1
-        room += 1
     table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold dim")
     for name in kept:
-        table.add_column(name, no_wrap=True, overflow="ellipsis", width=width[name])
-    for row in zip(*(cells[name] for name in kept), strict=True):
+        table.add_column(name, no_wrap=name not in cut)
+    for row in zip(*(map(Text.from_markup, cells[name]) for name in kept), strict=True):
+        for text in row:
+            text.no_wrap, text.overflow = True, "ellipsis"
         table.add_row(*row)
     out.print(table)
 

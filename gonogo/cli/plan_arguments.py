@@ -31,11 +31,6 @@ class PlanArgument:
     document: Document | None = None
     """The file as read; None of a bundled plan."""
 
-    @property
-    def submitted(self) -> str | dict[str, Any]:
-        """What is sent to the service: a bundled plan's name, or a file's data."""
-        return self.name if self.document is None else self.data()
-
     def data(self) -> dict[str, Any]:
         """Return the plan's data."""
         found: dict[str, Any]
@@ -139,18 +134,9 @@ def submit_plan(
     key: str | None,
     **body: object,
 ) -> dict[str, Any]:
-    """Return the answer of the service; print its warnings.
-
-    Args:
-        client: the service.
-        path: where plans of this kind go.
-        plan: the plan as it was named; None: the plan of the experiment that is continued.
-        sets: overrides of its keys.
-        key: idempotency key; None: a fresh one, so that a repeated request submits once.
-        body: what else is asked for.
-    """
-    submitted = None if plan is None else wire_value(plan.submitted)
-    whole = {"plan": submitted, "set": wire_value(dict(sets)), **body}
+    """Return the answer of the service; print its warnings."""
+    named = plan.name if plan is not None and plan.document is None else plan and plan.data()
+    whole = {"plan": wire_value(named), "set": wire_value(dict(sets)), **body}
     with placed(plan or PlanArgument(name="rerun"), sets):
         answer: dict[str, Any] = client.post(
             path, whole, **{"Idempotency-Key": key or str(uuid.uuid4())}

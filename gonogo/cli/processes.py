@@ -61,6 +61,9 @@ def up(
         list[str] | None,
         typer.Option(help="Program or module that plans may start, e.g. python; repeatable."),
     ] = None,
+    allow_env: Annotated[
+        list[str] | None, typer.Option(help="Variable that plans may set here; repeatable.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run everything here: queue server, service and one worker, each restarted when it dies."""
@@ -79,7 +82,14 @@ def up(
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    stack = Stack(settings=settings, host=host, port=port, engine=engine, allow=allow or ())
+    stack = Stack(
+        settings=settings,
+        host=host,
+        port=port,
+        engine=engine,
+        allow=allow or (),
+        allow_env=allow_env or (),
+    )
     again: signal.Signals | None = None
     with stack:
         _announce(stack, as_json)
@@ -157,6 +167,7 @@ def simulate(context: typer.Context) -> None:
     os.execve(sys.executable, application_argv("lab", *context.args), env)
 
 
+_SHOWN_OF_RUNS = ("id", "phase", "attempt", "dir", "outcome", "verdict")
 _ALERTS_S = 15.0
 """How long the end waits for alerts to be delivered."""
 _ELSEWHERE = (
@@ -250,17 +261,7 @@ def build_result(client: Client, view: ExperimentView, home: Path) -> dict[str, 
         "report": str(home / "reports" / view.id / "report.md"),
         "decisions": [decision["id"] for decision in decisions],
         "findings": findings,
-        "runs": [
-            {
-                "id": run.id,
-                "phase": run.phase,
-                "attempt": run.attempt,
-                "dir": run.dir,
-                "outcome": run.outcome.model_dump(mode="json") if run.outcome else None,
-                "verdict": run.verdict,
-            }
-            for run in runs
-        ],
+        "runs": [{name: run.wire()[name] for name in _SHOWN_OF_RUNS} for run in runs],
     }
 
 

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from gonogo.cli.exits import interrupt_on_signals, note_interrupts
+from gonogo.cli.judging import directory_evidence
 from gonogo.cli.output import duration, say
 from gonogo.cli.run_advice import advise_unread, printed_lines
 from gonogo.cli.settings import Settings
@@ -18,12 +19,10 @@ from gonogo.contract.errors import Unavailable
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Place as Stay
-from gonogo.contract.stack_trace import classify, describe_places, parse_frames
 from gonogo.device_slots import choose_together
-from gonogo.evidence_round import stack_rank
 from gonogo.files import is_there
 from gonogo.judge.facts.files import RunFiles
-from gonogo.rundir import RunDir, read_tail
+from gonogo.rundir import RunDir
 from gonogo.supervise.device_records import without_quarantined
 from gonogo.supervise.devices.choice import has_devices, visible_devices
 from gonogo.supervise.devices.query import list_host_devices
@@ -48,8 +47,6 @@ from gonogo.supervise.watcher.metrics_file import load_metrics
 TELL_EVERY_S = 10.0
 MUTE_AFTER_S = 60.0
 _CHUNK_BYTES = 2**16
-_MOST_PLACES = 4
-_LOG_BYTES = 2**18
 
 
 class RunProgress:
@@ -115,22 +112,8 @@ class RunProgress:
         loss = next((row.loss for row in ranks.values() if row.loss is not None), None)
         text += "" if loss is None else f", loss {loss:g}"
         hung = self._suspicion is not None and (self._suspicion.step or 0) >= step
-        say(
-            text
-            + self._remainder.tell(step, steps, now, where_ranks_stand(self._dir) if hung else None)
-        )
-
-
-def where_ranks_stand(run_dir: RunDir) -> str:
-    """Return where the ranks are by the last round of stacks; else an empty text."""
-    rounds = sorted(run_dir.evidence.glob("[0-9]*_*"))
-    if not rounds:
-        return ""
-    texts = {stack_rank(path.name): read_tail(path, _LOG_BYTES) for path in rounds[-1].iterdir()}
-    frames = {rank: parse_frames(text) for rank, text in texts.items() if rank is not None}
-    places = ((rank, classify(row).text()) for rank, row in sorted(frames.items())[:_MOST_PLACES])
-    each = "; ".join(f"rank {rank} is in {place}" for rank, place in places if place)
-    return describe_places(frames) or each
+        where = next(iter(directory_evidence(self._dir.path)), "") if hung else None
+        say(text + self._remainder.tell(step, steps, now, where))
 
 
 class Remainder:
@@ -141,14 +124,7 @@ class Remainder:
         self._newest = (0, 0.0)
 
     def tell(self, step: int, steps: int | None, now: float, where: str | None = None) -> str:
-        """Take the newest step; return the remaining time, or how long no step has come.
-
-        Args:
-            step: the newest that has ended.
-            steps: the last one; None if unknown.
-            now: seconds on any steady clock.
-            where: where the ranks are, if the step is suspected to hang.
-        """
+        """Take the newest step; return the remaining time, or how long no step has come."""
         if self._first is None:
             self._first = self._newest = (step, now)
         elif step != self._newest[0]:
@@ -307,20 +283,17 @@ class RunHost:
                     return interrupts > 0
                 time.sleep(_POLL_S)
             except KeyboardInterrupt as error:
-                interrupts += 1
+                interrupts, begun = interrupts + 1, is_there(self.run_dir.go)
                 number = error.args[0] if error.args else signal.SIGINT
                 keeper.send_signal(number)  # Ctrl-C: a person; SIGTERM: the host is taken away
-                if interrupts == 1 and self._reads_no_halt():
+                if interrupts == 1 and begun and reads_no_halt(self.run_dir.path):
                     say("an unchanged program saves no checkpoint: ending it now (SIGTERM)")
-                elif interrupts == 1 and is_there(self.run_dir.go):
+                elif interrupts == 1 and begun:
                     say("asked to leave with a checkpoint; Ctrl-C again ends it now")
                 else:  # before .GO nobody reads the request: send the second signal, too
                     both = {signal.SIGINT, signal.SIGTERM}
                     keeper.send_signal((both - {number}).pop())
                     say("ending it now")
-
-    def _reads_no_halt(self) -> bool:
-        return is_there(self.run_dir.go) and reads_no_halt(self.run_dir.path)
 
     def _end_lost(self, how: str) -> None:
         """End what is left of a run whose keeper is lost. On a later node, report it to node 0."""

@@ -47,20 +47,7 @@ def order_of(
     *,
     observe: bool = True,
 ) -> Order:
-    """Return the order of a command that no plan knows.
-
-    Args:
-        command: program and arguments.
-        patterns: names or regular expressions.
-        world_size: number of ranks; None: nobody says, and rank 0 alone is expected.
-        name: of the run.
-        steps: last step of a whole run.
-        stall_s: limit of every place.
-        waive: criteria that may stay unobserved.
-        allow_drift: fields that may differ between ranks.
-        nodes: number of hosts.
-        observe: whether the program is observed from within.
-    """
+    """Return the order of a command that no plan knows."""
     here = os.getcwd()
     for word in (here, *command, name, *patterns):
         if not is_text(word):
@@ -154,14 +141,7 @@ def _watch_of(stall_s: float | None) -> Watch:
 
 
 def under_plan(order: Order, plan: str, phase: str, own: Mapping[str, object]) -> Order:
-    """Return the order with gate, identity and watch of a plan's phase.
-
-    Args:
-        order: of the command.
-        plan: its name or file.
-        phase: of the plan.
-        own: options that the plan decides → their typed values.
-    """
+    """Return the order with gate, identity and watch of a plan's phase."""
     for option, value in own.items():
         if value is not None:
             raise Rejected(f"{option}: the plan says that; leave it out, or change the plan")

@@ -148,7 +148,9 @@ def run(
         own = {"--steps": steps, "--stall-s": stall_s, "--world-size": world_size}
         order = under_plan(order, plan, phase, own)
     check_waivers(order)
-    _make_folders(settings, runs)
+    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    runs.mkdir(parents=True, exist_ok=True)
+    own_signing_key(settings.home)  # fails now rather than after the run
     if part is not None and joint is not None and part.node > 0:
         led = RunDir(runs / joint.follow())
         raise typer.Exit(accepted(_follow_node_0(led, part, settings, as_json), accept))
@@ -193,12 +195,6 @@ def _print_end(
         )
     for text in advice:
         say(text)
-
-
-def _make_folders(settings: Settings, runs: Path) -> None:
-    settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    runs.mkdir(parents=True, exist_ok=True)
-    own_signing_key(settings.home)  # fails now rather than after the run
 
 
 def _make_run(run_dir: RunDir, order: Order) -> str:

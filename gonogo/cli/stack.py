@@ -180,6 +180,8 @@ class Stack:
     """What starts the worker's runs; on other hosts they must reach the service."""
     allow: Sequence[str] = ()
     """Programs that plans may start here, besides `nsa.train` and `GONOGO_WORKER_ALLOW`."""
+    allow_env: Sequence[str] = ()
+    """Variables that plans may set here, besides `GONOGO_WORKER_ALLOW_ENV`."""
     say: Callable[[str], None] = say
     """Takes a sentence for each step of the start."""
     children: list[Child] = field(default_factory=list)
@@ -248,14 +250,14 @@ class Stack:
 
     def worker_environ(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment of the worker, from that of all processes here."""
-        allow = ",".join(filter(None, [env.get("GONOGO_WORKER_ALLOW"), *self.allow]))
+        more = {"GONOGO_WORKER_ALLOW": self.allow, "GONOGO_WORKER_ALLOW_ENV": self.allow_env}
         return {
             **{name: value for name, value in env.items() if name != "GONOGO_API_KEY"},
             "GONOGO_API_KEY_FILE": str(self.home / "worker_key"),
             "GONOGO_ENGINE": self.engine.value,
             "GONOGO_URL": self.url_of_nodes,
             "GONOGO_WORKER_ON_STOP": env.get("GONOGO_WORKER_ON_STOP", "checkpoint"),
-            **({"GONOGO_WORKER_ALLOW": allow} if allow else {}),
+            **{n: ",".join(filter(None, [env.get(n), *row])) for n, row in more.items() if row},
         }
 
     def _start(self, name: str, argv: list[str], env: Mapping[str, str]) -> Child:

@@ -19,7 +19,6 @@ from gonogo.cli.judging import (
     experiment_lines,
     goodput_line,
     run_evidence,
-    wait_of,
 )
 from gonogo.cli.naming import Id, resolve, resolve_run
 from gonogo.cli.output import (
@@ -43,6 +42,7 @@ from gonogo.cli.output import (
     verdict_text,
 )
 from gonogo.cli.settings import Settings, load_settings
+from gonogo.cli.watching import Glance, parts_of
 from gonogo.contract.api import AlertView, ArtifactsView, ExperimentView, RunView, WorkerView
 from gonogo.contract.decision import Cause, Decision, DecisionKind
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
@@ -427,8 +427,9 @@ def _print_status(found: dict[str, Any], runs: dict[str, RunView]) -> None:
     print_fields({**fields, "workers": _workers_text(found["workers"])})
     out.print("\n[bold]active[/bold]" if found["going_on"] else "\nnothing is active")
     for view in found["going_on"]:
-        print_lines([f"  {view.id}  {view.name}"])
-        print_lines([f"      {_progress_text(view, runs.get(view.id))}"])
+        glance = Glance(experiment=view, run=runs.get(view.id), now=datetime.now(UTC))
+        progress = " | ".join(parts_of(glance)) or view.state
+        print_lines([f"  {view.id}  {view.name}", f"      {progress}"])
     out.print("\n[bold]waits for you[/bold]" if found["waiting"] else "\nnothing waits for you")
     for view in found["waiting"]:
         print_lines([f"  {view.id}  {view.name}", f"      {view.waiting_for or 'a decision'}"])
@@ -444,18 +445,3 @@ def _workers_text(rows: list[WorkerView]) -> str:
     free = sum(len(row.free) for row in living)
     devices = sum(len(row.devices) for row in living)
     return f"{len(living)} [green]up[/green], {free} of {devices} devices free{quiet}"
-
-
-def _progress_text(view: ExperimentView, run: RunView | None) -> str:
-    parts = [str(view.state)]
-    if run is not None and (wait := wait_of(run, datetime.now(UTC))) is not None:
-        parts = [f"{run.phase}: {wait}"]
-    elif run is not None:
-        parts = [f"{run.phase} {run.step}/{run.steps}"]
-        parts += [] if run.loss is None else [f"loss {run.loss:.4f}"]
-        parts += [flag.upper() for flag in ("suspect", "lost") if getattr(run, flag)]
-    if view.forecast.seconds_p50 is not None:
-        parts.append(f"about {duration(view.forecast.seconds_p50)} left")
-    if view.waiting_for:
-        parts.append(f"waits for {view.waiting_for}")
-    return " · ".join(parts)

@@ -155,14 +155,7 @@ def watch_experiment(
     quiet: bool = False,
     meanwhile: Callable[[], None] = lambda: None,
 ) -> ExperimentView:
-    """Follow an experiment on stderr until it finishes or waits for a person; return it.
-
-    Args:
-        client: of the service.
-        experiment: its id.
-        quiet: print lines even on a terminal.
-        meanwhile: called at each look.
-    """
+    """Follow an experiment on stderr until it finishes or waits for a person; return it."""
     glances = glances_of(client, experiment)
     if not err.is_terminal or err.is_dumb_terminal or quiet:
         return _watch_lines(glances, meanwhile)
@@ -185,15 +178,12 @@ def following(name: str, again: str) -> Iterator[None]:
 
 def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> ExperimentView:
     """Print a line when something changed, and every few seconds the numbers."""
-    shown: object = None
-    why: str | None = None
-    printed_at = float("-inf")
+    shown, told, printed_at = None, None, float("-inf")
     for glance in glances:
         view, run = glance.experiment, glance.run
-        cause = None if view.cause is None or glance.done else f"why: {view.cause.told()}"
-        if cause not in (None, why):
-            print_lines([str(cause)], err)
-            why = cause
+        if view.cause not in (None, told) and view.cause is not None and not glance.done:
+            told = view.cause
+            print_lines([f"why: {told.told()}"], err)
         phases = [phase.state for phase in view.phases]
         state = (phases, run and (run.id, run.state), view.waiting_for)
         every_s = SAY_EVERY_S if view.waiting_for is None else WAITING_EVERY_S

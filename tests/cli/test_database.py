@@ -14,7 +14,7 @@ def test_whoever_only_looks_makes_no_database(tmp_path: Path, gonogo: Gonogo) ->
     assert "`gonogo up` makes the local ones" in gonogo("keys").out
     said = gonogo("db", "status")
     assert (said.code, said.err) == (0, "")
-    assert "none yet" in said.out
+    assert "revision none" in said.out
     assert list(tmp_path.iterdir()) == []
 
 

@@ -78,9 +78,9 @@ def test_a_plan_that_is_not_there_is_not_found(tmp_path: Path) -> None:
 
 
 def test_a_plan_is_sent_by_its_name_or_as_its_data(file: Path) -> None:
-    assert read_plan("demo").submitted == "demo"
+    assert read_plan("demo").document is None
     assert read_plan("demo").data()["name"] == "demo"
-    sent = read_plan(str(file)).submitted
+    sent = read_plan(str(file)).data()
     assert isinstance(sent, dict)
     assert sent["train"]["optim"] == {"lr": "fast", "beta": 1}
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.run_host import Remainder, RunProgress, where_ranks_stand
+from gonogo.cli.judging import directory_evidence
+from gonogo.cli.run_host import Remainder, RunProgress
 from gonogo.rundir import RunDir
 from tests.cli.test_run_advice import order_of
 
@@ -59,7 +60,7 @@ def test_a_step_that_is_suspected_to_hang_is_told_with_the_place_of_its_ranks(
         ("all_reduce (torch/distributed/distributed_c10d.py:3)", "f (t.py:6)")
     ):
         (stacks / f"stacks_rank{rank}.txt").write_text(f"MainThread (thread 7)\n    {frame}\n")
-    where = where_ranks_stand(RunDir(tmp_path))
+    where = directory_evidence(tmp_path)[0]
     assert where == "rank 1 is in f (t.py:6), user code; rank 0 waits in all_reduce"
     assert pace.tell(31, 200, 50.0, where) == f", looks hung for 50 s: {where}"
-    assert where_ranks_stand(RunDir(tmp_path / "other")) == ""
+    assert directory_evidence(tmp_path / "other") == []

@@ -240,7 +240,8 @@ def test_what_an_up_allows_is_added_to_what_its_worker_allows_anyway(tmp_path: P
     settings = load_settings({"GONOGO_HOME": str(tmp_path)})
     plain = {"GONOGO_WORKER_ALLOW": "my.trainer"}
     assert Stack(settings=settings).worker_environ(plain).items() >= plain.items()
-    more = Stack(settings=settings, allow=["python", "bash"])
+    more = Stack(settings=settings, allow=["python", "bash"], allow_env=["WANDB_MODE"])
     (tmp_path / "worker_key").touch()
     told = worker_settings({**more.worker_environ(plain), "GONOGO_HOME": str(tmp_path)})
     assert told.allow == ("my.trainer", "python", "bash")
+    assert told.allow_env == ("WANDB_MODE",)

@@ -48,7 +48,7 @@ def test_what_goes_on_and_what_waits_for_a_person(plane: Plane, gonogo: Gonogo) 
     assert said.code == 0
     on, wait = said.out.split("waits for you")
     assert short_id(goes) in on
-    assert f"sanity 0/{order.steps}" in on
+    assert f"step 0/{order.steps}" in on
     assert "1 up, 2 of 2 devices free" in on
     assert short_id(waits) in wait
     assert f"gonogo rerun {short_id(waits)}" in wait
