@@ -54,11 +54,7 @@ SUITES = (
 
 
 def chosen_suites(only: str | None, *, with_long: bool) -> list[Suite]:
-    """The suites to run.
-
-    Raises:
-        ValueError: a name that is not in the table.
-    """
+    """Return the suites to run."""
     if only is None:
         return [suite for suite in SUITES if with_long or not suite.long]
     by_name = {suite.name: suite for suite in SUITES}

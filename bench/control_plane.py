@@ -83,12 +83,7 @@ def heartbeat_lines(rank: int, first_step: int, count: int) -> list[str]:
 
 
 class Plane:
-    """One control plane in a folder of its own.
-
-    Args:
-        folder: its home, and where it logs.
-        redis_url: where its wake messages go.
-    """
+    """One control plane in a folder of its own."""
 
     def __init__(self, folder: Path, redis_url: str | None) -> None:
         self.home = folder
@@ -140,7 +135,7 @@ def measure(
             lambda: post("POST", "/experiments", json={"plan": demo}), 200
         )
         found |= _ingest(plane)
-        fill(folder / "gonogo.db", experiments)
+        copy_newest(folder / "gonogo.db", experiments)
         server.measure_idle(idle_s / 2)  # the waker's first look at the queue
         found["idle"] = 100 * server.measure_idle(idle_s)
         found |= _looking(plane, found["idle"] / 100)
@@ -152,12 +147,7 @@ def measure(
 
 
 class Watcher:
-    """The messages of a run of two ranks, as its watcher sends them.
-
-    Args:
-        plane: the service that receives them.
-        number: of the worker that claims the run, of one home.
-    """
+    """The messages of a run of two ranks, as its watcher sends them."""
 
     def __init__(self, plane: Plane, number: int) -> None:
         claim = {
@@ -209,30 +199,33 @@ def _at_once(plane: Plane) -> Figures:
     return {"line_at_once": 1e3 * each / 6}
 
 
-def fill(database: Path, experiments: int) -> None:
-    """Make so many queued experiments of the newest one, in the database itself."""
+def copy_newest(database: Path, count: int) -> list[str]:
+    """Put copies of the newest experiment and its run into the database; return their runs."""
+    copies = []
     with sqlite3.connect(database, timeout=60) as connection:
         connection.row_factory = sqlite3.Row
-        model = connection.execute("SELECT * FROM experiments ORDER BY id DESC LIMIT 1").fetchone()
-        have = connection.execute("SELECT count(*) FROM experiments").fetchone()[0]
-        whole = {
-            name: connection.execute(
-                f"SELECT * FROM {name} WHERE experiment = ?", (model["id"],)
-            ).fetchall()
-            for name in ("phases", "runs")
-        }
-        progress = connection.execute(
-            "SELECT * FROM progress WHERE run = ?", (whole["runs"][0]["id"],)
-        ).fetchone()
-        for _ in range(max(0, experiments - have)):
-            experiment, run = new_id(Kind.EXPERIMENT), new_id(Kind.RUN)
-            insert_row(connection, "experiments", dict(model) | {"id": experiment})
-            for row in whole["phases"]:
-                insert_row(connection, "phases", dict(row) | {"experiment": experiment})
-            row = dict(whole["runs"][0]) | {"experiment": experiment, "id": run}
-            insert_row(connection, "runs", row)
-            insert_row(connection, "progress", dict(progress) | {"run": run})
+
+        def rows(choice: str, *values: str) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(f"SELECT * FROM {choice}", values)]
+
+        [experiment] = rows("experiments ORDER BY id DESC LIMIT 1")
+        of = experiment["id"]
+        phases, run = (
+            rows("phases WHERE experiment = ?", of),
+            rows("runs WHERE experiment = ?", of)[0],
+        )
+        [progress] = rows("progress WHERE run = ?", run["id"])
+        for _ in range(count):
+            name, copy = new_id(Kind.EXPERIMENT), new_id(Kind.RUN)
+            order = run["order"] and run["order"].replace(run["id"], copy).replace(of, name)
+            _insert(connection, "experiments", experiment | {"id": name})
+            for phase in phases:
+                _insert(connection, "phases", phase | {"experiment": name})
+            _insert(connection, "runs", run | {"id": copy, "experiment": name, "order": order})
+            _insert(connection, "progress", progress | {"run": copy})
+            copies.append(copy)
     connection.close()
+    return copies
 
 
 def _looking(plane: Plane, idle: float) -> Figures:
@@ -252,8 +245,7 @@ def _looking(plane: Plane, idle: float) -> Figures:
     return {**found, "metrics": scraped} if scraped > 0.0 else found  # else the load hides it
 
 
-def insert_row(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
-    """Insert a row by the names of its columns."""
+def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
     names = ", ".join(f'"{name}"' for name in row)
     marks = ", ".join("?" * len(row))
     connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))

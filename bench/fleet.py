@@ -28,9 +28,7 @@ from typing import Any
 
 import httpx
 
-from bench.control_plane import Plane, insert_row
-from gonogo.contract.ids import Kind as Id
-from gonogo.contract.ids import new_id
+from bench.control_plane import Plane, copy_newest
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 
 LEASE_S = 30.0
@@ -153,15 +151,7 @@ class Seen:
 
 
 class Sender(threading.Thread):
-    """Sends the messages of some runs at their times, over one connection.
-
-    Args:
-        port: of the service.
-        key, secret, token: who speaks.
-        runs: whose messages.
-        start: monotonic seconds at which the traffic begins.
-        until: and ends.
-    """
+    """Sends the messages of some runs over one connection, from `start` until `until`."""
 
     def __init__(
         self,
@@ -272,29 +262,6 @@ def begin_run(plane: Plane) -> Held:
     return Held(secret=answer["secret"], token=order["token"], run=order["run"])
 
 
-def copy_runs(database: Path, held: Held, count: int) -> list[str]:
-    """Put copies of the run, each of an experiment of its own, into the database."""
-    ids = [held.run]
-    with sqlite3.connect(database, timeout=60) as connection:
-        connection.row_factory = sqlite3.Row
-        run = dict(connection.execute("SELECT * FROM runs WHERE id = ?", (held.run,)).fetchone())
-        of = run["experiment"]
-        experiment = connection.execute("SELECT * FROM experiments WHERE id = ?", (of,)).fetchone()
-        phases = connection.execute("SELECT * FROM phases WHERE experiment = ?", (of,)).fetchall()
-        said = connection.execute("SELECT * FROM progress WHERE run = ?", (held.run,)).fetchone()
-        for _ in range(count - 1):
-            name, copy = new_id(Id.EXPERIMENT), new_id(Id.RUN)
-            order = run["order"].replace(held.run, copy).replace(of, name)
-            insert_row(connection, "experiments", dict(experiment) | {"id": name})
-            for phase in phases:
-                insert_row(connection, "phases", dict(phase) | {"experiment": name})
-            insert_row(connection, "runs", run | {"id": copy, "experiment": name, "order": order})
-            insert_row(connection, "progress", dict(said) | {"run": copy})
-            ids.append(copy)
-    connection.close()
-    return ids
-
-
 class Scraper(threading.Thread):
     """Asks for the metrics as Prometheus does."""
 
@@ -328,7 +295,7 @@ def measure(count: int, seconds: float, folder: Path, *, scrape: bool) -> dict[s
         held = begin_run(plane)
     finally:
         plane.close()
-    ids = copy_runs(folder / "gonogo.db", held, count)
+    ids = [held.run, *copy_newest(folder / "gonogo.db", count - 1)]
     plane = Plane(folder, None)
     quiet_s = WARM_S + (seconds - NOTICED_S - WARM_S) * 0.6
     parts = max(8, count // RUNS_PER_SENDER)

@@ -137,21 +137,7 @@ def _do(stage: Stage, given: argparse.Namespace, file: Path, spent_s: Callable[[
     append_row(file, given.run, "stage", stage=stage.name, left_out=True)
 
 
-def _planned(device: str) -> list[str]:
-    """Names of the comparisons; torch is imported for nothing else here."""
-    import torch
-
-    from bench.on_gpu.correctness import comparisons
-
-    return list(comparisons(torch.device(device)))
-
-
 def _stages(only: str | None, device: str) -> list[Stage]:
-    """Those that were asked for, in order.
-
-    Raises:
-        SystemExit: there is none of that name.
-    """
     names = {stage.name for stage in STAGES} if only is None else set(only.split(","))
     if unknown := names - {stage.name for stage in STAGES}:
         known = ", ".join(stage.name for stage in STAGES)
@@ -198,7 +184,11 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"Nothing was measured: no row can be written to {file}: {error}", file=sys.stderr)
         return BAD_ARGUMENTS
     compared = any(stage.name == "correctness" for stage in stages)
-    planned = _planned(given.device) if compared else []
+    planned = []
+    if compared:
+        from bench.on_gpu.correctness import comparisons  # torch is imported for nothing else here
+
+        planned = list(comparisons(torch.device(given.device)))
     text = "Nothing was measured."
     for stage in stages:
         _do(stage, given, file, lambda: time.monotonic() - began)

@@ -10,7 +10,6 @@ import json
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
@@ -64,32 +63,6 @@ def page() -> str:
     return _FRAME.read_text().replace(_PLACE, "\n".join(_tables(Plan, "", {})))
 
 
-def shown_path(path: str) -> str:
-    """Return the path under which the page shows a key; equal sections are shown once."""
-    for prefix, first in _repeated():
-        if path.startswith(prefix):
-            path = first + path.removeprefix(prefix)
-    return path
-
-
-@cache
-def _repeated() -> list[tuple[str, str]]:
-    """Return the path of each section that is not shown, and that of its equal."""
-    shown: dict[type[BaseModel], str] = {}
-    list(_tables(Plan, "", shown))
-    return [
-        (prefix, shown[model]) for prefix, model in _sections(Plan, "") if shown[model] != prefix
-    ]
-
-
-def _sections(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
-    """Yield path and model of every section, the outer ones first."""
-    for key in keys(model, prefix):
-        if key.section is not None and prefix != _WATCH:
-            yield key.below, key.section
-            yield from _sections(key.section, key.below)
-
-
 def keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
     """Yield the keys that stand directly under `prefix`, in the order of the model."""
     meanings = field_docs(model)
@@ -110,29 +83,19 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
         assert isinstance(tree, ast.ClassDef)
         for field, said in zip(tree.body, tree.body[1:], strict=False):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                text = _text_of(said)
-                if text is not None:
-                    found[field.target.id] = " ".join(text.split())
+            match field, said:
+                case (
+                    ast.AnnAssign(target=ast.Name(id=name)),
+                    ast.Expr(value=ast.Constant(value=str() as text)),
+                ):
+                    found[name] = " ".join(text.split())
     return found
-
-
-def _text_of(node: ast.stmt) -> str | None:
-    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-        return node.value.value if isinstance(node.value.value, str) else None
-    return None
 
 
 def _tables(
     model: type[BaseModel], prefix: str, shown: dict[type[BaseModel], str]
 ) -> Iterator[str]:
-    """Yield the table of a section, then those of the sections in it.
-
-    Args:
-        model: of the section.
-        prefix: the path of its keys.
-        shown: sections that have a table already, with their paths; it grows.
-    """
+    """Yield the table of a section, then those of its sections that are not `shown` yet."""
     if model in shown:
         same = shown[model].removesuffix(".")
         yield f"`{prefix.removesuffix('.')}` has the keys of `{same}`.\n"
@@ -143,12 +106,13 @@ def _tables(
     if prefix == _WATCH:
         rows = [row for key in sections for row in _leaves(key)]
         sections = []
-    yield _heading(model, prefix)
+    title = f"`{prefix.removesuffix('.')}`" if prefix else "The plan"
+    yield f"## {title}\n\n{_sentence(model)}\n"
     if rows:
         head = ["key", "is", "default", "meaning"]
         if prefix == _WATCH:
             head.insert(3, "ceiling")
-        yield _line(head) + _line(["-"] * len(head)) + "".join(_row(key) for key in rows)
+        yield _line(head) + _line(["-"] * len(head)) + "".join(map(_row, rows))
     for key in sections:
         assert key.section is not None
         yield from _tables(key.section, key.below, shown)
@@ -162,11 +126,6 @@ def _leaves(key: Key) -> Iterator[Key]:
             yield row
         else:
             yield from _leaves(row)
-
-
-def _heading(model: type[BaseModel], prefix: str) -> str:
-    title = f"`{prefix.removesuffix('.')}`" if prefix else "The plan"
-    return f"## {title}\n\n{_sentence(model)}\n"
 
 
 def _sentence(model: type[BaseModel]) -> str:
@@ -192,10 +151,7 @@ def _schema_of(field: FieldInfo) -> Mapping[str, Any]:
     kind: Any = field.annotation
     if field.metadata:
         kind = Annotated[kind, *field.metadata]
-    schema = TypeAdapter(kind).json_schema()
-    return {name: part for name, part in schema.items() if name != "$defs"} | {
-        "$defs": schema.get("$defs", {})
-    }
+    return TypeAdapter(kind).json_schema()
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

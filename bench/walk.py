@@ -85,11 +85,6 @@ def walk_of_a_line(folder: Path) -> list[set[CodeType]]:
     return walks
 
 
-def walk_of_a_directory() -> set[CodeType]:
-    """Return the functions that judge a stalled run of two ranks and 86 heartbeats."""
-    return called(lambda: judge_directory(STALLED))
-
-
 def size_of(package: str) -> tuple[int, int]:
     """Return the lines and modules of a package."""
     files = sorted((ROOT / package).rglob("*.py"))
@@ -108,7 +103,7 @@ def main() -> None:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         walks = sorted(walk_of_a_line(Path(folder) / "long"), key=len)
-        judged = walk_of_a_directory()
+        judged = called(lambda: judge_directory(STALLED))
     low, high = walks[0], walks[-1]
     span = f"{len(low)}-{len(high)} / {modules_of(low)}-{modules_of(high)}"
     print_row("functions / modules of one step_end line", span, FOLD_GOAL)

@@ -95,11 +95,7 @@ def simulate(
 
 
 def _simulated(parts: Sequence[Part], jobs: int | None) -> list[Tally]:
-    """Return every part's tally.
-
-    The sick runs go first, so a simulation that is ended early has tried every detector. Then the
-    costly parts go, so that no core is left with one of them at the end.
-    """
+    """Return every part's tally: sick runs first, then by cost, the most costly first."""
     jobs = jobs or os.cpu_count() or 1
     left = sorted(parts, key=lambda part: (part.sick is None, -part.cost))
     whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()

@@ -85,18 +85,14 @@ def run(context: Context) -> None:
             # A kernel that this GPU or build does not have, or no memory, is an error of its row.
             context.measure(
                 "attention", f"attention {direction} {name} {case.B}x{case.S}",
-                functools.partial(_time, build, context.device, repeats, waits=name == "torch"),
+                functools.partial(
+                    time_both_ways, build, context.device, repeats, waits=name == "torch"
+                ),
                 needed_s=2.0, kernel=name, direction=direction, B=case.B, S=case.S,
                 gflop_dense=gflop,
             )  # fmt: skip
     for row in break_even_rows(read_rows(context.file, context.run)):
         context.tell("break_even", **row)
-
-
-def _time(
-    build: Callable[[], Step], device: torch.device, repeats: int, *, waits: bool
-) -> dict[str, object]:
-    return time_both_ways(build(), device, repeats, waits=waits)
 
 
 def _dense_gflop(case: Case, *, backward: bool) -> float:

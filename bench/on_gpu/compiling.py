@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from bench.on_gpu.correctness import LENGTHS
-from bench.on_gpu.failures import first_line
-from bench.on_gpu.rows import Context
+from bench.on_gpu.rows import Context, first_line
 from nsa.attention.gpu.compilation import Launch, compile_each, rehearse
 from nsa.attention.gpu.trial import ON_GPU, Case, forward_backward
 

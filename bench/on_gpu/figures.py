@@ -33,14 +33,12 @@ def spread(timings_ms: Sequence[float]) -> dict[str, float]:
 
 
 def break_even(ratios: Mapping[int, float]) -> dict[str, object]:
-    """From which length on is NSA the faster one?
+    """Return from which length on NSA is faster, as `at` and in `words`.
+
+    Between two measured lengths it is where a straight line through the logarithms crosses 1.
 
     Args:
-        ratios: Time of dense attention over that of NSA, by length.
-
-    Returns:
-        `at`: the length where the ratio last rises through 1, between two measured lengths by a
-        straight line through the logarithms, None where it does not; and `words`.
+        ratios: time of dense attention over that of NSA, by length.
     """
     lengths = sorted(ratios)
     if not lengths:
@@ -116,13 +114,13 @@ def pairs(S: int, *, l: int, d: int, l_sel: int, n_sel: int, w: int) -> dict[str
 def kernel_flop(
     counted: Mapping[str, int], heads: int, width: int, *, bits: bool
 ) -> dict[str, int]:
-    """Floating-point operations of one call by kernel, as its form computes them.
+    """Return the floating-point operations of one call by kernel.
 
     Args:
-        counted: As `pairs` counts them, for all batch items.
-        heads: Query heads.
-        width: Of a head.
-        bits: Whether the selected branch is one band over all keys (up to 32 blocks).
+        counted: as `pairs` counts them, for all batch items.
+        heads: query heads.
+        width: of a head.
+        bits: whether the selected branch is one band over all keys (up to 32 blocks).
     """
     selected = counted["dense"] if bits else counted["own"]
     of_band = counted["compressed"] + selected + counted["window"]
@@ -136,12 +134,7 @@ def kernel_flop(
 def kernel_rows(
     times_us: Mapping[str, tuple[float, int]], flop: Mapping[str, int]
 ) -> list[dict[str, object]]:
-    """A table of kernels, the slowest first.
-
-    Args:
-        times_us: Microseconds of a call and launches of a call, by kernel.
-        flop: Operations of a call, of those kernels where they are counted.
-    """
+    """Return a table of kernels, the slowest first, from microseconds and launches of a call."""
     whole = sum(us for us, _ in times_us.values())
     rows: list[dict[str, object]] = []
     for name, (us, launches) in sorted(times_us.items(), key=lambda row: -row[1][0]):

@@ -24,17 +24,13 @@ RIGHT, WRONG, BAD_ARGUMENTS, NO_GPU = 0, 1, 2, 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A process of its own: an illegal access or a hang in one takes nothing from the next.
-
-    Attributes:
-        name: Its module in this package.
-        limit_s: Its own deadline, start of Python included.
-        without_gpu: Whether it has something to do on a CPU.
-    """
+    """A module of this package, run in its own process: a crash takes nothing from the next."""
 
     name: str
     limit_s: float
+    """Deadline, start of Python included."""
     without_gpu: bool = True
+    """Whether it has something to do on a CPU."""
 
 
 STAGES = (
@@ -51,34 +47,18 @@ STAGES = (
 
 
 def allowance_s(stage: Stage, spent_s: float, total_s: float = TOTAL_S) -> float:
-    """How long a stage may take now, 0.0 where it is not worth a beginning.
-
-    Args:
-        stage: What is next.
-        spent_s: Seconds since the command began.
-        total_s: That the whole command may take.
-    """
+    """Return how long a stage may take now; 0.0 if that is too short to begin."""
     left_s = min(stage.limit_s, total_s - spent_s - GRACE_S)
     return left_s if left_s >= LEAST_S else 0.0
 
 
 def hangs(last: Mapping[str, Any] | None, silent_s: float) -> bool:
-    """Whether the thing that was begun last is over its own deadline.
-
-    Args:
-        last: The last row of the run, None where there is none.
-        silent_s: For how long it has been the last.
-    """
+    """Whether the row written `silent_s` ago began a thing that is past its deadline."""
     return last is not None and last.get("row") == "begin" and silent_s > last["limit_s"]
 
 
 def exit_code(rows: Iterable[Mapping[str, Any]], planned: Iterable[str]) -> int:
-    """Correctness alone: right only when every planned comparison is there and held.
-
-    Args:
-        rows: Those of this run.
-        planned: Names of the comparisons.
-    """
+    """Return `RIGHT` only if every planned comparison was made and held."""
     held: dict[str, bool] = {}
     for row in rows:
         if row.get("row") == "correctness":

@@ -22,12 +22,7 @@ _WAYS = ("compiled", "graphs")
 
 
 def report(rows: Sequence[Row], planned: Iterable[str]) -> str:
-    """The report.
-
-    Args:
-        rows: Those of one run.
-        planned: Names of the comparisons that had to be made.
-    """
+    """Return the report of one run, given the names of its planned comparisons."""
     parts = (
         _machine(rows), _correctness(rows, list(planned)), _failures(rows), _attention(rows),
         _kernels(rows), _trainer(rows), _tiles(rows), _proofs(rows), _left_out(rows),
@@ -66,9 +61,7 @@ def _correctness(rows: Sequence[Row], planned: Sequence[str]) -> Iterator[str]:
     made = {row["name"]: row for row in _of(rows, "correctness")}
     wrong = [row for row in made.values() if row.get("right") is not True]
     missing = [name for name in planned if name not in made]
-    yield ""
-    yield "## Correctness"
-    yield ""
+    yield from ("", "## Correctness", "")
     if not made:
         yield "Nothing was compared."
         return

@@ -11,8 +11,26 @@ from typing import Any, BinaryIO
 
 import torch
 
-from bench.on_gpu.failures import first_line, is_fatal
 from bench.on_gpu.plan import ROW_LIMIT_S
+
+_FATAL = (
+    "CUDA error",
+    "illegal memory access",
+    "illegal instruction",
+    "misaligned address",
+    "unspecified launch failure",
+    "device-side assert",
+)
+
+
+def first_line(error: BaseException) -> str:
+    """Return kind and text of an error in one line."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"[:300]
+
+
+def is_fatal(error: BaseException) -> bool:
+    """Whether every later CUDA call would fail as well."""
+    return any(word in str(error) for word in _FATAL)
 
 
 def append_row(file: Path, run: str, row: str, **values: Any) -> None:
@@ -48,21 +66,16 @@ def read_rows(file: Path, run: str) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What a stage is given.
-
-    Attributes:
-        device: Where it measures; on a CPU everything is tiny.
-        file: Where rows go.
-        run: Of which command they are.
-        left_s: Seconds until its own deadline.
-        begun: What processes before this one began: they measured it, or broke down at it.
-    """
+    """What a stage is given."""
 
     device: torch.device
+    """Where it measures; on a CPU everything is tiny."""
     file: Path
     run: str
     left_s: Callable[[], float]
+    """Seconds until the deadline of the stage."""
     begun: frozenset[str] = frozenset()
+    """What earlier processes measured, or broke down at."""
 
     @property
     def tiny(self) -> bool:
@@ -86,17 +99,15 @@ class Context:
         """Append the row of one thing that is measured, or why there is none.
 
         Args:
-            row: Its kind.
-            what: Its unique name, written before it begins, in case this process dies.
-            unit: Measures; any error of it becomes a row, since a kernel that does not compile or
-                fit must not take the others with it.
-            needed_s: Left out where less time is left; a row says so.
-            limit_s: Its own deadline. The parent then ends this process, and another one continues
-                with the next thing.
-            known: Values of the row whatever comes of it.
+            row: kind of the row.
+            what: unique name, written first in case this process dies.
+            unit: measures; its errors become rows.
+            needed_s: left out if less time is left.
+            limit_s: deadline, at which the parent ends this process.
+            known: values of the row in any case.
 
         Raises:
-            Exception: An error after which nothing more can be measured in this process.
+            Exception: an error after which the device is of no use to this process.
         """
         if what in self.begun:
             return

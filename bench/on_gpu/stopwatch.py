@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from bench.on_gpu.failures import first_line, is_fatal
 from bench.on_gpu.figures import spread
+from bench.on_gpu.rows import first_line, is_fatal
 from nsa.attention.gpu.trial import timings_ms
 
 REPEATS = 20
@@ -29,10 +29,10 @@ def measure(step: Step, device: torch.device, repeats: int = REPEATS) -> list[fl
 
 
 def as_graph(step: Step) -> Step:
-    """The call captured once; what is returned replays it without Python.
+    """Capture the call once, and return its replay.
 
     Raises:
-        RuntimeError: Something in it waits for the GPU, or cannot be captured.
+        RuntimeError: it waits for the GPU, or cannot be captured.
     """
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -54,17 +54,11 @@ def as_graph(step: Step) -> Step:
 def time_both_ways(
     step: Step, device: torch.device, repeats: int, *, waits: bool = False
 ) -> dict[str, object]:
-    """Eager and graph timings and peak memory; what cannot be captured says why.
+    """Return eager and graph timings and peak memory, or why a graph cannot be captured.
 
     Args:
-        step: What is timed.
-        device: Where.
-        repeats: Timed calls.
-        waits: Whether it is known to wait for the GPU: then no capture is tried, since one that
-            fails may leave PyTorch's allocator as within a capture, for all that comes after.
-
-    Raises:
-        RuntimeError: The call itself fails.
+        waits: whether the step is known to wait for the GPU. No capture is tried then: a failed
+            one may leave PyTorch's allocator as within a capture.
     """
     if device.type != "cuda":
         return {"eager": spread(measure(step, device, repeats)), "graph": None}

@@ -1,9 +1,7 @@
-"""Which tiles are fastest here? Each kernel by itself, by its own time on the device.
+"""Which tiles are fastest here? Each kernel by its own time on the device.
 
-Rows `tile`, each written as it would stand in `nsa/attention/gpu/tiles.py`, with the microseconds
-of every launch of the kernel in one call: bands one a branch. What a call takes as a whole would be
-the host's time as much as the kernel's. A candidate that does not compile or fit says so. Nothing
-is chosen here: a person does, and the trial proves it again.
+Rows `tile` are written as in `nsa/attention/gpu/tiles.py`, with the microseconds of every launch of
+the kernel in one call. A candidate that does not compile or fit says so. A person chooses.
 """
 
 from __future__ import annotations
@@ -106,11 +104,7 @@ def sweeps(table: Tiles) -> Iterator[tuple[Case, str, Tile]]:
 
 
 def launches_us(step: Step, kernel: str) -> list[float]:
-    """Microseconds on the device of each launch of a kernel within a call, medians of some calls.
-
-    Raises:
-        RuntimeError: The call does not launch it.
-    """
+    """Return the device's microseconds of each launch of a kernel in a call, as medians."""
     step()
     with profile(activities=[ProfilerActivity.CUDA]) as told:
         for _ in range(_CALLS):

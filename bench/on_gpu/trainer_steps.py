@@ -1,9 +1,8 @@
 """How many tokens a second does the real trainer make of the 125M model?
 
-Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats. They have
-sparse and dense attention, and 2 and 32 sequences a step. They run kernel by kernel, and with
-`engine.cuda_graphs` (few tokens wait for the host) or `engine.compile` (many wait for memory). The
-first steps (start, capture, compilation) are left out.
+Rows `trainer`: whole runs of `nsa.trainer` in this process, from their own heartbeats, without the
+first steps. Sparse and dense attention, 2 and 32 sequences a step, eager and with
+`engine.cuda_graphs` or `engine.compile`.
 """
 
 from __future__ import annotations
@@ -69,11 +68,7 @@ def build(
 
 
 def summarise(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Medians over the steps of one run, from its heartbeats.
-
-    Raises:
-        ValueError: It has no step beyond those that are left out.
-    """
+    """Return medians over the steps of one run, from its heartbeats."""
     rows = list(lines)
     ends = [line for line in rows if line["msg"] == "step_end"][LEFT_OUT:]
     told = [line for line in rows if line["msg"] == "progress"]

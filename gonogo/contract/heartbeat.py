@@ -177,11 +177,7 @@ _validate_json: Callable[[bytes], Heartbeat] = Heartbeat.__pydantic_validator__.
 
 
 def parse_heartbeat(raw: bytes) -> Heartbeat:
-    """Return the heartbeat on one line (without or with its newline).
-
-    Raises:
-        Corrupt: it is no heartbeat.
-    """
+    """Return the heartbeat on one line, or raise `Corrupt`."""
     try:
         if len(raw) > MAX_LINE_BYTES:
             raise Corrupt(f"a line of {len(raw)} bytes; the limit is {MAX_LINE_BYTES}")

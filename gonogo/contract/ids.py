@@ -33,9 +33,7 @@ def is_id(text: str, kind: Kind | None = None) -> bool:
 
 
 SHORT_LENGTH = 8
-_IN_TEXT = re.compile(
-    r"(?<![\w/])(exp|run|dec|evt|alt|cmp|key|whk)_[0-9A-HJKMNP-TV-Z]{26}(?![\w/])"
-)
+_IN_TEXT = re.compile(rf"(?<![\w/]){_ID.pattern}(?![\w/])")
 
 
 def short_id(text: str) -> str:

@@ -117,11 +117,7 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 def advance(table: Mapping[tuple[_S, _E], _S], state: _S, event: _E) -> _S:
-    """Return the state after `event`.
-
-    Raises:
-        Conflict: the table has no such transition.
-    """
+    """Return the state after `event`, or raise `Conflict` if the table has no such transition."""
     found = table.get((state, event))
     if found is None:
         allowed = tuple(str(key[1]) for key in table if key[0] == state)

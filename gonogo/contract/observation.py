@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.heartbeat import Count, Finite
@@ -250,43 +250,42 @@ class Standing(Recorded):
     text: str
 
 
-_M = TypeVar("_M", bound=BaseModel)
-_CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
+_M = TypeVar("_M")
+_DISK = TypeAdapter(DiskSeen)
+_CPU = TypeAdapter(HostCpu)
+_MEMORY = TypeAdapter(HostMemory)
 _HOSTS = TypeAdapter(list[HostMemory])
+_CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
 
 
-def disk_in(tick: Tick) -> DiskSeen | None:
-    """Return the disk in a tick, or None."""
-    return _one(tick, Kind.DISK, DiskSeen)
-
-
-def disk_of(payload: Any) -> DiskSeen | None:
-    """Return the disk in a payload, or None."""
+def _read(payload: Any, adapter: TypeAdapter[_M]) -> _M | None:
     try:
-        return DiskSeen.model_validate(payload)
+        return adapter.validate_python(payload)
     except ValidationError:
         return None
 
 
+def disk_in(tick: Tick) -> DiskSeen | None:
+    """Return the disk in a tick, or None."""
+    return disk_of(tick.observations.get(Kind.DISK))
+
+
+def disk_of(payload: Any) -> DiskSeen | None:
+    """Return the disk in a payload, or None."""
+    return _read(payload, _DISK)
+
+
 def host_cpu_in(tick: Tick) -> HostCpu | None:
     """Return the host's processors in a tick, or None."""
-    return _one(tick, Kind.HOST_CPU, HostCpu)
-
-
-def host_memory_in(tick: Tick) -> HostMemory | None:
-    """Return the host's memory in a tick, or None."""
-    return _one(tick, Kind.HOST_MEMORY, HostMemory)
+    return _read(tick.observations.get(Kind.HOST_CPU), _CPU)
 
 
 def hosts_memory_in(tick: Tick) -> list[HostMemory]:
     """Return the memory of each host in a tick."""
     payload = tick.observations.get(Kind.HOSTS_MEMORY)
     if payload is not None:
-        try:
-            return _HOSTS.validate_python(payload)
-        except ValidationError:
-            return []
-    host = host_memory_in(tick)
+        return _read(payload, _HOSTS) or []
+    host = _read(tick.observations.get(Kind.HOST_MEMORY), _MEMORY)
     return [] if host is None else [host]
 
 
@@ -297,22 +296,7 @@ def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:
 
 def checkpoints_of(payload: Any) -> list[CheckpointSeen] | None:
     """Return the checkpoints in a payload, or None."""
-    if payload is None:
-        return None
-    try:
-        return _CHECKPOINTS.validate_python(payload)
-    except ValidationError:
-        return None
-
-
-def _one(tick: Tick, kind: Kind, model: type[_M]) -> _M | None:
-    payload = tick.observations.get(kind)
-    if payload is None:
-        return None
-    try:
-        return model.model_validate(payload)
-    except ValidationError:
-        return None
+    return _read(payload, _CHECKPOINTS)
 
 
 def devices_in(tick: Tick) -> list[DeviceSample]:

@@ -240,25 +240,21 @@ def _adjusted(
     """Return the table adjusted to nodes, compilation and floor."""
     default = Source.DEFAULT
     if kind is ProgramKind.OURS and nodes > 1 and table[Place.START].source is default:
-        table[Place.START] = _with_seconds(table, Place.START, 300.0)  # nodes start one by one
+        _change(table, Place.START, seconds=300.0)  # nodes start one by one
     if compiled and table[Place.FIRST_STEP].source is default:
-        table[Place.FIRST_STEP] = _with_seconds(table, Place.FIRST_STEP, 1800.0)
+        _change(table, Place.FIRST_STEP, seconds=1800.0)
     early = TABLE[Place.EARLY_STEPS][kind]
-    if step_s is not None and (early.seconds or 0.0) < (early.multiple or 0.0) * step_s:
-        seconds = (early.multiple or 0.0) * step_s
-        table[Place.EARLY_STEPS] = _with_seconds(table, Place.EARLY_STEPS, seconds, Source.PROFILE)
-    times = {"multiple": watch.stall.halt_x}
-    table[Place.COMPUTE] = table[Place.COMPUTE].model_copy(update=times)
+    seconds = (early.multiple or 0.0) * (step_s or 0.0)
+    if (early.seconds or 0.0) < seconds:
+        _change(table, Place.EARLY_STEPS, seconds=seconds, source=Source.PROFILE)
+    _change(table, Place.COMPUTE, multiple=watch.stall.halt_x)
     if table[Place.PRINTED_STEP].source is not default:
-        update = {**times, "of": Typical.MEDIAN}
-        table[Place.PRINTED_STEP] = table[Place.PRINTED_STEP].model_copy(update=update)
+        _change(table, Place.PRINTED_STEP, multiple=watch.stall.halt_x, of=Typical.MEDIAN)
     return table
 
 
-def _with_seconds(
-    table: Mapping[Place, Patience], place: Place, seconds: float, source: Source = Source.DEFAULT
-) -> Patience:
-    return table[place].model_copy(update={"seconds": seconds, "source": source})
+def _change(table: dict[Place, Patience], place: Place, **update: object) -> None:
+    table[place] = table[place].model_copy(update=update)
 
 
 def _with_suspicion(
@@ -285,8 +281,7 @@ def _with_suspicion(
         early_s, early_x = table[Place.CORROBORATED].seconds, table[Place.CORROBORATED].multiple
         suspicions |= dict.fromkeys(_LOCKSTEP, (early_s, early_x))
     for place, (seconds, multiple) in suspicions.items():
-        update = {"suspect_s": seconds, "suspect_multiple": multiple}
-        table[place] = table[place].model_copy(update=update)
+        _change(table, place, suspect_s=seconds, suspect_multiple=multiple)
     return table
 
 

@@ -201,11 +201,7 @@ class Plan(Submitted):
         return self.workload.program == OURS
 
     def phase(self, name: str) -> Phase:
-        """Return the phase called `name`.
-
-        Raises:
-            NotFound: there is none.
-        """
+        """Return the phase called `name`, or raise `NotFound`."""
         for phase in self.phases:
             if phase.name == name:
                 return phase

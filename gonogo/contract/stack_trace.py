@@ -129,11 +129,7 @@ class Place:
 
 
 def parse_frames(listing: str) -> tuple[Frame, ...]:
-    """Return the frames of the main thread, innermost first.
-
-    Args:
-        listing: a listing of an evidence round, of `py-spy dump`, or of `faulthandler`.
-    """
+    """Return the main thread of a `py-spy` or `faulthandler` listing, innermost frame first."""
     threads: list[tuple[str, list[Frame]]] = []
     for line in listing.splitlines():
         if line and not line[0].isspace():

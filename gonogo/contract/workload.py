@@ -198,8 +198,8 @@ def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) ->
 
     Args:
         program: a module, a script, or the first word of a command.
-        listed: of the worker's `GONOGO_WORKER_ALLOW`.
-        cwd: folder that a path without a root begins in.
+        listed: the worker's `GONOGO_WORKER_ALLOW`.
+        cwd: folder of relative paths.
     """
     if program == OURS or program in listed or ANY in listed:
         return True

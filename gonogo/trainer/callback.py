@@ -47,12 +47,7 @@ class Ordered:
 
 
 class CallbackBeat(Ordered):
-    """One rank's heartbeats from callbacks.
-
-    Args:
-        config: the whole configuration of the run, for its digest.
-        identity: what runs and cannot be counted.
-    """
+    """One rank's heartbeats from callbacks; config and identity as in `attach`."""
 
     def __init__(
         self, config: Mapping[str, Any] | None, identity: Mapping[str, Any] | None
@@ -82,9 +77,6 @@ class CallbackBeat(Ordered):
         steps again.
 
         Args:
-            model: torch module.
-            rank: of this process, as the loop counts.
-            world_size: number of ranks.
             step: the step to resume after.
             last_step: the loop's own last step, if known.
 
@@ -109,13 +101,7 @@ class CallbackBeat(Ordered):
         self.beat.model(model)
 
     def end_step(self, loss: float | None, tokens: int | None, **numbers: Any) -> Next:
-        """End a step; a collective.
-
-        Args:
-            loss: of this rank; None: unknown.
-            tokens: of this rank; None: unknown.
-            numbers: for the progress line.
-        """
+        """End a step of this rank; a collective."""
         beat = self.beat
         if not isinstance(beat, SupervisedBeat):
             return Next()
@@ -135,12 +121,7 @@ class CallbackBeat(Ordered):
         return self.beat.checkpoint_path()
 
     def evaluated(self, loss: Any, numbers: Mapping[str, Any]) -> None:
-        """Report an evaluation.
-
-        Args:
-            loss: the validation loss.
-            numbers: further results; only numbers are reported.
-        """
+        """Report a validation loss, and further results that are numbers."""
         own = {
             name: value
             for name, value in numbers.items()
@@ -171,13 +152,11 @@ def largest_rate(*optimizers: Any) -> Any:
 
 
 def _run_dir() -> RunDir:
-    """Return the run directory; an empty one outside gonogo."""
     path = load_settings().run_dir
     return RunDir(path=Path()) if path is None else load_run_dir(path)
 
 
 def _elsewhere(beat: Beat, step: int) -> str:
-    """Return the error of a loop that does not begin at the ordered checkpoint."""
     if beat.resume_step == 0:
         return (
             f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop"

@@ -31,12 +31,7 @@ class Saving:
         self._saved_step = step
 
     def due(self, ended: int, ask: Callable[[Callable[[], bool]], bool]) -> bool:
-        """Return whether a checkpoint of the last step is due.
-
-        Args:
-            ended: the last step that has ended.
-            ask: returns one answer for all ranks; used if the clock decides.
-        """
+        """Return whether a checkpoint is due; `ask` gets one answer for all ranks."""
         every_steps, every_s = self._run.save_every_steps, self._run.save_every_s
         if ended == self._saved_step or (every_steps is None and every_s is None):
             return False
@@ -54,15 +49,7 @@ class Saving:
 
 
 def save_manifest(folder: Path, step: int) -> None:
-    """Write the manifest of a whole checkpoint, in one move.
-
-    Args:
-        folder: of the checkpoint.
-        step: of its weights.
-
-    Raises:
-        OSError: a file cannot be read, or the manifest not be written.
-    """
+    """Write the manifest of a whole checkpoint, in one move."""
     files = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST:

@@ -113,12 +113,7 @@ def fits(name: str) -> bool:
 
 
 def sort_out(numbers: Mapping[str, Any], names: set[str]) -> dict[str, Any]:
-    """Return the fields of a line, the script's own numbers in its field `user`.
-
-    Args:
-        numbers: as `plain` returns them.
-        names: of the process so far; new ones are added.
-    """
+    """Return the fields of a line, own numbers in its field `user`; adds their names to `names`."""
     own: dict[str, Any] = {}
     for name, value in numbers.items():
         number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -150,13 +145,9 @@ def build_line(
 
     Args:
         msg: kind of the line.
-        fields: further fields of this message.
-        pid: process of the rank.
-        rank: number of the rank.
+        fields: further fields of this kind.
         boot: sixteen hex digits, unique for each process.
         seq: 1, 2, 3, … within the boot.
-        step: step that the rank stands in.
-        section: what it does.
         section_seq: number of moves between sections.
         failures: lines that the disk refused so far.
         ago_s: age of the event in seconds.

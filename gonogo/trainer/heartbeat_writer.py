@@ -30,10 +30,6 @@ _JOIN_S = 5.0
 class HeartbeatWriter:
     """Writes the lines of one rank and keeps its position.
 
-    Args:
-        run_dir: whose heartbeat file is written.
-        rank: number of this rank.
-
     Raises:
         Taken: another process writes this rank's lines.
     """
@@ -129,13 +125,7 @@ class HeartbeatWriter:
                 self._append(self._line("step_start", {}))
 
     def end_step(self, numbers: Mapping[str, Any], tokens: int | None, last: int | None) -> None:
-        """End the open step, and begin the next one unless this was the last.
-
-        Args:
-            numbers: of the progress line.
-            tokens: of this step, over all ranks.
-            last: number of the last step; None if unknown.
-        """
+        """End the open step, and begin the next one unless its number was `last`."""
         with self._lock:
             now, place = time.monotonic(), self.position
             lines = b""

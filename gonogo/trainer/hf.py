@@ -221,12 +221,7 @@ class _StepSoFar:
             self.tokens = (self.tokens or 0) + int(input_ids.numel())
 
     def add(self, output: Any, *, of_all: bool) -> None:
-        """Take the loss of a batch.
-
-        Args:
-            output: of the model, which was given labels.
-            of_all: whether the losses of a step add up.
-        """
+        """Take the loss of a batch; with `of_all` the losses of a step add up."""
         loss = output.get("loss") if isinstance(output, Mapping) else output[0]
         if loss is not None and loss.requires_grad:
             told = loss.detach()
@@ -234,11 +229,7 @@ class _StepSoFar:
             self._are_shares = of_all
 
     def loss(self, spread: int) -> float | None:
-        """Return the step's loss as the Trainer counts it; None if it is not the model's.
-
-        Args:
-            spread: number of ranks over which shares are counted.
-        """
+        """Return the step's loss as the Trainer counts it; None if it is not the model's."""
         if not self._trained:
             return None
         total = sum(float(loss.mean()) for loss in self._trained)

@@ -35,9 +35,6 @@ class Taken(Exception):
 class LineFile:
     """The heartbeat file of one rank.
 
-    Args:
-        path: made when it is not there.
-
     Raises:
         Taken: another process has held the file for five seconds.
     """

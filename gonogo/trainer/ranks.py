@@ -18,12 +18,7 @@ def group() -> Any:
 
 
 def agree(flag: bool, device: Any = None) -> bool:
-    """Return whether any rank's flag is set, the same on every rank.
-
-    Args:
-        flag: of this rank.
-        device: for the reduced tensor; default: what the backend needs.
-    """
+    """Return whether any rank's flag is set, the same on every rank."""
     return _reduce([float(flag)], device, "MAX")[0] > 0
 
 

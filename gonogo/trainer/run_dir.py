@@ -133,12 +133,7 @@ def why_never(run_dir: RunDir, identity: Mapping[str, Any]) -> str | None:
 
 
 def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
-    """Wait until the run may begin; return the exit code if it may not.
-
-    Args:
-        run_dir: of the run.
-        identity: what this rank has reported.
-    """
+    """Wait until the run may begin; return the exit code if it may not."""
     why = why_never(run_dir, identity)
     if why is not None:
         print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)

@@ -47,9 +47,6 @@ class SupervisedBeat(Beat):
     """The beat that writes.
 
     Args:
-        writer: writes the lines.
-        rank: number of this rank.
-        world_size: number of ranks.
         whose: run and attempt, for the boot line.
         identity: what is known without a model.
         agree: as in `attach`.
@@ -95,7 +92,8 @@ class SupervisedBeat(Beat):
         if not self._writer.is_ours:
             return
         left = isinstance(error, SystemExit) and error.code in (None, 0)
-        halted = self._halted and (left or error is None or _is_exit(error, HALTED_CODE))
+        exits = isinstance(error, SystemExit) and error.code == HALTED_CODE
+        halted = self._halted and (left or error is None or exits)
         if error is not None and not left and not halted:
             self._say_error(error)
         elif not halted:
@@ -103,7 +101,9 @@ class SupervisedBeat(Beat):
         elif error is None and not self._is_alone():
             with self.waiting():
                 self._any(False)  # wait until no rank is saving any more
-            _ignore_sigterm()
+            if threading.current_thread() is threading.main_thread():
+                # Keep the exit code, although torchrun ends the peers of a rank that left.
+                signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._close()
         if error is None or left or halted:
             atexit.register(ranks.let_go)  # at exit: the script may still need its peers
@@ -270,7 +270,6 @@ class SupervisedBeat(Beat):
         writer.reopen_step()
 
     def _lasted(self, section: Section) -> dict[str, float]:
-        """Return `dt`, the seconds since a section was entered; empty outside of it."""
         place = self._writer.position
         inside = place.section == section
         return {"dt": round(place.age_s(time.monotonic()), 6)} if inside else {}
@@ -320,7 +319,6 @@ class SupervisedBeat(Beat):
         return ranks.agree(flag, self._device) if self._agree is None else self._agree(flag)
 
     def _begin(self) -> None:
-        """Write `boot` if a script never reported its model."""
         if not self._booted:
             self.boot()
 
@@ -376,12 +374,6 @@ def _let_children_be_ended() -> None:
     signal.signal(signal.SIGTERM, pass_by)
 
 
-def _ignore_sigterm() -> None:
-    """Keep this process's exit code, although torchrun ends the peers of one that left."""
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
 def _check_names(numbers: Mapping[str, Any]) -> None:
     if taken := LINE_NAMES & numbers.keys():
         raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
@@ -390,10 +382,6 @@ def _check_names(numbers: Mapping[str, Any]) -> None:
 def _described(error: BaseException) -> dict[str, Any]:
     name = type(error).__name__
     return {"type": name, "text": str(error)[:_TEXT_LIMIT] or name}
-
-
-def _is_exit(error: BaseException | None, code: int) -> bool:
-    return isinstance(error, SystemExit) and error.code == code
 
 
 def _is_finite(value: Any) -> bool:

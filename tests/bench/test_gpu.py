@@ -139,7 +139,8 @@ def test_a_stage_that_a_kernel_takes_down_or_holds_goes_on_with_what_comes_next(
     command = [sys.executable, "-c", BREAKS_DOWN_AT_B, str(file), "r", how]
     monkeypatch.setattr(gpu, "_command", lambda *_: command)
     monkeypatch.setattr(gpu, "_KILL_S", 60.0)
-    monkeypatch.setattr(gpu, "_planned", lambda _device: ["a", "b", "c"])
+    planned = "bench.on_gpu.correctness.comparisons"
+    monkeypatch.setattr(planned, lambda _device: dict.fromkeys("abc"))
     arguments = ["--device", "cpu", "--out", str(tmp_path), "--run", "r", "--only", "correctness"]
     assert gpu.main(arguments) == 1  # b was not compared
     rows = read_rows(file, "r")
