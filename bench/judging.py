@@ -21,6 +21,7 @@ from typing import Any
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
+from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.snapshots import EVERY_LINES, Memory, Snapshots, load_snapshot
@@ -137,13 +138,6 @@ def parse_all(folder: Path) -> None:
             Heartbeat.model_validate_json(raw)
 
 
-def judge_all(folder: Path) -> None:
-    """Judge the directory as `gonogo judge` does."""
-    from gonogo.judge.directory import judge_directory
-
-    judge_directory(folder)
-
-
 def restart(folder: Path) -> None:
     """Resume the watch as a restarted watcher does."""
     run_dir = RunDir(folder)
@@ -153,7 +147,7 @@ def restart(folder: Path) -> None:
     Journal(run_dir, order)
 
 
-PARTS = {"parse": parse_all, "judge": judge_all, "restart": restart}
+PARTS = {"parse": parse_all, "judge": judge_directory, "restart": restart}
 
 
 def measured(what: str, folder: Path) -> tuple[float, float]:

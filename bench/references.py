@@ -7,6 +7,7 @@ The text around the tables is in `pages/` beside this file. A test compares page
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from gonogo.watch.registry import REGISTRY, Kind
 from nsa import flags
 from service.app import API
 
+_TOLD = itemgetter("name", "default", "values", "effect")
 _FRAMES = Path(__file__).parent / "pages"
 _DOCS = Path(__file__).parents[1] / "docs"
 _PLANS = Path(contract.__file__).parent / "plans"
@@ -59,7 +61,6 @@ def detectors() -> str:
 
 
 def _patience() -> str:
-    """Return the table of patience."""
     columns: dict[tuple[Cell, ...], list[str]] = {}
     for kind in ProgramKind:
         columns.setdefault(tuple(row[kind] for row in TABLE.values()), []).append(kind)
@@ -77,13 +78,11 @@ def _patience() -> str:
 
 
 def _cell(cell: Cell) -> str:
-    """Return a cell of the table: seconds and multiple."""
     seconds = "none" if cell.seconds is None else f"{cell.seconds:g} s"
     return seconds if cell.multiple is None else f"{seconds}, {cell.multiple:g} × {cell.of}"
 
 
 def _detectors() -> str:
-    """Return the table of detectors."""
     head = ("", "detector", "what it sees", "action", "halts in")
     return _table(head, (_row(number, row) for number, row in enumerate(REGISTRY, start=1)))
 
@@ -116,7 +115,10 @@ def metrics() -> str:
     )
     aggregates = _table(
         ("aggregate", "what it is", "needed"),
-        ((f"`{name}`", text, _needed(name)) for name, text in AGGREGATES.items()),
+        (
+            (f"`{name}`", text, f"{1.0 if name in FULL_COVERAGE else PARTIAL_SHARE:.0%}")
+            for name, text in AGGREGATES.items()
+        ),
     )
     return _framed("metrics", metrics=rows, aggregates=aggregates)
 
@@ -125,10 +127,6 @@ def _cells(name: str, row: MetricRow) -> tuple[str, ...]:
     own = "its own" if row.statistic is not None else ""
     devices = "yes" if name in DEVICE_METRICS else ""
     return f"`{name}`", row.unit, row.meaning, OWED[row.owed], own, devices
-
-
-def _needed(aggregate: Aggregate) -> str:
-    return f"{1.0 if aggregate in FULL_COVERAGE else PARTIAL_SHARE:.0%}"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -208,18 +206,14 @@ def settings() -> str:
         for text in [row.help.replace("|", "\\|") + (" (secret)" if row.secret else "")]
     )
     trainer = (
-        (f"`{row['name']}`", f"`{row['default']}`" if row["default"] else "–", *_told(row))
-        for row in flags.rows()
+        (f"`{name}`", f"`{default}`" if default else "–", values, effect)
+        for name, default, values, effect in map(_TOLD, flags.rows())
     )
     return _framed(
         "settings",
         settings=_table(("variable", "default", "read by", "meaning"), ours),
         trainer=_table(("variable", "default", "values", "effect"), trainer),
     )
-
-
-def _told(row: dict[str, str]) -> tuple[str, str]:
-    return row["values"], row["effect"]
 
 
 def _framed(name: str, **tables: str) -> str:
