@@ -191,8 +191,7 @@ def test_a_condition_that_was_due_and_not_met_is_recorded_with_what_measured_it(
     worker = still.worker(home=tmp_path / "runs")
     judging = Judging(still.context)
     for _ in range(2):
-        order = worker.claim()
-        assert order is not None
+        order = still.next_order(worker)
         worker.run_through(order)
         judging.settle()
     judging.close()
@@ -212,8 +211,7 @@ def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> 
     experiment = still.submit(three)
     worker = still.worker()
     judging = Judging(still.context)
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     worker.run_through(order)
     judging.settle()
     ask(still, experiment, "halt")
@@ -228,6 +226,5 @@ def test_a_go_by_hand_does_not_end_what_it_means_to_go_on_with(still: Plane) -> 
     assert command in [row["command"] for row in still.experiment(experiment)["next"]]
     ask(still, experiment, "decisions", **body, condition="sanity:fast")
     assert ask(still, experiment, "decisions", **body).status_code == 201
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     assert order.phase == "smoke"

@@ -30,8 +30,7 @@ OF_A_RANK = """\
 def test_a_launcher_s_long_report_hides_no_error_before_it(still: Plane) -> None:
     still.submit()
     worker = still.worker()
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     worker.start(order)
     said = "[rank5]: Traceback (most recent call last):\n[rank5]: ValueError: a bad sample\n"
     said += REPORT + "".join(OF_A_RANK.format(rank=rank) for rank in range(64))
@@ -55,8 +54,7 @@ def test_a_halt_of_a_command_quotes_the_rank_in_the_log_that_all_write_into(stil
     }
     experiment = still.submit(plan, name="mine")
     worker = still.worker()
-    order = worker.claim(allow=["any"])
-    assert order is not None
+    order = still.next_order(worker, allow=["any"])
     worker.start(order)
     said = "[rank1]: Traceback (most recent call last):\n[rank1]: ValueError: a bad sample\n"
     log = {"name": "rank0.log", "start": 0, "end": len(said), "text": said}

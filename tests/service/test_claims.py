@@ -34,8 +34,7 @@ def test_the_oldest_run_comes_first(plane: Plane) -> None:
     worker = plane.worker(devices=("cpu:0", "cpu:1", "cpu:2"))
     found = []
     for _ in experiments:
-        order = worker.claim()
-        assert order is not None
+        order = plane.next_order(worker)
         worker.active.append(order.run)
         found.append(order.experiment)
     assert found == experiments
@@ -108,8 +107,7 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
     assert worker.claim() is None
     assert worker.claim(allow=["train"]) is None
     assert worker.claim(allow=["other"], allow_env=["any"]) is None
-    order = worker.claim(allow=["train"], allow_env=["WANDB_MODE"])
-    assert order is not None
+    order = plane.next_order(worker, allow=["train"], allow_env=["WANDB_MODE"])
     assert (order.command, order.entry) == (["train", "--fast"], None)
     assert plane.get("/workers")["items"][0]["allow"] == ["train"]
     assert plane.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"] == []
@@ -128,8 +126,7 @@ def test_the_command_that_starts_a_worker_for_a_plan_can_be_typed(still: Plane) 
 def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Plane) -> None:
     experiment = still.submit()
     worker = still.worker()
-    order = worker.claim(engine="slurm")
-    assert order is not None
+    order = still.next_order(worker, engine="slurm")
     worker.state(order, "check")
     why = "Slurm: PENDING, Resources (4 ahead, needs 2 GPUs, 1 free)"
     worker.claim(engine="slurm", free=[], active=[order.run], waits={order.run: why})
@@ -145,8 +142,7 @@ def test_what_a_scheduler_lets_a_run_wait_for_is_told_until_it_begins(still: Pla
 def test_a_worker_of_an_engine_is_told_which_of_its_runs_were_taken_over(still: Plane) -> None:
     experiment = still.submit()
     worker = still.worker(name="login-00000a-1")
-    order = worker.claim(engine="slurm")
-    assert order is not None
+    order = still.next_order(worker, engine="slurm")
     worker.start(order)
 
     def told(worker: FakeWorker = worker, **more: Any) -> Any:
@@ -218,8 +214,7 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
     assert worker.claim() is None
     assert worker.claim(labels={"rack": "a", "gpu": "a100"}) is None
     assert worker.claim(labels={"rack": "b", "gpu": "h100"}) is None
-    order = worker.claim(labels={"rack": "a", "gpu": "h100", "floor": "2"})
-    assert order is not None
+    order = still.next_order(worker, labels={"rack": "a", "gpu": "h100", "floor": "2"})
     assert order.experiment == view["id"]
 
 
@@ -254,24 +249,21 @@ def test_a_retry_waits_for_another_host_where_one_could_take_it(
     devices = ("cpu:0",) if other == "lives" else ()
     sick, well = plane.worker("w1", host="sick"), plane.worker("w2", host="well", devices=devices)
     well.claim(free=[])
-    order = sick.claim()
-    assert order is not None
+    order = plane.next_order(sick)
     sick.state(order, "check")
     sick.end(order, {}, reason, by, code=None)
     plane.wait(lambda: len(plane.experiment(experiment)["phases"][0]["runs"]) == 2, "a retry")
     again = sick.claim()
     if other == "lives":
         assert again is None
-        again = well.claim()
-    assert again is not None
+        again = plane.next_order(well)
     assert again.attempt == 2
 
 
 def test_a_new_boot_id_proves_older_attempts_dead_and_the_next_resumes(plane: Plane) -> None:
     experiment = plane.submit()
     worker = plane.worker()
-    order = worker.claim()
-    assert order is not None
+    order = plane.next_order(worker)
     worker.start(order)
     assert worker.claim() is None, "what started is not given out again"
     reborn = plane.worker(boot_id="boot-2")
@@ -295,8 +287,7 @@ def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
 ) -> None:
     plane.submit(set={"retry.infra": 1, "phases.sanity.steps": 3})
     worker = plane.worker(home=tmp_path / "runs")
-    order = worker.claim()
-    assert order is not None
+    order = plane.next_order(worker)
     for step in (1, 2):
         save_checkpoint(tmp_path / "runs" / order.run, step=step)
     torn = tmp_path / "runs" / order.run / "checkpoints" / "step_000002"
@@ -318,8 +309,7 @@ def test_infra_is_retried_from_the_last_durable_checkpoint_until_retries_end(
 def test_the_first_run_freezes_the_code_identity_for_later_ones(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()
-    first = worker.claim()
-    assert first is not None
+    first = plane.next_order(worker)
     assert config_digest_holds(first)
     assert first.identity.git_sha is None
     worker.run_through(first)
@@ -336,8 +326,7 @@ def test_a_run_that_says_otherwise_what_is_frozen_freezes_nothing_anew_and_nothi
 ) -> None:
     experiment = still.submit()
     worker = still.worker()
-    first = worker.claim()
-    assert first is not None
+    first = still.next_order(worker)
     worker.state(first, "check")
     for said in ({"dim": 64}, GPU_HOST, {"torch": "2.6.0", "git_sha": "b" * 40}):
         assert worker.state(first, "launch", model=said).status_code == 200

@@ -111,8 +111,7 @@ def test_an_isolated_run_is_taken_over_after_the_plans_limit(still: Plane, clock
     clock.at += 300 + TAKEOVER_AFTER_S
     leases.run_once()
     assert still.get(f"/runs/{order.run}")["outcome"]["code"] == "isolated"
-    again = worker.claim()
-    assert again is not None
+    again = still.next_order(worker)
     assert (again.reason, again.attempt) == ("takeover", 2)
     assert again.token > order.token
 
@@ -297,8 +296,7 @@ def test_a_service_started_anew_judges_what_ended_meanwhile(
 ) -> None:
     experiment = still.submit()
     worker = still.worker()
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     worker.run_through(order)
     assert still.get(f"/experiments/{experiment}/decisions")["items"] == []
     context = open_context(settings)

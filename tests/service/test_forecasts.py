@@ -49,8 +49,7 @@ def test_the_rest_is_told_while_it_goes_on_with_the_starts_to_come(still: Plane)
     experiment = still.submit(labels={"claimed_seconds": "60"}, set={"phases.0.steps": 10})
     assert forecast(still, experiment)["basis"] == "nothing measured yet"
     worker = still.worker()
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     claimed_before(still, order, 9.0)
     train(still, worker, order, 5, 2.0)
     ahead = sum(phase.steps for phase in order.phases_after)
@@ -66,8 +65,7 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
 ) -> None:
     experiment = still.submit(set={"phases.0.steps": 10})
     worker = still.worker()
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     claimed_before(still, order, 9.0)
     worker.start(order)
     lines = {rank: beats(order, rank, step_s=2.0) for rank in range(order.world_size)}
@@ -83,8 +81,7 @@ def test_a_run_that_has_ended_leaves_nothing_of_its_phase_before_it_is_judged(
 def test_a_run_that_is_being_stopped_has_no_rest(still: Plane) -> None:
     experiment = still.submit(set={"phases.0.steps": 10}, labels={"claimed_seconds": "60"})
     worker = still.worker()
-    order = worker.claim()
-    assert order is not None
+    order = still.next_order(worker)
     train(still, worker, order, 5, 2.0)
     still.call("POST", f"/experiments/{experiment}/halt", json={"reason": "enough"})
     found = forecast(still, experiment)

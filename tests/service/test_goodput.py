@@ -64,8 +64,7 @@ def begin(plane: Plane) -> tuple[Any, Order, list[str]]:
 def test_what_a_scheduler_let_a_run_wait_is_queue_and_holds_no_device(still: Plane) -> None:
     still.submit()
     worker = still.worker()
-    order = worker.claim(engine="slurm")
-    assert order is not None
+    order = still.next_order(worker, engine="slurm")
     worker.state(order, "check")
     now = still.context.now()
     move(still, order, created_at=now - 4000.0, claimed_at=now - 3600.0)

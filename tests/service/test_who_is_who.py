@@ -25,8 +25,7 @@ def test_another_host_of_the_same_name_buries_nothing(plane: Plane) -> None:
     """Two containers of one hostname: another boot id, and no reboot."""
     plane.submit()
     first = plane.worker(boot_id="boot-1")
-    order = first.claim(machine_id=HERE)
-    assert order is not None
+    order = plane.next_order(first, machine_id=HERE)
     first.start(order)
     second = plane.worker(boot_id="boot-2")
     answer = second.post("/claims", claim_of(second, THERE))
@@ -40,8 +39,7 @@ def test_an_engines_worker_goes_on_from_another_login_node_and_keeps_its_runs(pl
     """The home is the worker; both nodes are up, and each has a boot id of its own."""
     plane.submit()
     first = plane.worker(boot_id="boot-1", host="login1")
-    order = first.claim(machine_id=HERE, engine="slurm")
-    assert order is not None
+    order = plane.next_order(first, machine_id=HERE, engine="slurm")
     first.start(order)
     second = plane.worker(boot_id="boot-2", host="login2")
     claimed = {**claim_of(second, HERE), "engine": "slurm", "active": [order.run]}
@@ -60,8 +58,7 @@ def test_an_engines_worker_goes_on_from_another_login_node_and_keeps_its_runs(pl
 def test_a_run_that_a_worker_has_and_the_database_does_not_know_is_told_once(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker()
-    order = worker.claim(machine_id=HERE)
-    assert order is not None
+    order = plane.next_order(worker, machine_id=HERE)
     unknown = [new_id(Kind.RUN), new_id(Kind.RUN)]
     for active in ([order.run], [order.run, "lost+found", unknown[0]], unknown, unknown):
         worker.claim(machine_id=HERE, active=active)
@@ -73,8 +70,7 @@ def test_a_run_that_a_worker_has_and_the_database_does_not_know_is_told_once(pla
 def test_a_reboot_of_the_same_machine_buries_even_under_another_host_name(plane: Plane) -> None:
     plane.submit()
     worker = plane.worker(boot_id="boot-1", host="before")
-    order = worker.claim(machine_id=HERE)
-    assert order is not None
+    order = plane.next_order(worker, machine_id=HERE)
     worker.start(order)
     worker.boot_id, worker.host = "boot-2", "after"
     assert worker.claim(machine_id=HERE, free=[]) is None
@@ -102,8 +98,7 @@ def test_without_its_claims_secret_even_the_right_key_and_token_change_nothing(
 ) -> None:
     plane.submit()
     worker = plane.worker()
-    order = worker.claim()
-    assert order is not None
+    order = plane.next_order(worker)
     secret = worker.secrets.pop(order.run)
     assert worker.telemetry(order).status_code == 403
     worker.secrets[order.run] = "0" * 32
@@ -132,8 +127,7 @@ def test_a_fresh_key_under_the_name_of_a_worker_that_has_one_buries_nothing(
     """Host, machine and name can be known, and a boot id can be made up."""
     plane.submit()
     owner = plane.worker(name="w2", boot_id="boot-1")
-    order = owner.claim(machine_id=HERE)
-    assert order is not None
+    order = plane.next_order(owner, machine_id=HERE)
     owner.start(order)
     thief = plane.worker(name="w3", boot_id="forged")
     thief.name = owner.name
