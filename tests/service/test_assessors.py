@@ -105,10 +105,10 @@ def test_a_run_that_cannot_be_judged_holds_the_next_one_up_for_a_while(
     worker.run_through(order)
     real = ended.prepare
 
-    def broken(session: Any, run: str, folder: Path) -> Any:
-        if run == lost.run:
+    def broken(session: Any, run_id: str, folder: Path) -> Any:
+        if run_id == lost.run:
             raise Corrupt("a piece of a file is missing")
-        return real(session, run, folder)
+        return real(session, run_id, folder)
 
     monkeypatch.setattr(judge, "prepare", broken)
     judging = Judging(still.context)

@@ -91,7 +91,7 @@ class Browser:
 
 
 def _is_advice(said: dict[str, Any]) -> bool:
-    return said.get("entry", {}).get("level") == "verbose"
+    return bool(said.get("entry", {}).get("level") == "verbose")
 
 
 @contextmanager
