@@ -39,12 +39,9 @@ class Reserve:
 
     def write(self, work: Callable[[], _T]) -> _T:
         """Return what `work` returns; while the disk refuses, free a piece and repeat it."""
-        for path in self._pieces():
+        for path in list(self._dir.glob(f"{self._name}.[0-9]")):
             try:
                 return work()
             except OSError:
                 path.unlink(missing_ok=True)
         return work()
-
-    def _pieces(self) -> list[Path]:
-        return list(self._dir.glob(f"{self._name}.[0-9]"))

@@ -57,7 +57,8 @@ class HostMemoryProbe:
             OSError: /proc/meminfo cannot be read.
         """
         host = _named_numbers((self._proc / "meminfo").read_text(encoding="ascii"))
-        levels = [_host_level(host), *self._group_levels()]
+        total, free = host.get("MemTotal:", 0) * 1024, host.get("MemAvailable:", 0) * 1024
+        levels = [(max(0, total - free), total), *self._group_levels()]
         used, limit = min(levels, key=lambda level: level[1] - level[0])
         held = {str(rank): row for rank in self._ranks if (row := self._held_mb(rank)) is not None}
         used_mb, limit_mb = round(used / MB, 1), round(limit / MB, 1)
@@ -92,11 +93,6 @@ class HostMemoryProbe:
             return None
         told = _named_numbers(text)
         return round(sum(told[name] for name in _HELD) / 1024, 1) if _HELD[0] in told else None
-
-
-def _host_level(found: dict[str, int]) -> _Level:
-    total, free = found.get("MemTotal:", 0) * 1024, found.get("MemAvailable:", 0) * 1024
-    return max(0, total - free), total
 
 
 def _levels(root: Path, path: str, limit: str, used: str, *, prefix: str) -> Iterator[_Level]:

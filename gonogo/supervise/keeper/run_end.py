@@ -89,7 +89,7 @@ class RunEnd:
         Args:
             at_once: whether the keeper was asked to stop a second time.
         """
-        if self._all_stamped() and self._is_asked():
+        if self._is_asked() and all(self._stamp(rank).exists() for rank in self._programs):
             self._finish(now, agent)  # torchrun takes seconds to report what the stamps show
         if self._killer is not None:
             return
@@ -169,9 +169,6 @@ class RunEnd:
     def _is_asked(self) -> bool:
         written = any(is_asked(self._dir / name) for name in (HALT_NAME, KILL_NAME))
         return written or self._unwritten is not None
-
-    def _all_stamped(self) -> bool:
-        return all(self._stamp(rank).exists() for rank in self._programs)
 
     def _stamp(self, rank: int) -> Path:
         return self._dir / f"exit_rank{rank}.json"

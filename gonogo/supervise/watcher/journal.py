@@ -24,7 +24,7 @@ from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick
 from gonogo.files import append_plain
-from gonogo.rundir import Lines, RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
+from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.snapshots import Memory, Snapshots, load_snapshot
 from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
@@ -189,8 +189,11 @@ class Journal:
     def _fold_recorded(self) -> None:
         """Fold the recorded ticks, and record the findings that are missing."""
         found = self.memory.found
-        while (part := self._next_part()).offset != self.memory.watch_bytes:
-            self.memory.watch_bytes = part.offset
+        memory = self.memory
+        while (
+            part := seen_lines(self._dir.watch, memory.watch_bytes)
+        ).offset != memory.watch_bytes:
+            memory.watch_bytes = part.offset
             for line in filter(bytes.strip, part.lines):
                 self._fold_line(line)
         recorded = {finding.key: finding for finding in self._load_findings()}
@@ -199,9 +202,6 @@ class Journal:
                 found[key] = recorded[key]
             else:
                 self.add_finding(finding)
-
-    def _next_part(self) -> Lines:
-        return seen_lines(self._dir.watch, self.memory.watch_bytes)
 
     def _fold_line(self, line: bytes) -> None:
         """Fold one recorded tick. Other lines are skipped."""

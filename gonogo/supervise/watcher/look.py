@@ -1,13 +1,19 @@
 """One look at a run: new lines, processes, records and observations, made into a tick."""
 
+import hashlib
+import json
 import logging
+import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from gonogo import __version__
 from gonogo.contract.order import Order
 from gonogo.contract.tick import FileSeal, Tick, WatchStart
+from gonogo.files import read_small
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.exit_record import seal_file
@@ -17,10 +23,10 @@ from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.node_probes import NodesProber
 from gonogo.supervise.watcher.observations import build_observations
 from gonogo.supervise.watcher.rank_probes import Prober, Processes
-from gonogo.supervise.watcher.seals import Seals
 
 INTERVAL_S = 0.2
 LATE_INTERVALS = 3
+EXIT = "exit.json"
 
 _log = logging.getLogger("gonogo.supervise.watcher")
 
@@ -120,3 +126,66 @@ class Looking:
     def note_unrecorded(self, tick: Tick) -> None:
         """Note that a tick could not be recorded: its seals are due again."""
         self._seals.forget(tick.files)
+
+
+class Seals:
+    """The seals of one run directory's small records (size and SHA-256), which ticks hold.
+
+    A record is sealed when it is first seen whole. While the run lives, model.json and exit stamps
+    are sealed again when they change, since a process may restart in place. Any other change is
+    behind the watcher's back, and the first seal stays. The last tick of all seals exit.json.
+
+    Args:
+        known: path → seal that recorded ticks hold; new ones are added to it.
+    """
+
+    def __init__(
+        self, run_dir: RunDir, world_size: int, known: dict[str, FileSeal], nodes: int = 1
+    ) -> None:
+        again = [run_dir.model, *(run_dir.rank_exit(rank) for rank in range(world_size))]
+        once = [run_dir.order, *(run_dir.preflight_of(node) for node in range(nodes))]
+        # exit.json first: records written before it are there by then.
+        self._paths = {
+            str(path.relative_to(run_dir.path)): path for path in (run_dir.exit, *once, *again)
+        }
+        self._again = {str(path.relative_to(run_dir.path)) for path in again}
+        self._known = known
+        self._looked: dict[str, tuple[int, int, int]] = {}
+
+    @property
+    def closed(self) -> bool:
+        """Whether the end has been sealed."""
+        return EXIT in self._known
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Seal these again: the tick that held them could not be recorded."""
+        for name in names:
+            self._known.pop(name, None)
+            self._looked.pop(name, None)
+
+    def take(self, *, last: bool) -> dict[str, FileSeal]:
+        """Return the new seals, that of exit.json only for the `last` tick."""
+        if self.closed:
+            return {}
+        fresh = {}
+        for name, path in self._paths.items():
+            if (name in self._known and name not in self._again) or (name == EXIT and not last):
+                continue
+            seal = self._look(name, path)
+            if seal is not None and seal != self._known.get(name):
+                fresh[name] = self._known[name] = seal
+        return fresh
+
+    def _look(self, name: str, path: Path) -> FileSeal | None:
+        """Return the seal of a record that has changed since the last look and is JSON."""
+        try:
+            stat = os.stat(path)
+            signature = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+            if signature == self._looked.get(name):
+                return None
+            content = read_small(path)
+            json.loads(content)
+        except (OSError, ValueError, RecursionError):
+            return None
+        self._looked[name] = signature
+        return FileSeal(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())

@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.tick import FileSeal
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.watcher.seals import Seals
+from gonogo.supervise.watcher.look import Seals
 
 
 @pytest.fixture
