@@ -12,10 +12,10 @@ from gonogo.contract.decision import CriterionOutcome, Verdict
 from gonogo.contract.facts import ExitFacts
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patterns import fitting
+from gonogo.contract.patterns import PATTERNS, fitting
 from gonogo.contract.plan import DRIFTS
 from gonogo.rundir import RunDir, read_tail
-from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps
+from gonogo.supervise.launch.printed_steps import Doubt, PrintedSteps, float_number
 from gonogo.supervise.processes import SHELLS
 from gonogo.trainer.line_file import ATTACHED
 
@@ -78,7 +78,7 @@ class Advice:
 
     def all(self, *, failed: bool = False, stopped: bool = False) -> list[str]:
         """Return all advice; little for a failed run, and for one that a person stopped."""
-        rows = [*self._ranks(), *self._drift()]
+        rows = [*self._ranks(), *self._loss(), *self._drift()]
         code = (self.facts["outcome"] or {}).get("code")
         if stopped or code == OutcomeCode.PREFLIGHT_FAILED:
             return rows
@@ -91,7 +91,7 @@ class Advice:
             return rows
         if resumed is not None:
             rows += self._checkpoint(resumed)
-        return [*rows, *self._end(), *self._unread(bool(counted))]
+        return [*rows, *self._end(), *self._unread(bool(counted)), *self._gate()]
 
     def _open(self) -> set[str]:
         rows = self.criteria
@@ -111,6 +111,17 @@ class Advice:
             if self.planned:
                 what = "correct workload.world_size in the plan"
             yield f"{many} ranks were heard and {self.order.world_size} ordered: {what}"
+
+    def _loss(self) -> Iterator[str]:
+        own = [] if self.order.patterns_guessed else self.order.patterns
+        rows = [re.compile(text) for text in own if text not in PATTERNS.values()]
+        hits = [r.search(line) for r in rows if "loss" in r.groupindex for line in self.printed]
+        found = [hit["loss"] for hit in hits if hit is not None and hit["loss"] is not None]
+        if found and all(float_number(text) is None for text in found):
+            yield (
+                f"no loss was read: (?P<loss>…) finds {found[0][:40]!r}, which is no number;"
+                " correct --pattern: (?P<loss>\\S+)"
+            )
 
     def _drift(self) -> Iterator[str]:
         rows = [row for row in self.criteria if row["id"] == "identity"]
@@ -189,6 +200,27 @@ class Advice:
                 "a script reports its end by leaving its block without an error: with"
                 " gonogo.trainer.attach() as beat (docs/how-to/attach.md)"
             )
+
+    def _gate(self) -> Iterator[str]:
+        open_ = [row for row in self.criteria if row["id"] in self._open()]
+        empty = {row["id"] for row in open_ if row.get("samples") == 0}
+        evals = [r.id for r in self.order.gate if r.id in empty and r.metric == "val_loss"]
+        if evals and not self.read:
+            yield (
+                f"{', '.join(evals)} waits for an evaluation: beat.eval(loss) after its step"
+                " (docs/how-to/attach.md)"
+            )
+        for row in open_ if self.read and self.heard else ():
+            if _is_sparse(row) and row["id"] not in self.order.waive:
+                yield (
+                    f"{row['id']} needs a sample of every step, and the lines have some: print each"
+                    f" step, or waive it: --waive {row['id']} (in a plan: waive: [{row['id']}])"
+                )
+
+
+def _is_sparse(row: Mapping[str, Any]) -> bool:
+    first, _, last = (row.get("window") or "").partition("..")
+    return bool(last) and 0 < (row.get("samples") or 0) <= int(last) - int(first)
 
 
 def resumed_after(

@@ -14,6 +14,7 @@ from gonogo.cli.run_advice import (
     resumed_after,
     suggest,
 )
+from gonogo.contract.criterion import Criterion
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.watch import Watch
@@ -251,3 +252,43 @@ def test_what_keeps_an_end_open_is_named(
     found = advise_end(order, lines, last)
     assert len(found) == (said is not None)
     assert said is None or said in found[0]
+
+
+@pytest.mark.parametrize(
+    ("metric", "samples", "named"),
+    [("val_loss", 0, True), ("val_loss", 3, False)],
+)
+def test_a_gate_without_evaluations_says_how_to_report_them(
+    metric: str, samples: int, named: bool
+) -> None:
+    row = {"id": "val", "outcome": "inconclusive", "window": None, "samples": samples}
+    gate = [Criterion.model_validate({"id": "val", "metric": metric, "pass_below": 3})]
+    order = order_of().model_copy(update={"gate": gate})
+    found = advice(order=order, rows=(row,), read=False, planned=True)
+    assert ["val waits for an evaluation" in text for text in found] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("window", "samples", "named"),
+    [("1..200", 20, True), ("1..200", 200, False), (None, 0, False)],
+)
+def test_a_criterion_with_samples_of_some_steps_is_named(
+    window: str | None, samples: int, named: bool
+) -> None:
+    row = {"id": "finite", "outcome": "inconclusive", "window": window, "samples": samples}
+    found = advice(rows=(row,), planned=True)
+    assert ["--waive finite" in text for text in found] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"iter (?P<step>\d+) loss (?P<loss>.*)", "'2.5, acc 0.5', which is no number"),
+        (r"iter (?P<step>\d+) loss (?P<loss>\S+)", None),
+        (r"iter (?P<step>\d+)", None),
+    ],
+)
+def test_a_pattern_whose_losses_are_no_numbers_is_named(pattern: str, text: str | None) -> None:
+    found = advice(order=order_of(2, pattern), printed=("begins", "iter 1 loss 2.5, acc 0.5"))
+    assert len(found) == (text is not None)
+    assert text is None or text in found[0]
