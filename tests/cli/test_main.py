@@ -62,7 +62,6 @@ def test_a_mistyped_command_line_is_one_line(
         (["submit", "nope"], 3, "neither a plan file nor one of demo"),
         (["submit", "demo", "--set", "steps"], 2, "expected KEY=VALUE"),
         (["demo", "--fault", "hangg"], 2, "expected one of hang"),
-        (["forecast"], 2, "give an experiment, or --steps"),
         (["judge", str(RUNS / "healthy"), "--now", "soon"], 2, "Unix seconds or RFC 3339"),
         (["judge", str(RUNS / "healthy"), "--now", "nan"], 2, "Unix seconds or RFC 3339"),
         (["list"], 5, "is it running"),
