@@ -15,7 +15,6 @@ import pytest
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir
 from tests.e2e.lab import Lab, read_json
-from tests.planning.test_bundled import difference
 
 # The bundled plan of the 125M model in small: its gates, conditions and answers, tiny steps.
 
@@ -79,6 +78,20 @@ def script_of(folder: Path, second: Mapping[str, Any] = {}, **readings: Any) -> 
 
 SCRIPT = script_of(Path(tempfile.mkdtemp(prefix="gonogo-a100-")))
 ENVIRON = {"GONOGO_DEVICES_SCRIPT": str(SCRIPT)}
+
+
+def difference(one: Any, other: Any, at: str = "") -> set[str]:
+    """The dotted paths at which two values differ."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return {
+            path
+            for key in {*one, *other}
+            for path in difference(one.get(key), other.get(key), f"{at}.{key}".strip("."))
+        }
+    if isinstance(one, list) and isinstance(other, list):
+        named = [{row.get("name", row.get("id")): row for row in rows} for rows in (one, other)]
+        return difference(named[0], named[1], at)
+    return set() if one == other else {at}
 
 
 def test_the_miniature_is_the_real_plan_but_for_its_size() -> None:
