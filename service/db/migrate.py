@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, inspect, make_url, text
-from sqlalchemy.exc import DBAPIError, OperationalError, ProgrammingError
+from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from gonogo.contract.errors import Conflict, Unavailable
 from service.db.store import build_engine, is_sqlite
@@ -57,8 +57,11 @@ def migrate(url: str) -> None:
             if not is_sqlite(url):
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")
             command.upgrade(build_config(connection), HEAD)
-    except (OperationalError, ProgrammingError) as error:
-        raise Unavailable(f"the database cannot be migrated: {_line_of(error)}") from error
+    except (InternalError, OperationalError, ProgrammingError) as error:
+        raise Unavailable(
+            f"the database cannot be migrated: {_line_of(error)}; its role must own it, on a server"
+            " that takes writes"
+        ) from error
     finally:
         engine.dispose()
 
