@@ -4,7 +4,7 @@
 
 What PyTorch itself requires comes with it and stays importable; every other package is hidden as
 if it were not installed. Prints the modules it imported, then runs `main` of the last one if `--`
-is given. A program of its own, started by test_gpu.py.
+is given. A program of its own, started by test_bare_machine.py.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.on_gpu.plan import STAGES
-from bench.on_gpu.rows import read_rows
+from bench.gpu.__main__ import STAGES
+from bench.gpu.rows import read_rows
 
 pytestmark = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 ROOT = Path(__file__).parents[2]
@@ -24,8 +24,8 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_benchmark_the_trainer_and_the_data_need_nothing_else() -> None:
-    stages = [f"bench.on_gpu.{stage.name}" for stage in STAGES]
-    modules = ["nsa.data", "nsa.train", "nsa.attention.proof", *stages, "bench.gpu"]
+    stages = [f"bench.gpu.{stage}" for stage in STAGES]
+    modules = ["nsa.data", "nsa.train", "nsa.attention.proof", *stages, "bench.gpu.__main__"]
     done = _run(*modules)
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"imported {' '.join(modules)}\n"
@@ -33,10 +33,10 @@ def test_the_benchmark_the_trainer_and_the_data_need_nothing_else() -> None:
 
 @pytest.mark.long
 def test_the_trainer_trains_there(tmp_path: Path) -> None:
-    stage = ["--stage", "trainer_steps", "--device", "cpu", "--out", str(tmp_path), "--run", "r"]
-    done = _run("bench.gpu", "--", *stage)
+    stage = ["--stage", "trainer_steps", "--device", "cpu", "--out", str(tmp_path)]
+    done = _run("bench.gpu.__main__", "--", *stage)
     assert done.returncode == 0, done.stderr
-    rows = [row for row in read_rows(tmp_path / "gpu.jsonl", "r") if row["row"] == "trainer"]
+    rows = [row for row in read_rows(tmp_path / "gpu.jsonl") if row["row"] == "trainer"]
     assert [row["kind"] for row in rows] == ["nsa", "dense"]
     assert all(row["tok_s"] > 0 for row in rows)
 

@@ -1,7 +1,7 @@
 """Tile sizes of each kernel, by width of the numbers and of the heads.
 
 A table instead of autotuning: runs repeat themselves. All sizes compile for sm_80 and sm_90. Those
-for 16 bits and D up to 64 were measured on an H200 (bench/gpu.py); the others fit.
+for 16 bits and D up to 64 were measured on an H200 (python -m bench.gpu); the others fit.
 """
 
 import functools

@@ -16,16 +16,12 @@ from typing import Any
 
 import torch
 
-from bench.on_gpu.plan import ROW_LIMIT_S
-from bench.on_gpu.rows import Context
+from bench.gpu.rows import Context
 from bench.rig import lines_of_run
 from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
 from nsa.model import build_model
 
-FIELD_TOK_S = 38.0
-"""What the two A100 of the field report made of this model."""
 LEFT_OUT = 4
-_COMPILED_LIMIT_S = 120.0
 _SHRUNKEN = {
     "model": {"dim": 32, "layers": 2, "heads": 4, "groups": 2, "head_dim": 8, "seq_len": 64,
               "ffn_width": 48},
@@ -98,14 +94,11 @@ def run(context: Context) -> None:
         steps = LEFT_OUT + (3 if context.tiny else 8 if variant["sequences"] > 2 else 20)
         config = build(**variant, steps=steps, tiny=context.tiny)
         told = summarise(lines_of_run(config, context.device.type))
-        speed = None if context.tiny else round(told["tok_s"] / FIELD_TOK_S, 1)
-        return {"params": config.params, "times_the_field": speed, **told}
+        return {"params": config.params, **told}
 
     for variant in variants(tiny=context.tiny):
         needed_s = 1.0 if context.tiny else 45.0 if variant["compiled"] else 12.0
-        what = f"trainer {', '.join(f'{name} {value}' for name, value in variant.items())}"
         unit = functools.partial(measure, variant)
-        limit_s = _COMPILED_LIMIT_S if variant["compiled"] else ROW_LIMIT_S
-        context.measure("trainer", what, unit, needed_s=needed_s, limit_s=limit_s, **variant)
+        context.measure("trainer", unit, needed_s, **variant)
         if not context.tiny:
             torch.cuda.empty_cache()

@@ -1,29 +1,28 @@
-"""Which tiles are fastest here? Each kernel by its own time on the device.
+"""Which kernels does one layer's forward and backward spend its time in, with which tiles?
 
-Rows `tile` are written as in `nsa/attention/gpu/tiles.py`, with the microseconds of every launch of
-the kernel in one call. A candidate that does not compile or fit says so. A person chooses.
+Rows `kernel` are a profile at three shapes. Rows `tile` are the microseconds of one kernel in a
+call, with each candidate of its tile, written as in `nsa/attention/gpu/tiles.py`. A candidate that
+does not compile or fit says so. A person chooses.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import torch
-from torch.profiler import ProfilerActivity, profile
 
-from bench.on_gpu.rows import Context
-from bench.on_gpu.stopwatch import Step
+from bench.gpu.rows import Context, Step, append_row, kernel_times
 from nsa.attention.gpu import launch
 from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
-_CALLS = 5
+CALLS = 3
+_TINY = Case(S=128, H=6, G=2, D=16, l=8, d=4, l_sel=16, n_sel=4, w=20)
 _TRAINED, _LONG = Case(S=2048, B=32), Case(S=32768)
 KERNELS: Mapping[str, str] = {
     "forward": "band_forward",
@@ -91,65 +90,55 @@ def using(tiles: Tiles) -> Iterator[None]:
 
 
 def sweeps(table: Tiles) -> Iterator[tuple[Case, str, Tile]]:
-    """Case, column and tile of each row, the table's own first: where most time goes, first."""
+    """Yield case, column and tile of each row, the table's own first; most time goes first."""
     for case, columns in (
         (_TRAINED, ("dkdv", "dq", "forward")),
         (_LONG, ("gathered_backward", "dkdv", "gathered", "dq", "forward", "scores")),
     ):
         for column in columns:
-            own = getattr(table, column)
-            others = [tile_of(told) for told in CANDIDATES[column]]
-            for tile in (own, *(tile for tile in others if tile != own)):
+            for tile in dict.fromkeys((getattr(table, column), *map(tile_of, CANDIDATES[column]))):
                 yield case, column, tile
 
 
-def launches_us(step: Step, kernel: str) -> list[float]:
-    """Return the device's microseconds of each launch of a kernel in a call, as medians."""
-    step()
-    with profile(activities=[ProfilerActivity.CUDA]) as told:
-        for _ in range(_CALLS):
-            step()
-        torch.cuda.synchronize()
-    found = sorted((event for event in told.events() if event.name == kernel),
-                   key=lambda event: event.time_range.start)  # fmt: skip
-    if not found or len(found) % _CALLS:
-        raise RuntimeError(f"{len(found)} launches of {kernel} in {_CALLS} calls")
-    each = len(found) // _CALLS
-    return [
-        round(statistics.median(event.self_device_time_total for event in found[n::each]), 2)
-        for n in range(each)
-    ]
-
-
 def run(context: Context) -> None:
-    """Rows `tile`: one kernel's launches within forward and backward, with its tile changed."""
+    """Rows `kernel`, then on a GPU rows `tile`."""
+    for case in (_TINY,) if context.tiny else (Case(S=8192), _LONG, _TRAINED):
+        backend = "torch" if context.tiny else "triton"
+        step = forward_backward(case, backend, DTYPE, context.device)
+        times = kernel_times(step, context.device, CALLS)
+        whole = sum(us for _, us in times)
+        for name in sorted({name for name, _ in times}):
+            each = [us for other, us in times if other == name]
+            append_row(
+                context.file, "kernel", B=case.B, S=case.S, kernel=name[:60],
+                us=round(sum(each) / CALLS, 2), launches=len(each) // CALLS,
+                share=round(sum(each) / whole, 4),
+            )  # fmt: skip
+    if not context.tiny:
+        _sweep(context)
+
+
+def _sweep(context: Context) -> None:
     table = tiles_for(DTYPE, _TRAINED.D)
-    steps = {case: forward_backward(case, "triton", DTYPE, context.device)
-             for case in (_TRAINED, _LONG)}  # fmt: skip
-    tried = list(sweeps(table))
-    _compile_all(tried, table, steps)
-
-    def measure(case: Case, column: str, tile: Tile) -> dict[str, object]:
-        with using(dataclasses.replace(table, **{column: tile})):
-            each = launches_us(steps[case], KERNELS[column])
-        return {"us": round(sum(each), 2), "each_us": each}
-
-    for case, column, tile in tried:
-        row = as_row(column, tile)
-        own = tile == getattr(table, column)
-        context.measure(
-            "tile", f"{row} at {case.B}x{case.S}",
-            functools.partial(measure, case, column, tile),
-            kernel=column, tile=row, own=own, S=case.S, B=case.B,
-        )  # fmt: skip
-
-
-def _compile_all(
-    tried: Iterable[tuple[Case, str, Tile]], table: Tiles, steps: Mapping[Case, Step]
-) -> None:
-    """All candidates at once; one that does not compile says so when its turn comes."""
+    steps: dict[Case, Step] = {
+        case: forward_backward(case, "triton", DTYPE, context.device) for case in (_TRAINED, _LONG)
+    }
     launches = {}
-    for case, column, tile in tried:
+    for case, column, tile in sweeps(table):
         with using(dataclasses.replace(table, **{column: tile})):
             launches |= {found.key(): found for found in rehearse([steps[case]])}
-    compile_each(list(launches.values()))
+    compile_each(list(launches.values()))  # one that does not compile says so in its turn
+
+    def measure(case: Case, column: str, tile: Tile) -> dict[str, float]:
+        with using(dataclasses.replace(table, **{column: tile})):
+            times = kernel_times(steps[case], context.device, CALLS)
+        each = [us for name, us in times if name == KERNELS[column]]
+        if not each:
+            raise RuntimeError(f"no launch of {KERNELS[column]}")
+        return {"us": round(sum(each) / CALLS, 2)}
+
+    for case, column, tile in sweeps(table):
+        context.measure(
+            "tile", partial(measure, case, column, tile), B=case.B, S=case.S,
+            own=tile == getattr(table, column), tile=as_row(column, tile),
+        )  # fmt: skip

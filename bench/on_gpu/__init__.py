@@ -1,1 +1,0 @@
-"""What `python -m bench.gpu` measures: one module a stage, each `run(context)`."""
