@@ -128,8 +128,8 @@ class EvalConfig:
 class EngineConfig:
     """How the machine does it; without this section: by its own lights, and everything is kept.
 
-    `fused_adamw`: the optimizer as one kernel; null = on GPUs. `compile`: torch.compile of whole
-    layers (of their feed-forward where attention is no single operator). `keep_checkpoints`: the
+    `fused_adamw`: the optimizer as one kernel; null = on GPUs. `compile`: torch.compile of the
+    feed-forward parts. `keep_checkpoints`: the
     newest n of this run stay (0 = all). `profile_steps`: so many steps, from the run's third, are
     profiled (0 = none). `cuda_graphs`: a layer's forward and backward pass are started as one CUDA
     graph each (false, which is also what its absence means: kernel by kernel).

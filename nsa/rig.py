@@ -10,7 +10,6 @@ import torch
 from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
-from nsa.attention.kernels import asked_kernels
 from nsa.attention.torch_backend import cpu_kernel
 from nsa.checkpoint import Snapshot, load_checkpoint, load_weights, newest_checkpoint
 from nsa.config import TrainConfig, config_mapping
@@ -24,8 +23,6 @@ from nsa.optimizer import LossScale, build_optimizer
 from nsa.ranks import Ranks
 from nsa.resume import check_same_run, differences
 from nsa.settings import Settings
-
-_QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +88,7 @@ def build_rig(
         model.gradient_checkpointing = False
     engine, loss_scale = config.engine, LossScale(config.dtype, device, settings)
     if engine is not None and engine.compile:
-        _compile(model, device, attention_backend)
+        _compile(model, device)
     if engine is not None and engine.cuda_graphs:
         check_capturable(model, device, attention_backend, config.parallel)
         with _autocast(config, device, cached=False):
@@ -132,7 +129,7 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        backend = choose_backend(config.attention.backend, device, _QUERY_DTYPES[config.dtype]).path
+        backend = choose_backend(config.attention.backend, device).path
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
     if backend == "torch" and device.type == "cpu":
@@ -140,19 +137,12 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     return backend
 
 
-def _compile(model: LanguageModel, device: torch.device, attention_backend: str) -> None:
-    """Compile whole layers, or their feed-forward parts where attention is no single operator.
-
-    That is where documents are apart, whose lengths are data, and where a kernel of PyTorch's or
-    of others may serve: within a graph the torch backend calls none.
-    A layer's `forward`, not its call: hooks (sharding, profiles) stay outside of the graph.
-    """
+def _compile(model: LanguageModel, device: torch.device) -> None:
+    """Compile the feed-forward parts; a module's `forward`, so that hooks stay outside."""
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise BadConfig("engine.compile needs a C++ compiler on CPUs")
-    foreign = asked_kernels().chosen or (attention_backend == "torch" and device.type == "cuda")
     for block in model.layers():
-        part = block.ffn if model.documents_apart or foreign else block
-        part.forward = torch.compile(part.forward)  # type: ignore[method-assign]
+        block.ffn.forward = torch.compile(block.ffn.forward)  # type: ignore[method-assign]
 
 
 def _open_checkpoint(launch: Launch, config: TrainConfig, model: nn.Module) -> Snapshot | None:

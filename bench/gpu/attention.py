@@ -16,8 +16,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from bench.gpu.cases import Case, forward_backward
 from bench.gpu.rows import REPEATS, Context, Step, timings
-from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
 _LENGTHS = (2048, 4096, 8192, 16384, 32768, 65536)

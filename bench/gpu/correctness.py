@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
+from bench.gpu.cases import ON_GPU, Case, compare, forward_backward
+from bench.gpu.compilation import compile_each, rehearse
 from bench.gpu.rows import Context
-from nsa.attention.gpu.compilation import compile_each, rehearse
-from nsa.attention.gpu.trial import ON_GPU, Case, compare, forward_backward
 
 LENGTHS = (8192, 32768, 65536)
 DTYPE = torch.bfloat16

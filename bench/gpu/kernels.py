@@ -14,11 +14,11 @@ from functools import partial
 
 import torch
 
+from bench.gpu.cases import Case, forward_backward
+from bench.gpu.compilation import compile_each, rehearse
 from bench.gpu.rows import Context, Step, append_row, kernel_times
 from nsa.attention.gpu import launch
-from nsa.attention.gpu.compilation import compile_each, rehearse
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
-from nsa.attention.gpu.trial import Case, forward_backward
 
 DTYPE = torch.bfloat16
 CALLS = 3

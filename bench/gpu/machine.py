@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 import torch
+import triton
 
 from bench.gpu.rows import Context, append_row, timings
-from nsa.attention.proof import describe_machine
 
 _ASKED = "name,driver_version,clocks.sm,clocks.max.sm,power.limit,utilization.gpu,mig.mode.current"
 
@@ -31,7 +31,9 @@ def run(context: Context) -> None:
     append_row(
         context.file,
         "environment",
-        **describe_machine(device, torch.bfloat16),
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        torch=torch.__version__,
+        triton=triton.__version__,
         gpus=_answer("nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader"),
         git=_answer("git", "describe", "--always", "--dirty"),
     )

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from nsa.attention.gpu.trial import timings_ms
+from bench.gpu.cases import timings_ms
 
 Step = Callable[[], object]
 REPEATS = 20

@@ -1,7 +1,6 @@
 """Choose the implementation that serves a call, and say why not another.
 
-`auto` is `torch`. On a GPU it is `triton` where a proof (proof.py) says that Triton is right and
-faster there. On a CPU neither Triton nor the proof is imported.
+`auto` is `triton` where its kernels serve, else `torch`.
 """
 
 from __future__ import annotations
@@ -95,42 +94,26 @@ def _announce(kind: str, choice: Choice) -> None:
     logger.info("attention backend for %s: %s%s", kind, choice.path, why)
 
 
-@functools.cache
-def _proven(device: torch.device, dtype: torch.dtype) -> Choice:
-    """The backend that the proof of a GPU allows in a dtype."""
-    if (reason := _triton_reason(device)) is not None:
-        return Choice("torch", reason)
-    from nsa.attention.proof import choose_by_proof, device_proof  # nothing for a CPU
-
-    return choose_by_proof(device_proof(device, dtype))
-
-
-def _auto(device: torch.device, dtype: torch.dtype, by: str, call_reason: str | None) -> Choice:
+def _auto(device: torch.device, by: str, call_reason: str | None) -> Choice:
     if device.type not in ("cpu", "cuda"):
         return Choice("reference", f"torch is tested on cpu and cuda, not {device.type}")
     if by or device.type == "cpu":
         return Choice("torch", by)
-    if call_reason is not None:
-        return Choice("torch", call_reason)
-    index = torch.cuda.current_device() if device.index is None else device.index
-    return _proven(torch.device("cuda", index), dtype)
+    reason = call_reason or _triton_reason(device)
+    return Choice("triton") if reason is None else Choice("torch", reason)
 
 
 def choose_backend(
     requested: str,
     device: torch.device,
-    dtype: torch.dtype,
     kernels: Kernels | None = None,
     call_reason: str | None = None,
 ) -> Choice:
     """Resolve `auto`, or check that the requested backend can serve.
 
-    On a GPU the first `auto` of a machine makes its proof, which takes a minute.
-
     Args:
         requested: auto, reference, torch or triton.
         device: Where the tensors will live.
-        dtype: Of the queries.
         kernels: Foreign kernels that are asked for; default those of `use_kernels`.
         call_reason: Why Triton cannot serve this very call.
 
@@ -141,7 +124,7 @@ def choose_backend(
     kernels = asked_kernels() if kernels is None else kernels
     by = f"{kernels.asked_by or 'the caller'} chooses its kernels" if kernels.chosen else ""
     if requested == "auto":
-        choice = _auto(device, dtype, by, call_reason)
+        choice = _auto(device, by, call_reason)
         _announce(device.type, choice)
         return choice
     known = available_backends(device)
@@ -164,4 +147,4 @@ def choose_backend(
 def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels) -> Choice:
     """As `choose_backend`, of a call."""
     call_reason = triton_call_reason(q, groups, l_sel)
-    return choose_backend(requested, q.device, q.dtype, kernels, call_reason)
+    return choose_backend(requested, q.device, kernels, call_reason)

@@ -1,7 +1,7 @@
 """Attend for one token from a cache, and fill the cache from a prompt.
 
 A token reads at most floor((S - l) / d) + 1 compressed pairs, n_sel * l_sel selected and w window
-tokens. On a CPU a kernel in C serves where it can (cpu/token.py). A prompt is attended at once, or
+tokens. On a CPU a kernel in C serves where it can (cpu/decode.py). A prompt is attended at once, or
 token by token as the tested reference (NSA_PREFILL_BATCHED=0). No gradients.
 
 Shapes: B batch, H heads, G groups, N = B * G, R = H / G, D head width, C compressed and J selection
@@ -23,7 +23,7 @@ from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
 from nsa.attention.compressed import compressed_logits
 from nsa.attention.counters import count
-from nsa.attention.cpu import token as on_cpu
+from nsa.attention.cpu import decode as on_cpu
 from nsa.attention.operation import nsa_attention
 from nsa.attention.precision import exact_products
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2

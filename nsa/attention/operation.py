@@ -12,10 +12,9 @@ from torch import Tensor
 
 from nsa.attention.backends import choose_for_call
 from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
-from nsa.attention.compression import Compression, MeanCompression
+from nsa.attention.compression import Compression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
-from nsa.attention.operator import attend
 from nsa.attention.packing import attend_sequences, document_lengths, sequence_lengths
 from nsa.attention.reference import nsa_attention_reference
 from nsa.attention.tensors import Call, Tensors
@@ -23,7 +22,7 @@ from nsa.attention.torch_backend import nsa_attention_torch
 
 
 def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Break the graph of torch.compile at a function that depends on data (document lengths)."""
+    """Break the graph of torch.compile at a function that chooses and counts at each call."""
 
     @functools.wraps(operation)
     def run(*arguments: Any, **options: Any) -> Any:
@@ -34,6 +33,7 @@ def never_compiled(operation: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@never_compiled
 def nsa_attention(
     q: Tensor,
     k_cmp: Tensor,
@@ -101,28 +101,16 @@ def nsa_attention(
     if doc_ids is not None:
         check_documents(doc_ids, q)
     scale = 1.0 / math.sqrt(q.shape[-1]) if scale is None else scale
-    sizes: Any = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w, "scale": scale}
+    call = Call(l=l, d=d, l_sel=l_sel, n_sel=n_sel, w=w, scale=scale, want_ids=return_selection)
     # The backends choose their precision themselves: autocast would round the scores.
     with torch.autocast(q.device.type, enabled=False):
-        compiled = torch.compiler.is_compiling() and backend != "reference"
-        if doc_ids is None and compiled:
-            blocks = compressed or (compression or MeanCompression(l, d))(k_cmp, v_cmp)
-            check_compressed(q, blocks, tensors.groups, l, d)
-            rounded = [x.to(q.dtype) for x in blocks]
-            results = attend(
-                q, *rounded, *tensors[3:], **sizes, want_ids=return_selection, backend=backend
-            )
-        else:
-            lengths = None
-            if doc_ids is not None and len(doc_ids):
-                lengths = [length for item in document_lengths(doc_ids) for length in item]
-                tensors = Tensors(*(x.flatten(0, 1) for x in tensors))
-            results = _attend(
-                tensors, lengths, compressed, compression, backend, kernels,
-                Call(**sizes, want_ids=return_selection),
-            )  # fmt: skip
-            if lengths is not None:
-                results = [x.unflatten(0, q.shape[:2]) for x in results]
+        lengths = None
+        if doc_ids is not None and len(doc_ids):
+            lengths = [length for item in document_lengths(doc_ids) for length in item]
+            tensors = Tensors(*(x.flatten(0, 1) for x in tensors))
+        results = _attend(tensors, lengths, compressed, compression, backend, kernels, call)
+        if lengths is not None:
+            results = tuple(x.unflatten(0, q.shape[:2]) for x in results)
     return (results[0], results[1]) if return_selection else results[0]
 
 
@@ -152,9 +140,8 @@ def nsa_attention_varlen(
 ) -> Any:
     """Native Sparse Attention over sequences laid end to end, each as if it were alone.
 
-    Sequences of about one length share one call of the backend (packing.py). torch.compile leaves
-    the operation out of its graph: the lengths are data. Arguments that are not listed are those of
-    `nsa_attention`, with tensors [T, ...] instead of [B, S, ...].
+    Sequences of about one length share one call of the backend (packing.py). Arguments that are not
+    listed are those of `nsa_attention`, with tensors [T, ...] instead of [B, S, ...].
 
     Args:
         cu_seqlens: Where each sequence begins, and the end of the last: int32 [B + 1], 0 to T. A
@@ -186,7 +173,6 @@ def nsa_attention_varlen(
     return (results[0], results[1]) if return_selection else results[0]
 
 
-@never_compiled
 def _attend(
     tensors: Tensors,
     lengths: Sequence[int] | None,

@@ -27,7 +27,7 @@ class OutputGradient:
     """What the backward pass of a branch needs besides its inputs.
 
     Attributes:
-        grad: Gradient of the sum of the gated branches, as the rows of queries lie.
+        grad: Gradient of the sum of the gated branches [N, P, D].
         gate_NP1: The gate of this branch.
         minus_lse_NP1: Minus its log-sum-exp.
         dot_NP1: <grad, branch output>, summed over D, which is the gradient of the gate.
@@ -112,7 +112,7 @@ def attend(
     Returns:
         Log-sum-exp [N, P], base 2.
     """
-    reference, total = begin_sums(q_NPD, _lengths(q_NPD), k_NKD, plan, begin)
+    reference, total = begin_sums(q_NPD, k_NKD, plan, begin)
     out_NPD[:, : begin * (q_NPD.shape[1] // max(1, k_NKD.shape[1]))] = 0
     for span, pairs, rows, keys in _pieces(q_NPD, k_NKD, plan):
         p = _span_scores(q_NPD[pairs, rows], k_NKD[pairs, keys], plan, span)
@@ -127,25 +127,22 @@ def attend(
 
 
 def begin_sums(
-    q_rows: Tensor, lengths_NP: Tensor, k_NKD: Tensor, plan: Plan, begin: int
+    q_NPD: Tensor, k_NKD: Tensor, plan: Plan, begin: int
 ) -> tuple[Tensor | None, Tensor]:
-    """What is taken from every row's scores (None: nothing), and room for its sum: [N, P].
-
-    The rows of queries may be packed or lie where they are; they are packed where they must be.
-    """
+    """What is taken from every row's scores (None: nothing), and room for its sum: [N, P]."""
+    lengths_NP = _lengths(q_NPD)
     needs = _needs_maximum(lengths_NP, k_NKD)
     reference = None
     if bool(needs.any()):
-        q_NPD = q_rows.reshape(*lengths_NP.shape, -1).contiguous()
         reference = _row_maxima(q_NPD, k_NKD, plan).where(needs, 0.0)
     total = torch.empty_like(lengths_NP)
     total[:, : begin * (total.shape[1] // max(1, k_NKD.shape[1]))] = 1
     return reference, total
 
 
-def end_sums(out_rows: Tensor, total_NP: Tensor, reference_NP: Tensor | None) -> Tensor:
+def end_sums(out_NPD: Tensor, total_NP: Tensor, reference_NP: Tensor | None) -> Tensor:
     """Divide the output by its sums; return the log-sum-exp [N, P], base 2."""
-    out_rows /= total_NP.view(*out_rows.shape[:-1], 1)
+    out_NPD /= total_NP[..., None]
     lse = total_NP.log2_()
     return lse if reference_NP is None else lse.add_(reference_NP)
 

@@ -124,10 +124,13 @@ def pack_rows(x_BSHX: Tensor, G: int, dtype: torch.dtype) -> Tensor:
     return packed.reshape(B * G, S * (H // G), X).contiguous()
 
 
-def unpacked_view(x_BSHX: Tensor, G: int) -> Tensor:
-    """Contiguous [B, S, H, X] in the order of packed rows, a view [B, G, S, R, X] to write to."""
-    B, S, H, X = x_BSHX.shape
-    return x_BSHX.view(B, S, G, H // G, X).transpose(1, 2)
+def unpack_rows(x_NPX: Tensor, like_BSHX: Tensor, G: int) -> Tensor:
+    """Rows [N, P, X] to [B, S, H, X] in the dtype of another; no view: callers may write to it."""
+    B, S, H, X = like_BSHX.shape
+    unpacked = like_BSHX.new_empty(like_BSHX.shape)
+    to = unpacked.view(B, S, G, H // G, X).transpose(1, 2)
+    to.copy_(x_NPX.view(to.shape))
+    return unpacked
 
 
 def pairs_at_once(x_NPD: Tensor, scores: int) -> Iterator[slice]:

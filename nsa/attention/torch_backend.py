@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -19,16 +19,21 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention import selection_rule
-from nsa.attention.by_plan import Chosen
+from nsa.attention import compressed, pieces, selection_rule
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import Choice, count
-from nsa.attention.cpu import planned
+from nsa.attention.cpu import pieces as cpu_pieces
 from nsa.attention.kernels import PIECES, Kernels, attend_causally, choose_kernel
 from nsa.attention.pieces import OutputGradient
-from nsa.attention.plan import Plan, pack_rows, piece_size, unpacked_view, window_plan
+from nsa.attention.plan import Plan, pack_rows, piece_size, unpack_rows, window_plan
 from nsa.attention.precision import exact_products, first_derivatives_only
-from nsa.attention.selection import free_blocks, prefix_length, selected_ids, selected_plan
+from nsa.attention.selection import (
+    free_blocks,
+    prefix_length,
+    selected_ids,
+    selected_plan,
+    stretches,
+)
 from nsa.attention.tensors import Call, Tensors
 
 logger = logging.getLogger(__name__)
@@ -57,7 +62,7 @@ class Kept(NamedTuple):
     """What the backward pass needs of the forward pass; None where foreign kernels serve.
 
     Attributes:
-        out_sel: Output of the selected branch [B, G, S, R, D], in fp32 (fp64 for fp64 input).
+        out_sel: Output of the selected branch [N, P, D], in fp32 (fp64 for fp64 input).
         lses: Base-2 log-sum-exp [N, P] of each branch.
     """
 
@@ -69,15 +74,34 @@ class Kept(NamedTuple):
 Plans = tuple[Plan, Plan | None]
 
 
+class Passes(NamedTuple):
+    """The passes over plans: by PyTorch's operations, or by the kernel in C."""
+
+    attend: Callable[..., Tensor] = pieces.attend
+    attend_backward: Callable[..., tuple[Tensor, Tensor]] = pieces.attend_backward
+    compressed_attend: Callable[..., Tensor] = compressed.compressed_attend
+    compressed_backward: Callable[..., tuple[Tensor, Tensor]] = compressed.compressed_backward
+
+
+def _passes_in_c(functions: cpu_pieces.Functions) -> Passes:
+    here = (
+        cpu_pieces.attend,
+        cpu_pieces.attend_backward,
+        cpu_pieces.compressed_attend,
+        cpu_pieces.compressed_backward,
+    )
+    return Passes(*(partial(each, functions) for each in here))
+
+
 def compute(
-    inputs: Sequence[Tensor], call: Call, chosen: Chosen | None = None
+    inputs: Sequence[Tensor], call: Call, passes: Passes | None = None
 ) -> tuple[Tensor, Tensor, Kept, Plans]:
     """The three branches.
 
     Args:
         inputs: q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win and gates.
         call: Sizes and scale.
-        chosen: Who attends over the plans; default the kernel in C where it can.
+        passes: Who attends over the plans; default the kernel in C where it can.
 
     Returns:
         out, the selected ids, and what the backward pass needs.
@@ -85,48 +109,62 @@ def compute(
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
     (B, S, _, _), G, exact = q.shape, k_sel.shape[2], exact_dtype(q.dtype)
     start = prefix_length(S, call.l_sel, call.n_sel)
-    chosen = chosen or _choose(q, G, exact)
-    rows = chosen.lay(q, G, exact)
+    passes = passes or _choose(q, G, exact)
+    rows = pack_rows(q, G, exact)
     factor = call.scale * _LOG2_E
-    gate = pack_rows(gates, G, exact).view(*rows.shape[:4], 3).split(1, dim=-1)
-    out = q.new_empty(q.shape, dtype=exact)  # no view of another: callers may write to it
-    mixed = unpacked_view(out, G)
+    gate = pack_rows(gates, G, exact).split(1, dim=-1)
 
     # Only the selected output is kept; large memory first, so that it has no small holes.
     out_sel, other = torch.empty_like(rows), torch.empty_like(rows)
-    keys, values = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
+    blocks = _pack_keys(k_blocks, exact), _pack_keys(v_blocks, exact)
     with exact_products(q.device):
-        lse_cmp, free = chosen.compressed_attend(
-            rows, keys, values, other, call, start=start, factor=factor,
-            choose=partial(free_blocks, l_sel=call.l_sel, n_sel=call.n_sel),
-        )  # fmt: skip
+        lse_cmp, free = _attend_compressed(passes, rows, *blocks, S, other, call, start)
         free = free.unflatten(0, (B, G))
-    torch.mul(other, gate[0], out=mixed)
+    mixed = other * gate[0]
     plan_sel, plan_win = _plans(free, S, call, q.device)
     lse_win = None
     if plan_win is not None:
         keys, values = _pack_keys(k_win, exact, factor), _pack_keys(v_win, exact)
         with exact_products(q.device):
-            lse_win = chosen.attend(rows, keys, values, plan_win, other)
+            lse_win = passes.attend(rows, keys, values, plan_win, other)
         mixed.addcmul_(other, gate[2])
     keys, values = _pack_keys(k_sel, exact, factor), _pack_keys(v_sel, exact)
     begin = 0 if call.with_prefix else start
     with exact_products(q.device):
-        lse_sel = chosen.attend(rows, keys, values, plan_sel, out_sel, begin=begin)
+        lse_sel = passes.attend(rows, keys, values, plan_sel, out_sel, begin=begin)
     mixed.addcmul_(out_sel, gate[1])
     sel = selected_ids(free, S, call.l_sel, call.n_sel)
     kept = Kept(out_sel=out_sel, lses=(lse_cmp, lse_sel, lse_win))
-    return out.to(q.dtype), sel, kept, (plan_sel, plan_win)
+    return unpack_rows(mixed, q, G), sel, kept, (plan_sel, plan_win)
 
 
-def plans_of_selection(sel_BSGN: Tensor, call: Call) -> Plans:
-    """The plans that `compute` made, from the ids that it returned."""
-    S = sel_BSGN.shape[1]
-    start = prefix_length(S, call.l_sel, call.n_sel)
-    # Beyond the prefix ids begin and end with the forced ones.
-    rule = selection_rule.RULE
-    free = sel_BSGN[:, start:, :, rule.first : -rule.recent].transpose(1, 2)
-    return _plans(free, S, call, sel_BSGN.device)
+def _attend_compressed(
+    passes: Passes,
+    q_NPD: Tensor,
+    k_NCD: Tensor,
+    v_NCD: Tensor,
+    S: int,
+    out_NPD: Tensor,
+    call: Call,
+    start: int,
+) -> tuple[Tensor, Tensor]:
+    """Attention over the visible compressed blocks, and the blocks chosen by their scores.
+
+    Of a long sequence the scores are never all in memory.
+
+    Returns:
+        Base-2 log-sum-exp [N, P] (0 where nothing is visible), and the free blocks [N, T, F] of
+        the queries from `start` on.
+    """
+    N, chosen, lse = len(k_NCD), [], q_NPD.new_zeros(q_NPD.shape[:2])
+    length = piece_size(q_NPD.device).span_queries
+    for stretch in stretches(S, start, N * -(-S // call.l_sel), length):
+        scores = passes.compressed_attend(
+            q_NPD, k_NCD, v_NCD, S, out_NPD, lse, call,
+            start=start, stretch=stretch, factor=call.scale * _LOG2_E,
+        )  # fmt: skip
+        chosen.append(free_blocks(scores, max(start, stretch[0]), call.l_sel, call.n_sel))
+    return lse, chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=1)
 
 
 def _plans(free_BGTF: Tensor, S: int, call: Call, device: torch.device) -> Plans:
@@ -142,18 +180,16 @@ def gradients(
     kept: Kept,
     plans: Plans,
     call: Call,
-    chosen: Chosen | None = None,
+    passes: Passes | None = None,
 ) -> tuple[Tensor | None, ...]:
     """Gradients of the inputs of `compute`, in their order and dtypes, from its results."""
     q, k_blocks, v_blocks, k_sel, v_sel, k_win, v_win, gates = inputs
-    G, exact = k_sel.shape[2], kept.out_sel.dtype
-    start = prefix_length(q.shape[1], call.l_sel, call.n_sel)
-    chosen = chosen or _choose(q, G, exact)
-    rows, grad = (chosen.lay(x, G, exact) for x in (q, grad_out))
-    gate = pack_rows(gates, G, exact)
-    dgate = torch.zeros_like(gate)
-    dgate[..., 1] = chosen.dots(grad, kept.out_sel)
-    dq = torch.zeros_like(rows)
+    S, G, exact = q.shape[1], k_sel.shape[2], kept.out_sel.dtype
+    start = prefix_length(S, call.l_sel, call.n_sel)
+    passes = passes or _choose(q, G, exact)
+    rows, grad, gate = (pack_rows(x, G, exact) for x in (q, grad_out, gates))
+    dgate, dq = torch.zeros_like(gate), torch.zeros_like(rows)
+    dgate[..., 1] = torch.linalg.vecdot(grad, kept.out_sel)
 
     grads: list[Tensor | None] = []
     branches = ((k_blocks, v_blocks), (k_sel, v_sel), (k_win, v_win))
@@ -172,38 +208,30 @@ def gradients(
         )
         with exact_products(q.device):
             if branch == 0:
-                dk, dv = chosen.compressed_backward(*read, output, dq, call, start)
+                dk, dv = passes.compressed_backward(*read, S, output, dq, call, start)
             else:
-                plan = plans[branch - 1]
-                assert plan is not None
-                dk, dv = chosen.attend_backward(*read, plan, output, dq)
+                dk, dv = passes.attend_backward(*read, plans[branch - 1], output, dq)
         grads += [_unpack_keys(dk, k, call.scale), _unpack_keys(dv, v)]
     del rows, grad, read, output  # their memory serves what is returned
-    dq_out = _unpack_rows(dq.mul_(1 / _LOG2_E), q)
-    return (dq_out, *grads, _unpack_rows(dgate.view(*dq.shape[:4], 3), gates))
+    return (unpack_rows(dq.mul_(1 / _LOG2_E), q, G), *grads, unpack_rows(dgate, gates, G))
 
 
-def _unpack_rows(x_BGSRX: Tensor, like_BSHX: Tensor) -> Tensor:
-    """[B, G, S, R, X] -> [B, S, H, X], contiguous; the same memory where nothing has to move."""
-    unpacked = x_BGSRX.transpose(1, 2).to(like_BSHX.dtype, memory_format=torch.contiguous_format)
-    return unpacked.contiguous().view(like_BSHX.shape)
-
-
-def _choose(q_BSHD: Tensor, G: int, exact: torch.dtype) -> Chosen:
+def _choose(q_BSHD: Tensor, G: int, exact: torch.dtype) -> Passes:
     """The kernel in C where it serves queries of G groups, computed in a dtype."""
-    kernel = planned.call_reason(q_BSHD, G, exact) or cpu_kernel()
+    kernel = cpu_pieces.call_reason(q_BSHD, G, exact) or cpu_kernel()
     if not isinstance(kernel, str):
         count("pieces", "c")
-    elif q_BSHD.device.type == "cpu":
+        return _passes_in_c(kernel)
+    if q_BSHD.device.type == "cpu":
         count("pieces", "torch", kernel)
-    return Chosen(kernel)
+    return Passes()
 
 
 @functools.cache
 @torch.no_grad()
-def cpu_kernel() -> planned.Functions | str:
+def cpu_kernel() -> cpu_pieces.Functions | str:
     """The kernel in C, or why it does not serve; tried once against PyTorch's operations."""
-    functions = planned.load_functions()
+    functions = cpu_pieces.load_functions()
     if isinstance(functions, str):
         return functions
     made = torch.Generator("cpu").manual_seed(1)
@@ -217,18 +245,19 @@ def cpu_kernel() -> planned.Functions | str:
             *((S, 6, 32), (C, 2, 32), (C, 2, 32)), *[(S, 2, 32)] * 4, (S, 6, 3)
         )
     ]  # fmt: skip
-    by_torch, by_c = (_all_results(inputs, call, Chosen(x)) for x in ("it is tried", functions))
+    ways = (Passes(), _passes_in_c(functions))
+    by_torch, by_c = (_all_results(inputs, call, passes) for passes in ways)
     pairs = zip(by_torch, by_c, strict=True)
     if all(float((a - b).abs().max()) <= _CLOSE * float(a.abs().max()) for a, b in pairs):
         return functions
     reason = "it does not give what PyTorch's operations give here"
-    logger.warning("the CPU kernel %s: %s", planned.KERNEL.source.stem, reason)
+    logger.warning("the CPU kernel %s: %s", cpu_pieces.KERNEL.source.stem, reason)
     return reason
 
 
-def _all_results(inputs: Sequence[Tensor], call: Call, chosen: Chosen) -> list[Tensor]:
-    out, _, kept, plans = compute(inputs, call, chosen)
-    grads = gradients(out, inputs, kept, plans, call, chosen)
+def _all_results(inputs: Sequence[Tensor], call: Call, passes: Passes) -> list[Tensor]:
+    out, _, kept, plans = compute(inputs, call, passes)
+    grads = gradients(out, inputs, kept, plans, call, passes)
     return [out, *(x for x in grads if x is not None)]
 
 

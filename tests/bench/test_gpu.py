@@ -1,6 +1,7 @@
 """What `python -m bench.gpu` decides, and its stages really run, tiny, where there is no GPU."""
 
 import dataclasses
+import math
 import subprocess
 import sys
 import time
@@ -16,11 +17,11 @@ if find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
 
 import bench.gpu.__main__ as gpu
-from bench.gpu import kernels
+from bench.gpu import cases, kernels
 from bench.gpu.attention import break_even, shapes
 from bench.gpu.correctness import comparisons
 from bench.gpu.rows import Context, read_rows
-from nsa.attention.gpu import band, gathered, launch, scores, trial
+from nsa.attention.gpu import band, gathered, launch, scores
 from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
 
 ROOT = Path(__file__).parents[2]
@@ -115,6 +116,37 @@ def test_the_machine_has_versions_and_ceilings(stage: Any) -> None:
     assert all(row["ms"] > 0 for row in ceilings)
 
 
+@pytest.mark.parametrize(
+    "wrong", ["nothing", "output", "NaN", "gradient", "last key", "choice", "inputs"]
+)
+def test_a_comparison_finds_what_is_wrong_in_one_place(
+    wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One row of many, one key, one query of each block, or an input that is written to."""
+    case = cases.Case(S=500, H=6, G=2, D=8, l=8, d=4, l_sel=16, n_sel=5, w=20)
+    attend = cases.attend
+
+    def spoil(x: torch.Tensor) -> torch.Tensor:
+        x = x.clone()
+        x[0, 499 if wrong == "last key" else 400] = math.nan if wrong == "NaN" else 0.0
+        return x
+
+    def attend_wrongly(backend: str, tensors: Any, *given: Any) -> Any:
+        if backend == "torch" and wrong in ("gradient", "last key"):
+            tensors[5 if wrong == "last key" else 0].register_hook(spoil)
+        out, ids = attend(backend, tensors, *given)
+        if backend == "torch" and wrong == "choice":
+            ids[:, 320::16, :, 1] = ids[:, 320::16, :, 1] % 15 + 1
+        if backend == "torch" and wrong == "inputs":
+            with torch.no_grad():
+                tensors[1].flatten()[-1] = 0.0
+        return (spoil(out) if backend == "torch" and wrong in ("output", "NaN") else out), ids
+
+    monkeypatch.setattr(cases, "attend", attend_wrongly)
+    found = cases.compare(case, torch.bfloat16, torch.device("cpu"), ours="torch")
+    assert found["right"] is (wrong == "nothing"), found
+
+
 def test_the_comparisons_that_are_planned_are_made_and_hold_for_the_torch_backend(
     stage: Any,
 ) -> None:
@@ -126,13 +158,13 @@ def test_the_comparisons_that_are_planned_are_made_and_hold_for_the_torch_backen
 def test_a_wrong_backend_is_found_and_fails_the_command(
     stage: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    right = trial.attend
+    right = cases.attend
 
     def slightly_wrong(backend: str, *given: Any) -> Any:
         out, ids = right(backend, *given)
         return (out * 1.02 if backend == "torch" else out), ids
 
-    monkeypatch.setattr(trial, "attend", slightly_wrong)
+    monkeypatch.setattr(cases, "attend", slightly_wrong)
     rows = stage("correctness")
     assert gpu.exit_code(rows, comparisons(CPU)) == 1
     assert not any(row["right"] for row in rows if row.get("against"))

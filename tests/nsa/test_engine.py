@@ -91,27 +91,6 @@ def test_compiled_it_takes_the_same_steps(train_here, tmp_path, monkeypatch):
     assert 1 <= utils.counters["stats"]["unique_graphs"] <= 3
 
 
-@needs_compiler
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("environ", "apart", "whole"),
-    [({}, False, True), ({"NSA_USE_FA2": "1"}, False, False), ({}, True, False)],
-    ids=["alone", "a toggle", "documents apart"],
-)
-def test_a_layer_is_compiled_whole_where_its_attention_is_one_operator(
-    environ, apart, whole, make_order, monkeypatch
-):
-    monkeypatch.setattr("nsa.attention.kernels._asked", Kernels())  # the toggle is put back
-    engine, packing = ENGINE | {"compile": True}, {"documents_apart": apart}
-    order = make_order(train={"steps": 1, "engine": engine, "packing": packing})
-    trainer = build_trainer(order, environ)
-    trainer._boot()
-    for block in trainer.rig.model.layers():
-        assert ("forward" in vars(block), "forward" in vars(block.ffn)) == (whole, not whole)
-    for opened in (trainer.at_end, trainer.stacks, trainer.heart):
-        opened.close()
-
-
 def test_without_a_compiler_compile_is_bad_configuration(train_here, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(BadConfig, match="compiler"):

@@ -438,16 +438,6 @@ void nsa_attend_compressed(const sizes *s, const rows *q, const float *k, const 
     }
 }
 
-/* The product of each of P rows of one pair with the same row of another tensor: out [P]. */
-void nsa_dots(const sizes *s, int64_t P, const rows *x, const rows *y, float *out) {
-    for (long r = 0; r < P; r++) {
-        const float *a = row_of(x, s, r), *b = row_of(y, s, r);
-        vec products = {0};
-        for (long d = 0; d < s->D; d += WIDE) products += read(a + d) * read(b + d);
-        out[r] = sum(products);
-    }
-}
-
 typedef struct {
     const float *k, *v;         /* [K, D] */
     const float *k_turned, *v_turned;

@@ -169,43 +169,6 @@ def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
     return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
 
 
-def forward_half(inputs: list[Tensor], call: Call) -> list[Tensor]:
-    """See `nsa.attention.operator`."""
-    shape = _shape(inputs[0], inputs[3].shape[2], call)
-    q, keys_values, gates = _as_kernels_read(inputs)
-    with torch.cuda.device_of(q):
-        computed = _compute(q, keys_values, gates, shape, call.w)
-        ids = _all_ids(computed.chosen, shape) if call.want_ids else computed.chosen.new_empty(0)
-    return [computed.out, ids.long(), *computed.kept]
-
-
-def like_forward_half(inputs: list[Tensor], call: Call) -> list[Tensor]:
-    """See `nsa.attention.operator`."""
-    q = inputs[0]
-    shape = _shape(q, inputs[3].shape[2], call)
-    ids = (shape.B, shape.S, shape.G, shape.n_sel) if call.want_ids else (0,)
-    kept = [q.new_empty(q.shape) for _ in range(3)]
-    kept += [q.new_empty(q.shape[:3], dtype=torch.float32) for _ in range(3)]
-    if takes_bits(shape):
-        kept.append(q.new_empty(shape.pairs, shape.late, dtype=torch.int64))
-    elif shape.late:
-        entries = shape.pairs * shape.late * shape.gathered_blocks
-        kept.append(q.new_empty(entries, dtype=torch.int32))
-        kept.append(q.new_empty(shape.pairs * shape.blocks + 1, dtype=torch.int32))
-    return [q.new_empty(q.shape), q.new_empty(ids, dtype=torch.int64), *kept]
-
-
-def backward_half(
-    grad: Tensor, inputs: list[Tensor], kept: list[Tensor], call: Call
-) -> list[Tensor]:
-    """See `nsa.attention.operator`."""
-    shape = _shape(inputs[0], inputs[3].shape[2], call)
-    q, keys_values, gates = _as_kernels_read(inputs)
-    dtypes = [x.dtype for x in inputs[1:-1]]
-    with torch.cuda.device_of(q):
-        return _gradients(grad, q, keys_values, gates, kept[1:], dtypes, shape, call.w)
-
-
 def nsa_attention_triton(
     tensors: Tensors, call: Call, compressed: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor | None]:

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from nsa.attention import NsaCache, Sizes, counters, decode, nsa_attention
-from nsa.attention.cpu import library, token
+from nsa.attention.cpu import decode as token_kernel
+from nsa.attention.cpu import library
 from nsa.attention.settings import c_compiler
 from tests.nsa.attention.conftest import BRANCHES
 
@@ -67,7 +68,7 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         q = torch.randn(B, 1, G * R, D, generator=made)
         gates = torch.rand(B, 1, G * R, 3, generator=made)
         with monkeypatch.context() as patched:
-            patched.setattr(token.torch, "empty", guarded)
+            patched.setattr(token_kernel.torch, "empty", guarded)
             out, ids = decode(q, gates, cache, scale=0.3)
         expected, chosen = decode(q, gates, cache, scale=0.3, reading="v2")
         assert torch.equal(ids, chosen), (sizes, S)
@@ -111,7 +112,7 @@ def test_a_token_that_is_not_of_its_cache_is_refused(q, gates, make_inputs):
 def anew(monkeypatch, tmp_path):
     """A machine on which the kernel has not been asked for."""
     decoding = import_module("nsa.attention.decode")
-    asked = (library.load_library, token.load_functions, decoding._kernel)
+    asked = (library.load_library, token_kernel.load_functions, decoding._kernel)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     # Where its speed is of no matter: a fifth of the time.
     monkeypatch.setattr(library, "_FLAGS", ("-O0", *library._FLAGS[1:]))
@@ -130,11 +131,11 @@ def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path):
     made_at = built.stat().st_mtime_ns
     assert built.parent.stat().st_mode & 0o077 == 0
     compiler = [c_compiler() or ""]
-    assert library.build_library(compiler, built.parent, token.KERNEL) == built
+    assert library.build_library(compiler, built.parent, token_kernel.KERNEL) == built
     assert built.stat().st_mtime_ns == made_at
     other = tmp_path / "other.c"
-    other.write_text(f"{token.KERNEL.source.read_text()}\nint other;\n")
-    changed = token.KERNEL._replace(source=other)
+    other.write_text(f"{token_kernel.KERNEL.source.read_text()}\nint other;\n")
+    changed = token_kernel.KERNEL._replace(source=other)
     assert library.build_library(compiler, built.parent, changed) != built
 
 
@@ -143,9 +144,9 @@ def test_it_is_compiled_once_and_kept_from_others(anew, tmp_path):
 @pytest.mark.usefixtures("anew")
 def test_a_kernel_that_is_wrong_here_does_not_serve(tmp_path, monkeypatch, make_inputs):
     wrong = tmp_path / "decode.c"
-    source = token.KERNEL.source.read_text()
+    source = token_kernel.KERNEL.source.read_text()
     wrong.write_text(source.replace("1.6666665459e-1f", "1.6e-1f"))
-    monkeypatch.setattr(token, "KERNEL", token.KERNEL._replace(source=wrong))
+    monkeypatch.setattr(token_kernel, "KERNEL", token_kernel.KERNEL._replace(source=wrong))
     inputs = make_inputs(20, D=16, dtype=torch.float32)
     out, _ = _last(inputs)
     assert "is not PyTorch's here" in _served()["torch"]

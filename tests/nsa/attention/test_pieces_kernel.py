@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nsa.attention import Sizes, counters, nsa_attention, torch_backend
-from nsa.attention.cpu import library, planned
+from nsa.attention.cpu import library, pieces
 from nsa.attention.plan import Gathered, Plan
 
 pytestmark = pytest.mark.needs("compiler")
@@ -37,7 +37,7 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
         behind.append(room[numbers:])
         return room[:numbers]
 
-    monkeypatch.setattr(planned, "_room", guarded)
+    monkeypatch.setattr(pieces, "_room", guarded)
     drawn = random.Random(0)
     for seed in range(20):
         d = drawn.choice([1, 2, 4, 8, 16])
@@ -52,27 +52,6 @@ def test_shapes_of_every_kind_are_attended_and_nothing_is_written_beyond_its_roo
     assert "c" in _served()
     assert len(behind) >= 40
     assert all((numbers == 12345.0).all() for numbers in behind)
-
-
-LAYOUTS = {
-    "heads first": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
-    "batch last": lambda x: x.permute(1, 2, 3, 0).contiguous().permute(3, 0, 1, 2),
-    "part of more": lambda x: torch.cat((x, x, x), -1)[..., : x.shape[-1]],
-}
-
-
-@pytest.mark.parametrize("laid", LAYOUTS.values(), ids=LAYOUTS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["in C", "operations"])
-def test_queries_and_gradients_are_read_where_they_lie(laid, dtype, make_inputs):
-    inputs = make_inputs(150, H=6, D=16, dtype=dtype)
-    given = torch.randn(inputs["q"].shape, dtype=dtype)
-    results = []
-    for lay in (torch.Tensor.contiguous, laid):
-        leaves = {name: x.detach().requires_grad_() for name, x in inputs.items()}
-        out = nsa_attention(**{**leaves, "q": lay(leaves["q"])}, **SIZES)
-        results.append((out, *torch.autograd.grad(out, list(leaves.values()), lay(given))))
-    for name, plain, other in zip(("out", *inputs), *results, strict=True):
-        assert torch.equal(plain, other), name
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
@@ -91,26 +70,26 @@ def test_what_is_no_number_is_told_in_its_row_and_later(value, make_inputs, run)
 
 def test_a_row_computes_alike_among_any_others():
     """Later queries that chose a block move no bit."""
-    functions, t, D = planned.load_functions(), 30, 32
-    q, k, v = torch.randn(1, 1, 64, 1, D), *torch.randn(2, 1, 64, D)
+    functions, t, D = pieces.load_functions(), 30, 32
+    q, k, v = torch.randn(3, 1, 64, D)
     for key, keys in itertools.product((0, 40), (2, 6, 16)):
         found = []
         for before, after in itertools.product((0, 2, 11), (0, 1, 4)):
             queries = torch.arange(t - before, t + after + 1)
             plan = Plan(spans=(), gathered=(Gathered(n=0, k0=key, k1=key + keys, queries=queries),))
-            out, total = torch.zeros(1, 1, 64, 1, D), torch.zeros(1, 64)
-            planned.attend(functions, q, k / D, v, plan, None, out, total)
-            found.append(torch.cat((out[0, 0, t, 0], total[0, t, None])))
+            out, total = torch.zeros(1, 64, D), torch.zeros(1, 64)
+            pieces.add_pieces(functions, q, k / D, v, plan, None, out, total)
+            found.append(torch.cat((out[0, t], total[0, t, None])))
         assert all(torch.equal(one, found[0]) for one in found), (key, keys)
 
 
 @pytest.mark.parametrize("R", [1, 6, 13])
 def test_equal_keys_get_equal_scores_in_every_place(R):
-    functions, S, D = planned.load_functions(), 181, 16
-    q = torch.randn(1, 1, S, R, D)
+    functions, S, D = pieces.load_functions(), 181, 16
+    q = torch.randn(1, S * R, D)
     k = torch.randn(1, 1, D).expand(1, S, D).contiguous()
-    read = (q, k, k, torch.empty_like(q), torch.zeros(1, S * R), Sizes(l=1, d=1, l_sel=1))
-    scores = planned.compressed_attend(functions, *read, start=0, stretch=(0, S), factor=1.0)
+    read = (q, k, k, S, torch.empty_like(q), torch.zeros(1, S * R), Sizes(l=1, d=1, l_sel=1))
+    scores = pieces.compressed_attend(functions, *read, start=0, stretch=(0, S), factor=1.0)
     for t in range(S):
         seen = scores[0, t, : t + 1]
         assert torch.equal(seen, seen[:1].expand_as(seen)), t
@@ -132,7 +111,7 @@ def test_what_it_cannot_serve_goes_through_pytorch_and_says_why(make_inputs):
 @pytest.fixture
 def anew(monkeypatch, tmp_path):
     """A machine on which the kernel has not been asked for."""
-    cached = (library.load_library, planned.load_functions, torch_backend.cpu_kernel)
+    cached = (library.load_library, pieces.load_functions, torch_backend.cpu_kernel)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     for each in cached:
         each.cache_clear()
@@ -162,11 +141,11 @@ def anew(monkeypatch, tmp_path):
 def test_a_kernel_that_is_wrong_here_does_not_serve(
     right, wrong, tmp_path, monkeypatch, make_inputs
 ):
-    source = planned.KERNEL.source.read_text()
+    source = pieces.KERNEL.source.read_text()
     assert right in source
     changed = tmp_path / "pieces.c"
     changed.write_text(source.replace(right, wrong))
-    monkeypatch.setattr(planned, "KERNEL", planned.KERNEL._replace(source=changed))
+    monkeypatch.setattr(pieces, "KERNEL", pieces.KERNEL._replace(source=changed))
     inputs = make_inputs(40, D=16, dtype=torch.float32)
     out = nsa_attention(**inputs, **SIZES)
     assert "does not give what PyTorch's operations give" in _served()["torch"]
@@ -181,7 +160,7 @@ def test_what_a_thread_raises_is_raised(make_inputs, monkeypatch):
     def full(numbers):
         raise MemoryError(f"no room for {numbers}")
 
-    monkeypatch.setattr(planned, "_room", full)
+    monkeypatch.setattr(pieces, "_room", full)
     for threads in (1, 2):
         torch.set_num_threads(threads)
         with pytest.raises(MemoryError, match="no room"):

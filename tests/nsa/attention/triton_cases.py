@@ -139,31 +139,10 @@ def run_empty_batch():
     return {"shapes": [list(x.shape) for x in (out, ids, inputs[1].grad)]}
 
 
-def run_as_operator():
-    """What PyTorch's own checks say of the operator, and how far its gradients are off."""
-    from nsa.attention.operator import attend
-
-    tensors = _drawn(70, G=1)
-    tensors[1:3] = [x.detach()[:, :16].requires_grad_() for x in tensors[1:3]]  # one a block
-    tensors[7].requires_grad_()
-    sizes = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20, "scale": 0.3}
-    names = ("test_schema", "test_autograd_registration", "test_faketensor")
-    found = torch.library.opcheck(
-        attend, tuple(tensors), {**sizes, "want_ids": True, "backend": "triton"}, test_utils=names
-    )
-    grads = []
-    for backend in ("triton", "torch"):
-        out = attend(*tensors, **sizes, want_ids=False, backend=backend)[0]
-        grads.append(torch.autograd.grad(out.sin().sum(), tensors))
-    off = [((x - y).norm() / y.norm()).item() for x, y in zip(*grads, strict=True)]
-    return {"found": sorted(set(found.values())), "off": max(off)}
-
-
 EDGES = {
     "a NaN": run_with_a_nan,
     "an empty batch": run_empty_batch,
     "one key": run_one_key,
-    "as an operator": run_as_operator,
     "a second derivative": run_second_derivative,
 }
 OTHERS = (*EDGES, *(f"{name}, gathered" for name in EDGES))

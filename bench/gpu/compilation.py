@@ -81,15 +81,3 @@ def compile_each(launches: Sequence[Launch], threads: int | None = None) -> list
     with ThreadPoolExecutor(max_workers=workers) as pool:
         compiling = [pool.submit(compile_one, launch) for launch in launches]
         return [future.exception() or future.result() for future in compiling]
-
-
-def compile_together(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
-    """As `compile_each`, of launches that all have to compile.
-
-    Raises:
-        Exception: What the compiler raised for the first that failed.
-    """
-    compiled = compile_each(launches, threads)
-    if failed := next((x for x in compiled if isinstance(x, BaseException)), None):
-        raise failed
-    return compiled

@@ -1,8 +1,7 @@
 """Call the kernel in C for the pieces of a plan.
 
-It computes in fp32, for heads of a multiple of 16 numbers; a pair is one thread's. Rows of queries,
-outputs and gradients lie anywhere, if a head's numbers are neighbours; all else is contiguous.
-Shapes as in plan.py.
+It computes in fp32, for heads of a multiple of 16 numbers; a pair is one thread's. Every tensor is
+contiguous. Shapes as in plan.py.
 """
 
 from __future__ import annotations
@@ -19,13 +18,11 @@ from torch import Tensor
 
 from nsa.attention.compressed import counts_of_offsets
 from nsa.attention.cpu.library import Kernel, load_library
-from nsa.attention.pieces import OutputGradient
+from nsa.attention.pieces import OutputGradient, begin_sums, end_sums
 from nsa.attention.plan import Gathered, Plan, Span
 from nsa.attention.tensors import Sizes
 
-KERNEL = Kernel.of(
-    "pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed", "nsa_dots"
-)
+KERNEL = Kernel.of("pieces.c", "nsa_attend", "nsa_attend_backward", "nsa_attend_compressed")
 VECTOR = 16
 """Numbers in one of its vectors."""
 KEYS = 64
@@ -55,7 +52,6 @@ class Functions:
     attend: Callable[..., Any]
     attend_backward: Callable[..., Any]
     attend_compressed: Callable[..., Any]
-    dots: Callable[..., Any]
 
 
 def call_reason(q_BSHD: Tensor, G: int, exact: torch.dtype) -> str:
@@ -92,7 +88,6 @@ def load_functions() -> Functions | str:
             *(sizes, rows, *keys, ctypes.c_float, *[number] * 7, pointer),
             *(rows, pointer, pointer, number, pointer),
         ],
-        [sizes, number, rows, rows, pointer],
     )
     found = [getattr(library, name) for name in KERNEL.functions]
     for function, arguments in zip(found, signatures, strict=True):
@@ -162,21 +157,37 @@ def _room(numbers: int) -> Tensor:
     return torch.empty(numbers, dtype=torch.float32, device="cpu")
 
 
-def _rows(x_BGSRD: Tensor, n: int) -> Any:
+def _rows(x_NPD: Tensor, n: int, R: int) -> Any:
     """Where the rows of one pair lie."""
-    x_SRD = x_BGSRD[divmod(n, x_BGSRD.shape[1])]
-    assert x_SRD.stride(-1) == 1
-    return ctypes.byref(_Rows(x_SRD.data_ptr(), x_SRD.stride(0), x_SRD.stride(1)))
+    D = x_NPD.shape[-1]
+    return ctypes.byref(_Rows(x_NPD[n].data_ptr(), R * D, D))
 
 
 def attend(
     functions: Functions,
-    q_BGSRD: Tensor,
+    q_NPD: Tensor,
+    k_NKD: Tensor,
+    v_NKD: Tensor,
+    plan: Plan,
+    out_NPD: Tensor,
+    *,
+    begin: int = 0,
+) -> Tensor:
+    """Softmax attention over the pairs of a plan, as `pieces.attend`."""
+    reference, total = begin_sums(q_NPD, k_NKD, plan, begin)
+    out_NPD[:, : begin * (q_NPD.shape[1] // k_NKD.shape[1])] = 0
+    add_pieces(functions, q_NPD, k_NKD, v_NKD, plan, reference, out_NPD, total)
+    return end_sums(out_NPD, total, reference)
+
+
+def add_pieces(
+    functions: Functions,
+    q_NPD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
     plan: Plan,
     reference_NP: Tensor | None,
-    out_BGSRD: Tensor,
+    out_NPD: Tensor,
     total_NP: Tensor,
 ) -> None:
     """Write the unnormalised output, and the sums that it is to be divided by.
@@ -184,7 +195,7 @@ def attend(
     Both are overwritten for the rows that are in a span. `reference_NP` is taken from a row's
     scores.
     """
-    (N, K, D), R = k_NKD.shape, q_BGSRD.shape[3]
+    (N, K, D), R = k_NKD.shape, q_NPD.shape[1] // k_NKD.shape[1]
     spans, groups = _spans(plan.spans), _groups(plan.gathered, N)
 
     def work(n: int) -> None:
@@ -194,8 +205,8 @@ def attend(
         reference = None if reference_NP is None else reference_NP[n].data_ptr()
         functions.attend(
             ctypes.byref(sizes), spans.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
-            n * K, _rows(q_BGSRD, n), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(), reference,
-            _rows(out_BGSRD, n), total_NP[n].data_ptr(), room.data_ptr(),
+            n * K, _rows(q_NPD, n, R), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(), reference,
+            _rows(out_NPD, n, R), total_NP[n].data_ptr(), room.data_ptr(),
         )  # fmt: skip
 
     _each_pair(N, work)
@@ -203,10 +214,11 @@ def attend(
 
 def compressed_attend(
     functions: Functions,
-    q_BGSRD: Tensor,
+    q_NPD: Tensor,
     k_NCD: Tensor,
     v_NCD: Tensor,
-    out_BGSRD: Tensor,
+    S: int,
+    out_NPD: Tensor,
     lse_NP: Tensor,
     sizes: Sizes,
     *,
@@ -215,10 +227,10 @@ def compressed_attend(
     factor: float,
 ) -> Tensor:
     """Output, statistics and scores as `compressed.compressed_attend`."""
-    (N, C, D), (S, R), (begin, end) = k_NCD.shape, q_BGSRD.shape[2:4], stretch
+    (N, C, D), R, (begin, end) = k_NCD.shape, q_NPD.shape[1] // S, stretch
     blocks, wanted = -(-S // sizes.l_sel), max(0, end - max(start, begin))
     scores = torch.zeros(N, wanted, blocks, dtype=torch.float32, device="cpu")
-    out_BGSRD[:, :, begin : max(begin, min(end, sizes.l - 1))] = 0
+    out_NPD[:, begin * R : max(begin, min(end, sizes.l - 1)) * R] = 0
     counts = torch.tensor(counts_of_offsets(sizes), dtype=torch.float32, device="cpu")
     row = -(-C // KEYS) * KEYS
     passed = _Sizes(C, R, D, S, sizes.l, sizes.d, 0, 0)
@@ -226,11 +238,10 @@ def compressed_attend(
     def work(n: int) -> None:
         room = _room(row * D + 2 * TILE * D + (TILE + 1) * row + 2 * len(counts))
         functions.attend_compressed(
-            ctypes.byref(passed), _rows(q_BGSRD, n), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
+            ctypes.byref(passed), _rows(q_NPD, n, R), k_NCD[n].data_ptr(), v_NCD[n].data_ptr(),
             factor, start, begin, end, blocks, sizes.l_sel // sizes.d, sizes.l // sizes.d - 1,
-            len(counts),
-            counts.data_ptr(), _rows(out_BGSRD, n), lse_NP[n].data_ptr(), scores[n].data_ptr(), row,
-            room.data_ptr(),
+            len(counts), counts.data_ptr(), _rows(out_NPD, n, R), lse_NP[n].data_ptr(),
+            scores[n].data_ptr(), row, room.data_ptr(),
         )  # fmt: skip
 
     if C:
@@ -238,68 +249,60 @@ def compressed_attend(
     return scores
 
 
-def dots(functions: Functions, x_BGSRD: Tensor, y_BGSRD: Tensor) -> Tensor:
-    """The product of every row of a tensor with the same row of another: [N, P]."""
-    B, G, S, R, D = x_BGSRD.shape
-    out = torch.empty(B * G, S * R, dtype=torch.float32, device="cpu")
-    sizes = _Sizes(0, R, D, 0, 1, 1, 0, 0)
-    for n in range(B * G):
-        read = (_rows(x_BGSRD, n), _rows(y_BGSRD, n))
-        functions.dots(ctypes.byref(sizes), S * R, *read, out[n].data_ptr())
-    return out
-
-
 def attend_backward(
     functions: Functions,
-    q_BGSRD: Tensor,
+    q_NPD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
     plan: Plan,
     output: OutputGradient,
-    dq_BGSRD: Tensor,
+    dq_NPD: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Gradients as `pieces.attend_backward`."""
     N, K, _ = k_NKD.shape
     return _backward(
-        functions, q_BGSRD, k_NKD, v_NKD, plan.spans, _groups(plan.gathered, N), output, dq_BGSRD,
+        functions, q_NPD, k_NKD, v_NKD, K, plan.spans, _groups(plan.gathered, N), output, dq_NPD,
         w=min(plan.w or K, K), lone=K if plan.w == 1 else 1,
     )  # fmt: skip
 
 
 def compressed_backward(
     functions: Functions,
-    q_BGSRD: Tensor,
+    q_NPD: Tensor,
     k_NCD: Tensor,
     v_NCD: Tensor,
+    S: int,
     output: OutputGradient,
-    dq_BGSRD: Tensor,
+    dq_NPD: Tensor,
     sizes: Sizes,
+    _start: int,
 ) -> tuple[Tensor, Tensor]:
     """Gradients as `compressed.compressed_backward`."""
-    (N, C, _), S, l, d = k_NCD.shape, q_BGSRD.shape[2], sizes.l, sizes.d  # noqa: E741
+    (N, C, _), l, d = k_NCD.shape, sizes.l, sizes.d  # noqa: E741
     spans = [Span(t0=l - 1, t1=S, k0=0, k1=C)] if C else []
     return _backward(
-        functions, q_BGSRD, k_NCD, v_NCD, spans, _groups((), N), output, dq_BGSRD,
+        functions, q_NPD, k_NCD, v_NCD, S, spans, _groups((), N), output, dq_NPD,
         w=S, l=l, d=d, lone=l - 1 + d,
     )  # fmt: skip
 
 
 def _backward(
     functions: Functions,
-    q_BGSRD: Tensor,
+    q_NPD: Tensor,
     k_NKD: Tensor,
     v_NKD: Tensor,
+    S: int,
     spans: Sequence[Span],
     groups: Sequence[_Groups],
     output: OutputGradient,
-    dq_BGSRD: Tensor,
+    dq_NPD: Tensor,
     *,
     w: int,
     l: int = 1,  # noqa: E741
     d: int = 1,
     lone: int,
 ) -> tuple[Tensor, Tensor]:
-    (N, K, D), R = k_NKD.shape, q_BGSRD.shape[3]
+    (N, K, D), R = k_NKD.shape, q_NPD.shape[1] // S
     dk, dv, table = torch.zeros_like(k_NKD), torch.zeros_like(v_NKD), _spans(spans)
     widest = max((span.k1 - span.k0 for span in spans), default=0)
     # A tile's keys begin and end with whole blocks.
@@ -313,8 +316,8 @@ def _backward(
         columns = [_Column(x[n].data_ptr(), x.stride(1)) for x in numbers]
         functions.attend_backward(
             ctypes.byref(sizes), table.data_ptr(), own.table.data_ptr(), own.queries.data_ptr(),
-            n * K, _rows(q_BGSRD, n), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(),
-            _rows(output.grad, n), *map(ctypes.byref, columns), _rows(dq_BGSRD, n),
+            n * K, _rows(q_NPD, n, R), k_NKD[n].data_ptr(), v_NKD[n].data_ptr(),
+            _rows(output.grad, n, R), *map(ctypes.byref, columns), _rows(dq_NPD, n, R),
             dk[n].data_ptr(), dv[n].data_ptr(), lone, row, room.data_ptr(),
         )  # fmt: skip
 

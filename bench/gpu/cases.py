@@ -1,16 +1,13 @@
-"""Check on this machine that the Triton kernels are right, and measure whether they are faster.
+"""Compare the Triton kernels with what is believed: cases, inputs, errors and their limits.
 
-*Right*: output and all gradients against the fp32 `reference`, from equally rounded inputs, over
-shapes that reach every kernel; a long sequence against the torch backend. A query between two
-blocks of nearly equal score may choose either one: such queries must be few, and are left out. New
-memory is filled with NaN meanwhile. *Faster*: medians of CUDA-event timings of forward + backward.
-
-Under TRITON_INTERPRET=1 on a CPU only tiny shapes are compared, and nothing is timed.
+Output and all gradients against the fp32 `reference`, from equally rounded inputs, over shapes that
+reach every kernel; a long sequence against the torch backend. A query between two blocks of nearly
+equal score may choose either one: such queries must be few, and are left out. New memory is filled
+with NaN meanwhile.
 """
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -21,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d
 
 from nsa.attention.compression import compress_tokens
-from nsa.attention.gpu.compilation import compile_together, rehearse
 from nsa.attention.gpu.function import nsa_attention_triton
 from nsa.attention.kernels import Kernels
 from nsa.attention.precision import exact_products
@@ -84,16 +80,6 @@ ON_GPU: dict[torch.dtype, tuple[Case, ...]] = {
         Case(S=900, **_ODD),
     ),
     torch.float16: (Case(S=1500), Case(S=2500, B=2)),
-}
-LONG = Case(S=8192)
-INTERPRETED: dict[torch.dtype, tuple[Case, ...]] = {
-    torch.float32: (Case(S=70, H=6, G=1, D=8, **_SMALL), Case(S=7, H=2, G=1, D=8, **_SMALL)),
-    torch.float16: (Case(S=70, H=2, G=1, D=8, **_SMALL),),
-}
-TIMED: dict[torch.dtype, tuple[Case, ...]] = {
-    torch.bfloat16: (Case(S=2048, B=2), LONG),
-    torch.float16: (Case(S=2048, B=2), LONG),
-    torch.float32: (Case(S=2048, B=2),),
 }
 
 
@@ -165,7 +151,7 @@ def compare(
     ours: str = "triton",
     against: str = "reference",
 ) -> dict[str, Any]:
-    """Errors of one case: its row of a proof.
+    """Errors of one case, and whether they are small.
 
     Args:
         case: Shapes and sizes.
@@ -239,21 +225,3 @@ def timings_ms(step: Callable[[], object], repeats: int = _REPEATS) -> list[floa
         end.record()
     torch.cuda.synchronize()
     return [begin.elapsed_time(end) for begin, end in marks]
-
-
-def run_trial(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    """`errors` and `times_ms` of a proof in a dtype; times only of kernels that were right."""
-    if device.type != "cuda":
-        cases = INTERPRETED.get(dtype, ())
-        return {"errors": [compare(case, dtype, device) for case in cases], "times_ms": {}}
-    cases = (*ON_GPU[dtype], LONG)
-    compile_together(rehearse([forward_backward(case, "triton", dtype, device) for case in cases]))
-    errors = [compare(case, dtype, device) for case in ON_GPU[dtype]]
-    errors.append(compare(LONG, dtype, device, against="torch"))
-    times: dict[str, dict[str, float]] = {}
-    for case in TIMED[dtype] if all(row["right"] for row in errors) else ():
-        times[f"{case.B}x{case.S}"] = {
-            backend: statistics.median(timings_ms(forward_backward(case, backend, dtype, device)))
-            for backend in ("triton", "torch")
-        }
-    return {"errors": errors, "times_ms": times}
