@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nsa.attention.compression import Compression, MeanCompression, compressed_length
-from nsa.attention.tensors import Sizes
+from nsa.attention.tensors import Sizes, check_sizes
 
 # Compressed keys [B, n, G, D] and the number of the first one, to the keys as attended: a model
 # with rotary embedding turns each block to its first position here.
@@ -58,6 +58,7 @@ class NsaCache:
             shape = (B, G, tokens, D)
             return tuple(torch.zeros(shape, dtype=dtype, device=device) for _ in range(2))  # type: ignore[return-value]
 
+        check_sizes(sizes.l, sizes.d, sizes.l_sel, sizes.n_sel, sizes.w)
         self.sizes = sizes
         self.capacity = capacity
         self.length = 0

@@ -19,7 +19,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad, scaled_dot_product_attention
 
-from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
 from nsa.attention.compressed import compressed_logits
 from nsa.attention.counters import count
@@ -27,7 +26,7 @@ from nsa.attention.cpu import decode as on_cpu
 from nsa.attention.operation import nsa_attention
 from nsa.attention.precision import exact_products
 from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
-from nsa.attention.tensors import Sizes, Tensors
+from nsa.attention.tensors import FIRST, FORCED, RECENT, Sizes, Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -58,12 +57,10 @@ def _select(p_NRC: Tensor, blocks: int, sizes: Sizes) -> Tensor:
     if sizes.n_sel >= blocks:
         every = torch.arange(blocks, device=p_NRC.device).expand(len(p_NRC), blocks)
         return pad(every, (0, sizes.n_sel - blocks), value=-1)
-    rule = selection_rule.RULE
-    free = blocks - rule.first - rule.recent
     # What is forced stands above every score.
     rank = pad(
-        _last_scores(p_NRC, sizes).narrow(1, rule.first, free),
-        (rule.first, rule.recent),
+        _last_scores(p_NRC, sizes).narrow(1, FIRST, blocks - FORCED),
+        (FIRST, RECENT),
         value=torch.inf,
     )
     order = rank.sort(dim=-1, descending=True, stable=True).indices
@@ -183,7 +180,7 @@ def _kernel() -> on_cpu.Functions | str:
 def _agree(functions: on_cpu.Functions, dtype: torch.dtype, length: int, close: float) -> bool:
     made = torch.Generator("cpu").manual_seed(length)
     exact: dict[str, Any] = {"generator": made, "dtype": torch.float32, "device": "cpu"}
-    sizes = Sizes(l=8, d=4, l_sel=8, n_sel=selection_rule.RULE.least + 2, w=16)
+    sizes = Sizes(l=8, d=4, l_sel=8, n_sel=FORCED + 2, w=16)
     cache = NsaCache(B=1, G=2, D=32, capacity=length, sizes=sizes, dtype=dtype)
     cache.append(*torch.randn(6, 1, length, 2, 32, **exact).to(dtype))
     q = torch.randn(1, 1, 6, 32, **exact).to(dtype)

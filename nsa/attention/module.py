@@ -23,14 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from nsa.attention.cache import NsaCache
-from nsa.attention.checks import check_sizes
 from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
 from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
 from nsa.attention.projection import project
 from nsa.attention.rotary import rotate, rotation_table
-from nsa.attention.tensors import Sizes, Tensors
+from nsa.attention.tensors import Sizes, Tensors, check_sizes
 
 BRANCHES = ("compressed", "selected", "window")
 # Integers [B, S], equal within a document; or the tokens of each document, per batch item, which a

@@ -11,13 +11,19 @@ import torch
 from torch import Tensor
 
 from nsa.attention.backends import choose_for_call
-from nsa.attention.checks import check_compressed, check_documents, check_shapes, check_sizes
 from nsa.attention.compression import Compression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
 from nsa.attention.packing import attend_sequences, document_lengths, sequence_lengths
 from nsa.attention.reference import nsa_attention_reference
-from nsa.attention.tensors import Call, Tensors
+from nsa.attention.tensors import (
+    Call,
+    Tensors,
+    check_compressed,
+    check_documents,
+    check_shapes,
+    check_sizes,
+)
 from nsa.attention.torch_backend import nsa_attention_torch
 
 

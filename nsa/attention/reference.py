@@ -1,6 +1,6 @@
 """The equations of arXiv 2502.11089, written out: the truth of the tests.
 
-Shares no code with the fast backends but the rule of forced blocks. Builds S x S scores of every
+Shares no code with the fast backends. Builds S x S scores of every
 head, so use short sequences. Any floating dtype and device, derivatives of any order.
 
 Shapes: B batch, S tokens, H heads, G groups, D head width, C compressed and J selection blocks.
@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nsa.attention import selection_rule
 from nsa.attention.precision import exact_products
 from nsa.attention.tensors import Call, Tensors
 
@@ -62,7 +61,7 @@ def block_scores(p_BSHC: Tensor, groups: int, blocks: int, l: int, d: int, l_sel
 
 
 def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int) -> Tensor:
-    """The blocks each query attends to: those of the rule, then the best, ties to the lower id.
+    """The blocks each query attends to: the forced ones, then the best, ties to the lower id.
 
     Returns:
         Block ids [B, S, G, n_sel], int64, ascending, -1 padded at the end.
@@ -70,8 +69,8 @@ def select(scores_BSGJ: Tensor, l_sel: int, n_sel: int) -> Tensor:
     S, J = scores_BSGJ.shape[1], scores_BSGJ.shape[-1]
     t = torch.arange(S, device=scores_BSGJ.device)[:, None]
     j = torch.arange(J, device=scores_BSGJ.device)[None, :]
-    c, rule = t // l_sel, selection_rule.RULE
-    forced = (j < rule.first) | (j > c - rule.recent) & (j <= c)
+    c = t // l_sel
+    forced = (j == 0) | (j == c - 1) | (j == c)
     # Scores are sums of probabilities, so 1 + H is above all of them and -1 below.
     rank = scores_BSGJ.masked_fill(forced[:, None], torch.inf)
     rank = rank.masked_fill((j > c)[:, None], -torch.inf)

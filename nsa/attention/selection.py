@@ -1,7 +1,7 @@
 """Select blocks for each query, and find the queries that each block meets.
 
 Queries before n_sel * l_sel select every block (a dense prefix). Later ones get the forced blocks
-(selection_rule.py) and the best of the rest, ties to the lower id. Shapes as in plan.py; J blocks.
+and the best of the rest, ties to the lower id. Shapes as in plan.py; J blocks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from nsa.attention import selection_rule
 from nsa.attention.plan import Gathered, Plan, Span, causal_spans, piece_size
+from nsa.attention.tensors import FIRST, FORCED, RECENT
 
 _WITHOUT_SIGN, _INFINITY = 0x7FFFFFFF, 0x7F800000
 """Masks for the bits of a float32."""
@@ -65,13 +65,13 @@ def free_blocks(scores_NTJ: Tensor, first: int, l_sel: int, n_sel: int) -> Tenso
         Ids [N, T, F] in no particular order, F as many as the rule leaves free.
     """
     N, T, blocks = scores_NTJ.shape
-    rule, device = selection_rule.RULE, scores_NTJ.device
+    device = scores_NTJ.device
     if T == 0:
-        return torch.zeros(N, 0, rule.free(n_sel), dtype=torch.int64, device=device)
+        return torch.zeros(N, 0, n_sel - FORCED, dtype=torch.int64, device=device)
     current = torch.arange(first, first + T, device=device)[:, None] // l_sel
     ids = torch.arange(blocks, device=device)
-    allowed = (ids >= rule.first) & (ids <= current - rule.recent)
-    return _best(scores_NTJ, allowed, rule.free(n_sel))
+    allowed = (ids >= FIRST) & (ids <= current - RECENT)
+    return _best(scores_NTJ, allowed, n_sel - FORCED)
 
 
 def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
@@ -87,10 +87,10 @@ def selected_ids(free_BGTF: Tensor, S: int, l_sel: int, n_sel: int) -> Tensor:
 
 def _with_forced(free: Tensor, own: Tensor) -> Tensor:
     """Free blocks [..., F] with the forced ones of queries in the blocks `own` [..., 1], sorted."""
-    rule, shape = selection_rule.RULE, free.shape[:-1]
-    recent = own - torch.arange(rule.recent, device=free.device)
-    first = torch.arange(rule.first, device=free.device)
-    parts = (first.expand(*shape, rule.first), free, recent.expand(*shape, rule.recent))
+    shape = free.shape[:-1]
+    recent = own - torch.arange(RECENT, device=free.device)
+    first = torch.arange(FIRST, device=free.device)
+    parts = (first.expand(*shape, FIRST), free, recent.expand(*shape, RECENT))
     return torch.cat(parts, dim=-1).sort(dim=-1).values
 
 
@@ -122,7 +122,7 @@ def _meeting(free_NTF: Tensor, S: int, first: int, width: int) -> tuple[Tensor, 
     elsewhere = (free_NTF < 0) | (free_NTF >= width)
     chosen.scatter_(-1, free_NTF.masked_fill(elsewhere, width), True)
     chosen = chosen[..., :width]
-    chosen[..., : max(0, selection_rule.RULE.first - first)] = True
+    chosen[..., : max(0, FIRST - first)] = True
     n, j, t = chosen.transpose(1, 2).nonzero(as_tuple=True)
     counts = torch.bincount(n * width + j, minlength=N * width).tolist()
     return (n * S + (S - T) + t).split(counts)
@@ -134,7 +134,7 @@ def selected_plan(free_BGTF: Tensor, S: int, l_sel: int, *, with_prefix: bool = 
     `free_BGTF` is of `free_blocks`; T = 0 when everything is selected.
     """
     T = free_BGTF.shape[2]
-    before = (selection_rule.RULE.recent - 1) * l_sel
+    before = (RECENT - 1) * l_sel
     length = piece_size(free_BGTF.device).span_queries
     spans = list(causal_spans(S - T, length)) if with_prefix else []
     for block_start in range(S - T, S, l_sel):

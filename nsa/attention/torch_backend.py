@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention import compressed, pieces, selection_rule
+from nsa.attention import compressed, pieces
 from nsa.attention.compression import compress_tokens, exact_dtype
 from nsa.attention.counters import Choice, count
 from nsa.attention.cpu import pieces as cpu_pieces
@@ -34,7 +34,7 @@ from nsa.attention.selection import (
     selected_plan,
     stretches,
 )
-from nsa.attention.tensors import Call, Tensors
+from nsa.attention.tensors import FORCED, Call, Tensors
 
 logger = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def cpu_kernel() -> cpu_pieces.Functions | str:
     if isinstance(functions, str):
         return functions
     made = torch.Generator("cpu").manual_seed(1)
-    n_sel = selection_rule.RULE.least + 2
+    n_sel = FORCED + 2
     call = Call(l=8, d=4, l_sel=8, n_sel=n_sel, w=40, scale=0.3)
     S = 8 * n_sel + 110
     C = (S - 8) // 4 + 1

@@ -1,7 +1,7 @@
 """Statistics of the gates and of the selected blocks of the last forward pass.
 
 Selections are counted for the queries that had a choice: those before n_sel · l_sel select
-everything. The blocks that the rule forces (`nsa.attention.selection_rule`) are left out.
+everything. The forced blocks are left out.
 Shapes: B batch, S positions, G groups, N selected blocks.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from nsa.attention import selection_rule
+from nsa.attention.tensors import FIRST, FORCED, RECENT
 from nsa.model.transformer import LanguageModel
 
 _COLLAPSED_ENTROPY = 0.18
@@ -66,10 +66,9 @@ def selection_stats(ids_BSGN: Tensor, l_sel: int) -> Tensor:
     """
     _, S, G, N = ids_BSGN.shape
     start = N * l_sel
-    rule = selection_rule.RULE
-    if start + 1 >= S or rule.least == N:
+    if start + 1 >= S or FORCED == N:
         return torch.full((len(COLUMNS),), torch.nan, dtype=torch.float64, device=ids_BSGN.device)
-    free = ids_BSGN[:, start:, :, rule.first : -rule.recent]
+    free = ids_BSGN[:, start:, :, FIRST:-RECENT]
     own = torch.arange(start, S, device=free.device)[:, None, None] // l_sel
     blocks = -(-S // l_sel)
     groups = torch.arange(G, device=free.device)[:, None] * blocks

@@ -13,7 +13,7 @@ from nsa.attention.module import NativeSparseAttention
 from nsa.attention.network import Network
 from nsa.attention.packing import separated_documents
 from nsa.attention.rotary import rotation_table
-from nsa.attention.selection_rule import RULE
+from nsa.attention.tensors import FORCED
 from nsa.config import SEPARATOR, TrainConfig
 from nsa.model.dense import DenseAttention
 
@@ -32,7 +32,7 @@ def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttenti
         l=attention.l,
         d=attention.d,
         l_sel=attention.l_sel,
-        n_sel=max(RULE.least, min(attention.n_sel, blocks)),  # no text has more
+        n_sel=max(FORCED, min(attention.n_sel, blocks)),  # no text has more
         w=attention.w,
         compression=attention.compression or "mean",
         rope_theta=model.rope_theta,

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.attention import selection_rule
 from nsa.attention.cache import NsaCache
 from nsa.attention.cpu.library import Kernel, load_library
+from nsa.attention.tensors import FIRST, RECENT
 
 KERNEL = Kernel.of("decode.c", "nsa_decode_fp32", "nsa_decode_bf16")
 _NAMES = dict(zip((torch.float32, torch.bfloat16), KERNEL.functions, strict=True))
@@ -45,8 +45,6 @@ def call_reason(q: Tensor, gates: Tensor, cache: NsaCache) -> str:
         return f"it computes in fp32 and bf16, of one dtype, not {q.dtype} and {cache.k_sel.dtype}"
     if q.shape[-1] % VECTOR:
         return f"its vectors hold {VECTOR} numbers, and a head has {q.shape[-1]}"
-    if cache.sizes.n_sel < selection_rule.RULE.least:
-        return f"a query selects {selection_rule.RULE.least} blocks by rule"
     if len(cache.k_blocks) > MOST_AT_ONCE and torch.get_num_threads() > 1:
         return f"PyTorch has {torch.get_num_threads()} threads for {len(cache.k_blocks)} groups"
     return ""
@@ -76,7 +74,7 @@ def attend(
 ) -> tuple[Tensor, Tensor]:
     """Attend for the last token in the cache; as `decode`, of a call that the kernel serves."""
     (B, _, H, D), G, sizes = q.shape, cache.k_sel.shape[1], cache.sizes
-    rule, ring, R = selection_rule.RULE, cache.k_ring.shape[2], H // G
+    ring, R = cache.k_ring.shape[2], H // G
     at, selectable = cache.length - 1, (cache.length - 1) // sizes.l_sel + 1
     selected = min(sizes.n_sel * sizes.l_sel, cache.length)
     longest = max(cache.blocks, selected, ring, selectable)
@@ -84,7 +82,7 @@ def attend(
     said = _Sizes(
         B * G, R, D, at, cache.blocks,
         cache.k_blocks.stride(0), cache.k_sel.stride(1), cache.k_ring.stride(1),
-        sizes.l, sizes.d, sizes.l_sel, sizes.n_sel, ring, rule.first, rule.recent, width,
+        sizes.l, sizes.d, sizes.l_sel, sizes.n_sel, ring, FIRST, RECENT, width,
     )  # fmt: skip
     q, gates = q.contiguous(), gates.contiguous()
     # Queries, a branch and their sum; a row of shares a head; block sums and scores. What a process

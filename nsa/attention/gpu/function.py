@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nsa.attention import selection_rule
 from nsa.attention.compression import compress_tokens
 from nsa.attention.gpu.index import Index
 from nsa.attention.gpu.launch import (
@@ -31,7 +30,7 @@ from nsa.attention.gpu.launch import (
 from nsa.attention.gpu.shapes import Band, Shape
 from nsa.attention.precision import first_derivatives_only
 from nsa.attention.selection import prefix_length, selected_ids
-from nsa.attention.tensors import Call, Tensors
+from nsa.attention.tensors import FIRST, RECENT, Call, Tensors
 
 MOST_BLOCKS_AS_BITS = 32  # 64 fit into a word
 
@@ -43,7 +42,7 @@ def takes_bits(shape: Shape) -> bool:
 
 def _bands(shape: Shape, w: int) -> tuple[Band, Band, Band]:
     """Compressed blocks; selected blocks, or dense prefix with the recent blocks; window."""
-    before = (selection_rule.RULE.recent - 1) * shape.l_sel
+    before = (RECENT - 1) * shape.l_sel
     selected = (
         Band(branch=1, prefix=shape.S, block=shape.l_sel)
         if takes_bits(shape)
@@ -161,11 +160,7 @@ def _shape(q: Tensor, groups: int, call: Call) -> Shape:
 
 def _all_ids(chosen: Tensor, shape: Shape) -> Tensor:
     """Selected block ids [B, S, G, n_sel] of what `choose` returned."""
-    free = (
-        chosen[..., selection_rule.RULE.first :]
-        .view(shape.B, shape.G, shape.S - shape.start, shape.free)
-        .long()
-    )
+    free = chosen[..., FIRST:].view(shape.B, shape.G, shape.S - shape.start, shape.free).long()
     return selected_ids(free, shape.S, shape.l_sel, shape.n_sel)
 
 

@@ -12,11 +12,11 @@ import torch
 import triton
 from torch import Tensor
 
-from nsa.attention import selection_rule
 from nsa.attention.gpu import band, gates, gathered, scores
 from nsa.attention.gpu.index import Index, cut, invert
 from nsa.attention.gpu.shapes import Band, Shape
 from nsa.attention.gpu.tiles import padded, tiles_for
+from nsa.attention.tensors import FIRST, RECENT
 
 _LOG2_E = math.log2(math.e)
 # Rows of scores that one program keeps in registers while it chooses.
@@ -105,10 +105,10 @@ def choose(
         Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
     """
     T, J, tile = shape.late, shape.blocks, tiles_for(q.dtype, shape.D).scores
-    free, rule = shape.free, selection_rule.RULE
+    free = shape.free
     if T == 0 or free == 0:
-        forced = torch.arange(rule.first, dtype=torch.int32, device=q.device)
-        return forced.expand(shape.pairs, T, rule.first).contiguous(), None
+        forced = torch.arange(FIRST, dtype=torch.int32, device=q.device)
+        return forced.expand(shape.pairs, T, FIRST).contiguous(), None
     chosen = q.new_empty(shape.pairs, T, shape.gathered_blocks, dtype=torch.int32)
     words = q.new_empty(shape.pairs, T, dtype=torch.int64) if as_words else None
     width = padded(J)
@@ -126,7 +126,7 @@ def choose(
         )  # fmt: skip
         scores.choose_blocks[(triton.cdiv(count, rows), shape.pairs)](
             score, chosen, words, shape.S, J, count, first, shape.start,
-            FREE=free, FIRST=rule.first, RECENT=rule.recent, M=rows, JP=width, L_SEL=shape.l_sel,
+            FREE=free, FIRST=FIRST, RECENT=RECENT, M=rows, JP=width, L_SEL=shape.l_sel,
             WORDS=as_words,
         )  # fmt: skip
     return chosen, words

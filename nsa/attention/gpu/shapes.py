@@ -7,8 +7,8 @@ from typing import Any
 
 import triton
 
-from nsa.attention import selection_rule
 from nsa.attention.gpu.tiles import padded
+from nsa.attention.tensors import FIRST, FORCED
 
 # The sums over the queries of a key are shared among programs until there are so many of them, but
 # a program keeps so many queries. A rule of shapes alone: results repeat.
@@ -80,12 +80,12 @@ class Shape:
     @property
     def free(self) -> int:
         """Blocks chosen by score."""
-        return selection_rule.RULE.free(self.n_sel)
+        return self.n_sel - FORCED
 
     @property
     def gathered_blocks(self) -> int:
         """Blocks of a query that are met block by block: the first ones and the free ones."""
-        return selection_rule.RULE.first + self.free
+        return FIRST + self.free
 
     @property
     def blocks(self) -> int:

@@ -24,8 +24,6 @@ CASES = {
     "logits times 1000": {"S": 70, "H": 2, "G": 1, "factor": 1000.0},
     "hot block": {"S": 100, "H": 2, "G": 1, "hot": True},
     "packed documents": {"S": 70, "H": 2, "G": 1, "documents": True},
-    "another rule": {"S": 130, "H": 2, "G": 1, "n_sel": 6, "rule": (2, 3)},
-    "the smallest rule": {"S": 100, "H": 2, "G": 1, "rule": (1, 1)},
     "tiles within a block": {"S": 230, "H": 6, "G": 1, "l_sel": 32},
     # 25 queries at a time of two pairs and eight blocks: 25, 25 and 6.
     "scores of some queries at a time": {"S": 120, "B": 2, "H": 2, "G": 1, "score_bytes": 1600},
@@ -37,22 +35,19 @@ GATHERED = (
     "odd head width and block",
     "fp16",
     "hot block",
-    "another rule",
     "scores of some queries at a time",
 )
 
 
 def run(
     *, S, H, G, B=1, D=8, l=8, n_sel=4, l_sel=16, w=20, dtype="float32", factor=1.0, hot=False,  # noqa: E741
-    documents=False, rule=(1, 2), score_bytes=64 << 20,
+    documents=False, score_bytes=64 << 20,
 ):  # fmt: skip
     """Relative errors against the fp64 reference, and whether the ids are equal."""
-    from nsa.attention import nsa_attention, selection_rule
+    from nsa.attention import nsa_attention
     from nsa.attention.gpu import launch
 
     launch._SCORE_BYTES = score_bytes
-    first, recent = rule
-    selection_rule.RULE = selection_rule.SelectionRule(first=first, recent=recent)
 
     generator = torch.Generator().manual_seed(0)
 
