@@ -21,7 +21,6 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -33,7 +32,6 @@ from bench.server_process import AT_ONCE, ServerProcess
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.ids import Kind, new_id
 from gonogo.planning.source import bundled_plan
-from service.metrics import KEPT_S
 
 Figures = dict[str, float]
 ROWS = (
@@ -138,7 +136,7 @@ def measure(
         copy_newest(folder / "gonogo.db", experiments)
         server.measure_idle(idle_s / 2)  # the waker's first look at the queue
         found["idle"] = 100 * server.measure_idle(idle_s)
-        found |= _looking(plane, found["idle"] / 100)
+        found |= _looking(plane)
         found |= _at_once(plane)  # last: lists compute a forecast for each active run
         found["rss_full"] = server.rss_mb()
         return found
@@ -228,12 +226,11 @@ def copy_newest(database: Path, count: int) -> list[str]:
     return copies
 
 
-def _looking(plane: Plane, idle: float) -> Figures:
+def _looking(plane: Plane) -> Figures:
     def get(path: str, **params: Any) -> Callable[[], Any]:
         return lambda: plane.call("GET", path, params=params)
 
     def scrape() -> None:
-        time.sleep(KEPT_S)  # before that it is the same answer, which costs next to nothing
         plane.http.get("/metrics").raise_for_status()
 
     cost = plane.server.cost_ms
@@ -241,8 +238,7 @@ def _looking(plane: Plane, idle: float) -> Figures:
         "list": cost(get("/experiments", limit=50), 40),
         "filter": cost(get("/experiments", limit=50, state="running"), 40),
     }
-    scraped = cost(scrape, 10) - 1e3 * idle * KEPT_S
-    return {**found, "metrics": scraped} if scraped > 0.0 else found  # else the load hides it
+    return {**found, "metrics": cost(scrape, 10)}
 
 
 def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:

@@ -20,7 +20,8 @@ from service.conductor.conductor import JOIN_S, Conductor, Loop
 from service.conductor.upkeep import FILES_S, save_decision_files
 from service.context import Context
 from service.db.store import Topic
-from service.http.answers import Limits, Shared, WireResponse
+from service.http.answers import Limits, WireResponse
+from service.http.auth import Service
 from service.http.problems import DOCUMENTED, add_handlers
 from service.pages import sign_in
 from service.pages.routes import PAGES
@@ -51,14 +52,8 @@ async def healthz() -> dict[str, str]:
 
 
 @open_routes.get("/readyz", operation_id="show_readiness", responses={503: DOCUMENTED[503]})
-async def readyz(request: Request) -> dict[str, str]:
+def readyz(context: Service) -> dict[str, str]:
     """Say that the database answers, and that it takes writes; `room`, that it soon takes none."""
-    ready: Shared[dict[str, str]] = request.app.state.ready
-    return await ready.get()
-
-
-def _check_ready(context: Context) -> dict[str, str]:
-    """Return the answer of a service that is ready, with a warning when the disk is nearly full."""
     try:
         context.store.read(lambda session: session.execute(_REVISION).scalar())
     except ProgrammingError as error:  # a fail-over to an empty one, say
@@ -127,9 +122,7 @@ def create_app(context: Context, *, conduct: bool = True) -> FastAPI:
         telemetry=_UNTRACED,
     )
     app.state.context = context
-    app.state.streams = 0
-    metrics.share_answers(app, context)
-    app.state.ready = Shared(lambda: _check_ready(context), 0.0)
+    app.state.conductor = None
     app.add_middleware(Limits)
     add_handlers(app)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own idiom

@@ -55,7 +55,6 @@ from service.experiments.submission import check_texts, create_experiment
 from service.experiments.verbs import VERBS
 from service.experiments.workers import load_warnings, ran_on
 from service.queries.experiments import (
-    Outline,
     load_campaign,
     load_experiments_of,
     load_last_automatic,
@@ -260,7 +259,7 @@ def load_brought(
 
 
 def _brought(
-    session: Session, row: ExperimentRow, decision: Outline | None, question: Question
+    session: Session, row: ExperimentRow, decision: DecisionRow | None, question: Question
 ) -> Brought:
     if not is_done(row.state, row.stop):
         return Brought(experiment=row)

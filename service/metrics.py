@@ -8,14 +8,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi import APIRouter, Request, Response
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gonogo.contract.api import WorkerState
 from gonogo.contract.decision import Verdict
-from gonogo.contract.goodput import seconds_of
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
 from service.conductor.conductor import Conductor
@@ -23,17 +22,14 @@ from service.context import Context
 from service.db.schema import ProgressRow, RunRow, WorkerRow
 from service.db.store import Session
 from service.evidence.series import load_gates_lately
-from service.http.answers import Shared
+from service.http.auth import Service
 from service.queries.callers import count_undelivered, load_workers
 from service.queries.experiments import count_states, count_verdicts
-from service.queries.runs import HELD, count_halts, load_held, load_recent_halts
-from service.views.goodput import FLEET_HOURS, load_fleet_goodput, load_stored
+from service.queries.runs import count_halts, load_held, load_recent_halts
 from service.views.rows import view_worker
 
 FORGOTTEN_S = 86_400.0
 _SCHEMES = ("http", "https")
-KEPT_S = 1.0
-"""How old an answer may be: with ten thousand experiments one takes several ms to make."""
 QUICK_S = 5.0
 """Loops of the conductor that turn at least this often report its last tick."""
 LOOK_S = 0.5
@@ -41,36 +37,19 @@ LOOK_S = 0.5
 HALTED_S = 3600.0
 """How long a halt is shown after the run has ended, so that no scrape misses it."""
 router = APIRouter(tags=["open"])
-Targets = list[dict[str, Any]]
-
-
-def share_answers(app: FastAPI, context: Context) -> None:
-    """Let each answer be made once for all requests at a time."""
-    app.state.metrics = Shared(lambda: _exposed(context, app.state.conductor), KEPT_S)
-    app.state.targets = Shared(lambda: _targets(context), KEPT_S)
 
 
 @router.get("/metrics", operation_id="show_metrics", response_class=Response)
-async def metrics(request: Request) -> Response:
+def metrics(request: Request) -> Response:
     """Return every series of the control plane in Prometheus' text format."""
-    shared: Shared[bytes] = request.app.state.metrics
-    return Response(await shared.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    state, registry = request.app.state, CollectorRegistry(auto_describe=False)
+    registry.register(_Families(state.context, state.conductor))
+    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 @router.get("/sd/prometheus", operation_id="list_prometheus_targets")
-async def prometheus_targets(request: Request) -> Targets:
+def prometheus_targets(context: Service) -> list[dict[str, Any]]:
     """Return the workers' exporters for Prometheus' http_sd."""
-    shared: Shared[Targets] = request.app.state.targets
-    return await shared.get()
-
-
-def _exposed(context: Context, conductor: Conductor | None) -> bytes:
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(context, conductor))
-    return generate_latest(registry)
-
-
-def _targets(context: Context) -> Targets:
     targets = (_target(row, context.now()) for row in context.store.read(load_workers))
     return [target for target in targets if target is not None]
 
@@ -152,34 +131,6 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
     for state in WorkerState:
         workers.add_metric([state.value], states.count(state))
     yield workers
-    yield from collect_goodput(session, now)
-
-
-def collect_goodput(session: Session, now: float) -> Iterator[Metric]:
-    """Yield every family about where the time went; `now` in Unix seconds."""
-    fleet = GaugeMetricFamily(
-        "gonogo_fleet_device_seconds",
-        "Device time of the runs that are active or ended within a day, by what it was spent on.",
-        labels=["part"],
-    )
-    for part, seconds in seconds_of(load_fleet_goodput(session, now, FLEET_HOURS)).items():
-        fleet.add_metric([part.value], seconds)
-    yield fleet
-    spent = GaugeMetricFamily(
-        "gonogo_run_seconds", "Time of the run, by what it was spent on.", labels=["run", "part"]
-    )
-    ratio = GaugeMetricFamily(
-        "gonogo_run_effective_ratio",
-        "Steps that count in the time with devices, 0 to 1; unknown time counts as lost.",
-        labels=["run"],
-    )
-    for run, goodput in load_stored(session, [state.value for state in HELD]):
-        for part, seconds in seconds_of(goodput).items():
-            if seconds > 0.0:
-                spent.add_metric([run, part.value], seconds)
-        if goodput.ratio is not None:
-            ratio.add_metric([run], goodput.ratio)
-    yield from (spent, ratio)
 
 
 def collect_runs(session: Session, now: float) -> list[Metric]:

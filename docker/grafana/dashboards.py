@@ -267,49 +267,6 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         ),
     ),
     (
-        "Goodput",
-        (
-            Panel(
-                title="Where the device time goes",
-                about="Of the runs that go on or ended within a day; see docs/how-to/report.md.",
-                queries=(
-                    Query(
-                        expr="max by (part) (gonogo_fleet_device_seconds) > 0",
-                        legend="{{part}}",
-                    ),
-                ),
-                unit="s",
-            ),
-            Panel(
-                title="Effective training time of the fleet",
-                about="Productive and preserved steps in the time with devices.",
-                queries=(
-                    Query(
-                        expr=(
-                            'sum(max by (part) (gonogo_fleet_device_seconds{part=~"productive|'
-                            'preserved"})) / sum(max by (part) (gonogo_fleet_device_seconds'
-                            '{part!~"queue|decision"}) > 0)'
-                        ),
-                        legend="fleet",
-                    ),
-                ),
-                unit="percentunit",
-            ),
-            Panel(
-                title="Where the time of each run goes",
-                about="Of runs that hold devices; see docs/how-to/report.md.",
-                queries=(Query(expr=f"gonogo_run_seconds{{{RUN}}}", legend="{{run}} {{part}}"),),
-                unit="s",
-            ),
-            Panel(
-                title="Effective training time of each run",
-                about="Unknown time counts as lost.",
-                queries=(Query(expr=f"gonogo_run_effective_ratio{{{RUN}}}"),),
-                unit="percentunit",
-            ),
-        ),
-    ),
-    (
         "The system itself",
         (
             Panel(

@@ -135,7 +135,6 @@ class Telemetry(Submitted):
     logs: list[LogTelemetry] = []
     files: list[StreamTelemetry] | None = None
     suspect: bool = False
-    backlog_lines: Count = 0
     near: Annotated[dict[str, Near], Field(max_length=200)] | None = None
     """Detector → how near it is to its limit; null: unchanged."""
 

@@ -366,8 +366,6 @@ class AlertType(StrEnum):
     DECISION_MADE = "decision.made"
     APPROVAL_ASKED = "approval.asked"
     RUN_LOST = "run.lost"
-    RUN_LATE = "run.late"
-    RUN_UNKNOWN = "run.unknown"
     CAMPAIGN_ENDED = "campaign.ended"
 
 

@@ -57,10 +57,10 @@ UNKNOWN_SHARE = 0.01
 
 
 class Goodput(Recorded):
-    """The time of a run, an experiment or a fleet."""
+    """The time of a run or an experiment."""
 
     wall_s: float
-    """Sum of all others; of a fleet weighted by devices."""
+    """Sum of all others."""
     productive_s: float
     preserved_s: float
     lost_s: dict[str, float]
@@ -75,13 +75,6 @@ class ExperimentGoodput(Goodput):
 
     experiment: str
     runs: dict[str, Goodput] = {}
-
-
-class FleetGoodput(Goodput):
-    """GET /goodput: seconds are weighted by the devices of each run."""
-
-    hours: float
-    runs: int
 
 
 def goodput_of(seconds: Mapping[Part, float]) -> Goodput:

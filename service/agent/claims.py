@@ -22,10 +22,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import CLAIM_HEADER, ClaimRequest
-from gonogo.contract.api import AlertData, AlertType
 from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NameTaken, NotAllowed, StaleToken
-from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
@@ -41,7 +39,6 @@ from service.experiments.lifecycle import (
     lock_run,
     move_experiment,
     move_run,
-    put_out,
     record_event,
 )
 from service.experiments.speeds import load_best_step_s
@@ -119,9 +116,6 @@ def check_bearer(run: RunRow, bearer: Bearer) -> None:
         raise NotAllowed(f"{CLAIM_HEADER} is not what run {run.id} was claimed with")
 
 
-_MOST_UNKNOWN = 8
-
-
 Claimed = tuple[Order, str]
 """The order of a run that now belongs to a worker, and the secret of its claim."""
 
@@ -141,10 +135,7 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     """Return the answer to a worker that asks for work; its key belongs to it from now on."""
     if key_id is not None:
         bind_key(deed.session, key_id, request.worker)
-    row = deed.session.get(WorkerRow, request.worker)
-    before = [] if row is None else row.claim.active
     rebooted = _remember_worker(deed, request)
-    _alert_unknown(deed, request, set(request.active) - set(before))
     mine = load_runs_of_worker(deed.session, request.worker)
     if rebooted:
         for run in mine:
@@ -159,22 +150,6 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
         untold=tuple(run.id for run in unnamed if run.id not in again),
         over=_over(deed, request),
     )
-
-
-def _alert_unknown(deed: Deed, request: ClaimRequest, fresh: Collection[str]) -> None:
-    """Alert about runs of a worker that are unknown here, as after a restore."""
-    named = {run for run in fresh if is_id(run, Kind.RUN)}
-    if not named:
-        return
-    known = set(deed.session.scalars(select(RunRow.id).where(RunRow.id.in_(named))))
-    for run in sorted(named - known)[:_MOST_UNKNOWN]:
-        text = (
-            f"worker {request.worker} on {request.host} has {run}, which is not known here (was "
-            f"the database restored?): it continues there and counts for nothing, and the same "
-            f"work may run once more; `gonogo doctor` on {request.host} shows it"
-        )
-        data = AlertData(alert_id=new_id(Kind.ALERT), run=run, text=text, url="")
-        put_out(deed, AlertType.RUN_UNKNOWN, data)
 
 
 def _give(deed: Deed, request: ClaimRequest, again: Collection[str]) -> Claimed | None:

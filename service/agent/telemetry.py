@@ -120,12 +120,10 @@ def take_telemetry(
     progress = session.get_one(ProgressRow, run_id, with_for_update=True, populate_existing=True)
     progress.heard += 1
     progress.heard_at = deed.now
-    progress.backlog_lines = telemetry.backlog_lines
     if telemetry.near is not None:
         progress.near = {name: row.wire() for name, row in telemetry.near.items()}
     query = select(OffsetRow).where(OffsetRow.run == run_id)
     offsets = {row.file: row for row in session.scalars(query)}
-    lines = progress.lines
     for stretch in stretches:
         at = offsets[stretch.file].bytes if stretch.file in offsets else 0
         if stretch.start != at or stretch.end <= at:
@@ -147,7 +145,6 @@ def take_telemetry(
     for part in telemetry.logs:
         _store_log(session, offsets, run_id, part)
     if run.state == RunState.ENDED:
-        progress.late_lines += progress.lines - lines
         ring(session, Topic.ENDED)
     have = {file: row.bytes for file, row in offsets.items()}
     return _answer(run, have), _needs_flags(session, run, progress, telemetry.suspect)

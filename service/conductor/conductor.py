@@ -29,11 +29,9 @@ from service.conductor.judge import Judging
 from service.conductor.leases import Leases
 from service.conductor.upkeep import (
     advance_campaigns,
-    alert_late,
     assign_all_cursors,
     expire_approvals,
     forget_keys,
-    update_accounts,
 )
 from service.context import Context
 from service.db.store import Store, Topic
@@ -266,7 +264,7 @@ class Conductor:
         self._deliveries = alerts = Deliveries(context)
         self._judging = judging = Judging(context)
         leases = Leases(context)
-        campaigns, late = partial(advance_campaigns, context), partial(alert_late, context)
+        campaigns = partial(advance_campaigns, context)
         approvals = partial(expire_approvals, context)
         cursors = partial(assign_all_cursors, context)
         self.loops = [
@@ -274,12 +272,10 @@ class Conductor:
             Loop("wake", wake.run_once, 1.0, hears=Topic.QUEUED, pause_s=WAKE_S),
             Loop("leases", leases.run_once, 2.0, forget=leases.forget),
             Loop("approvals", approvals, 1.0),
-            Loop("deadlines", late, 5.0),
             Loop("campaigns", campaigns, 1.0),
             Loop("alerts", alerts.run_once, 0.5, hears=Topic.ALERTS),
             Loop("cursors", cursors, 0.5, hears=Topic.EVENTS, pause_s=CURSORS_S),
             Loop("reports", Reports(context).run_once, 10.0),
-            Loop("accounts", partial(update_accounts, context), 15.0),
             Loop("upkeep", partial(forget_keys, context), 30.0),
         ]
 

@@ -17,7 +17,7 @@ from service.db.store import build_engine, is_sqlite
 if TYPE_CHECKING:  # the import is slow, and most starts need no migration
     from alembic.config import Config
 
-HEAD = "1001"
+HEAD = "1002"
 _LOCK = 0x676F6E6F67
 _ROOT = Path(__file__).resolve().parents[2]
 

@@ -184,32 +184,12 @@ class ProgressRow(Table):
     """When its worker last reported that a scheduler lets it wait."""
     heartbeat_at: Mapped[float | None] = mapped_column(Seconds)
     lines: Mapped[int] = mapped_column(BigInteger, default=0)
-    late_lines: Mapped[int] = mapped_column(BigInteger, default=0)
-    """Lines that came after the end: counted, not obeyed."""
-    backlog_lines: Mapped[int] = mapped_column(BigInteger, default=0)
     step: Mapped[int] = mapped_column(BigInteger, default=0)
     loss: Mapped[str | None] = mapped_column(String(40))
     toks_per_s: Mapped[float | None] = mapped_column(Seconds)
     identity: Mapped[dict[str, Any] | None]
     near: Mapped[dict[str, Any] | None]
     """Detector → how near it is to its limit (`gonogo.contract.finding.Near`)."""
-
-
-class AccountRow(Table):
-    """Parts of a run's time, as far as its account has been taken."""
-
-    __tablename__ = "accounts"
-    run: Mapped[str] = _key("runs")
-    rank: Mapped[int | None]
-    """The rank whose lines were read; null: none is here."""
-    bytes: Mapped[int] = mapped_column(BigInteger)
-    """Up to which byte of that rank's file."""
-    told: Mapped[dict[str, Any]]
-    """What the lines came to (`gonogo.goodput.rank_account.RankAccount`)."""
-    at: Mapped[float] = mapped_column(Seconds)
-    closed: Mapped[bool]
-    devices: Mapped[int]
-    seconds: Mapped[dict[str, Any]]
 
 
 class DecisionRow(Table):

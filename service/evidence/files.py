@@ -14,11 +14,6 @@ from gonogo.contract.errors import Corrupt
 from service.db.schema import LogRow, OffsetRow, PieceRow, RecordRow, RunRow
 
 _AT_ONCE = 64
-_QUICK = 1
-_WINDOW_BITS = 12
-_WINDOW = 2**_WINDOW_BITS
-"""A stretch of so many bytes needs no larger window, and a tenth of the time that one takes."""
-_SMALL_TABLES = 5
 
 
 def heartbeat_name(rank: int) -> str:
@@ -33,11 +28,8 @@ def rank_of(name: str) -> int | None:
 
 
 def pack(raw: bytes) -> bytes:
-    """Return bytes as a piece holds them that has just arrived: quickly compressed."""
-    if len(raw) > _WINDOW:
-        return zlib.compress(raw, _QUICK)
-    packing = zlib.compressobj(_QUICK, wbits=_WINDOW_BITS, memLevel=_SMALL_TABLES)
-    return packing.compress(raw) + packing.flush()
+    """Return bytes as a piece holds them: quickly compressed."""
+    return zlib.compress(raw, 1)
 
 
 def unpack(packed: bytes) -> bytes:

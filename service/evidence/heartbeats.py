@@ -5,17 +5,15 @@ Lines that are no heartbeat are passed over, and so are duplicates.
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.goodput.rank_account import RankAccount, add_line
 from gonogo.timeline.lines import read_line
 from gonogo.timeline.rank_steps import RankSteps
-from service.db.schema import AccountRow, PieceRow
+from service.db.schema import PieceRow
 from service.evidence.files import (
     heartbeat_name,
     load_bytes_backwards,
@@ -156,31 +154,3 @@ def _view(text: str, rank: int, n: int, place: int) -> dict[str, Any]:
 
 def _lines_of(packed: bytes) -> list[str]:
     return unpack(packed).decode(errors="replace").split("\n")[:-1]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fold:
-    """A fold over the lines of one rank."""
-
-    rank: int | None
-    """None: no rank has reported anything."""
-    bytes: int
-    """Up to which byte of its file it has read."""
-    told: RankAccount | None
-
-
-def load_fold(session: Session, run: str, row: AccountRow | None) -> Fold:
-    """Return what the lowest rank of a run has reported until now; `row` is its account, if any."""
-    if row is not None and row.rank is not None:
-        rank, upto, told = row.rank, row.bytes, RankAccount.model_validate(row.told)
-    else:
-        lowest = next(iter(load_ranks(session, run)), None)
-        if lowest is None:
-            return Fold(rank=None, bytes=0, told=None)
-        rank, upto, told = lowest, 0, RankAccount()
-    if row is None or not row.closed:
-        for text, end in load_lines_after(session, run, rank, upto):
-            upto, beat = end, beat_on(text, rank)
-            if beat is not None:
-                add_line(told, beat)
-    return Fold(rank=rank, bytes=upto, told=told)

@@ -8,8 +8,7 @@ from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.judge.gate.conditions import approval_condition, has_expired
 from service.db.columns import Awaited, AwaitedKind, StopKind
-from service.db.schema import ExperimentRow, RunRow
-from service.queries.experiments import AnyPhase
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
 
 GOING_ON = frozenset({RunReason.RESUME.value, RunReason.TAKEOVER.value})
 """Reasons of attempts that resume where the one before them stopped."""
@@ -95,7 +94,7 @@ def has_not_passed(run: RunRow) -> bool:
 
 def verbs_of(
     experiment: ExperimentRow,
-    phases: Sequence[AnyPhase],
+    phases: Sequence[PhaseRow],
     runs: Sequence[RunRow],
     now: float | None = None,
 ) -> tuple[str, ...]:

@@ -24,9 +24,8 @@ from gonogo.judge.follow_up.forecast import (
     measure,
     next_checkpoint_s,
 )
-from service.db.schema import AccountRow, ExperimentRow, ProgressRow, RunRow
-from service.evidence.heartbeats import load_fold
-from service.queries.experiments import AnyPhase
+from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
+from service.evidence.lowest_rank import load_account
 
 _WINDOW = 64
 _RUNS = 3
@@ -67,7 +66,7 @@ def claimed_s(experiment: ExperimentRow) -> float | None:
 def load_forecast(
     session: Session,
     experiment: ExperimentRow,
-    phases: Sequence[AnyPhase],
+    phases: Sequence[PhaseRow],
     runs: Sequence[RunRow],
 ) -> Forecast:
     """Return how long the phases that are not over take; `runs` are the oldest first."""
@@ -84,7 +83,7 @@ def load_forecast(
         known
         for run in runs
         if run.state == RunState.ENDED
-        if (known := _measured(run, _load_told(session, run.id))) is not None
+        if (known := _measured(run, load_account(session, run.id))) is not None
     ]
     measured = None if living is None else living.measured
     found = build_forecast(ahead, ended[-_RUNS:], measured, claimed_seconds=claimed)
@@ -110,7 +109,7 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
         return None
     queued = row.state == RunState.QUEUED  # then nothing was heard of it
     progress = None if queued else session.get(ProgressRow, row.id)
-    told = None if queued else _load_told(session, row.id)
+    told = None if queued else load_account(session, row.id)
     resumed = row.resume_from.step if row.resume_from else 0
     return _Living(
         row=row,
@@ -120,10 +119,6 @@ def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
         told=told,
         measured=_measured(row, told),
     )
-
-
-def _load_told(session: Session, run: str) -> RankAccount | None:
-    return load_fold(session, run, session.get(AccountRow, run)).told
 
 
 def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
@@ -149,7 +144,7 @@ def _start_s(run: RunRow, told: RankAccount) -> float | None:
     return start_s if 0 < start_s < _LONGEST_START_S else None
 
 
-def _ahead(phase: AnyPhase, living: _Living | None) -> Ahead:
+def _ahead(phase: PhaseRow, living: _Living | None) -> Ahead:
     if living is None or living.row.phase != phase.name:
         return Ahead(steps=phase.steps)
     left = max(0, phase.steps - living.step)

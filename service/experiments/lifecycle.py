@@ -118,11 +118,6 @@ def queue_alert(
         text=text,
         url="",
     )
-    put_out(deed, kind, data)
-
-
-def put_out(deed: Deed, kind: AlertType, data: AlertData) -> None:
-    """Put an alert into the outbox."""
     ring(deed.session, Topic.ALERTS)
     deed.session.add(
         AlertRow(

@@ -17,10 +17,10 @@ from gonogo.judge.gate.conditions import all_met
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import parse_decision
 from gonogo.rundir import TAIL_BYTES
-from service.db.schema import RunRow
+from service.db.schema import DecisionRow, RunRow
 from service.db.store import Session
 from service.evidence.files import load_log
-from service.queries.experiments import Outline, load_documents, load_outlines
+from service.queries.experiments import load_documents, load_outlines
 from service.queries.runs import load_findings
 
 _TRAINS = (RunState.RUNNING, RunState.HALTING)
@@ -31,7 +31,7 @@ class Decided:
     """What the decisions of one experiment come to."""
 
     overrides: list[OverrideView] = field(default_factory=list)
-    judged: list[Outline] = field(default_factory=list)
+    judged: list[DecisionRow] = field(default_factory=list)
     """The last automatic decision of each phase, in their order."""
     last: str | None = None
 
@@ -55,12 +55,12 @@ def last_judged(decisions: Sequence[Decision], run: str) -> Decision | None:
     return next((row for row in reversed(decisions) if row.run == run and row.criteria), None)
 
 
-def _light(row: Outline) -> Said:
+def _light(row: DecisionRow) -> Said:
     return Said(id=row.id, kind=row.kind, phase=row.phase, verdict=row.verdict)
 
 
-def _judged(rows: Sequence[Outline]) -> list[Outline]:
-    last: dict[str, Outline] = {}
+def _judged(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
+    last: dict[str, DecisionRow] = {}
     for row in rows:
         if row.kind == DecisionKind.AUTO and row.phase is not None:
             last.pop(row.phase, None)

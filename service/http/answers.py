@@ -1,23 +1,18 @@
-"""Answers: JSON of the wire, files, shared answers; and the largest body of a request."""
+"""Answers: JSON of the wire, files; and the largest body of a request."""
 
-import asyncio
 import json
-import math
-import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import IO, Any, Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
 from fastapi import Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gonogo.contract.canonical import wire_value
 
-_T = TypeVar("_T")
 _PIECE = 2**16
 LOCATION_HEADER: dict[str, Any] = {
     "Location": {"description": "Path of what was made.", "schema": {"type": "string"}}
@@ -57,29 +52,6 @@ def _pieces(stream: IO[bytes], size: int) -> Iterator[bytes]:
         while size > 0 and (piece := stream.read(min(size, _PIECE))):
             size -= len(piece)
             yield piece
-
-
-class Shared(Generic[_T]):
-    """Makes one answer at a time, in a thread; an answer is given again for `keep_s` seconds."""
-
-    def __init__(
-        self,
-        make: Callable[[], _T],
-        keep_s: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._make, self._keep_s, self._clock = make, keep_s, clock
-        self._made_at = -math.inf
-        self._last: _T | None = None
-        self._making = asyncio.Lock()
-
-    async def get(self) -> _T:
-        """Return a fresh answer, or one that is at most `keep_s` old."""
-        async with self._making:
-            if self._last is None or self._clock() - self._made_at >= self._keep_s:
-                self._last = await run_in_threadpool(self._make)
-                self._made_at = self._clock()
-            return self._last
 
 
 BODY_BYTES = 2**20

@@ -1,7 +1,6 @@
 """What routes ask FastAPI for: sessions, pages of lists, ETags and idempotency keys."""
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -46,13 +45,9 @@ IfMatch = Annotated[
     str | None,
     Header(max_length=200, description="`ETag` of the experiment as you saw it, or `*`."),
 ]
-IfNoneMatch = Annotated[
-    str | None,
-    Header(max_length=2000, description="`ETag` of the answer that you have, or `*`."),
-]
 ETAG_HEADER: dict[str, Any] = {
     "ETag": {
-        "description": "Version of the experiment and digest of this answer.",
+        "description": "Version of the experiment.",
         "schema": {"type": "string"},
     }
 }
@@ -85,25 +80,16 @@ def _bad_cursor(cursor: str) -> BadRequest:
     return BadRequest(f"cursor: {cursor!r} is not the `next_cursor` of a page of this list")
 
 
-def etag_of(row: ExperimentRow, view: BaseModel) -> str:
-    """Return `"VERSION-DIGEST"`: the number of the last event, and a digest of the answer."""
-    content = hashlib.sha256(view.model_dump_json().encode("utf-8", "replace")).hexdigest()
-    return f'"{row.event_seq}-{content[:16]}"'
-
-
-def is_same(etag: str, if_none_match: str | None) -> bool:
-    """Whether the caller has this answer already (a weak comparison)."""
-    if if_none_match is None:
-        return False
-    named = {part.strip().removeprefix("W/") for part in if_none_match.split(",")}
-    return "*" in named or etag in named
+def etag_of(row: ExperimentRow) -> str:
+    """Return the version of an experiment: the number of its last event."""
+    return f'"{row.event_seq}"'
 
 
 def check_if_match(row: ExperimentRow, if_match: str | None) -> None:
     """Refuse an action that was meant for an older version; the progress of runs is none."""
     if if_match is None:
         return
-    named = {part.strip().strip('"').partition("-")[0] for part in if_match.split(",")}
+    named = {part.strip().strip('"') for part in if_match.split(",")}
     if "*" not in named and str(row.event_seq) not in named:
         raise Outdated
 

@@ -59,13 +59,6 @@ class NoKey(NotAllowed):
     title = "No valid key"
 
 
-class TooMany(Unavailable):
-    """Too many at once; try again later."""
-
-    code = "too_many"
-    title = "Too many requests"
-
-
 STATUS: tuple[tuple[type[GonogoError], int], ...] = (
     (BadRequest, 400),
     (NoKey, 401),
@@ -74,7 +67,6 @@ STATUS: tuple[tuple[type[GonogoError], int], ...] = (
     (Conflict, 409),
     (Outdated, 412),
     (Rejected, 422),
-    (TooMany, 429),
     (Unavailable, 503),
     (Corrupt, 500),
     (GonogoError, 500),
@@ -83,7 +75,6 @@ STATUS: tuple[tuple[type[GonogoError], int], ...] = (
 
 _HEADERS = {
     401: {"WWW-Authenticate": "`Bearer`"},
-    429: {"Retry-After": "Seconds after which to try again."},
     503: {"Retry-After": "Seconds after which to try again."},
 }
 DOCUMENTED: dict[int | str, dict[str, Any]] = {
@@ -127,7 +118,7 @@ def problem_of_error(request: Request, error: GonogoError) -> JSONResponse:
     if status >= 500:
         _log.error("%s", error, extra={"action": "request_failed"})
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    if status in (429, 503):
+    if status == 503:
         headers["Retry-After"] = "1"
     rows = [{"path": row.path, "message": row.message} for row in error.problems]
     if isinstance(error, ArtifactNotHere):

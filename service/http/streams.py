@@ -9,9 +9,8 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import Depends, Request
 from fastapi.sse import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
@@ -19,7 +18,6 @@ from gonogo.contract.canonical import wire_value
 from service.context import Context
 from service.db.schema import ExperimentRow
 from service.db.store import Session
-from service.http.problems import TooMany
 from service.instants import instant
 from service.queries.callers import is_living
 from service.queries.experiments import load_events
@@ -27,23 +25,7 @@ from service.queries.runs import Going, load_going
 from service.views.rows import view_event
 
 POLL_S = 0.5
-MAX_STREAMS = 100
 _BATCH = 500
-
-
-async def take_place(request: Request) -> AsyncIterator[None]:
-    """Count a stream until its answer has ended."""
-    state = request.app.state
-    if state.streams >= MAX_STREAMS:
-        raise TooMany("too many event streams are open")
-    state.streams += 1
-    try:
-        yield
-    finally:
-        state.streams -= 1
-
-
-Place = Annotated[None, Depends(take_place, scope="request")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,19 +1,49 @@
-"""Drawings of a page besides charts: where time went, and how variants compare."""
+"""Drawings of a page: a run's curves, where time went, and how variants compare."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from markupsafe import Markup
 
 from gonogo.contract.comparison import ComparedVariant, Comparison
+from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
-from service.charts import WIDTH, nice_ticks, picture, tag
+from service.charts import WIDTH, Chart, Line, nice_ticks, non_finite_mark, picture, tag
+from service.evidence.lowest_rank import Curve
 from service.text import duration, number, percent
 
 BAR = 18
 ROW, TOP, BOTTOM = 30, 10, 28
 LEFT, RIGHT = 130, 16
 LONGEST = 16
+MOST_OWN = 12
+"""Charts of a program's own metrics."""
+
+
+def charts_of(curves: Mapping[str, Curve]) -> list[Chart]:
+    """Return the charts of a run: loss, speed, then own metrics by name."""
+    own = sorted(name for name in curves if name.startswith(OWN_PREFIX))
+    return [
+        _chart("loss", {name: curves.get(name) for name in ("loss", "validation loss")}),
+        _chart("tokens/s, as the trainer reports", {"tokens/s": curves.get("tokens/s")}, 2),
+        *(_chart(name, {name: curves[name]}) for name in own[:MOST_OWN]),
+    ]
+
+
+def _chart(title: str, curves: dict[str, Curve | None], first: int = 0) -> Chart:
+    """Return a chart; the colours begin with number `first`, a speed from zero."""
+    found = {name: curve for name, curve in curves.items() if curve is not None}
+    kinds = dict(zip(curves, "abc"[first:], strict=False))
+    return Chart(
+        title=title,
+        lines=[Line(name=name, points=row.points, kind=kinds[name]) for name, row in found.items()],
+        marks=[
+            non_finite_mark(row.non_finite, name if len(found) > 1 else "")
+            for name, row in found.items()
+            if row.non_finite is not None
+        ],
+        zero=bool(first),
+    )
 
 
 def goodput_bar(goodput: Goodput) -> Markup:

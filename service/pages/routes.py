@@ -21,14 +21,14 @@ from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import Excerpt, list_artifacts, load_artifact, load_stack
 from service.evidence.files import load_log, load_log_names
+from service.evidence.lowest_rank import load_curves
 from service.evidence.series import load_gate_now
 from service.experiments.overview import last_judged
 from service.http.answers import file_response
 from service.http.auth import Service
 from service.http.dependencies import Cursor, Reading
 from service.pages import sign_in
-from service.pages.curves import load_charts
-from service.pages.drawings import goodput_bar, goodput_rows, interval_chart, ratio_text
+from service.pages.drawings import charts_of, goodput_bar, goodput_rows, interval_chart, ratio_text
 from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
 from service.pages.sign_in import PageRoute, Visitor
 from service.queries.callers import load_alerts, load_workers
@@ -44,7 +44,7 @@ from service.queries.runs import load_findings, load_progress, load_run
 from service.report.files import POLICY, report_for
 from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiment, view_experiments
-from service.views.goodput import load_experiment_goodput, load_fleet_goodput
+from service.views.goodput import load_experiment_goodput
 from service.views.rows import load_run_view, view_alert, view_worker
 
 
@@ -130,7 +130,7 @@ def _load_run(
         findings=findings,
         criteria=criteria,
         decided=bool(decided),
-        charts=load_charts(session, row.id),
+        charts=charts_of(load_curves(session, row.id)),
         cause=cause_of(findings, view.outcome, decided) if bad else None,
         stack=load_stack(session, row, findings),
         logs=load_log_names(session, row.id),
@@ -140,9 +140,6 @@ def _load_run(
 
 
 REFRESH_S = 2
-FLEET_REFRESH_S = 30
-FLEET_WINDOWS = (24.0, 7 * 24.0)
-"""Hours."""
 PAGE = 50
 LOG_LINES = 400
 SANDBOX = {"Content-Security-Policy": "default-src 'none'; sandbox"}
@@ -263,23 +260,6 @@ def workers(session: Reading, context: Service, who: Visitor) -> Response:
     now = context.now()
     rows = [view_worker(row, now) for row in load_workers(session)]
     return HTMLResponse(render("workers.html", who=who, rows=rows, refresh_s=REFRESH_S))
-
-
-@router.get("/fleet")
-def fleet(session: Reading, context: Service, who: Visitor) -> Response:
-    """Show where the device time of all runs went."""
-    now = context.now()
-    windows = [load_fleet_goodput(session, now, hours) for hours in FLEET_WINDOWS]
-    page = render(
-        "fleet.html",
-        who=who,
-        windows=windows,
-        bar=goodput_bar,
-        rows=goodput_rows,
-        ratio=ratio_words,
-        refresh_s=FLEET_REFRESH_S,
-    )
-    return HTMLResponse(page)
 
 
 @router.get("/alerts")

@@ -1,26 +1,15 @@
 """Queries of campaigns, experiments, phases, decisions and events."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from sqlalchemy import (
-    BindParameter,
-    ColumnElement,
-    Select,
-    bindparam,
-    case,
-    func,
-    inspect,
-    or_,
-    select,
-)
+from sqlalchemy import ColumnElement, Select, case, func, inspect, or_, select
 from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
-from gonogo.contract.decision import Cause, ConditionState, Decision, DecisionKind, Verdict
+from gonogo.contract.decision import ConditionState, Decision, DecisionKind
 from gonogo.contract.errors import NotFound
 from gonogo.contract.ids import SHORT_LENGTH, Kind, is_id
-from gonogo.contract.lifecycle import ExperimentState, PhaseState
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import (
     CampaignRow,
@@ -75,26 +64,6 @@ UNSEEN = (
 """Documents of a run that are large and of which an experiment's view says nothing."""
 
 
-class SeenPhase(NamedTuple):
-    """A phase as it is shown; a list has hundreds, and a mapped row of each costs far more."""
-
-    experiment: str
-    name: str
-    steps: int
-    state: PhaseState
-    verdict: Verdict | None
-    init_from: str | None
-
-
-AnyPhase = PhaseRow | SeenPhase
-_SEEN = [getattr(PhaseRow, name) for name in SeenPhase._fields]
-_Row = TypeVar("_Row", SeenPhase, RunRow, ConditionRow)
-
-# Built once: to build one of these costs about what it takes to ask it.
-_ASKED: BindParameter[str] = bindparam("experiments", expanding=True)
-_PHASES = select(*_SEEN).where(PhaseRow.experiment.in_(_ASKED)).order_by(PhaseRow.position)
-
-
 def in_order(query: Select[RunRow]) -> Select[RunRow]:
     """Return a query for runs of experiments with each one's in the order in which they were made.
 
@@ -102,12 +71,6 @@ def in_order(query: Select[RunRow]) -> Select[RunRow]:
     """
     its_phase = (PhaseRow.experiment == RunRow.experiment) & (PhaseRow.name == RunRow.phase)
     return query.outerjoin(PhaseRow, its_phase).order_by(PhaseRow.position, RunRow.attempt)
-
-
-_RUNS = in_order(select(RunRow).where(RunRow.experiment.in_(_ASKED)).options(*map(defer, UNSEEN)))
-_CONDITIONS = (
-    select(ConditionRow).where(ConditionRow.experiment.in_(_ASKED)).order_by(ConditionRow.n)
-)
 
 
 def has_plan(experiment: ExperimentRow) -> bool:
@@ -151,11 +114,10 @@ _Named = TypeVar("_Named", ExperimentRow, CampaignRow)
 
 
 def find_named(
-    session: Session, table: type[_Named], beginning: str, name: str, *, begins: bool, limit: int
+    session: Session, table: type[_Named], beginning: str, name: str, *, limit: int
 ) -> Sequence[_Named]:
-    """Return rows whose id has this beginning or that are called (or `begins`: begin) so."""
-    named = table.name.startswith(name, autoescape=True) if begins else table.name == name
-    query = select(table).where(or_(id_matches(table.id, beginning), named))
+    """Return rows whose id has this beginning or that are called so."""
+    query = select(table).where(or_(id_matches(table.id, beginning), table.name == name))
     return session.scalars(query.order_by(table.id.desc()).limit(limit)).all()
 
 
@@ -187,10 +149,10 @@ def phases_of(session: Session, experiment: str) -> list[PhaseRow]:
     return list(session.scalars(query.order_by(PhaseRow.position)))
 
 
-def load_phases(session: Session, experiments: Sequence[str]) -> dict[str, list[SeenPhase]]:
+def load_phases(session: Session, experiments: Sequence[str]) -> dict[str, list[PhaseRow]]:
     """Return experiment → its phases in their order."""
-    rows = session.execute(_PHASES, {"experiments": experiments})
-    return _grouped(map(SeenPhase._make, rows))
+    query = select(PhaseRow).where(PhaseRow.experiment.in_(experiments))
+    return _grouped(session.scalars(query.order_by(PhaseRow.position)))
 
 
 def runs_of(session: Session, experiment: str, phase: str | None = None) -> list[RunRow]:
@@ -203,14 +165,19 @@ def runs_of(session: Session, experiment: str, phase: str | None = None) -> list
 
 def load_seen_runs(session: Session, experiments: Sequence[str]) -> dict[str, list[RunRow]]:
     """Return experiment → its runs, oldest first, without the documents that no list shows."""
-    return _grouped(session.scalars(_RUNS, {"experiments": experiments}))
+    query = select(RunRow).where(RunRow.experiment.in_(experiments)).options(*map(defer, UNSEEN))
+    return _grouped(session.scalars(in_order(query)))
 
 
 def load_condition_rows(
     session: Session, experiments: Sequence[str]
 ) -> dict[str, list[ConditionRow]]:
     """Return experiment → its conditions in the order in which they were set."""
-    return _grouped(session.scalars(_CONDITIONS, {"experiments": experiments}))
+    query = select(ConditionRow).where(ConditionRow.experiment.in_(experiments))
+    return _grouped(session.scalars(query.order_by(ConditionRow.n)))
+
+
+_Row = TypeVar("_Row", PhaseRow, RunRow, ConditionRow)
 
 
 def _grouped(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
@@ -234,29 +201,6 @@ def load_campaigns(
     """Return a page of campaigns, newest first."""
     query = select(CampaignRow)
     return load_page(session, query, CampaignRow.id, limit=limit, after=after, newest_first=True)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
-    """A decision but for its document, which holds facts and rules and is large."""
-
-    id: str
-    experiment: str
-    phase: str | None
-    run: str | None
-    kind: DecisionKind
-    verdict: Verdict | None
-    hash: str
-    at: float
-    cause: Cause | None
-
-
-_OUTLINE = [getattr(DecisionRow, field.name) for field in fields(Outline)]
-_OUTLINES = (
-    select(*_OUTLINE)
-    .where(DecisionRow.experiment.in_(bindparam("experiments", expanding=True)))
-    .order_by(DecisionRow.experiment, DecisionRow.seq)
-)
 
 
 def load_decision(session: Session, decision: str) -> DecisionRow:
@@ -288,19 +232,17 @@ def load_decisions_page(
     return load_page(session, query, DecisionRow.seq, limit=limit, after=after)
 
 
-def load_outlines(session: Session, experiments: Sequence[str]) -> list[Outline]:
-    """Return the outlines of experiments' decisions, in each one's order."""
-    rows = session.execute(_OUTLINES, {"experiments": experiments})
-    return [Outline(**row._mapping) for row in rows]
+def load_outlines(session: Session, experiments: Sequence[str]) -> Sequence[DecisionRow]:
+    """Return experiments' decisions in each one's order, without their documents."""
+    query = select(DecisionRow).where(DecisionRow.experiment.in_(experiments))
+    query = query.order_by(DecisionRow.experiment, DecisionRow.seq)
+    return session.scalars(query.options(defer(DecisionRow.document))).all()
 
 
-def load_last_automatic(session: Session, experiments: Sequence[str]) -> dict[str, Outline]:
-    """Return experiment → the outline of its last automatic decision, of those that have one."""
-    query = select(*_OUTLINE).where(
-        DecisionRow.experiment.in_(experiments), DecisionRow.kind == DecisionKind.AUTO
-    )
-    rows = session.execute(query.order_by(DecisionRow.experiment, DecisionRow.seq))
-    return {row.experiment: Outline(**row._mapping) for row in rows}
+def load_last_automatic(session: Session, experiments: Sequence[str]) -> dict[str, DecisionRow]:
+    """Return experiment → its last automatic decision, of those that have one."""
+    rows = load_outlines(session, experiments)
+    return {row.experiment: row for row in rows if row.kind is DecisionKind.AUTO}
 
 
 def load_documents(session: Session, decisions: Sequence[str]) -> dict[str, str]:
@@ -354,11 +296,3 @@ def load_events_page(
     """Return a page of the events of all experiments, in their one order."""
     query = select(EventRow)
     return load_page(session, query, EventRow.cursor, limit=limit, after=after)
-
-
-def was_told(session: Session, experiment: str, run: str, kind: str) -> bool:
-    """Say whether an event of this kind stands about a run."""
-    query = select(EventRow.id).where(
-        EventRow.experiment == experiment, EventRow.type == kind, EventRow.run == run
-    )
-    return session.scalars(query.limit(1)).first() is not None

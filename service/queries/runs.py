@@ -1,21 +1,18 @@
-"""Queries of runs: their telemetry, findings and accounts of time."""
+"""Queries of runs: their telemetry, findings and times."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session, load_only
 
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.goodput import Part
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.judge.follow_up.action import Attempt
 from service.db.schema import (
-    AccountRow,
     AssessmentRow,
     ExperimentRow,
     FindingRow,
@@ -192,31 +189,9 @@ def load_timed_runs(session: Session, experiment: str) -> list[RunRow]:
     return list(session.scalars(in_order(query)))
 
 
-def load_taken(session: Session, runs: Sequence[str]) -> dict[str, AccountRow]:
-    """Return run → its account, of those of which one was taken."""
-    query = select(AccountRow).where(AccountRow.run.in_(runs))
-    return {row.run: row for row in session.scalars(query)}
-
-
 def load_waited(session: Session, runs: Sequence[str]) -> dict[str, float]:
     """Return run → until when an engine let it wait, Unix seconds; of those that waited."""
     query = select(ProgressRow.run, ProgressRow.waited_until).where(
         ProgressRow.run.in_(runs), ProgressRow.waited_until.is_not(None)
     )
     return {run: until for run, until in session.execute(query) if until is not None}
-
-
-def sum_accounts(session: Session, ended_after: float) -> tuple[int, Mapping[Part, float]]:
-    """Return the number of accounts of active and recent runs, and their device seconds by part."""
-    late = or_(RunRow.ended_at.is_(None), RunRow.ended_at >= ended_after)
-    query = select(AccountRow.devices, AccountRow.seconds)
-    rows = session.execute(query.join(RunRow, RunRow.id == AccountRow.run).where(late)).all()
-    sums = {part: sum(devices * seconds[part] for devices, seconds in rows) for part in Part}
-    return len(rows), sums
-
-
-def load_seconds_in(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield run → seconds by part, of runs in these states."""
-    query = select(AccountRow.run, AccountRow.seconds).join(RunRow, RunRow.id == AccountRow.run)
-    query = query.where(RunRow.state.in_(states)).order_by(AccountRow.run)
-    yield from ((run, seconds) for run, seconds in session.execute(query))

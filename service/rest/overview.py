@@ -18,7 +18,7 @@ from gonogo.contract.api import (
 )
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.errors import Rejected, hint
-from gonogo.contract.goodput import ExperimentGoodput, FleetGoodput
+from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.wire import Instant, Submitted
 from gonogo.ledger.recorded import parse_decision
@@ -51,7 +51,7 @@ from service.queries.experiments import (
 )
 from service.queries.runs import find_runs
 from service.settings import check_secret
-from service.views.goodput import FLEET_HOURS, load_experiment_goodput, load_fleet_goodput
+from service.views.goodput import load_experiment_goodput
 from service.views.rows import view_alert, view_event, view_of, view_worker
 
 router = APIRouter(tags=["overview"])
@@ -105,35 +105,21 @@ def show_experiment_goodput(
     return load_experiment_goodput(session, row, context.now())
 
 
-@router.get("/goodput", operation_id="show_fleet_goodput")
-def show_fleet_goodput(
-    session: Reading,
-    context: Service,
-    _: Viewer,
-    hours: Annotated[
-        float, Query(gt=0, le=87_600, description="How long ago a run may have ended.")
-    ] = FLEET_HOURS,
-) -> FleetGoodput:
-    """Say where the device time of all runs went that are active or have ended lately."""
-    return load_fleet_goodput(session, context.now(), hours)
-
-
 @router.get("/find", operation_id="list_found")
 def find(
     session: Reading,
     _: Viewer,
     text: Text = "",
     kind: Annotated[list[Kind] | None, Query(description="Only of these kinds.")] = None,
-    begins: Annotated[bool, Query(description="Also names that only begin so.")] = False,
     limit: Annotated[int, Query(ge=1, le=100, description="So many of each kind.")] = 20,
 ) -> FoundPage:
     """Find what a text may name: experiments and campaigns by name too, runs, decisions by id."""
     kinds = [each for each in FINDABLE if kind is None or each in kind]
     found = [
-        *(_experiments(session, text, limit, begins) if Kind.EXPERIMENT in kinds else ()),
+        *(_experiments(session, text, limit) if Kind.EXPERIMENT in kinds else ()),
         *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
         *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
-        *(_campaigns(session, text, limit, begins) if Kind.CAMPAIGN in kinds else ()),
+        *(_campaigns(session, text, limit) if Kind.CAMPAIGN in kinds else ()),
     ]
     return FoundPage(items=sorted(found, key=lambda row: (row.at, row.id), reverse=True))
 
@@ -148,18 +134,18 @@ def _beginning(kind: Kind, text: str) -> str:
     return head + tail.upper()
 
 
-def _experiments(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
+def _experiments(session: Session, text: str, limit: int) -> Iterator[FoundView]:
     beginning = _beginning(Kind.EXPERIMENT, text)
-    rows = find_named(session, ExperimentRow, beginning, text, begins=begins, limit=limit)
+    rows = find_named(session, ExperimentRow, beginning, text, limit=limit)
     decided = load_decided(session, [row.id for row in rows])
     for row in rows:
         by_hand = bool(decided[row.id].overrides) and row.verdict is not None
         yield _found(Kind.EXPERIMENT, row, row.name, experiment=row.id, by_hand=by_hand)
 
 
-def _campaigns(session: Session, text: str, limit: int, begins: bool) -> Iterator[FoundView]:
+def _campaigns(session: Session, text: str, limit: int) -> Iterator[FoundView]:
     beginning = _beginning(Kind.CAMPAIGN, text)
-    for row in find_named(session, CampaignRow, beginning, text, begins=begins, limit=limit):
+    for row in find_named(session, CampaignRow, beginning, text, limit=limit):
         yield _found(Kind.CAMPAIGN, row, row.name, experiment=None, verdict=None)
 
 

@@ -115,8 +115,7 @@ def _do(
     row = found.lock(deed, experiment, if_match)
     changed = VERBS[verb](deed, row, reason, found.points)
     deed.session.flush()
-    view = view_experiment(deed.session, row)
-    return changed, etag_of(row, view), view
+    return changed, etag_of(row), view_experiment(deed.session, row)
 
 
 def _add_verb(verb: str, summary: str) -> None:

@@ -10,7 +10,7 @@ from gonogo.evidence_round import where_it_stood
 from gonogo.judge.follow_up.summary import phases_never_ran, summarise
 from gonogo.planning.programs import worker_settings
 from service.db.columns import StopKind
-from service.db.schema import ConditionRow, ExperimentRow, RunRow
+from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of
 from service.experiments.awaited import (
@@ -28,7 +28,6 @@ from service.experiments.submission import Created
 from service.experiments.workers import hosts_of, load_waits
 from service.instants import instant
 from service.queries.experiments import (
-    AnyPhase,
     load_condition_rows,
     load_phases,
     load_seen_runs,
@@ -77,7 +76,7 @@ def view_experiments(
 def _view_one(
     session: Session,
     row: ExperimentRow,
-    phases: Sequence[AnyPhase],
+    phases: Sequence[PhaseRow],
     runs: list[RunRow],
     conditions: list[ConditionRow],
     decided: Decided,
@@ -148,7 +147,7 @@ def place_in_campaign(row: ExperimentRow) -> CampaignPlace | None:
     return CampaignPlace(campaign=row.campaign, variant=row.variant, repeat=row.repeat)
 
 
-def _view_phase(phase: AnyPhase, runs: Iterable[RunRow]) -> PhaseView:
+def _view_phase(phase: PhaseRow, runs: Iterable[RunRow]) -> PhaseView:
     return view_of(PhaseView, phase, runs=[run.id for run in runs if run.phase == phase.name])
 
 
@@ -164,7 +163,7 @@ _UNASKED = Forecast(basis="shown for one experiment only")
 def _forecast(
     session: Session,
     row: ExperimentRow,
-    phases: Sequence[AnyPhase],
+    phases: Sequence[PhaseRow],
     runs: list[RunRow],
     *,
     whole: bool,

@@ -1,31 +1,16 @@
-"""Time of a run, an experiment or the fleet, by what it was spent on."""
+"""Time of a run or an experiment, by what it was spent on."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gonogo.contract.goodput import (
-    ExperimentGoodput,
-    FleetGoodput,
-    Goodput,
-    Part,
-    goodput_of,
-)
+from gonogo.contract.goodput import ExperimentGoodput, goodput_of
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.goodput.account import RunTimes, Seconds, account_experiment, account_run
 from service.db.schema import ExperimentRow, RunRow
 from service.db.store import Session
-from service.evidence.heartbeats import Fold, load_fold
-from service.queries.runs import (
-    load_halts,
-    load_seconds_in,
-    load_taken,
-    load_timed_runs,
-    load_waited,
-    sum_accounts,
-)
+from service.evidence.lowest_rank import load_account
+from service.queries.runs import load_halts, load_timed_runs, load_waited
 
-FLEET_HOURS = 24.0
-"""How long ago a run may have ended that counts to the fleet's time, unless asked otherwise."""
 _UNSEEN = frozenset(
     {
         OutcomeCode.KEEPER_LOST,
@@ -44,7 +29,6 @@ class RunAccount:
 
     row: RunRow
     opened_at: float
-    fold: Fold
     seconds: Seconds
 
     def ended_at(self, now: float) -> float:
@@ -56,18 +40,16 @@ class RunAccount:
 def load_accounts(session: Session, experiment: str, now: float) -> list[RunAccount]:
     """Return the accounts of an experiment's runs, oldest first; `now` in Unix seconds."""
     runs = load_timed_runs(session, experiment)
-    stored = load_taken(session, [run.id for run in runs])
     found = _load_found(session, runs)
     waited = load_waited(session, [run.id for run in runs])
     accounts: list[RunAccount] = []
     before = 0.0
     for run in runs:
         opened_at = max(run.created_at, before)
-        fold = load_fold(session, run.id, stored.get(run.id))
         placed_at = max(filter(None, (run.claimed_at, waited.get(run.id))), default=None)
         times = _times(run, runs, opened_at, placed_at, found.get(run.id))
-        seconds = account_run(times, fold.told, now)
-        accounts.append(RunAccount(row=run, opened_at=opened_at, fold=fold, seconds=seconds))
+        seconds = account_run(times, load_account(session, run.id), now)
+        accounts.append(RunAccount(row=run, opened_at=opened_at, seconds=seconds))
         before = accounts[-1].ended_at(now)
     return accounts
 
@@ -112,15 +94,3 @@ def load_experiment_goodput(
         runs={row.row.id: goodput_of(row.seconds) for row in accounts},
         **dict(goodput_of(seconds)),
     )
-
-
-def load_fleet_goodput(session: Session, now: float, hours: float) -> FleetGoodput:
-    """Return where the device time went, of all runs that are active or ended within `hours`."""
-    count, seconds = sum_accounts(session, now - hours * 3600.0)
-    return FleetGoodput(hours=hours, runs=count, **dict(goodput_of(seconds)))
-
-
-def load_stored(session: Session, states: Sequence[str]) -> Iterator[tuple[str, Goodput]]:
-    """Yield the accounts, as they were taken last, of runs in these states."""
-    for run, seconds in load_seconds_in(session, states):
-        yield run, goodput_of({part: seconds[part] for part in Part})

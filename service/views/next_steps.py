@@ -16,10 +16,10 @@ from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import DRIFTS
 from gonogo.judge.gate.conditions import is_approval
 from gonogo.planning.resolve import is_bundled
-from service.db.schema import ExperimentRow, RunRow
+from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
 from service.experiments.workers import hosts_of
-from service.queries.experiments import AnyPhase, has_plan
+from service.queries.experiments import has_plan
 
 MOST_STEPS = 6
 _RANK_LOG = re.compile(r"rank(?P<rank>\d+)\.log")
@@ -35,7 +35,7 @@ class Place:
     """State of an experiment, as far as what comes next depends on it."""
 
     row: ExperimentRow
-    phases: Sequence[AnyPhase]
+    phases: Sequence[PhaseRow]
     runs: Sequence[RunRow]
     conditions: Sequence[Condition]
     cause: Cause | None

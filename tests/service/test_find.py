@@ -33,12 +33,6 @@ def test_no_sign_stands_for_others_and_a_name_is_whole(text: str, plane: Plane) 
     assert found(plane, text) == []
 
 
-def test_a_shell_asks_for_names_that_begin_so(plane: Plane) -> None:
-    first = plane.submit(name="per_cent 5%")
-    assert found(plane, "per_", begins=True) == [first]
-    assert found(plane, "perX", begins=True) == []
-
-
 def test_what_is_found_says_what_it_is(plane: Plane) -> None:
     first = plane.submit(name="mine")
     (run,) = plane.get("/find", text="run_", kind="run")["items"]

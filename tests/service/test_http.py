@@ -1,4 +1,4 @@
-"""Bounds, streams and shared answers of the service, and the sessions of its routes."""
+"""Bounds and streams of the service, and the sessions of its routes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
@@ -20,7 +18,6 @@ from anyio.to_thread import current_default_thread_limiter
 from sqlalchemy import text
 from sqlalchemy.orm import Session
 
-from service import app, metrics
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
@@ -31,7 +28,6 @@ from service.settings import Settings
 from tests.service.conftest import Plane
 
 RUN = "run_00000000000000000000000000"
-FEW = 4
 THREADS = 16
 """As many as SQLite's pool has connections, and one: as on PostgreSQL, where both are 40."""
 AT_ONCE = 60
@@ -123,45 +119,6 @@ def test_a_defect_of_ours_is_a_problem_document_with_an_id(
     assert "secret detail" not in answer.text
 
 
-@pytest.mark.parametrize(
-    ("path", "makes"), [("/metrics", "_exposed"), ("/sd/prometheus", "_targets")]
-)
-def test_who_asks_in_a_loop_without_a_key_gets_what_was_made(
-    still: Plane, monkeypatch: pytest.MonkeyPatch, path: str, makes: str
-) -> None:
-    made = []
-    make = getattr(metrics, makes)
-    monkeypatch.setattr(metrics, makes, lambda *given: made.append(1) or make(*given))
-    began = time.monotonic()
-    answers = {still.http.get(path).status_code for _ in range(30)}
-    took_s = time.monotonic() - began
-    assert answers == {200}
-    assert len(made) <= 1 + took_s / metrics.KEPT_S
-
-
-def test_who_asks_whether_it_is_ready_holds_nobody_up(
-    still: Plane, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A database that hangs is asked once for all strangers, and not in every thread there is."""
-    asked, go_on = threading.Event(), threading.Event()
-
-    def hang(_: object) -> dict[str, str]:
-        asked.set()
-        assert go_on.wait(60)
-        return {"status": "ready"}
-
-    monkeypatch.setattr(app, "_check_ready", hang)
-    with ThreadPoolExecutor(60) as pool:
-        answers = [pool.submit(still.http.get, "/readyz", timeout=60) for _ in range(60)]
-        try:
-            assert asked.wait(60)
-            time.sleep(0.5)
-            assert still.get("/experiments")["items"] == []
-        finally:
-            go_on.set()
-        assert {answer.result().status_code for answer in answers} == {200}
-
-
 @pytest.mark.parametrize(("free_mb", "is_told"), [(63, True), (64, False)])
 def test_a_service_that_is_ready_says_when_it_has_little_room(
     still: Plane, monkeypatch: pytest.MonkeyPatch, *, free_mb: int, is_told: bool
@@ -182,52 +139,6 @@ def test_a_service_on_a_database_without_our_tables_is_not_ready(still: Plane) -
     still.context.store.write(lambda session: session.execute(move) and None)
     answer = still.http.get("/readyz")
     assert answer.status_code == 503, answer.text
-
-
-@pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A control plane that begins now has room for few streams."""
-    monkeypatch.setattr(streams, "MAX_STREAMS", FEW)
-
-
-def status(plane: Plane, experiment: str) -> int:
-    return plane.call("GET", f"/experiments/{experiment}/events?follow=false").status_code
-
-
-@contextmanager
-def opened(plane: Plane, experiment: str, number: int) -> Iterator[list[int]]:
-    """Open streams; yields their statuses."""
-    url = f"/api/v1/experiments/{experiment}/events"
-    with ExitStack() as stack:
-        answers = [
-            stack.enter_context(
-                plane.http.stream("GET", url, headers={"Authorization": f"Bearer {plane.key()}"})
-            )
-            for _ in range(number)
-        ]
-        yield [answer.status_code for answer in answers]
-
-
-@pytest.mark.usefixtures("few")
-def test_callers_that_leave_at_once_leave_no_stream_open(plane: Plane) -> None:
-    experiment = plane.submit()
-    path = f"/api/v1/experiments/{experiment}/events"
-    asked = f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {plane.key()}\r\n\r\n"
-    place = urlsplit(plane.context.url)
-    for _ in range(5 * FEW):
-        with socket.create_connection((place.hostname, place.port)) as caller:
-            caller.sendall(asked.encode() * 3)
-            time.sleep(0.005)
-    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream")
-
-
-@pytest.mark.usefixtures("few")
-def test_no_more_streams_than_there_is_room_for(plane: Plane) -> None:
-    experiment = plane.submit()
-    with opened(plane, experiment, FEW) as answers:
-        assert answers == [200] * FEW
-        assert status(plane, experiment) == 429
-    plane.wait(lambda: status(plane, experiment) == 200, "room for a stream")
 
 
 def test_event_is_one_line_for_every_reader() -> None:
@@ -268,7 +179,7 @@ def test_more_readers_than_threads_and_connections_all_get_their_answer(
 
     async def ask_at_once() -> list[int]:
         async with caller(context) as http:
-            asked = [http.get("/api/v1/goodput") for _ in range(AT_ONCE)]
+            asked = [http.get("/api/v1/workers") for _ in range(AT_ONCE)]
             answers = await asyncio.wait_for(asyncio.gather(*asked), 10.0)
             return [answer.status_code for answer in answers]
 

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from service import metrics
 from service.metrics import HALTED_S, last_tick
 from tests.conftest import demand
 from tests.service.conftest import Plane
@@ -17,11 +16,6 @@ from tests.service.fake_worker import BOOT_TS, beats
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 ABBREVIATED = {"gonogo_run_toks_per_s", "gonogo_run_floor_toks_per_s"}
 """Names in our own unit, tokens per second, which promtool takes for an abbreviation."""
-
-
-@pytest.fixture(autouse=True)
-def _each_scrape_is_of_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "KEPT_S", 0.0)
 
 
 def scrape(plane: Plane) -> Series:

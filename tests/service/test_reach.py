@@ -46,7 +46,6 @@ PAGES = {
     "GET /runs/{run}/artifacts",
     "GET /runs/{run}/artifacts/{path:path}",
     "GET /workers",
-    "GET /fleet",
     "GET /alerts",
 }
 """What a session opens, and no key."""

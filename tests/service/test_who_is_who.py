@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.ids import Kind, new_id
 from service.agent.claims import home_of_worker, next_token
 from service.context import open_context
 from service.db.schema import KeyRow
@@ -53,18 +52,6 @@ def test_an_engines_worker_goes_on_from_another_login_node_and_keeps_its_runs(pl
     second.secrets.update(first.secrets)  # they lie in the home
     assert second.telemetry(order).json()["command"] is None
     assert first.post("/claims", {**claimed, "host": "login1"}).status_code == 409
-
-
-def test_a_run_that_a_worker_has_and_the_database_does_not_know_is_told_once(plane: Plane) -> None:
-    plane.submit()
-    worker = plane.worker()
-    order = plane.next_order(worker, machine_id=HERE)
-    unknown = [new_id(Kind.RUN), new_id(Kind.RUN)]
-    for active in ([order.run], [order.run, "lost+found", unknown[0]], unknown, unknown):
-        worker.claim(machine_id=HERE, active=active)
-    told = [row for row in plane.get("/alerts")["items"] if row["type"] == "run.unknown"]
-    assert sorted(row["run"] for row in told) == unknown
-    assert all(row["experiment"] is None and worker.host in row["text"] for row in told)
 
 
 def test_a_reboot_of_the_same_machine_buries_even_under_another_host_name(plane: Plane) -> None:

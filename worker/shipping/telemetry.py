@@ -119,7 +119,6 @@ class GrowingFiles:
             files=files,
             suspect=suspect,
             near=None if near is None else dict(near),
-            backlog_lines=self._count_backlog(),
         )
 
     def take_over(self, sent: Telemetry, ack: TelemetryAck) -> bool:

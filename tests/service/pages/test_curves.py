@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
 from service.charts import Chart
-from service.evidence import heartbeats
-from service.pages import curves
-from service.pages.curves import MOST_OWN, STRETCHES, Curve, load_charts
+from service.evidence import lowest_rank
+from service.evidence.lowest_rank import STRETCHES, Curve, load_curves
+from service.pages import drawings
+from service.pages.drawings import MOST_OWN
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, size_of
 
@@ -38,7 +39,9 @@ def begun(plane: Plane) -> tuple[FakeWorker, Order]:
 
 
 def charts_of(plane: Plane, order: Order) -> list[Chart]:
-    return plane.context.store.read(lambda session: load_charts(session, order.run))
+    return plane.context.store.read(
+        lambda session: drawings.charts_of(load_curves(session, order.run))
+    )
 
 
 @given(st.lists(FLOATS, min_size=1, max_size=2000))
@@ -83,8 +86,10 @@ def test_each_line_is_read_once(still: Plane, monkeypatch: pytest.MonkeyPatch) -
     worker.ship(order, {0: first})
     charts_of(still, order)
     read: list[str] = []
-    parse = heartbeats.msg_on
-    monkeypatch.setattr(curves, "msg_on", lambda text: read.append(text) or parse(text))
+    parse = lowest_rank.beat_on
+    monkeypatch.setattr(
+        lowest_rank, "beat_on", lambda text, rank: read.append(text) or parse(text, rank)
+    )
     worker.ship(order, {0: second}, {0: size_of(first)})
     loss = charts_of(still, order)[0]
     assert read == second
@@ -96,8 +101,7 @@ def test_each_of_the_programs_own_metrics_has_a_chart(still: Plane) -> None:
     worker, order = begun(still)
     rows = map(json.loads, said(range(1, 301), "metrics"))
     own = {f"m{n:02}": 1.0 for n in range(MOST_OWN)}
-    odd = {"flag": True, "text": "x", "list": [1]}
-    lines = [json.dumps({**row, "user": {"a<b": row["step"], **own, **odd}}) for row in rows]
+    lines = [json.dumps({**row, "user": {"a<b": row["step"], **own}}) for row in rows]
     worker.ship(order, {0: [*lines, "{", '["metrics"]', '{"msg": "metrics"}']})
     found = charts_of(still, order)[2:]
     assert [chart.title for chart in found][:2] == ["user/a<b", "user/m00"]

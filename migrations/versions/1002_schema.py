@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision = "1001"
+revision = "1002"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -272,19 +272,6 @@ def upgrade() -> None:
     )
     op.create_index("ix_sessions_expires_at", "sessions", ["expires_at"])
     op.create_table(
-        "accounts",
-        sa.Column("run", _ID, nullable=False),
-        sa.Column("rank", sa.Integer(), nullable=True),
-        sa.Column("bytes", sa.BigInteger(), nullable=False),
-        sa.Column("told", _DOCUMENT, nullable=False),
-        sa.Column("at", _SECONDS, nullable=False),
-        sa.Column("closed", sa.Boolean(), nullable=False),
-        sa.Column("devices", sa.Integer(), nullable=False),
-        sa.Column("seconds", _DOCUMENT, nullable=False),
-        sa.ForeignKeyConstraint(["run"], ["runs.id"], name="fk_accounts_run", ondelete="CASCADE"),
-        sa.PrimaryKeyConstraint("run", name="pk_accounts"),
-    )
-    op.create_table(
         "assessments",
         sa.Column("run", _ID, nullable=False),
         sa.Column("attempt", _DOCUMENT, nullable=False),
@@ -353,8 +340,6 @@ def upgrade() -> None:
         sa.Column("waited_until", _SECONDS, nullable=True),
         sa.Column("heartbeat_at", _SECONDS, nullable=True),
         sa.Column("lines", sa.BigInteger(), nullable=False),
-        sa.Column("late_lines", sa.BigInteger(), nullable=False),
-        sa.Column("backlog_lines", sa.BigInteger(), nullable=False),
         sa.Column("step", sa.BigInteger(), nullable=False),
         sa.Column("loss", _ID, nullable=True),
         sa.Column("toks_per_s", _SECONDS, nullable=True),
