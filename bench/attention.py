@@ -1,29 +1,57 @@
 """How fast is NSA against dense causal attention on one CPU thread?
 
-Run from the repository root:
+    python -m bench.attention --pairs 7 --lengths 1024,2048,4096,8192   # --memory: also peaks
+    python -m bench.attention --decode --pairs 60 --lengths 512,2048,4096,16384
 
-    python -m bench.attention --pairs 7 --lengths 1024,2048,4096,8192
+Both are measured in one process, alternating pair by pair, in CPU time of the measuring thread. The
+figure is the median over the pairs of dense time / NSA time. Without `--decode` it is one forward +
+backward. Dense is `scaled_dot_product_attention(is_causal=True)` with the groups' keys and values
+already repeated to all heads, outside the clock. `--memory` measures, in a fresh process each, how
+far forward + backward at S = 4096 raise the peak of resident memory.
 
-Both are measured in one process, forward + backward, alternating pair by pair, in CPU time of the
-measuring thread. The figure is the median over the pairs of dense time / NSA time. Dense is
-`scaled_dot_product_attention(is_causal=True)` with the groups' keys and values already repeated to
-all heads, outside the clock. `--memory` also measures, in a fresh process each, how far forward +
-backward at S = 4096 raise the peak of resident memory. It does not cover projections, the model, or
-GPUs.
+With `--decode` each token appends its keys and values to a cache and is attended: NSA by `decode`,
+dense over all keys of its groups, in the layout that suits it best. `NSA_CPU_KERNELS=0` measures
+without the kernel in C.
+
+Not covered: projections, the model, GPUs (`bench.gpu`).
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from bench.rig import DTYPES, GROUPS, HEAD_DIM, HEADS, Step, in_turn
-from nsa.attention import nsa_attention
+from nsa.attention import NsaCache, Sizes, decode, nsa_attention
+
+HEADS, GROUPS, HEAD_DIM = 12, 2, 64
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+WARM_UP = 5
+Step = Callable[[], None]
+
+
+def _seconds(step: Step) -> float:
+    """CPU seconds that this thread spends in one call."""
+    began = time.thread_time()
+    step()
+    return time.thread_time() - began
+
+
+def in_turn(dense: Step, ours: Step, pairs: int, warm_up: int) -> tuple[float, float, float]:
+    """Median seconds of dense, of ours, and the median of the pairs' ratios."""
+    times = [(_seconds(dense), _seconds(ours)) for _ in range(warm_up + pairs)][warm_up:]
+    return (
+        statistics.median(a for a, _ in times),
+        statistics.median(b for _, b in times),
+        statistics.median(a / b for a, b in times),
+    )
 
 
 def _leaf(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -42,7 +70,7 @@ def build_dense(S: int, dtype: torch.dtype) -> Step:
     return step
 
 
-def build_nsa(S: int, dtype: torch.dtype, backend: str) -> Step:
+def build_nsa(S: int, dtype: torch.dtype) -> Step:
     """One forward and backward of NSA with the paper's block sizes."""
     q = _leaf(1, S, HEADS, HEAD_DIM, dtype=dtype)
     keys_values = [_leaf(1, S, GROUPS, HEAD_DIM, dtype=dtype) for _ in range(6)]
@@ -51,21 +79,57 @@ def build_nsa(S: int, dtype: torch.dtype, backend: str) -> Step:
     grad = torch.randn(1, S, HEADS, HEAD_DIM, dtype=dtype)
 
     def step() -> None:
-        out = nsa_attention(*inputs, backend=backend)
+        out = nsa_attention(*inputs, backend="torch")
         torch.autograd.grad(out, inputs, grad)
 
     return step
 
 
-def measure(S: int, pairs: int, dtype: torch.dtype, backend: str) -> tuple[float, float, float]:
+def build_dense_decode(context: int, tokens: int, dtype: torch.dtype) -> Step:
+    """Append one token and attend for it, the context grown by it."""
+    k, v = torch.randn(2, 1, GROUPS, context + tokens, HEAD_DIM).to(dtype)
+    q = torch.randn(1, HEADS, 1, HEAD_DIM, dtype=dtype)
+    new = torch.randn(1, GROUPS, 1, HEAD_DIM, dtype=dtype)
+    length = context
+
+    def step() -> None:
+        nonlocal length
+        k[:, :, length : length + 1], v[:, :, length : length + 1] = new, new
+        length += 1
+        scaled_dot_product_attention(q, k[:, :, :length], v[:, :, :length], enable_gqa=True)
+
+    return step
+
+
+def build_nsa_decode(context: int, tokens: int, dtype: torch.dtype) -> Step:
+    """The same with `NsaCache` and `decode`."""
+    cache = NsaCache(
+        B=1, G=GROUPS, D=HEAD_DIM, capacity=context + tokens, sizes=Sizes(), dtype=dtype
+    )
+    cache.append(*torch.randn(6, 1, context, GROUPS, HEAD_DIM).to(dtype))
+    new = torch.randn(6, 1, 1, GROUPS, HEAD_DIM).to(dtype).unbind()
+    q = torch.randn(1, 1, HEADS, HEAD_DIM, dtype=dtype)
+    gates = torch.rand(1, 1, HEADS, 3, dtype=dtype)
+
+    def step() -> None:
+        cache.append(*new)
+        decode(q, gates, cache)
+
+    return step
+
+
+def measure(S: int, pairs: int, dtype: torch.dtype, *, decoding: bool) -> tuple[float, ...]:
     """Median dense seconds, median NSA seconds, median of the pairs' ratios dense / NSA."""
-    return in_turn(build_dense(S, dtype), build_nsa(S, dtype, backend), pairs)
+    if not decoding:
+        return in_turn(build_dense(S, dtype), build_nsa(S, dtype), pairs, warm_up=1)
+    steps = [build(S, pairs + WARM_UP, dtype) for build in (build_dense_decode, build_nsa_decode)]
+    with torch.no_grad():
+        return in_turn(*steps, pairs, warm_up=WARM_UP)
 
 
-def peak_rise_mb(kind: str, S: int, dtype: str, backend: str) -> float:
+def peak_rise_mb(kind: str, dtype: str) -> float:
     """Peak resident memory of two steps in a fresh process, above that of the imports, in MB."""
-    command = [sys.executable, "-m", "bench.attention", "--peak-of", kind, "--lengths", str(S)]
-    command += ["--dtype", dtype, "--backend", backend]
+    command = [sys.executable, "-m", "bench.attention", "--peak-of", kind, "--dtype", dtype]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     return float(done.stdout)
 
@@ -77,51 +141,34 @@ def _own_peak_mb() -> float:
     return int(line.split()[1]) / 1024
 
 
-def _print_own_peak_rise(kind: str, S: int, dtype: torch.dtype, backend: str) -> None:
-    before_mb = _own_peak_mb()
-    step = build_dense(S, dtype) if kind == "dense" else build_nsa(S, dtype, backend)
-    step()
-    step()
-    print(_own_peak_mb() - before_mb)
-
-
-def main(argv: list[str] | None = None) -> None:
-    """Print one line per length, then how the time grows."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main() -> None:
+    """Print one line per length."""
+    parser = argparse.ArgumentParser(prog="python -m bench.attention", allow_abbrev=False)
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--lengths", default="1024,2048,4096,8192")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
-    parser.add_argument("--backend", default="torch")
+    parser.add_argument("--decode", action="store_true", help="tokens of a cache of these lengths")
     parser.add_argument("--memory", action="store_true", help="also compare peaks at S = 4096")
     parser.add_argument("--peak-of", choices=["dense", "nsa"], help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
-    lengths = [int(length) for length in args.lengths.split(",")]
-
+    given = parser.parse_args()
+    dtype = DTYPES[given.dtype]
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if args.peak_of:
-        _print_own_peak_rise(args.peak_of, lengths[0], DTYPES[args.dtype], args.backend)
+    if given.peak_of:
+        before_mb = _own_peak_mb()
+        step = (build_dense if given.peak_of == "dense" else build_nsa)(4096, dtype)
+        step()
+        step()
+        print(_own_peak_mb() - before_mb)
         return
-    print(
-        f"torch {torch.__version__}, 1 thread, {args.dtype}, {HEADS} heads, {GROUPS} groups, "
-        f"D {HEAD_DIM}, forward + backward, median of {args.pairs} pairs"
-    )
-    print(f"{'S':>6} {'dense s':>9} {'nsa s':>9} {'dense/nsa':>10}")
-    seconds: dict[int, float] = {}
-    for S in lengths:
-        dense_s, nsa_s, ratio = measure(S, args.pairs, DTYPES[args.dtype], args.backend)
-        seconds[S] = nsa_s
-        print(f"{S:>6} {dense_s:>9.4f} {nsa_s:>9.4f} {ratio:>10.2f}", flush=True)
-    if 4096 in seconds and 8192 in seconds:
-        print(f"nsa time(8192) / time(4096) = {seconds[8192] / seconds[4096]:.2f}")
-    if args.memory:
-        dense_mb, nsa_mb = (
-            peak_rise_mb(kind, 4096, args.dtype, args.backend) for kind in ("dense", "nsa")
-        )
-        print(
-            f"peak at 4096: dense {dense_mb:.0f} MB, nsa {nsa_mb:.0f} MB, {nsa_mb / dense_mb:.2f}x"
-        )
-    print("repeat: python -m bench.attention " + " ".join(sys.argv[1:] if argv is None else argv))
+    print(f"torch {torch.__version__}, 1 thread, {given.dtype}, median of {given.pairs} pairs")
+    print(f"{'S':>6} {'dense ms':>9} {'nsa ms':>9} {'dense/nsa':>10}")
+    for S in map(int, given.lengths.split(",")):
+        dense_s, nsa_s, ratio = measure(S, given.pairs, dtype, decoding=given.decode)
+        print(f"{S:>6} {dense_s * 1e3:>9.3f} {nsa_s * 1e3:>9.3f} {ratio:>10.2f}", flush=True)
+    if given.memory:
+        dense_mb, nsa_mb = (peak_rise_mb(kind, given.dtype) for kind in ("dense", "nsa"))
+        print(f"peak at 4096: dense {dense_mb:.0f} MB, nsa {nsa_mb:.0f} MB")
 
 
 if __name__ == "__main__":

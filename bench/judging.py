@@ -1,11 +1,10 @@
-"""What does judging a long run cost? CPU and memory beside parsing the same lines; and a restart.
+"""What does judging a long run cost? CPU and memory beside parsing the same lines.
 
     python -m bench.judging                      # 1.2 million lines: 50 000 steps, 8 ranks
     python -m bench.judging --steps 5000         # a tenth of it
 
 Writes a run directory with heartbeats and the watcher's ticks, judges it in a process of its own,
-and parses the same lines with `model_validate_json` in another; prints the ratio of CPU times. A
-third process resumes like a watcher that was killed as late as possible after its last snapshot.
+and parses the same lines with `model_validate_json` in another; prints the ratio of CPU times.
 """
 
 import argparse
@@ -22,10 +21,8 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.tick import Tick, WatchStart
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import RunDir, file_seal, iter_lines, load_record, save_json
-from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.snapshots import EVERY_LINES, Memory, Snapshots, load_snapshot
-from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
+from gonogo.rundir import RunDir, file_seal, iter_lines, save_json
+from gonogo.watch import fold, start, tick_digest, tick_line
 from gonogo.watch.registry import detector_names
 
 STEP_S = 1.0
@@ -75,28 +72,9 @@ def write_run(folder: Path, *, steps: int, ranks: int) -> int:
             line = tick_line(tick)
             previous = tick_digest(line)
             ticks.write(line)
-            if step == max(0, steps - EVERY_LINES // (3 * ranks)):
-                offsets = {rank: files[rank].tell() for rank in beats}
-                _put_down(run_dir, state, tick, ticks.tell(), offsets)
     for file in files.values():
         file.close()
     return lines
-
-
-def _put_down(
-    run_dir: RunDir, state: WatchState, tick: Tick, watch_bytes: int, offsets: dict[int, int]
-) -> None:
-    """Write the snapshot of a fold that has come so far."""
-    memory = Memory(
-        watch_bytes=watch_bytes,
-        last=tick_digest(tick_line(tick)),
-        number=tick.n + 1,
-        mono=tick.mono,
-        offsets=offsets,
-    )
-    snapshots = Snapshots(run_dir)
-    snapshots.start(state, memory, tick.mono)
-    snapshots.join()
 
 
 def _lines(rank: int, step: int) -> list[bytes]:
@@ -138,16 +116,7 @@ def parse_all(folder: Path) -> None:
             Heartbeat.model_validate_json(raw)
 
 
-def restart(folder: Path) -> None:
-    """Resume the watch as a restarted watcher does."""
-    run_dir = RunDir(folder)
-    order = load_record(run_dir.order, Order)
-    if order is None or load_snapshot(run_dir, order) is None:
-        raise SystemExit("there is no snapshot to resume from")
-    Journal(run_dir, order)
-
-
-PARTS = {"parse": parse_all, "judge": judge_directory, "restart": restart}
+PARTS = {"parse": parse_all, "judge": judge_directory}
 
 
 def measured(what: str, folder: Path) -> tuple[float, float]:
@@ -176,17 +145,10 @@ def main() -> None:
         lines = write_run(Path(folder), steps=asked.steps, ranks=asked.ranks)
         parse_s, parse_mb = measured("parse", Path(folder))
         judge_s, judge_mb = measured("judge", Path(folder))
-        restart_s, restart_mb = measured("restart", Path(folder))
     print(f"{lines} lines")
-    print(
-        f"parse   {parse_s:7.1f} s CPU  {1e6 * parse_s / lines:6.1f} µs a line  {parse_mb:5.0f} MiB"
-    )
-    print(
-        f"judge   {judge_s:7.1f} s CPU  {1e6 * judge_s / lines:6.1f} µs a line  {judge_mb:5.0f} MiB"
-    )
-    print(f"ratio   {judge_s / parse_s:7.2f}")
-    behind = f"{min(EVERY_LINES, lines)} lines after a snapshot"
-    print(f"restart {restart_s:7.2f} s CPU  {behind}  {restart_mb:5.0f} MiB")
+    for name, cpu_s, peak_mb in (("parse", parse_s, parse_mb), ("judge", judge_s, judge_mb)):
+        print(f"{name} {cpu_s:7.1f} s CPU {1e6 * cpu_s / lines:6.1f} µs a line {peak_mb:5.0f} MiB")
+    print(f"ratio {judge_s / parse_s:7.2f}")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Which tests run what a mutant changes, and does one of them notice it?
 
 `measure` runs all tests once under `coverage` and keeps which test runs which line. `Bench` then
-collects the tests once. Each mutant is put into the functions and constants of a forked child,
-which runs the tests of the changed line until one fails. What runs only once (class bodies,
-functions that are called while tests are collected) needs fresh imports: `notices_afresh`.
+collects the tests once. Each mutant is put into the functions of a forked child, which runs the
+tests of the changed line until one fails. What runs only once (modules, class bodies, functions
+that are called while tests are collected) needs fresh imports: `notices_afresh`.
 """
 
-import ast
 import gc
 import hashlib
 import importlib
@@ -15,7 +14,6 @@ import importlib.machinery
 import json
 import os
 import pkgutil
-import re
 import resource
 import shutil
 import signal
@@ -33,7 +31,7 @@ from coverage import Coverage
 from hypothesis import Phase, settings
 
 import gonogo.contract
-from bench.mutations import ROOT, Mutant, source_of
+from bench.mutations import ROOT, Mutant
 
 COVER = ROOT / ".mutants-cover.json"
 TESTS = ("watch", "judge", "timeline", "ledger", "golden")
@@ -46,7 +44,7 @@ SLOW_S = 4.0
 AFRESH_FILES = 4
 """Files of tests that are run with fresh imports, which takes seconds."""
 AFRESH = "afresh"
-"""What `Bench.notices` says of a mutant that no function or constant shows."""
+"""What `Bench.notices` says of a mutant that no function shows."""
 PROFILE = "first_failure"
 """One failing case is enough: the smallest one is not needed."""
 settings.register_profile(
@@ -163,10 +161,7 @@ class Bench:
         return forked(lambda: self._in_child(mutant, wanted), limit)
 
     def _in_child(self, mutant: Mutant, wanted: Sequence[str]) -> str:
-        try:
-            changed = self._put_code(mutant) if mutant.within else _put_constants(mutant)
-        except Exception as error:  # noqa: BLE001  # whatever a changed module raises
-            return f"not to be imported: {error!r}"
+        changed = self._put_code(mutant)
         return self._session.run([self._items[name] for name in wanted]) if changed else AFRESH
 
     def _put_code(self, mutant: Mutant) -> bool:
@@ -177,31 +172,6 @@ class Bench:
                     function.__code__ = part
                     changed = True
         return changed
-
-
-def _put_constants(mutant: Mutant) -> bool:
-    """Put changed constants and tables in the place of the old, wherever they were imported."""
-    usual = _executed(mutant, ast.parse(source_of(mutant.path)))
-    other = _executed(mutant, mutant.tree())
-    names = [name for name in other if _shown(usual.get(name)) != _shown(other[name])]
-    known = vars(sys.modules[mutant.module])
-    for name in names:
-        old = known[name]
-        for module in list(sys.modules.values()):
-            ours = module.__name__.partition(".")[0] in ("gonogo", "tests")
-            if ours and vars(module).get(name) is old:
-                setattr(module, name, other[name])
-    return bool(names)
-
-
-def _executed(mutant: Mutant, tree: ast.Module) -> dict[str, object]:
-    names: dict[str, object] = {"__name__": mutant.module, "__file__": str(mutant.path)}
-    exec(compile(tree, str(mutant.path), "exec"), names)
-    return {name: value for name, value in names.items() if not name.startswith("__")}
-
-
-def _shown(value: object) -> str:
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(value))
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

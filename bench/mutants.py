@@ -118,12 +118,13 @@ def main() -> int:
         choose = functools.partial(measured.tests_for, at_most_s=asked.seconds)
 
         def run(bench: Bench) -> None:
-            _run(left, choose, measured, until, bench.notices)
+            within = [row for row in left if row.within and known.get(row.name) != AFRESH]
+            _run(within, choose, measured, until, bench.notices)
 
         forked(lambda: with_bench(run), None)
         known = load_results(left)
-        once = [row for row in left if known.get(row.name) == AFRESH]
-        _run(once, choose, measured, float("inf"), notices_afresh)
+        afresh = [row for row in left if not row.within or known.get(row.name) == AFRESH]
+        _run(afresh, choose, measured, until, notices_afresh)
     return _report(mutants)
 
 
@@ -142,8 +143,6 @@ def _run(
         wanted = choose(mutant)
         limit = 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted)
         by = notices(mutant, wanted, limit)
-        if by == "" and not mutant.within and notices is not notices_afresh:
-            by = AFRESH
         result = by if by == AFRESH else TIMED_OUT if by is None else KILLED if by else SURVIVED
         row = {"name": mutant.name, "digest": digest_of(mutant), "result": result}
         with RESULTS.open("a") as stream:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 
-from bench.rig import lines_of_run
+from bench.trainer import lines_of_run
 from nsa.config import TrainConfig, build_config, load_config
 
 KINDS = ("nsa", "nsa_mlp", "dense")

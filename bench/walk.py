@@ -1,7 +1,6 @@
 """Count the functions that one heartbeat passes, and the code that judges it, beside the goal.
 
     python -m bench.walk              # a few seconds
-    python -m bench.walk --judging    # also CPU and memory of judging 1.2 million lines: minutes
 
 A function counts once, however often it is called. Lambdas and comprehensions count as a part of
 the function that holds them. Only code below gonogo/ counts.
@@ -9,7 +8,6 @@ the function that holds them. Only code below gonogo/ counts.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Callable
@@ -21,7 +19,7 @@ import gonogo
 from bench import judging
 from gonogo.contract.tick import Tick
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import RunDir, iter_lines
+from gonogo.rundir import RunDir, iter_lines, load_record
 from gonogo.watch import fold, start
 
 ROOT = Path(gonogo.__file__).parent
@@ -31,7 +29,6 @@ STEPS, PROFILED = 300, 20
 RANKS = 2
 STALLED = ROOT.parent / "tests" / "data" / "runs" / "stalled"
 FOLD_GOAL, JUDGE_GOAL, SIZE_GOAL = "40 / 12", "400", "15000 / 80"
-CPU_GOAL, MEMORY_GOAL = "6.0", "300"
 
 
 def called(work: Callable[[], Any]) -> set[CodeType]:
@@ -64,7 +61,7 @@ def walk_of_a_line(folder: Path) -> list[set[CodeType]]:
     """Return the functions that each of the last `step_end` lines of a run passes in the fold."""
     judging.write_run(folder, steps=STEPS, ranks=RANKS)
     run_dir = RunDir(folder)
-    order = judging.load_record(run_dir.order, judging.Order)
+    order = load_record(run_dir.order, judging.Order)
     assert order is not None
     files = {rank: list(iter_lines(run_dir.heartbeat(rank))) for rank in range(RANKS)}
     state, n, walks = start(order), 0, []
@@ -98,9 +95,6 @@ def print_row(what: str, found: str, goal: str) -> None:
 
 def main() -> None:
     """Count, and print one line a figure."""
-    parser = argparse.ArgumentParser(prog="bench.walk")
-    parser.add_argument("--judging", action="store_true", help="also measure 1.2 million lines")
-    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         walks = sorted(walk_of_a_line(Path(folder) / "long"), key=len)
         judged = called(lambda: judge_directory(STALLED))
@@ -117,19 +111,6 @@ def main() -> None:
         print_row(f"lines / modules of gonogo/{package}", f"{count} / {files}", "")
     whole = [sum(row[column] for row in sizes.values()) for column in (0, 1)]
     print_row("lines / modules of all four", f"{whole[0]} / {whole[1]}", SIZE_GOAL)
-    if asked.judging:
-        print_judging()
-
-
-def print_judging(steps: int = 50_000, ranks: int = 8) -> None:
-    """Judge 1.2 million lines beside parsing them."""
-    with tempfile.TemporaryDirectory() as folder:
-        lines = judging.write_run(Path(folder), steps=steps, ranks=ranks)
-        parse_s, _ = judging.measured("parse", Path(folder))
-        judge_s, judge_mb = judging.measured("judge", Path(folder))
-    ratio = f"{judge_s / parse_s:.1f}"
-    print_row(f"CPU of judging {lines} lines / of parsing them", ratio, CPU_GOAL)
-    print_row("memory of judging them, MiB", f"{judge_mb:.0f}", MEMORY_GOAL)
 
 
 if __name__ == "__main__":

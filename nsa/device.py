@@ -54,7 +54,7 @@ def keep_freed_memory() -> bool:
     """Have glibc keep what tensors of this process free for the next ones, on a CPU.
 
     Else a step faults in and zeroes the pages again that the step before it freed: 5 to 14 % of a
-    step of `m7c_125m` (`python -m bench.trainer memory`). Returns whether it does from now on.
+    step of `m7c_125m`. Returns whether it does from now on.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:

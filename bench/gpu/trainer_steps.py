@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from bench.gpu.rows import Context
-from bench.rig import lines_of_run
+from bench.trainer import lines_of_run
 from nsa.config import AS_IF_ABSENT, TrainConfig, build_config, load_config
 from nsa.model import build_model
 

@@ -6,16 +6,11 @@ import base64
 
 import pytest
 
-from bench.fleet import ALIVE_S, EVERY_S, LEASE_S, STEP_S, SimulatedRun
+from bench.fleet import ALIVE_S, EVERY_S, STEP_S, SimulatedRun
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.tick import Tick
 from gonogo.goodput.rank_account import RankAccount, add_line
-from service.conductor import leases
-
-
-def test_the_lease_is_the_services() -> None:
-    assert leases.LEASE_S == LEASE_S
 
 
 def test_a_simulated_run_says_what_a_reader_understands_without_a_gap() -> None:
