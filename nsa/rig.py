@@ -24,6 +24,8 @@ from nsa.ranks import Ranks
 from nsa.resume import check_same_run, differences
 from nsa.settings import Settings
 
+_QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rig:
@@ -129,7 +131,10 @@ def _attention_backend(config: TrainConfig, device: torch.device) -> str:
     if config.attention.kind == "dense":
         return "dense"
     try:
-        backend = choose_backend(config.attention.backend, device).path
+        shape, attention = config.model, config.attention
+        dtype = _QUERY_DTYPES[config.dtype]
+        q = torch.empty(1, 1, shape.heads, shape.head_dim, dtype=dtype, device=device)
+        backend = choose_backend(attention.backend, q, shape.groups, attention.l_sel).path
     except BackendUnavailableError as error:
         raise BadConfig(str(error)) from error
     if backend == "torch" and device.type == "cpu":

@@ -4,7 +4,8 @@
 
 - `reference`: the equations written out; any dtype; S x S memory; the truth of the tests.
 - `torch`: fast PyTorch for CPU and CUDA; no S x S tensor.
-- `triton`: GPU kernels for any group of heads; `auto` takes them where they serve.
+- `triton`: GPU kernels for any group of heads; `auto` takes them where a proof (proof.py) shows
+  them right and faster.
 
 `prefill` and `decode` generate with a cache; `counters.snapshot()` says which path served.
 """

@@ -1,6 +1,7 @@
 """Choose the implementation that serves a call, and say why not another.
 
-`auto` is `triton` where its kernels serve, else `torch`.
+`auto` is `torch`. On a GPU it is `triton` where a proof (proof.py) says that Triton is right and
+faster there. On a CPU neither Triton nor the proof is imported.
 """
 
 from __future__ import annotations
@@ -89,33 +90,48 @@ def triton_call_reason(q: Tensor, groups: int, l_sel: int) -> str | None:
 
 
 @functools.cache
-def _announce(kind: str, choice: Choice) -> None:
+def _announce(device: str, choice: Choice) -> None:
+    slow = device == "cuda" and choice.path != "triton"
     why = f" ({choice.reason})" if choice.reason else ""
-    logger.info("attention backend for %s: %s%s", kind, choice.path, why)
+    level = logging.WARNING if slow else logging.INFO
+    logger.log(level, "attention backend for %s: %s%s", device, choice.path, why)
 
 
-def _auto(device: torch.device, by: str, call_reason: str | None) -> Choice:
+@functools.cache
+def _unproven(device: torch.device, head_dim: int, heads: int, dtype: torch.dtype) -> str:
+    """Why this machine has not shown that Triton serves such heads of a group."""
+    from nsa.attention.proof import Subject, reason_against  # nothing for a CPU
+
+    index = torch.cuda.current_device() if device.index is None else device.index
+    name = str(dtype).removeprefix("torch.")
+    return reason_against(
+        Subject(device=f"cuda:{index}", head_dim=head_dim, heads=heads, dtype=name)
+    )
+
+
+def _auto(q: Tensor, groups: int, by: str, call_reason: str | None) -> Choice:
+    device, (H, D) = q.device, q.shape[2:]
     if device.type not in ("cpu", "cuda"):
         return Choice("reference", f"torch is tested on cpu and cuda, not {device.type}")
     if by or device.type == "cpu":
         return Choice("torch", by)
-    reason = call_reason or _triton_reason(device)
-    return Choice("triton") if reason is None else Choice("torch", reason)
+    reason = call_reason or _triton_reason(device) or _unproven(device, D, H // groups, q.dtype)
+    return Choice("torch", reason) if reason else Choice("triton")
 
 
 def choose_backend(
-    requested: str,
-    device: torch.device,
-    kernels: Kernels | None = None,
-    call_reason: str | None = None,
+    requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels | None = None
 ) -> Choice:
     """Resolve `auto`, or check that the requested backend can serve.
 
+    On a GPU the first `auto` of a machine for such heads makes its proof, which takes a minute.
+
     Args:
         requested: auto, reference, torch or triton.
-        device: Where the tensors will live.
+        q: Queries [B, S, H, D]; their content is not looked at.
+        groups: Key/value heads.
+        l_sel: Tokens in a selection block.
         kernels: Foreign kernels that are asked for; default those of `use_kernels`.
-        call_reason: Why Triton cannot serve this very call.
 
     Raises:
         BackendUnavailableError: Unknown name, a backend that cannot serve, or one that calls no
@@ -123,28 +139,21 @@ def choose_backend(
     """
     kernels = asked_kernels() if kernels is None else kernels
     by = f"{kernels.asked_by or 'the caller'} chooses its kernels" if kernels.chosen else ""
+    call_reason = triton_call_reason(q, groups, l_sel)
     if requested == "auto":
-        choice = _auto(device, by, call_reason)
-        _announce(device.type, choice)
+        choice = _auto(q, groups, by, call_reason)
+        _announce(q.device.type, choice)
         return choice
-    known = available_backends(device)
+    known = available_backends(q.device)
     reason = known.get(requested) or (call_reason if requested == "triton" else None)
     if requested not in known:
         why = f"unknown attention backend {requested!r}"
     elif reason is not None:
         why = f"attention backend {requested!r} cannot serve this call: {reason}"
     elif by and requested != "torch":
-        why = (
-            f"attention backend {requested!r} calls no foreign kernels, but {by}: take auto or"
-            " torch"
-        )
+        why = f"attention backend {requested!r} calls no foreign kernels, but {by}: take auto or"
+        why += " torch"
     else:
         return Choice(requested, f"asked for; {by}" if by else "asked for")
     serving = ", ".join(name for name, reason in known.items() if reason is None)
     raise BackendUnavailableError(f"{why}; available here: auto, {serving}")
-
-
-def choose_for_call(requested: str, q: Tensor, groups: int, l_sel: int, kernels: Kernels) -> Choice:
-    """As `choose_backend`, of a call."""
-    call_reason = triton_call_reason(q, groups, l_sel)
-    return choose_backend(requested, q.device, kernels, call_reason)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.attention.backends import choose_for_call
+from nsa.attention.backends import choose_backend
 from nsa.attention.compression import Compression
 from nsa.attention.counters import count
 from nsa.attention.kernels import Kernels, asked_kernels
@@ -191,7 +191,7 @@ def _attend(
     """Output, and the block ids if wanted; of sequences [T, ...] where `lengths` are given."""
     q = tensors.q if lengths is None else tensors.q[None]
     kernels = asked_kernels() if kernels is None else kernels
-    chosen, reason = choose_for_call(backend, q, tensors.groups, call.l_sel, kernels)
+    chosen, reason = choose_backend(backend, q, tensors.groups, call.l_sel, kernels)
     count("attention", chosen, reason)
 
     def attend_batch(*each: Tensor) -> tuple[Tensor, ...]:
