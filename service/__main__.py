@@ -17,9 +17,9 @@ from service.context import open_context
 from service.db.migrate import current_revision, migrate
 from service.db.store import NO_ANSWER_TEXT
 from service.http.auth import Role, adopt_key, create_key, revoke_key
-from service.instants import instant
 from service.queries.callers import load_keys
 from service.settings import Settings, load_settings
+from service.text import instant
 
 _SHORTEST_KEY = 32
 EXITS = ((NotFound, 3), (NotAllowed, 4), (Rejected, 2), (Unavailable, 5))

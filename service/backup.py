@@ -1,11 +1,10 @@
 """Backup of a home into one tar file, and back: `gonogo backup FILE`, `gonogo restore FILE`.
 
 The file holds one moment of the SQLite database, the decisions, the keys, and with `runs` the run
-directories. Its last member lists every other member with size and SHA-256. A restore checks all
-of them first, and moves the database in last. PostgreSQL is backed up with `pg_dump`.
+directories. Its last member names every other one. A restore moves the database in last.
+PostgreSQL is backed up with `pg_dump`.
 """
 
-import hashlib
 import io
 import json
 import os
@@ -16,7 +15,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from sqlalchemy import make_url
 
@@ -27,8 +26,8 @@ from gonogo.signing import KEY_FILE, PUBLIC_FILE
 from service.db.migrate import HEAD, current_revision
 from service.db.store import is_sqlite
 from service.http.auth import LOCAL_KEYS
-from service.instants import stamp
 from service.settings import Settings
+from service.text import stamp
 
 V = 1
 LIST = "backup.json"
@@ -50,7 +49,7 @@ def make_backup(settings: Settings, target: Path, now: float, *, runs: bool) -> 
         "version": __version__,
         "revision": revision,
         "database": "sqlite" if is_sqlite(settings.database_url) else "postgresql",
-        "files": {},
+        "files": [],
     }
     try:
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
@@ -85,27 +84,12 @@ def _write_members(
         with source:
             info, stat = tarfile.TarInfo(name), os.fstat(source.fileno())
             info.size, info.mode = stat.st_size, stat.st_mode & 0o777
-            hashed = _Hashed(source)
-            archive.addfile(info, hashed)  # type: ignore[arg-type]  # only read() is used
-        listed["files"][name] = {"bytes": info.size, "sha256": hashed.digest.hexdigest()}
+            archive.addfile(info, source)
+        listed["files"].append(name)
     content = json.dumps(listed).encode()
     info = tarfile.TarInfo(LIST)
     info.size, info.mode = len(content), 0o600
     archive.addfile(info, io.BytesIO(content))
-
-
-class _Hashed:
-    """A stream that passes bytes on and knows their SHA-256."""
-
-    def __init__(self, source: IO[bytes]) -> None:
-        self._source = source
-        self.digest = hashlib.sha256()
-
-    def read(self, size: int) -> bytes:
-        """Return the next bytes."""
-        piece = self._source.read(size)
-        self.digest.update(piece)
-        return piece
 
 
 def _copy_database(source: Path, target: Path) -> None:
@@ -124,7 +108,7 @@ def _files(home: Path, *, runs: bool) -> Iterator[Path]:
 
 
 def _summary(listed: dict[str, Any]) -> dict[str, Any]:
-    names = list(listed["files"])
+    names = listed["files"]
     return {
         "made_at": listed["made_at"],
         "database": listed["database"],
@@ -174,7 +158,7 @@ def _check_room(home: Path, names: Iterable[str]) -> None:
 
 
 def _unpack(source: Path, folder: Path) -> dict[str, Any]:
-    """Write every member into `folder`, and return the list that they all agree with."""
+    """Write every member into `folder`, and return what the last one says of the backup."""
     try:
         with read_plain(source) as file, tarfile.open(fileobj=file, mode="r:") as archive:
             archive.extractall(folder, filter="data")
@@ -188,17 +172,11 @@ def _unpack(source: Path, folder: Path) -> dict[str, Any]:
         raise Corrupt(f"{source}: not a whole backup: {error}") from error
     if not isinstance(listed, dict) or listed.get("v") != V:
         raise Corrupt(f"{source}: not a backup of this version")
-    found = {}
-    for path in folder.rglob("*"):
-        if path.is_file():
-            with path.open("rb") as stream:
-                sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-                os.fsync(stream.fileno())
-            found[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "sha256": sha256}
-    if listed["files"] != found:
-        names = sorted({*found, *listed["files"]})
-        wrong = [name for name in names if listed["files"].get(name) != found.get(name)]
-        raise Corrupt(f"{source}: not as it was made: {', '.join(wrong[:5])}")
+    found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    if found != set(listed["files"]):
+        wrong = ", ".join(sorted(found ^ set(listed["files"]))[:5])
+        raise Corrupt(f"{source}: not as it was made: {wrong}")
+    os.sync()
     return listed
 
 

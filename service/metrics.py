@@ -3,7 +3,6 @@
 `/sd/prometheus` lists the exporters of the workers.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +20,6 @@ from service.conductor.conductor import Conductor
 from service.context import Context
 from service.db.schema import ProgressRow, RunRow, WorkerRow
 from service.db.store import Session
-from service.evidence.series import load_gates_lately
 from service.http.auth import Service
 from service.queries.callers import count_undelivered, load_workers
 from service.queries.experiments import count_states, count_verdicts
@@ -32,8 +30,6 @@ FORGOTTEN_S = 86_400.0
 _SCHEMES = ("http", "https")
 QUICK_S = 5.0
 """Loops of the conductor that turn at least this often report its last tick."""
-LOOK_S = 0.5
-"""How long one scrape looks at gates; of many runs some are as old as a few scrapes."""
 HALTED_S = 3600.0
 """How long a halt is shown after the run has ended, so that no scrape misses it."""
 router = APIRouter(tags=["open"])
@@ -137,8 +133,7 @@ def collect_runs(session: Session, now: float) -> list[Metric]:
     """Return every family about active runs; `now` in Unix seconds."""
     runs = load_held(session)
     orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
-    families = [*_run_families(runs, orders), *_criterion_families(session, orders)]
-    return [*families, *_halt_families(session, now)]
+    return [*_run_families(runs, orders), *_halt_families(session, now)]
 
 
 _Read = Callable[[RunRow, ProgressRow, Order | None], float | None]
@@ -203,34 +198,6 @@ def _deadline(run: RunRow, order: Order | None) -> float | None:
 
 def _float(text: str | None) -> float | None:
     return None if text is None else float(text)
-
-
-def _criterion_families(session: Session, orders: Mapping[str, Order]) -> Iterator[Metric]:
-    values = GaugeMetricFamily(
-        "gonogo_criterion_value",
-        "What a criterion of the gate observes, over the newest steps.",
-        labels=["run", "criterion"],
-    )
-    bounds = GaugeMetricFamily(
-        "gonogo_criterion_threshold",
-        "Threshold of a criterion.",
-        labels=["run", "criterion", "bound"],
-    )
-    gates = load_gates_lately(session, orders, LOOK_S)
-    for run, order in orders.items():
-        for result in gates.get(run, ()):
-            if isinstance(result.observed, int | float) and math.isfinite(result.observed):
-                values.add_metric([run, result.id], float(result.observed))
-        for criterion in order.gate:
-            for name, value in (
-                ("pass", criterion.pass_above),
-                ("pass", criterion.pass_below),
-                ("fail", criterion.fail_above),
-                ("fail", criterion.fail_below),
-            ):
-                if isinstance(value, int | float):
-                    bounds.add_metric([run, criterion.id, name], float(value))
-    yield from (values, bounds)
 
 
 def _halt_families(session: Session, now: float) -> Iterator[Metric]:

@@ -1,10 +1,10 @@
-"""How values are written: units, digits, and text that is safe in Markdown."""
+"""How values are written: units, digits, moments, and text that is safe in Markdown."""
 
 import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from gonogo.contract.goodput import Goodput, least_words
@@ -122,3 +122,18 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table (cells are already safe)."""
     lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     return "\n".join([*lines, *(f"| {' | '.join(row)} |" for row in rows)])
+
+
+_FIRST = datetime(1, 1, 3, tzinfo=UTC).timestamp()
+_LAST = datetime(9999, 12, 30, tzinfo=UTC).timestamp()
+
+
+def instant(seconds: float | None) -> str | None:
+    """Return Unix seconds as RFC 3339 in UTC."""
+    return None if seconds is None else stamp(seconds)
+
+
+def stamp(seconds: float) -> str:
+    """Return Unix seconds that are there as RFC 3339 in UTC."""
+    known = min(_LAST, max(_FIRST, seconds))  # NaN is the first day
+    return datetime.fromtimestamp(known, UTC).isoformat(timespec="milliseconds")

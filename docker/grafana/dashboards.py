@@ -234,22 +234,6 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         "Judgement",
         (
             Panel(
-                title="Criteria: value and thresholds",
-                about="Each criterion of the gates with the bounds it is judged by (dashed).",
-                queries=(
-                    Query(
-                        expr=f'gonogo_criterion_value{{{RUN}, criterion=~"$criterion"}}',
-                        legend="{{run}} {{criterion}}",
-                    ),
-                    Query(
-                        expr=f'gonogo_criterion_threshold{{{RUN}, criterion=~"$criterion"}}',
-                        legend="{{run}} {{criterion}} {{bound}}",
-                        dashed=True,
-                    ),
-                ),
-                width=16,
-            ),
-            Panel(
                 title="Decisions in six hours",
                 about="By verdict; those by hand are a person's, and among the others.",
                 queries=(
@@ -357,9 +341,6 @@ def build_dashboard() -> dashboard.Dashboard:
         build_variable("experiment", "label_values(gonogo_run_active, experiment)")
     )
     built = built.with_variable(build_variable("run", f"label_values({active}, run)"))
-    built = built.with_variable(
-        build_variable("criterion", "label_values(gonogo_criterion_value, criterion)")
-    )
     builders = {LINES: build_lines, NUMBER: build_number, STATES: build_states}
     for title, panels in ROWS:
         built = built.with_row(dashboard.Row(title))

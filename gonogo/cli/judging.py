@@ -354,14 +354,11 @@ def forecast(
     if as_json:
         print_json(found.wire())
         return
-    cost = f"{found.cost_p50:.2f}, {found.cost_p90:.2f}" if found.cost_p50 else None
     met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
     print_fields(
         {
             "half of such runs take": duration(found.seconds_p50),
             "nine in ten take": duration(found.seconds_p90),
-            "next checkpoint in": duration(found.next_checkpoint_s),
-            "cost of half, of nine in ten": cost or "– (label price_per_device_hour)",
             "deadline": found.deadline_s
             and f"{duration(found.deadline_s)} for what comes after this phase: {met}",
             "claimed": duration(found.claimed_seconds),

@@ -67,7 +67,6 @@ class Forecast(Recorded):
     basis: str = "nothing measured yet"
     claimed_seconds: float | None = None
     step_s: float | None = None
-    next_checkpoint_s: float | None = None
     cost_p50: float | None = None
     cost_p90: float | None = None
     deadline_s: float | None = None

@@ -36,21 +36,16 @@ from service.db.schema import EvidenceRow, ExperimentRow, FindingRow, ProgressRo
 from service.db.store import Topic, ring
 from service.experiments.lifecycle import (
     Deed,
-    finding_text,
     lock_run,
     move_run,
     queue_alert,
     record_event,
+    with_next,
 )
-from service.experiments.overview import load_last_line
 from service.queries.runs import load_findings, load_known
 
 _PROGRESS = list(RunState)
 _KEY_CHARS = 200
-_WORD_CHARS = 200
-_TEXT_CHARS = 4000
-"""Longest text in events and alerts; the document is kept whole."""
-_EVIDENCE = 100
 LEADS_TO = {
     RunEvent.CLAIM: RunState.CLAIMED,
     RunEvent.CHECK: RunState.PREFLIGHT,
@@ -114,8 +109,7 @@ def unfrozen(frozen: dict[str, Any], told: dict[str, Any]) -> list[str]:
 
 def _end(deed: Deed, experiment: ExperimentRow, run: RunRow, report: StateReport) -> None:
     assert report.exit is not None
-    text = _clipped(report.exit.text, _TEXT_CHARS)
-    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=text)
+    outcome = Outcome(code=report.exit.reason, actor=report.exit.ended_by, text=report.exit.text)
     run.exit = report.exit.wire()
     run.outcome = outcome
     run.sizes = dict(report.sizes)
@@ -147,20 +141,19 @@ def take_findings(deed: Deed, run_id: str, report: FindingsReport, bearer: Beare
     )
     taken = 0
     for finding in report.findings:
-        short = _shortened(finding)
-        first_halt = _halts(finding) and not halted
-        if short.key in known or (len(known) >= MAX_FINDINGS and not first_halt):
+        key, first_halt = _storable_key(finding.key), _halts(finding) and not halted
+        if key in known or (len(known) >= MAX_FINDINGS and not first_halt):
             continue
-        known[short.key] = finding.severity
-        _store_finding(deed, experiment, run, finding, short, len(known))
+        known[key] = finding.severity
+        _store_finding(deed, experiment, run, finding, key, len(known))
         taken += 1
         halted = halted or first_halt
         if run.judged:
             continue
         if finding.act is Act.PAGE:
-            _alert(deed, experiment, run, short, AlertType.FINDING_PAGE)
+            _alert(deed, experiment, run, finding, AlertType.FINDING_PAGE)
         elif first_halt:
-            _alert(deed, experiment, run, short, AlertType.FINDING_HALT)
+            _alert(deed, experiment, run, finding, AlertType.FINDING_HALT)
     if taken and run.state == RunState.ENDED:
         ring(deed.session, Topic.ENDED)
     return taken
@@ -178,49 +171,31 @@ def _storable_key(key: str) -> str:
     return f"sha256:{hashlib.sha256(key.encode('utf-8', 'surrogatepass')).hexdigest()}"
 
 
-def _clipped(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def _shortened(finding: Finding) -> Finding:
-    section = finding.section
-    return finding.model_copy(
-        update={
-            "key": _storable_key(finding.key),
-            "detector": _clipped(finding.detector, _WORD_CHARS),
-            "section": None if section is None else _clipped(section, _WORD_CHARS),
-            "text": _clipped(finding.text, _TEXT_CHARS),
-            "evidence": [_clipped(path, _WORD_CHARS) for path in finding.evidence[:_EVIDENCE]],
-        }
-    )
-
-
 def _store_finding(
-    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, short: Finding, n: int
+    deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, key: str, n: int
 ) -> None:
     document = canonical_bytes(finding.wire()).decode()
     deed.session.add(
-        FindingRow(run=run.id, key=short.key, n=n, severity=finding.severity, document=document)
+        FindingRow(run=run.id, key=key, n=n, severity=finding.severity, document=document)
     )
     record_event(
         deed,
         experiment,
         "finding",
         run=run,
-        detector=short.detector,
-        severity=short.severity.value,
-        rank=short.rank,
-        step=short.step,
-        text=short.text,
-        key=short.key,
+        detector=finding.detector,
+        severity=finding.severity.value,
+        rank=finding.rank,
+        step=finding.step,
+        text=finding.text,
+        key=key,
     )
 
 
 def _alert(
     deed: Deed, experiment: ExperimentRow, run: RunRow, finding: Finding, kind: AlertType
 ) -> None:
-    said = None if finding.rank is None else load_last_line(deed.session, run, finding.rank)
-    text = finding_text(experiment.id, f"{experiment.name}, {run.phase}", finding, said)
+    text = with_next(f"{experiment.name}, {run.phase}: {finding.text}", f"show {experiment.id}")
     queue_alert(deed, experiment, kind, text, run=run, rank=finding.rank, finding=finding.wire())
 
 

@@ -31,8 +31,7 @@ from service.agent.reports import decoded, freeze_identity, unfrozen
 from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.evidence.files import heartbeat_name, pack, rank_of
-from service.evidence.heartbeats import beat_on, msg_on
+from service.evidence.files import beat_on, heartbeat_name, msg_on, pack, rank_of
 from service.experiments.lifecycle import Deed, lock_run, record_event
 from service.queries.runs import load_run
 

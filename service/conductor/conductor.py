@@ -24,7 +24,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.contract.errors import Unavailable
 from gonogo.files import open_private
-from service.alerts.outbox import Deliveries
+from service.alerts.webhooks import Deliveries
 from service.conductor.judge import Judging
 from service.conductor.leases import Leases
 from service.conductor.upkeep import (
@@ -36,7 +36,6 @@ from service.conductor.upkeep import (
 from service.context import Context
 from service.db.store import Store, Topic
 from service.queries.runs import load_queued
-from service.report.files import Reports
 
 if TYPE_CHECKING:  # loaded with the first message
     from redis import Redis
@@ -275,7 +274,6 @@ class Conductor:
             Loop("campaigns", campaigns, 1.0),
             Loop("alerts", alerts.run_once, 0.5, hears=Topic.ALERTS),
             Loop("cursors", cursors, 0.5, hears=Topic.EVENTS, pause_s=CURSORS_S),
-            Loop("reports", Reports(context).run_once, 10.0),
             Loop("upkeep", partial(forget_keys, context), 30.0),
         ]
 

@@ -9,9 +9,9 @@ from gonogo.contract.errors import Unavailable
 from service.campaigns import advance, load_running
 from service.context import Context
 from service.db.schema import EventRow, IdempotencyRow
-from service.experiments.awaited import is_expired
 from service.experiments.decisions import expire_approval, save_missing
 from service.experiments.lifecycle import CONDUCTOR
+from service.experiments.state import is_expired
 from service.http.dependencies import KEPT_S
 from service.queries.experiments import load_awaiting
 

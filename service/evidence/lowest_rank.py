@@ -16,7 +16,7 @@ from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.goodput.rank_account import RankAccount, add_line
 from service.charts import Point
-from service.evidence.heartbeats import beat_on, load_lines_after, load_ranks
+from service.evidence.files import beat_on, load_lines_after, load_ranks
 
 STRETCHES = 200
 _MOST_NAMES = 100

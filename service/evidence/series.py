@@ -5,9 +5,7 @@ gate of a run that continues is shown over its newest lines, and never decides.
 """
 
 import math
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import OrderedDict
 from enum import StrEnum
 from itertools import islice
 from operator import itemgetter
@@ -27,7 +25,7 @@ from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps, read_lines
 from service.db.schema import ProgressRow
-from service.evidence.heartbeats import load_newest_lines, load_ranks, load_steps
+from service.evidence.files import load_newest_lines, load_ranks, load_steps
 
 Point = tuple[int, float]
 
@@ -147,47 +145,21 @@ def downsample(points: list[Point], limit: int) -> list[Point]:
 
 
 LINES = 4_000
-FRESH_S = 5.0
-"""A scrape or a page may show what was so long ago, so that many lookers cost as much as one."""
-_MOST = 10_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Seen:
-    lines: int | None
-    at_mono: float
-    results: list[CriterionResult]
-
-
-_seen: dict[str, _Seen] = {}
-"""By run: what was seen last. Runs have unique ids, so that one table serves every database."""
+_MOST = 1_000
+_seen: OrderedDict[str, tuple[int | None, list[CriterionResult]]] = OrderedDict()
+"""Run → number of its lines, and what was seen in them. Runs have unique ids in every database."""
 
 
 def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionResult]:
     """Return what each criterion of an order's gate sees so far; nothing before the first step."""
-    query = select(ProgressRow.lines).where(ProgressRow.run == run)
-    lines, now_mono = session.scalars(query).first(), time.monotonic()
+    lines = session.scalars(select(ProgressRow.lines).where(ProgressRow.run == run)).first()
     known = _seen.get(run)
-    if known is not None and (known.lines == lines or now_mono - known.at_mono < FRESH_S):
-        return known.results
-    results = _observe(session, run, order)
-    _seen.pop(run, None)
-    if len(_seen) >= _MOST:
-        del _seen[next(iter(_seen))]  # what was seen longest ago
-    _seen[run] = _Seen(lines=lines, at_mono=now_mono, results=results)
-    return results
-
-
-def load_gates_lately(
-    session: Session, orders: Mapping[str, Order], spend_s: float
-) -> dict[str, list[CriterionResult]]:
-    """Return the gates of many runs as seen last; new looks take `spend_s`, the oldest first."""
-    until = time.monotonic() + spend_s
-    for run in sorted(orders, key=lambda run: _seen[run].at_mono if run in _seen else 0.0):
-        if time.monotonic() >= until:
-            break
-        load_gate_now(session, run, orders[run])
-    return {run: _seen[run].results for run in orders if run in _seen}
+    if known is not None and known[0] == lines:
+        return known[1]
+    _seen[run] = lines, _observe(session, run, order)
+    if len(_seen) > _MOST:
+        _seen.popitem(last=False)
+    return _seen[run][1]
 
 
 def _observe(session: Session, run: str, order: Order) -> list[CriterionResult]:

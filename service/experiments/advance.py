@@ -30,8 +30,8 @@ from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.columns import Awaited, ServiceEnd
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.db.store import Topic, ring
-from service.experiments.awaited import is_owed
 from service.experiments.lifecycle import Deed, move_experiment, move_phase, move_run, record_event
+from service.experiments.state import is_owed
 from service.queries.experiments import phases_of, runs_of
 from service.queries.runs import load_attempts, load_findings
 

@@ -28,7 +28,7 @@ from service.db.schema import ExperimentRow, RunRow
 from service.evidence.artifacts import reachable_dir
 from service.evidence.files import load_bytes_backwards
 from service.experiments.advance import resolved_of
-from service.experiments.awaited import ANSWERS, has_not_passed
+from service.experiments.state import ANSWERS, has_not_passed
 from service.experiments.workers import Host, host_of_run
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_run

@@ -61,7 +61,6 @@ from service.experiments.advance import (
     resolved_of,
     start_phase,
 )
-from service.experiments.awaited import clock_of, open_approval
 from service.experiments.lifecycle import (
     Deed,
     approval_text,
@@ -71,8 +70,7 @@ from service.experiments.lifecycle import (
     queue_alert,
     record_event,
 )
-from service.experiments.overview import load_decided
-from service.instants import stamp
+from service.experiments.state import clock_of, load_decided, open_approval
 from service.queries.experiments import (
     load_chain,
     load_decisions,
@@ -80,6 +78,7 @@ from service.queries.experiments import (
     phases_of,
 )
 from service.queries.runs import load_attempts
+from service.text import stamp
 
 SIGNING_KEY = "signing_key"
 """Where a session carries the home's key (`Store`)."""

@@ -1,7 +1,7 @@
-"""Forecasts: how long the rest of an experiment takes, what it costs, whether a deadline is met.
+"""Forecasts: how long the rest of an experiment takes, and whether a deadline is met.
 
 The measurements come from one rank of each run. `gonogo.judge.follow_up.forecast` computes.
-The labels `claimed_seconds` and `price_per_device_hour` are read from the experiment.
+The label `claimed_seconds` is read from the experiment.
 """
 
 import math
@@ -20,9 +20,7 @@ from gonogo.judge.follow_up.forecast import (
     Ahead,
     Measured,
     build_forecast,
-    cost_of,
     measure,
-    next_checkpoint_s,
 )
 from service.db.schema import ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.evidence.lowest_rank import load_account
@@ -34,7 +32,6 @@ _KNOWN_STEPS = 20
 """Steps before a pace can miss a deadline."""
 CLAIMED_LABEL = "claimed_seconds"
 """Label that says what somebody promised, shown beside the forecast (R18)."""
-PRICE_LABEL = "price_per_device_hour"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +49,10 @@ class _Living:
 
 
 def check_labels(labels: dict[str, str]) -> None:
-    """Refuse labels that are to be numbers and are none."""
-    for name in (CLAIMED_LABEL, PRICE_LABEL):
-        if name in labels and _number(labels, name) is None:
-            raise Rejected(f"label {name}: found {labels[name]!r}; expected a positive number")
+    """Refuse a claim that is no number."""
+    if CLAIMED_LABEL in labels and _number(labels, CLAIMED_LABEL) is None:
+        found = labels[CLAIMED_LABEL]
+        raise Rejected(f"label {CLAIMED_LABEL}: found {found!r}; expected a positive number")
 
 
 def claimed_s(experiment: ExperimentRow) -> float | None:
@@ -89,16 +86,7 @@ def load_forecast(
     found = build_forecast(ahead, ended[-_RUNS:], measured, claimed_seconds=claimed)
     if found.step_s is None:
         return found
-    price = _number(experiment.labels, PRICE_LABEL)
-    devices = int((experiment.resolved["plan"].get("workload") or {}).get("world_size") or 1)
-    more = {
-        "cost_p50": cost_of(found.seconds_p50, devices=devices, per_hour=price),
-        "cost_p90": cost_of(found.seconds_p90, devices=devices, per_hour=price),
-    }
-    if living is not None:
-        more |= {"next_checkpoint_s": _next_checkpoint_s(living, found.step_s)}
-        more |= _deadline(living)
-    return found.model_copy(update=more)
+    return found.model_copy(update={} if living is None else _deadline(living))
 
 
 def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
@@ -153,24 +141,6 @@ def _ahead(phase: PhaseRow, living: _Living | None) -> Ahead:
     claimed, heard = living.row.claimed_at, living.heard_at
     begun_s = 0.0 if claimed is None or heard is None else max(0.0, heard - claimed)
     return Ahead(steps=left, begun_s=begun_s)
-
-
-def _next_checkpoint_s(living: _Living, step_s: float) -> float | None:
-    """Return the seconds until the living run's next checkpoint; None before its first step."""
-    order, told = living.order, living.told
-    if order is None or order.steps is None or living.row.state == RunState.ENDED:
-        return None
-    if told is None or told.first is None or told.last is None:
-        return None
-    saved = told.marks[-1].step if told.marks else told.first.step
-    return next_checkpoint_s(
-        step=living.step,
-        step_s=step_s,
-        since_s=max(0, told.last.step - saved) * step_s,
-        every_steps=order.checkpoint.every_steps,
-        every_s=order.checkpoint.every_s,
-        steps_left=max(0, order.steps - living.step),
-    )
 
 
 def _deadline(living: _Living) -> dict[str, float | bool]:

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import AlertData, AlertType, OverrideView
 from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.contract.errors import Conflict, NotFound
-from gonogo.contract.finding import Finding
 from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import (
     EXPERIMENT_TRANSITIONS,
@@ -33,8 +32,8 @@ from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.columns import Awaited
 from service.db.schema import AlertRow, EventRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Topic, ring
-from service.instants import stamp
 from service.queries.runs import load_run
+from service.text import stamp
 
 CONDUCTOR = "conductor"
 
@@ -192,14 +191,6 @@ def decision_text(
     if others:
         parts.append(f"Decided by hand before: {joined(others)}")
     return with_next(". ".join(part.rstrip(".") for part in parts), f"show {experiment}")
-
-
-def finding_text(
-    experiment: str, place: str, finding: Finding, last: tuple[str, str] | None
-) -> str:
-    """Return the text of the alert about a finding; `last`: a log and the last line of the rank."""
-    line = "" if last is None else f"; last line of {last[0]} so far: {last[1]}"
-    return with_next(f"{place}: {finding.text}{line}", f"show {experiment}")
 
 
 def with_next(text: str, command: str) -> str:

@@ -25,7 +25,6 @@ from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_be
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.experiments.advance import patch_of, resolved_of
-from service.experiments.awaited import begins_anew
 from service.experiments.checkpoints import (
     durable_checkpoints,
     host_of,
@@ -36,7 +35,7 @@ from service.experiments.checkpoints import (
     wrote,
 )
 from service.experiments.decisions import load_conditions
-from service.experiments.overview import load_decided
+from service.experiments.state import begins_anew, load_decided
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from service.queries.runs import load_attempts, load_progress
 

@@ -16,9 +16,8 @@ from gonogo.judge.gate.built_in import IN_WEIGHTS
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.schema import AssessmentRow, ExperimentRow, RunRow
 from service.experiments.advance import resolved_of
-from service.experiments.awaited import has_not_passed, went_to_its_end
 from service.experiments.checkpoints import holder_of
-from service.experiments.overview import load_decided
+from service.experiments.state import has_not_passed, load_decided, went_to_its_end
 from service.queries.experiments import runs_of
 from service.queries.runs import load_findings
 

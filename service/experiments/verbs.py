@@ -34,7 +34,6 @@ from service.experiments.advance import (
     queue_run,
     resolved_of,
 )
-from service.experiments.awaited import ANSWERS, open_approval, verbs_of
 from service.experiments.decisions import (
     act,
     cancel_now,
@@ -46,6 +45,7 @@ from service.experiments.decisions import (
     waive_expired,
 )
 from service.experiments.lifecycle import Deed, move_experiment, record_event
+from service.experiments.state import ANSWERS, open_approval, verbs_of
 from service.queries.experiments import phases_of, runs_of
 
 _ENDS_AS = {StopKind.HALT: OutcomeCode.HALTED, StopKind.CANCEL: OutcomeCode.CANCELLED}

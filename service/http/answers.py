@@ -14,9 +14,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gonogo.contract.canonical import wire_value
 
 _PIECE = 2**16
-LOCATION_HEADER: dict[str, Any] = {
-    "Location": {"description": "Path of what was made.", "schema": {"type": "string"}}
-}
 
 
 class WireResponse(JSONResponse):

@@ -45,12 +45,6 @@ IfMatch = Annotated[
     str | None,
     Header(max_length=200, description="`ETag` of the experiment as you saw it, or `*`."),
 ]
-ETAG_HEADER: dict[str, Any] = {
-    "ETag": {
-        "description": "Version of the experiment.",
-        "schema": {"type": "string"},
-    }
-}
 
 
 class Page(BaseModel, Generic[_T]):

@@ -49,8 +49,8 @@ from service.experiments.advance import active_phase, resolved_of
 from service.experiments.checkpoints import checkpoints_before, load_resume_points, load_weights
 from service.experiments.decisions import act, load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.overview import load_cause
 from service.experiments.speeds import note_speed
+from service.experiments.state import load_cause
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.runs import (
     count_findings,

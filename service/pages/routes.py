@@ -23,7 +23,7 @@ from service.evidence.artifacts import Excerpt, list_artifacts, load_artifact, l
 from service.evidence.files import load_log, load_log_names
 from service.evidence.lowest_rank import load_curves
 from service.evidence.series import load_gate_now
-from service.experiments.overview import last_judged
+from service.experiments.state import decision_about
 from service.http.answers import file_response
 from service.http.auth import Service
 from service.http.dependencies import Cursor, Reading
@@ -119,7 +119,7 @@ def _load_run(
     progress = load_progress(session, row.id)
     view = load_run_view(session, row)
     order = Order.model_validate(row.order) if row.order else None
-    judged = last_judged(decisions, row.id)
+    judged = decision_about(decisions, row.id)
     decided = list(judged.criteria) if judged is not None else []
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)

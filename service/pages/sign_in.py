@@ -34,8 +34,8 @@ from service.http.auth import (
     use_link,
 )
 from service.http.problems import status_of
-from service.instants import stamp
 from service.pages.render import render
+from service.text import stamp
 
 HEADERS = {
     "Content-Security-Policy": (

@@ -121,22 +121,6 @@ def find_named(
     return session.scalars(query.order_by(table.id.desc()).limit(limit)).all()
 
 
-def load_changed(session: Session) -> dict[str, float]:
-    """Return finished experiment → when it ended or was last decided on, Unix seconds."""
-    decided = (
-        select(func.max(DecisionRow.at))
-        .where(DecisionRow.experiment == ExperimentRow.id)
-        .scalar_subquery()
-    )
-    query = select(ExperimentRow.id, ExperimentRow.ended_at, decided).where(
-        ExperimentRow.state == ExperimentState.FINISHED.value
-    )
-    return {
-        experiment: max(ended or 0.0, last or 0.0)
-        for experiment, ended, last in session.execute(query)
-    }
-
-
 def count_states(session: Session) -> dict[str, int]:
     """Return state → how many experiments are in it; a state of none is left out."""
     query = select(ExperimentRow.state, func.count()).group_by(ExperimentRow.state)

@@ -1,10 +1,9 @@
 """Queries of runs: their telemetry, findings and times."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, load_only
+from sqlalchemy.orm import Session, defer, load_only
 
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding, Severity
@@ -19,7 +18,7 @@ from service.db.schema import (
     ProgressRow,
     RunRow,
 )
-from service.queries.experiments import id_matches, in_order, load_page
+from service.queries.experiments import UNSEEN, id_matches, in_order, load_page
 
 HELD = (
     RunState.CLAIMED,
@@ -54,29 +53,16 @@ def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:
     return [(run, progress) for run, progress in session.execute(query)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Going:
-    """A run that a worker holds, as its followers see it."""
-
-    run: str
-    experiment: str
-    phase: str
-    state: str
-    progress: ProgressRow
-
-
-def load_going(session: Session, experiments: Sequence[str]) -> list[Going]:
-    """Return the runs of experiments that workers hold, without their documents."""
+def load_followed(session: Session, experiment: str) -> tuple[RunRow, ProgressRow] | None:
+    """Return the run of an experiment that a worker holds, without its documents, if any."""
     query = (
-        select(RunRow.id, RunRow.experiment, RunRow.phase, RunRow.state, ProgressRow)
+        select(RunRow, ProgressRow)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.experiment.in_(experiments))
-        .where(RunRow.state.in_(HELD))
+        .where(RunRow.experiment == experiment, RunRow.state.in_(HELD))
+        .options(*map(defer, UNSEEN))
     )
-    return [
-        Going(run=run, experiment=experiment, phase=phase, state=state, progress=progress)
-        for run, experiment, phase, state, progress in session.execute(query)
-    ]
+    row = session.execute(query.order_by(RunRow.id.desc())).first()
+    return None if row is None else (row[0], row[1])
 
 
 def load_runs_of_worker(session: Session, worker: str) -> list[RunRow]:

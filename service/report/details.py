@@ -4,17 +4,14 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
-from gonogo.contract.api import EventView
 from gonogo.contract.doubt import Doubt, Effect
-from gonogo.contract.finding import Severity
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import is_bundled
 from service.report.pictures import phase_pictures
@@ -42,12 +39,9 @@ from service.text import (
 )
 
 MAX_FILES = 200
-MAX_MOMENTS = 150
 PLAN_FILE = "plan.yaml"
 FIELD_PLANS = frozenset({"m7c-125m"})
 """Plans that the figures of the source reports can be compared with."""
-_SILENT = frozenset({"finding", "run.suspect", "experiment.frozen", "run.judged"})
-"""Events that another row of the timeline shows."""
 _COMMIT = re.compile(r"([0-9a-f]{7,64})(\+[0-9a-f]+)?")
 _UNSEEN = {
     "util": "device utilisation: no device line falls into a step",
@@ -64,7 +58,6 @@ def build_report(view: ReportView) -> str:
     parts = summary_parts(view)
     for phase in view.phases:
         parts += _phase(view, phase)
-    parts += ["## Timeline", timeline_table(view)]
     parts += ["## Goodput", *_goodput(view)]
     parts += ["## Forecast", _forecast(view)]
     parts += ["## Environment", _environment(view)]
@@ -337,92 +330,6 @@ def _agreement(wanted: Any, reported: list[Any], name: str) -> str:
         near = all(abs(value - wanted) <= 0.02 * wanted for value in reported)
         return "equal within 2 %" if near else "**DIFFERS**"
     return "equal" if all(value == wanted for value in reported) else "**DIFFERS**"
-
-
-class Moment(NamedTuple):
-    """Something that happened; `text` is Markdown."""
-
-    at: float
-    phase: str | None
-    text: str
-    actor: str
-
-
-def timeline_table(view: ReportView) -> str:
-    """Return one row per moment; of very many the first and the last."""
-    rows = moments_of(view)
-    if not rows:
-        return "Nothing has happened yet."
-    began, half = rows[0].at, MAX_MOMENTS // 2
-    cells = [
-        (duration(row.at - began), inline(row.phase or NONE), row.text, row.actor) for row in rows
-    ]
-    if len(cells) > MAX_MOMENTS:
-        gap = (NONE, NONE, f"{len(cells) - MAX_MOMENTS} more are left out here", NONE)
-        cells = [*cells[:half], gap, *cells[-half:]]
-    return table(("after", "phase", "what", "who"), cells)
-
-
-def moments_of(view: ReportView) -> list[Moment]:
-    """Return the events and findings of an experiment in their order."""
-    runs = {run.view.id: run for run in view.runs}
-    found = [moment for run in view.runs for moment in _finding_moments(run)]
-    for event in view.events:
-        text = "" if event.type in _SILENT else _event_text(event, runs.get(event.run or ""))
-        if text:
-            at = datetime.fromisoformat(event.at).timestamp()
-            actor = "its run" if event.actor == f"run {event.run}" else inline(event.actor)
-            found.append(Moment(at, event.phase, text, actor))
-    return sorted(found, key=lambda row: row.at)
-
-
-def _finding_moments(run: RunReport) -> Iterator[Moment]:
-    for row in run.findings:
-        where = "" if row.rank is None else f", rank {row.rank}"
-        where += "" if row.step is None else f", step {row.step}"
-        level = "**halt**" if row.severity is Severity.HALT else row.severity.value
-        text = f"{level}: {inline(row.detector)}{where}: {inline(row.text)}"
-        yield Moment(row.at, run.view.phase, text, "watchdog")
-
-
-def _event_text(event: EventView, run: RunReport | None) -> str:
-    """Return an event in words; empty if no reader needs it."""
-    data = event.data
-    state = str(data.get("state")).replace("_", " ")
-    why = data.get("text") or data.get("reason")
-    reason = f": {inline(why)}" if why else ""
-    match event.type:
-        case "experiment.state":
-            return "submitted" if data.get("before") is None else f"experiment {inline(state)}"
-        case "phase.state":
-            return f"phase {'begins' if state == PhaseState.ACTIVE else inline(state)}"
-        case "run.state":
-            return _run_text(data, run)
-        case "decision.made":
-            by_hand = " by hand" if data.get("by_hand", data.get("kind") == "human") else ""
-            verdict = f"**{data['verdict']}{by_hand}**" if data.get("verdict") else "no verdict"
-            return f"{verdict} ({inline(data.get('kind'))}){reason}"
-        case "phase.carried":
-            return f"runs under {inline(why)}"
-        case "experiment.stop":
-            return f"**{inline(data.get('kind') or 'stop')}** is requested{reason}"
-        case kind:
-            return inline(kind.replace(".", " ").replace("_", " ")) + reason
-
-
-def _run_text(data: dict[str, Any], run: RunReport | None) -> str:
-    attempt = f"attempt {data.get('attempt')}"
-    outcome = run.view.outcome if run is not None else None
-    match data.get("state"):
-        case RunState.QUEUED:
-            step = (data.get("resume_from") or {}).get("step")
-            after = f" after step {step}" if step else ""
-            return f"{attempt} is queued ({inline(data.get('reason', 'first'))}{after})"
-        case RunState.RUNNING:
-            return f"{attempt} trains"
-        case RunState.ENDED:
-            return f"{attempt} ended" + (f": {outcome.code}, by {outcome.actor}" if outcome else "")
-    return ""
 
 
 def repeat_parts(view: ReportView) -> list[str]:

@@ -1,4 +1,4 @@
-"""Writes and serves reports: on request, and once after an experiment has ended.
+"""Writes and serves reports.
 
 A report lies in `GONOGO_HOME/reports/{experiment}/`: `report.md` with its charts beside it, and
 `report.html`, one file that holds them. That page loads nothing: raw HTML in a text stays text, and
@@ -23,11 +23,11 @@ from markdown_it.renderer import RendererHTML
 from markdown_it.token import Token
 from markupsafe import Markup
 
-from gonogo.contract.errors import GonogoError, NotFound, Unavailable
+from gonogo.contract.errors import NotFound, Unavailable
 from service.charts import draw, style, svg_file
 from service.context import Context
 from service.http.auth import Service, Viewer
-from service.queries.experiments import load_changed, load_experiment
+from service.queries.experiments import load_experiment
 from service.report.details import build_report
 from service.report.pictures import pictures_of
 from service.report.summary import title_of
@@ -36,8 +36,6 @@ from service.report.view import load_report_view
 REPORT = "report.md"
 PAGE = "report.html"
 PATIENCE_S = 120.0
-SETTLE_S = 5.0
-"""Seconds after the last change until a report is written without a request."""
 _log = logging.getLogger(__name__)
 _one_at_a_time = threading.Lock()
 router = APIRouter(tags=["experiments"])
@@ -89,34 +87,6 @@ async def report_for(context: Context, experiment: str) -> Written:
         except TimeoutError as error:
             text = f"the report took longer than {PATIENCE_S:g} s: does a run's file system hang?"
             raise Unavailable(text) from error
-
-
-class Reports:
-    """Writes the reports of finished experiments, one at each turn of the conductor."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._done: dict[str, float] = {}
-        """Experiment → the change that its report includes (or that was tried)."""
-
-    def run_once(self) -> None:
-        """Write one report that is due, the oldest change first."""
-        context = self._context
-        changed = context.store.read(load_changed)
-        for experiment, changed_at in sorted(changed.items(), key=lambda row: row[1]):
-            if self._done.get(experiment) == changed_at:
-                continue
-            if context.now() - changed_at < SETTLE_S:
-                return
-            self._done[experiment] = changed_at
-            path = reports_dir(context.settings.home, experiment) / REPORT
-            if path.exists() and path.stat().st_mtime >= changed_at:
-                continue
-            try:
-                write_report(context, experiment)
-            except GonogoError as error:
-                _log.warning("no report: %s", error, extra={"action": "report_not_written"})
-            return
 
 
 class Format(StrEnum):

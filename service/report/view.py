@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gonogo.contract.api import ArtifactsView, EventView, ExperimentView, RunView
+from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.canonical import rounded
 from gonogo.contract.criterion import Metric
 from gonogo.contract.decision import Decision, Verdict
@@ -30,17 +30,16 @@ from service.context import Context
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import Excerpt, list_artifacts, load_stack
-from service.evidence.files import load_bytes, load_digests, load_log, load_records
-from service.evidence.heartbeats import load_run_steps
+from service.evidence.files import load_bytes, load_digests, load_log, load_records, load_run_steps
 from service.evidence.series import Point, downsample
 from service.experiments.advance import resolved_of
-from service.experiments.overview import last_judged
-from service.instants import stamp
-from service.queries.experiments import load_decisions, load_events, load_experiment, runs_of
+from service.experiments.state import decision_about
+from service.queries.experiments import load_decisions, load_experiment, runs_of
 from service.queries.runs import load_findings
+from service.text import stamp
 from service.views.experiments import view_experiment
 from service.views.goodput import load_experiment_goodput
-from service.views.rows import load_run_view, view_event
+from service.views.rows import load_run_view
 
 POINTS = 400
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
@@ -171,7 +170,6 @@ class ReportView:
     decisions: tuple[Decision, ...]
     now: str
     url: str
-    events: tuple[EventView, ...] = ()
     goodput: ExperimentGoodput | None = None
 
     def runs_of(self, phase: str) -> list[RunReport]:
@@ -292,7 +290,6 @@ def load_report_view(session: Session, experiment_id: str, context: Context) -> 
         now=stamp(context.now()),
         url=context.url,
         goodput=load_experiment_goodput(session, row, context.now()),
-        events=tuple(map(view_event, load_events(session, experiment_id))),
     )
 
 
@@ -311,7 +308,7 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
         counted=ModelRecord.model_validate(run.model) if run.model else None,
         ranks=build_numbers(order, steps, samples),
         findings=tuple(findings),
-        decision=last_judged(decisions, run.id),
+        decision=decision_about(decisions, run.id),
         artifacts=artifacts,
         stack=load_stack(session, run, findings),
         change=run.change,

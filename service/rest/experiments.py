@@ -1,10 +1,19 @@
-"""Experiments and campaigns: submit, list, show, follow events, cancel."""
+"""Experiments and campaigns: submit, list, show, follow events, cancel.
 
+In a stream of events `id` is the experiment's `seq`, so a reader that reconnects with
+`Last-Event-ID` misses nothing and gets nothing twice. Between events, `progress` messages (without
+an id) carry step, loss and speed. A stream ends when its key is revoked.
+"""
+
+import asyncio
+import json
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import run_in_threadpool
 
 from gonogo.contract.api import (
     CampaignDryRun,
@@ -16,6 +25,7 @@ from gonogo.contract.api import (
     Submission,
     VerbBody,
 )
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision
 from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState
@@ -31,6 +41,8 @@ from service.campaigns import (
     warnings_for,
 )
 from service.context import Context
+from service.db.schema import ExperimentRow, ProgressRow, RunRow
+from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.experiments.origins import Origin, load_origin
 from service.experiments.submission import (
@@ -40,10 +52,9 @@ from service.experiments.submission import (
     with_plan,
 )
 from service.experiments.workers import load_warnings
-from service.http.answers import LOCATION_HEADER, WireResponse, model_response
+from service.http.answers import WireResponse, model_response
 from service.http.auth import Operator, Service, Viewer
 from service.http.dependencies import (
-    ETAG_HEADER,
     Creation,
     Cursor,
     IdempotencyKey,
@@ -55,16 +66,19 @@ from service.http.dependencies import (
     id_cursor,
     number_cursor,
 )
-from service.http.streams import stream_events
+from service.queries.callers import is_living
 from service.queries.experiments import (
     load_campaign,
     load_campaigns,
     load_decisions_page,
+    load_events,
     load_experiment,
     load_experiments,
 )
+from service.queries.runs import load_followed
+from service.text import instant
 from service.views.experiments import view_experiment, view_experiments, view_new
-from service.views.rows import view_decision
+from service.views.rows import view_decision, view_event
 
 router = APIRouter(tags=["experiments"])
 Submitted = Annotated[Submission, Body(examples=[{"plan": "demo", "set": {"fault": "hang"}}])]
@@ -75,10 +89,7 @@ Submitted = Annotated[Submission, Body(examples=[{"plan": "demo", "set": {"fault
     operation_id="create_experiment",
     status_code=201,
     response_model=ExperimentView,
-    responses={
-        201: {"description": "It is queued.", "headers": LOCATION_HEADER},
-        200: {"model": DryRun, "description": "`dry_run`: what would run; nothing is stored."},
-    },
+    responses={200: {"model": DryRun, "description": "`dry_run`: what would run."}},
 )
 def submit(
     context: Service,
@@ -147,11 +158,7 @@ def list_experiments(
     return model_response(page)
 
 
-@router.get(
-    "/experiments/{experiment}",
-    operation_id="show_experiment",
-    responses={200: {"description": "The experiment as it stands.", "headers": ETAG_HEADER}},
-)
+@router.get("/experiments/{experiment}", operation_id="show_experiment")
 def show_experiment(
     session: Reading, _: Viewer, experiment: str, response: Response
 ) -> ExperimentView:
@@ -227,16 +234,7 @@ SubmittedCampaign = Annotated[
     operation_id="create_campaign",
     status_code=201,
     response_model=CampaignView,
-    responses={
-        201: {
-            "description": "Its first run is begun at once.",
-            "headers": LOCATION_HEADER,
-        },
-        200: {
-            "model": CampaignDryRun,
-            "description": "`dry_run`: what would run; nothing is stored.",
-        },
-    },
+    responses={200: {"model": CampaignDryRun, "description": "`dry_run`: what would run."}},
 )
 def submit_campaign(
     context: Service,
@@ -286,10 +284,7 @@ def show_campaign(session: Reading, _: Viewer, campaign: str) -> CampaignView:
     operation_id="cancel_campaign",
     status_code=202,
     response_model=CampaignView,
-    responses={
-        200: {"model": CampaignView, "description": "It was asked before; nothing changed."},
-        202: {"description": "It is being done."},
-    },
+    responses={200: {"model": CampaignView, "description": "It was asked before."}},
 )
 def cancel_campaign(
     context: Service,
@@ -308,3 +303,75 @@ def _cancel(deed: Deed, campaign: str, reason: str) -> tuple[bool, CampaignView]
     changed = cancel(deed, campaign, reason)
     deed.session.flush()
     return changed, view_campaign(deed.session, load_campaign(deed.session, campaign))
+
+
+POLL_S = 0.5
+_BATCH = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _News:
+    after: int
+    events: list[dict[str, Any]]
+    progress: dict[str, Any] | None
+    is_allowed: bool
+    """Whether the key of the stream is not revoked."""
+
+
+async def stream_events(
+    context: Context, experiment: str, *, after: int, follow: bool, key_id: str
+) -> AsyncIterator[ServerSentEvent]:
+    """Yield the events with `seq` > `after`; with `follow`, also those of the future."""
+    shown: dict[str, Any] | None = None
+    yield ServerSentEvent(retry=1000)
+    while not context.closing.is_set():
+        news = await run_in_threadpool(_load_news, context, experiment, after, key_id)
+        if not news.is_allowed:
+            return
+        after = news.after
+        for event in news.events:
+            after = event["seq"]
+            yield _message(event["type"], event, after)
+        if news.progress is not None and news.progress != shown:
+            shown = news.progress
+            yield _message("progress", shown)
+        if len(news.events) == _BATCH:
+            continue
+        if not follow:
+            return
+        await asyncio.sleep(POLL_S)
+
+
+def _message(kind: str, data: Any, number: int | None = None) -> ServerSentEvent:
+    """Return one event, in ASCII: some readers take U+2028 for the end of a line."""
+    text = json.dumps(wire_value(data), separators=(",", ":"))
+    return ServerSentEvent(raw_data=text, event=kind, id=None if number is None else str(number))
+
+
+def _load_news(context: Context, experiment: str, after: int, key_id: str) -> _News:
+    def load(session: Session) -> _News:
+        row = session.get(ExperimentRow, experiment)
+        last = 0 if row is None else row.event_seq
+        start = after if after <= last else 0  # a restored database may have lost events
+        rows = load_events(session, experiment, after=start, limit=_BATCH) if last > start else ()
+        active = load_followed(session, experiment)
+        return _News(
+            after=start,
+            events=[view_event(row).model_dump(mode="json") for row in rows],
+            progress=_progress(*active) if active else None,
+            is_allowed=is_living(session, key_id),
+        )
+
+    return context.store.read(load)
+
+
+def _progress(run: RunRow, said: ProgressRow) -> dict[str, Any]:
+    return {
+        "run": run.id,
+        "phase": run.phase,
+        "state": run.state,
+        "step": said.step,
+        "loss": None if said.loss is None else float(said.loss),
+        "toks_per_s": said.toks_per_s,
+        "last_heartbeat_at": instant(said.heartbeat_at),
+    }

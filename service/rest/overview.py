@@ -22,12 +22,18 @@ from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.wire import Instant, Submitted
 from gonogo.ledger.recorded import parse_decision
-from service.alerts.outbox import subscribe, unsubscribe
-from service.alerts.post import TIMEOUT_S, Target, check_reach, post_alert
+from service.alerts.webhooks import (
+    TIMEOUT_S,
+    Target,
+    check_reach,
+    post_alert,
+    subscribe,
+    unsubscribe,
+)
 from service.db.schema import CampaignRow, ExperimentRow, WebhookRow
 from service.db.store import Session
 from service.experiments.lifecycle import Deed
-from service.experiments.overview import load_decided
+from service.experiments.state import load_decided
 from service.http.answers import WireResponse
 from service.http.auth import Admin, Service, Viewer
 from service.http.dependencies import (
@@ -41,7 +47,6 @@ from service.http.dependencies import (
     id_cursor,
     number_cursor,
 )
-from service.instants import stamp
 from service.queries.callers import load_alerts, load_webhook, load_webhooks, load_workers_page
 from service.queries.experiments import (
     find_decisions,
@@ -51,6 +56,7 @@ from service.queries.experiments import (
 )
 from service.queries.runs import find_runs
 from service.settings import check_secret
+from service.text import stamp
 from service.views.goodput import load_experiment_goodput
 from service.views.rows import view_alert, view_event, view_of, view_worker
 

@@ -11,8 +11,7 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.finding import Finding, Near
 from gonogo.contract.lifecycle import RunState
 from service.evidence.artifacts import list_artifacts, load_artifact
-from service.evidence.files import load_log
-from service.evidence.heartbeats import load_heartbeats
+from service.evidence.files import load_heartbeats, load_log
 from service.evidence.series import OwnMetric, SeriesMetric, SeriesView, load_series
 from service.http.answers import WireResponse, file_response
 from service.http.auth import Viewer

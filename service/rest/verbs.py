@@ -23,10 +23,9 @@ from service.experiments.advance import resolved_of
 from service.experiments.checkpoints import load_resume_points, load_weights
 from service.experiments.lifecycle import Deed, lock_experiment
 from service.experiments.verbs import VERBS, Points, override
-from service.http.answers import LOCATION_HEADER, WireResponse
+from service.http.answers import WireResponse
 from service.http.auth import Operator, Service
 from service.http.dependencies import (
-    ETAG_HEADER,
     Creation,
     IdempotencyKey,
     IfMatch,
@@ -145,14 +144,7 @@ def _add_verb(verb: str, summary: str) -> None:
         operation_id=f"{verb}_experiment",
         status_code=202,
         response_model=ExperimentView,
-        responses={
-            200: {
-                "model": ExperimentView,
-                "description": "It was asked before; nothing changed.",
-                "headers": ETAG_HEADER,
-            },
-            202: {"description": "It is being done.", "headers": ETAG_HEADER},
-        },
+        responses={200: {"model": ExperimentView, "description": "It was asked before."}},
     )
 
 
@@ -172,12 +164,6 @@ for _verb, _summary in (
     operation_id="create_decision",
     response_model=Decision,
     status_code=201,
-    responses={
-        201: {
-            "description": "It is recorded.",
-            "headers": LOCATION_HEADER,
-        }
-    },
 )
 def post_decision(
     context: Service,

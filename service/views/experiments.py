@@ -13,26 +13,28 @@ from service.db.columns import StopKind
 from service.db.schema import ConditionRow, ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of
-from service.experiments.awaited import (
+from service.experiments.checkpoints import host_of, host_of_origin
+from service.experiments.forecasts import claimed_s, load_forecast
+from service.experiments.state import (
     GOING_ON,
     NO_CHECKPOINT,
+    Decided,
     expires_at,
     is_owed,
     last_judged,
+    load_decided,
     open_approval,
+    standing_cause,
 )
-from service.experiments.checkpoints import host_of, host_of_origin
-from service.experiments.forecasts import claimed_s, load_forecast
-from service.experiments.overview import Decided, load_decided, standing_cause
 from service.experiments.submission import Created
 from service.experiments.workers import hosts_of, load_waits
-from service.instants import instant
 from service.queries.experiments import (
     load_condition_rows,
     load_phases,
     load_seen_runs,
 )
 from service.queries.runs import load_findings
+from service.text import instant
 from service.views.next_steps import Place, next_steps
 from service.views.rows import view_of
 

@@ -1,7 +1,7 @@
 """The commands that a verdict or a waiting state calls for, the likeliest first.
 
 Every command can be typed as it is, except for a person's own words (`WHY`). Only what the state of
-the experiment allows is named (`awaited.verbs_of`).
+the experiment allows is named (`state.verbs_of`).
 """
 
 import re
@@ -17,7 +17,7 @@ from gonogo.contract.plan import DRIFTS
 from gonogo.judge.gate.conditions import is_approval
 from gonogo.planning.resolve import is_bundled
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.experiments.awaited import begins_anew, is_owed, last_judged, last_tried, verbs_of
+from service.experiments.state import begins_anew, is_owed, last_judged, last_tried, verbs_of
 from service.experiments.workers import hosts_of
 from service.queries.experiments import has_plan
 

@@ -26,8 +26,8 @@ from service.db.schema import (
 )
 from service.db.store import Session
 from service.experiments.workers import is_heard, ran_on
-from service.instants import instant, stamp
 from service.queries.runs import load_progress
+from service.text import instant, stamp
 
 _View = TypeVar("_View", bound=BaseModel)
 

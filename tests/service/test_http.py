@@ -21,9 +21,9 @@ from sqlalchemy.orm import Session
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.migrate import migrate
-from service.http import streams
 from service.http.answers import BODY_BYTES, limit_of
 from service.http.auth import load_local_keys
+from service.rest.experiments import _message
 from service.settings import Settings
 from tests.service.conftest import Plane
 
@@ -144,7 +144,7 @@ def test_a_service_on_a_database_without_our_tables_is_not_ready(still: Plane) -
 def test_event_is_one_line_for_every_reader() -> None:
     """Some readers take U+2028 and its like for the end of a line."""
     data = {"text": "a\u2028b\x85c\x0bd é \ud800"}
-    event = streams._message("finding", data, 7)
+    event = _message("finding", data, 7)
     assert event.raw_data is not None
     assert len(event.raw_data.splitlines()) == 1
     assert json.loads(event.raw_data) == data

@@ -110,9 +110,7 @@ def test_of_evidence_without_end_some_is_kept(
 
 
 @pytest.mark.parametrize("key", ["k" * 1000, "a\x00b"], ids=["long", "NUL"])
-def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
-    plane: Plane, key: str
-) -> None:
+def test_a_finding_of_any_key_and_length_is_taken_once(plane: Plane, key: str) -> None:
     """A refused finding would be missing, and its run never judged."""
     worker, order = in_state(plane, RunState.RUNNING)
     finding = {
@@ -127,7 +125,3 @@ def test_a_finding_of_any_key_and_length_is_taken_once_and_told_in_short(
     kept = plane.get(f"/runs/{order.run}/findings")["items"]
     assert [row["key"] for row in kept] == [key, f"{key}2", "short"]
     assert {row["text"] for row in kept} == {finding["text"]}
-    said = {**EXIT, "text": "y" * 90_000}
-    assert worker.state(order, "end", exit=said, findings=3).status_code == 200
-    assert len(plane.call("GET", "/alerts").text) < 100_000
-    assert len(plane.call("GET", "/events?limit=1000").text) < 100_000

@@ -15,7 +15,7 @@ from gonogo.contract.lifecycle import RunState
 from service.conductor.judge import Judging
 from service.conductor.leases import GIVE_UP_S, LEASE_S, Leases, load_living
 from service.db.schema import EventRow, RunRow
-from service.experiments.awaited import verbs_of
+from service.experiments.state import verbs_of
 from service.judging.ended import find_unjudged
 from service.queries.experiments import load_experiment, phases_of, runs_of
 from tests.service.conftest import Clock, Plane

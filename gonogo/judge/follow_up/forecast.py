@@ -125,37 +125,3 @@ def _counted(steps: int) -> str:
 def _starts_s(ahead: Sequence[Ahead], start_s: float) -> float:
     """Return the seconds of start-up that are left, of all phases."""
     return math.fsum(max(0.0, start_s - row.begun_s) for row in ahead if row.begun_s is not None)
-
-
-def next_checkpoint_s(
-    *,
-    step: int,
-    step_s: float,
-    since_s: float,
-    every_steps: int | None,
-    every_s: float | None,
-    steps_left: int,
-) -> float:
-    """Return the seconds until the next checkpoint, which the last step always makes.
-
-    Args:
-        step: steps that are done.
-        step_s: seconds of a step.
-        since_s: seconds since the last checkpoint, or since the first step.
-        every_steps: checkpoint cadence in steps; None = not by steps.
-        every_s: checkpoint cadence in seconds; None = not by time.
-        steps_left: of the run.
-    """
-    due = [steps_left * step_s]
-    if every_steps is not None:
-        due.append((every_steps - step % every_steps) * step_s)
-    if every_s is not None:
-        due.append(max(0.0, every_s - since_s))
-    return rounded(min(due))
-
-
-def cost_of(seconds: float | None, *, devices: int, per_hour: float | None) -> float | None:
-    """Return what the time costs, in the currency of `per_hour` (a device's price for an hour)."""
-    if seconds is None or per_hour is None:
-        return None
-    return rounded(seconds / 3600 * devices * per_hour)

@@ -8,9 +8,7 @@ from gonogo.judge.follow_up.forecast import (
     Ahead,
     Measured,
     build_forecast,
-    cost_of,
     measure,
-    next_checkpoint_s,
     seconds_at_speed,
 )
 
@@ -55,26 +53,6 @@ def test_a_run_counts_its_rare_pauses_and_its_present_speed() -> None:
     assert paused.step_s == 1.2
     assert paused.late_s == 6.0  # the stretch of eight steps with the pause
     assert measure([], 0.0, 0) is None
-
-
-@pytest.mark.parametrize(
-    ("every_steps", "every_s", "due_s"),
-    [(100, None, 50 * 2.0), (None, 60.0, 20.0), (100, 60.0, 20.0), (None, None, 800.0),
-     (5000, 1e9, 800.0), (50, None, 100.0), (None, 30.0, 0.0)],
-)  # fmt: skip
-def test_the_next_checkpoint_is_the_one_that_comes_first(
-    every_steps: int | None, every_s: float | None, due_s: float
-) -> None:
-    found = next_checkpoint_s(
-        step=150, step_s=2.0, since_s=40.0, every_steps=every_steps, every_s=every_s, steps_left=400
-    )
-    assert found == due_s
-
-
-def test_time_on_devices_costs_what_they_cost() -> None:
-    assert cost_of(7200.0, devices=8, per_hour=2.5) == 40.0
-    assert cost_of(None, devices=8, per_hour=2.5) is None
-    assert cost_of(7200.0, devices=8, per_hour=None) is None
 
 
 @pytest.mark.parametrize(("steps", "known"), [(1, False), (4, False), (5, True)])

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from standardwebhooks import Webhook
 
 from gonogo.contract.ids import Kind, new_id
-from service.alerts.outbox import SETTINGS_WEBHOOK, Deliveries, is_wanted, subscribe_settings
+from service.alerts.webhooks import SETTINGS_WEBHOOK, Deliveries, is_wanted, subscribe_settings
 from service.context import Context, open_context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.settings import Settings
@@ -303,7 +303,7 @@ def test_what_was_sent_and_not_marked_is_sent_again_under_the_same_id(
         raise RuntimeError("killed between send and mark")
 
     with monkeypatch.context() as patched:
-        patched.setattr("service.alerts.outbox.mark", die)
+        patched.setattr("service.alerts.webhooks.mark", die)
         outbox.run_until(died.is_set)
     outbox.run_until(outbox.settled)
     assert len(receiver.got) >= 2

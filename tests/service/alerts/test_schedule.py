@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.alerts.outbox import GIVE_UP_S, LONGEST_S, next_try_at, retry_delay_s
+from service.alerts.webhooks import GIVE_UP_S, LONGEST_S, next_try_at, retry_delay_s
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from standardwebhooks import Webhook
 
 from gonogo.contract.api import AlertBody, AlertData
 from gonogo.contract.errors import Rejected
-from service.alerts.post import Target, check_reach, post_alert
+from service.alerts.webhooks import Target, check_reach, post_alert
 from service.http.auth import COOKIE, SECURE_COOKIE
-from service.instants import stamp
 from service.settings import load_settings, new_secret
+from service.text import stamp
 from tests.service.alerts.test_delivery import receiving
 from tests.service.conftest import Plane
 

@@ -6,13 +6,12 @@ import json
 import re
 import shlex
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import yaml
 
-from gonogo.contract.api import ArtifactsView, EventView, Forecast, OriginView, OverrideView
+from gonogo.contract.api import ArtifactsView, Forecast, OriginView, OverrideView
 from gonogo.contract.decision import Condition, ConditionState, DecisionKind, Verdict
 from gonogo.contract.goodput import ExperimentGoodput, Part, goodput_of
 from gonogo.contract.lifecycle import ExperimentState
@@ -25,7 +24,6 @@ from service.report.details import (
     build_report,
     check_lines,
     memory_table,
-    moments_of,
     repeat_parts,
     step_table,
     submit_lines,
@@ -53,8 +51,6 @@ from tests.service.report.views import (
     report_view,
     run_report,
 )
-
-BEGAN = datetime.fromisoformat(AT).timestamp()
 
 
 def sick(code: str = "stalled", diagnosis: str = "hang_in_compute", **more: Any) -> RunReport:
@@ -295,48 +291,6 @@ def test_steps_have_the_utilisation_and_the_memory_of_their_devices() -> None:
         "| 0 | 1.008 GB | 50 % |\n| 1 | 1.008 GB | 51 % |"
     )
     assert memory_table(run_report()) == "", "what devices do not report is not zero"
-
-
-def event(kind: str, at_s: float, /, *, actor: str = "conductor", **data: Any) -> EventView:
-    place = {name: data.pop(name) for name in ("run", "phase") if name in data}
-    return EventView(
-        id=f"evt_{at_s}", experiment=EXPERIMENT, seq=int(at_s), type=kind, actor=actor,
-        at=datetime.fromtimestamp(BEGAN + at_s, UTC).isoformat(), data=data, **place,
-    )  # fmt: skip
-
-
-def test_the_timeline_has_each_thing_once_and_in_order() -> None:
-    run: dict[str, Any] = {"run": RUN, "phase": "smoke", "attempt": 1}
-    events = (
-        event("experiment.state", 0, state="queued", plan="demo", actor="ann"),
-        event("phase.state", 2, phase="smoke", state="active", before="pending"),
-        event("phase.carried", 2.5, phase="smoke", text="the remedy of oom from sanity: {}"),
-        event("run.state", 3, state="queued", reason="first", resume_from=None, **run),
-        event("run.state", 4, state="claimed", before="queued", **run),
-        event("run.state", 5, state="running", before="starting", **run),
-        event("experiment.stop", 6, kind="halt", reason="too | hot", actor="bob"),
-        event("run.state", 7, state="ended", before="halting", **run),
-        event("finding", 9, run=RUN, phase="smoke", text="rank 1 stands in backward"),
-        event("decision.made", 10, phase="smoke", kind="auto", verdict="GO", reason="all passed"),
-        event("decision.made", 11, phase="smoke", kind="human", verdict="NO_GO", reason=None),
-        event("run.lost", 12, text="nothing was heard for 30 s", **run),
-        event("run.state", 13, state="queued", reason="resume", resume_from={"step": 20}, **run),
-    )
-    view = report_view(run_report(findings=(halt_finding(at=BEGAN + 6.5),)), events=events)
-    assert [row.text for row in moments_of(view)] == [
-        "submitted",
-        "phase begins",
-        "runs under the remedy of oom from sanity: {}",
-        "attempt 1 is queued (first)",
-        "attempt 1 trains",
-        "**halt** is requested: too \\| hot",
-        "**halt**: stall, rank 1, step 12: rank 1 stands in backward",
-        "attempt 1 ended: completed, by trainer",
-        "**GO** (auto): all passed",
-        "**NO_GO by hand** (human)",
-        "run lost: nothing was heard for 30 s",
-        "attempt 1 is queued (resume after step 20)",
-    ]
 
 
 def planned(sets: dict[str, object] | None = None, **more: Any) -> ReportView:

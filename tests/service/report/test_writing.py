@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from hashlib import sha256
-from pathlib import Path
 from typing import Any
 
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan
-from service.report.files import SETTLE_S, Reports
 from tests.judge.runs import build_run_record
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
@@ -95,32 +93,3 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
 def test_a_report_needs_a_key_and_an_experiment(plane: Plane) -> None:
     assert plane.http.get("/api/v1/experiments/exp_x/report").status_code == 401
     assert plane.call("GET", "/experiments/exp_x/report").status_code == 404
-
-
-def report_file(plane: Plane, experiment: str) -> Path:
-    return plane.home / "reports" / experiment / "report.md"
-
-
-def test_a_finished_experiment_gets_its_report_once_and_again_when_re_decided(plane: Plane) -> None:
-    experiment = plane.submit()
-    plane.call("POST", f"/experiments/{experiment}/cancel", json={"reason": "enough"})
-    plane.wait_state(experiment, "finished")
-    unfinished, reports, now = plane.submit(), Reports(plane.context), plane.context.now()
-    path = report_file(plane, experiment)
-    plane.context.now = lambda: now
-    reports.run_once()
-    assert not path.exists()
-    plane.context.now = lambda: now + SETTLE_S + 1
-    reports.run_once()
-    assert path.read_text().startswith("# no verdict: ")
-    assert not report_file(plane, unfinished).exists()
-    path.write_text("mine")
-    reports.run_once()
-    Reports(plane.context).run_once()
-    assert path.read_text() == "mine"
-    plane.context.now = lambda: now + 100
-    body = {"verdict": "GO", "reason": "seen by eye"}
-    assert plane.call("POST", f"/experiments/{experiment}/decisions", json=body).is_success
-    plane.context.now = lambda: now + 100 + SETTLE_S + 1
-    reports.run_once()
-    assert "seen by eye" in path.read_text()
