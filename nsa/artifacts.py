@@ -6,9 +6,12 @@ Nothing here is needed to judge a run: a file that cannot be written is reported
 import csv
 import io
 import json
+import os
 import platform
 import resource
+import struct
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,28 @@ import torch
 from torch import nn
 
 from nsa.attention import counters
+from nsa.heartbeat import ends_torn
 from nsa.model.statistics import COLUMNS as SELECTION_COLUMNS
-from nsa.patient_file import PatientFile
 from nsa.settings import Settings
-from nsa.tensorboard import TensorBoard
 
+_TAGS = {
+    "loss": "train/loss",
+    "val_loss": "eval/loss",
+    "grad_norm": "train/grad_norm",
+    "lr": "train/lr",
+    "loss_scale": "train/loss_scale",
+    "toks_per_s": "speed/toks_per_s",
+    "dt_fetch_s": "speed/dt_fetch_s",
+    "gpu_mem_reserved": "memory/gpu_mem_reserved_mb",
+    "host_rss_mb": "memory/host_rss_mb",
+    "gate_entropy": "gates/entropy",
+    "gate_max": "gates/max",
+}
+_CRC_TABLE = []
+for _byte in range(256):
+    for _ in range(8):
+        _byte = _byte >> 1 ^ (0x82F63B78 if _byte & 1 else 0)
+    _CRC_TABLE.append(_byte)
 _COLUMNS = ("step", "loss", "lr", "grad_norm", "toks_per_s", "dt_fetch_s")
 
 
@@ -147,11 +167,7 @@ def memory_report(device: torch.device) -> dict[str, float]:
 def _held_mb() -> float:
     """Return resident memory of this process without mapped files, in MB; shared memory is held."""
     rows = (row.split() for row in Path("/proc/self/status").read_bytes().splitlines())
-    kib = [int(row[1]) for row in rows if row and row[0] in (b"RssAnon:", b"RssShmem:")]
-    if len(kib) == 2:
-        return sum(kib) / 1024
-    resident, shared = Path("/proc/self/statm").read_bytes().split()[1:3]
-    return max(0, int(resident) - int(shared)) * resource.getpagesize() / 2**20
+    return sum(int(row[1]) for row in rows if row and row[0] in (b"RssAnon:", b"RssShmem:")) / 1024
 
 
 def _report_dtypes(model: nn.Module, compute: str) -> str:
@@ -161,3 +177,108 @@ def _report_dtypes(model: nn.Module, compute: str) -> str:
         counts[str(parameter.dtype)] = counts.get(str(parameter.dtype), 0) + parameter.numel()
     rows = [f"parameters {dtype} {count}" for dtype, count in sorted(counts.items())]
     return "\n".join([*rows, f"compute {compute}", ""])
+
+
+class PatientFile:
+    """Appends whole rows or records; never raises for a disk that refuses them.
+
+    A refusal is printed once on standard error, and the file ends there.
+
+    Args:
+        path: The file, made by the first of them.
+        header: What a new file begins with.
+    """
+
+    def __init__(self, path: Path, header: bytes = b"") -> None:
+        self._path, self._header = path, header
+        self._begun = self._ended = False
+
+    def append(self, data: bytes) -> None:
+        """Write, unless the file has ended."""
+        if self._ended:
+            return
+        try:
+            with open(self._path, "a+b", buffering=0) as file:
+                if file.tell() == 0:
+                    data = self._header + data
+                elif not self._begun and ends_torn(file.fileno()):
+                    data = b"\n" + data  # else it would extend an older row
+                self._begun = True
+                if file.write(data) < len(data):
+                    raise OSError("a part was written")
+        except OSError as error:
+            self._ended = True
+            print(f"{self._path.name} ends here: {error}", file=sys.stderr)
+
+
+class TensorBoard:
+    """The event file of one process, `tb/events.out.tfevents.…`, in a folder of a run directory.
+
+    It is a list of records (length, CRC-32C, protobuf `Event`, CRC). Scalars need five fields, so
+    they are written by hand: no import, and a full disk ends nothing else.
+    """
+
+    def __init__(self, folder: Path, *, on: bool) -> None:
+        self._file: PatientFile | None = None
+        if not on:
+            return
+        name = f"events.out.tfevents.{int(time.time())}.{platform.node()}.{os.getpid()}"
+        try:
+            folder.mkdir(exist_ok=True)
+        except OSError as error:
+            print(f"no TensorBoard files: {error}", file=sys.stderr)
+            return
+        self._file = PatientFile(folder / name)
+        self._write(_double(1, time.time()) + _bytes(3, b"brain.Event:2"))
+
+    def log(self, step: int, fields: Mapping[str, Any]) -> None:
+        """One point for each field that has a curve."""
+        if self._file is None:
+            return
+        values = b"".join(
+            _bytes(1, _bytes(1, tag.encode()) + _float(2, float(fields[name])))
+            for name, tag in _TAGS.items()
+            if name in fields
+        )
+        self._write(_double(1, time.time()) + _varint(2, step) + _bytes(5, values))
+
+    def _write(self, event: bytes) -> None:
+        length = struct.pack("<Q", len(event))
+        if self._file is not None:
+            self._file.append(length + _masked_crc(length) + event + _masked_crc(event))
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _CRC_TABLE[(crc ^ byte) & 0xFF]
+    crc ^= 0xFFFFFFFF
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+# Fields of a protobuf message: a key (number and wire type), then the value.
+
+
+def _varint(number: int, value: int) -> bytes:
+    return _plain(number << 3) + _plain(value)
+
+
+def _double(number: int, value: float) -> bytes:
+    return _plain(number << 3 | 1) + struct.pack("<d", value)
+
+
+def _float(number: int, value: float) -> bytes:
+    return _plain(number << 3 | 5) + struct.pack("<f", value)
+
+
+def _bytes(number: int, value: bytes) -> bytes:
+    return _plain(number << 3 | 2) + _plain(len(value)) + value
+
+
+def _plain(value: int) -> bytes:
+    """A non-negative whole number, seven bits a byte."""
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))

@@ -1,9 +1,9 @@
 """The lines that a training rank prints: step, loss, speed, time left."""
 
 import os
-import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 _EVERY_S = 5.0
@@ -12,15 +12,9 @@ LOG_EVERY_S = 30.0
 
 
 def _write(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def write_log(line: str) -> None:
-    """Write a line of the rank's log; one that cannot be written (a full disk) is left out."""
-    try:
-        os.write(1, f"{line}\n".encode())  # unbuffered: nothing is left to fail when we leave
-    except OSError:
-        pass
+    """Write a line at once; one that cannot be written (a full disk) is left out."""
+    with suppress(OSError):
+        os.write(1, f"{line}\n".encode())
 
 
 class Console:
@@ -44,7 +38,7 @@ class Console:
         self._warm_at: float | None = None
         self._told_at = -every_s
 
-    def tell_step(self, step: int, fields: Mapping[str, Any]) -> None:
+    def log_step(self, step: int, fields: Mapping[str, Any]) -> None:
         """A step has ended; `fields` are those of its progress line."""
         now = self._now()
         first = self._warm_at is None
@@ -68,7 +62,7 @@ class Console:
             parts.append(f"{duration(left_s)} left" if left_s else "done")
         self._write("  ".join(parts))
 
-    def tell(self, text: str) -> None:
+    def log(self, text: str) -> None:
         """Something that is not a step: a checkpoint, a validation loss."""
         self._write(text)
 

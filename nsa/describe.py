@@ -1,10 +1,9 @@
 """`python -m nsa.describe --config FILE | --schema`: how large is a model, what may be configured?
 
 `--config` prints one JSON object: parameters (counted on the built model, without allocating it),
-shapes, FLOPs per token, and the memory of a step. A multiplication and an addition
-are two FLOPs; the backward pass counts twice the forward. FLOPs do not cover element-wise work,
-norms and the optimizer. `--schema` prints the JSON Schema of every configuration and variable that
-the trainer takes (`nsa.schema`).
+shapes and FLOPs per token. A multiplication and an addition are two FLOPs; the backward pass counts
+twice the forward. Element-wise work, norms and the optimizer are not counted. `--schema` prints the
+JSON Schema of every configuration and variable that the trainer takes (`nsa.schema`).
 """
 
 from __future__ import annotations
@@ -20,9 +19,6 @@ from nsa.schema import schema_text
 
 if TYPE_CHECKING:
     from nsa.model import LanguageModel
-
-_FP32 = 4
-_STATES = 4
 
 
 def describe(config: TrainConfig) -> dict[str, Any]:
@@ -42,7 +38,6 @@ def describe(config: TrainConfig) -> dict[str, Any]:
         "params_expected": config.params,
         "tokens_per_step": config.batch.global_seqs * config.model.seq_len,
         "flops_per_token": {"forward": forward, "train": 3 * forward},
-        "memory_bytes": count_memory(config),
         "pairs_per_token": pairs_per_token(config.attention, config.model.seq_len),
         "shapes": {name: list(parameter.shape) for name, parameter in parameters.items()},
     }
@@ -82,45 +77,6 @@ def pairs_per_token(attention: AttentionConfig, seq_len: int) -> dict[str, float
         "selected": selected / seq_len,
         "window": window / seq_len,
     }
-
-
-def count_memory(config: TrainConfig) -> dict[str, int]:
-    """Bytes of one rank's training step, at most: `states`, `layers`, `ends` and their `total`.
-
-    States are weights, gradients and two moments in fp32. Not counted: the allocator's gaps, the
-    CUDA context, a compiler.
-    """
-    tokens = config.batch.global_seqs // config.batch.accumulate * config.model.seq_len
-    model = config.model
-    a_layer = tokens * _layer_bytes_per_token(config)
-    if model.gradient_checkpointing is False:
-        layers = model.layers * a_layer
-    else:
-        layers = model.layers * tokens * model.dim * _FP32 + a_layer
-    counted = {
-        "states": _STATES * _FP32 * config.params,
-        "layers": layers,
-        # Logits, their fp32 copy, log-softmax and gradient; embedding and last norm.
-        "ends": tokens * _FP32 * (4 * model.vocab + 4 * model.dim),
-    }
-    return {**counted, "total": sum(counted.values())}
-
-
-def _layer_bytes_per_token(config: TrainConfig) -> int:
-    """What one layer keeps of a token for its backward pass, and what that pass adds."""
-    model, attention = config.model, config.attention
-    width = _FP32 if config.dtype == "fp32" else 2
-    heads, groups = model.heads * model.head_dim, model.groups * model.head_dim
-    # Each of two norms: input, its square's root, product with the weight, cast for the matrices.
-    norms = 2 * (3 * _FP32 + width) * model.dim
-    pairs = 6 if attention.kind == "nsa" else 2
-    # Queries and keys before and after turning (that in fp32), values; outputs of three branches.
-    projected = (2 * width + 2 * _FP32) * (heads + pairs * groups)
-    outputs = (3 * _FP32 + 2 * width) * heads if attention.kind == "nsa" else 2 * width * heads
-    blocks = model.seq_len // attention.l_sel if attention.kind == "nsa" else 0
-    scores = _FP32 * 2 * model.groups * blocks + 8 * model.groups * attention.n_sel
-    feed_forward = 6 * width * model.ffn_width
-    return norms + projected + outputs + scores + feed_forward
 
 
 def main() -> int:

@@ -1,16 +1,22 @@
-"""Choose this rank's device, and set PyTorch up for it."""
+"""Choose this rank's device, and set PyTorch, NCCL and gloo up for it (R48)."""
 
 import ctypes
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 
 from nsa.attention.kernels import Kernels, use_kernels
 from nsa.errors import BadConfig
-from nsa.settings import Settings
+from nsa.settings import Settings, set_unless_set
 
 # Parameters of `mallopt` (malloc.h of glibc).
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 _NEVER = -1
+_DRIVER_VERSION = Path("/sys/module/nvidia/version")
+_TOPOLOGY_LIMIT_S = 20
 
 # With one of them `attention.backend: auto` is torch, and triton and reference are refused.
 _KERNEL_TOGGLES = ("NSA_USE_FA2", "NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY")
@@ -61,3 +67,72 @@ def keep_freed_memory() -> bool:
         return False
     kept = [mallopt(_M_MMAP_MAX, 0), mallopt(_M_TRIM_THRESHOLD, _NEVER)]
     return all(kept)
+
+
+def driver_version(device: torch.device) -> str | None:
+    """The version of a GPU's driver ("570.86.15"); None on a CPU, or if it is unknown."""
+    if device.type != "cuda":
+        return None
+    try:
+        return _DRIVER_VERSION.read_text(encoding="ascii", errors="replace").strip() or None
+    except OSError:
+        return None
+
+
+def prepare_network(settings: Settings) -> dict[str, str]:
+    """Set what this host calls for and nobody has set; returns what was set."""
+    topology = read_topology() if settings.world_size > 1 else None
+    infiniband = has_devices(Path("/sys/class/infiniband"))
+    return set_unless_set(choose_network(settings, topology, infiniband=infiniband))
+
+
+def has_devices(folder: Path) -> bool:
+    """Whether a class of /sys has any: its folder is also there when only the driver is loaded."""
+    return any(folder.glob("*"))
+
+
+def choose_network(settings: Settings, topology: str | None, *, infiniband: bool) -> dict[str, str]:
+    """The variables that this run should have, before what is set already wins.
+
+    `topology` is what `nvidia-smi topo -m` prints. One rank needs nothing. Ranks on one host use
+    loopback for gloo, because a container's host name often does not resolve. NCCL uses no
+    InfiniBand if the host has none, and rings of plain transfers between GPUs that only PCIe
+    connects.
+    """
+    if settings.world_size == 1:
+        return {}
+    chosen: dict[str, str] = {}
+    if settings.world_size == settings.local_world_size:
+        chosen["GLOO_SOCKET_IFNAME"] = "lo"
+    if topology is None:
+        return chosen
+    if not infiniband:
+        chosen["NCCL_IB_DISABLE"] = "1"
+    if settings.local_world_size > 1 and not _has_nvlink(topology):
+        chosen |= {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
+    return chosen
+
+
+def read_topology() -> str | None:
+    """The links between this host's GPUs as `nvidia-smi` prints them; None if it fails."""
+    try:
+        done = subprocess.run(
+            ("nvidia-smi", "topo", "-m"),
+            capture_output=True,
+            text=True,
+            timeout=_TOPOLOGY_LIMIT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _has_nvlink(topology: str) -> bool:
+    """Whether any pair of GPUs is bonded: a cell NV1, NV2, … in a GPU's row."""
+    rows: Mapping[str, str] = {
+        name: cells
+        for name, _, cells in (line.strip().partition("\t") for line in topology.splitlines())
+        if re.fullmatch(r"GPU\d+", name.strip())
+    }
+    return any(re.search(r"\bNV\d+\b", cells) for cells in rows.values())

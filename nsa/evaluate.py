@@ -22,9 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nsa.command_line import Arguments, load_trained
 from nsa.config import SEPARATOR
 from nsa.errors import BadConfig, TrainerStop
-from nsa.trained import Arguments, load_trained
 
 if TYPE_CHECKING:
     from torch import Tensor

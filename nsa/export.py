@@ -20,9 +20,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nsa.command_line import Arguments, open_trained
 from nsa.config import SEPARATOR, TrainConfig
 from nsa.errors import BadConfig
-from nsa.trained import Arguments, open_trained
 
 
 def exported_config(config: TrainConfig) -> dict[str, Any]:

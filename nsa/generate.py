@@ -17,9 +17,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from nsa.command_line import Arguments, load_trained
 from nsa.config import SEPARATOR
 from nsa.errors import BadConfig
-from nsa.trained import Arguments, load_trained
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -60,8 +60,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = Arguments("nsa.generate", __doc__)
     parser.add_argument("checkpoint", type=Path, help="a checkpoint's folder, or a run's")
-    parser.add_argument("--prompt", help="text to continue (default: begin a document)")
-    parser.add_argument("--prompt-file", type=Path, help="the same, from a file")
+    parser.add_argument("--prompt", default="", help="text to continue (default: begin a document)")
     parser.add_argument("--bytes", type=int, default=200, help="at most so many (default 200)")
     parser.add_argument("--temperature", type=float, default=0.8, help="0 = likeliest (default .8)")
     parser.add_argument("--top-k", type=int, help="draw from the k likeliest bytes")
@@ -84,7 +83,7 @@ def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[in
     Raises:
         BadConfig: nothing usable there, or numbers that do not fit the model.
     """
-    prompt = _read_prompt(given)
+    prompt = given.prompt.encode()
     # torch takes seconds: arguments are refused before it.
     import torch
 
@@ -108,18 +107,6 @@ def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[in
         generator=torch.Generator(device=device).manual_seed(given.seed),
     )
     return prompt, snapshot.step, (int(byte.item()) for byte in drawn)
-
-
-def _read_prompt(given: argparse.Namespace) -> bytes:
-    if given.prompt is not None and given.prompt_file is not None:
-        raise BadConfig("give --prompt or --prompt-file, not both")
-    if given.prompt_file is None:
-        return (given.prompt or "").encode()
-    try:
-        content: bytes = given.prompt_file.read_bytes()
-    except OSError as error:
-        raise BadConfig(f"cannot read the prompt: {error}") from error
-    return content
 
 
 if __name__ == "__main__":

@@ -63,9 +63,7 @@ class Heartbeat:
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
         self._seq = 0
-        self._torn = ends_torn(self._fd)
-        """Whether what waits begins in the middle of a line."""
-        self._waiting = b"\n" if self._torn else b""
+        self._waiting = b"\n" if ends_torn(self._fd) else b""
         self.step = 0
         self.in_step = False
         self.section: str | None = None
@@ -170,25 +168,16 @@ class Heartbeat:
 
     def _append(self, lines: bytes) -> None:
         """Append whole lines, after those that wait (`gonogo.trainer` has its own: no import)."""
-        self._waiting += lines
+        if len(self._waiting) < _KEPT_BYTES:
+            self._waiting += lines
         try:
             written = os.write(self._fd, self._waiting)
         except OSError:
             self.write_failures += 1
-            self._forget_oldest()
             return
         self._unseen = True
         self.write_failures += written < len(self._waiting)
-        if written:
-            self._torn = self._waiting[written - 1 : written] != b"\n"
         self._waiting = self._waiting[written:]
-
-    def _forget_oldest(self) -> None:
-        """Keep so much; a line of which a part is written stays whole."""
-        if len(self._waiting) > _KEPT_BYTES:
-            head = self._waiting.find(b"\n") + 1 if self._torn else 0
-            cut = self._waiting.find(b"\n", len(self._waiting) - _KEPT_BYTES) + 1
-            self._waiting = self._waiting[:head] + self._waiting[max(cut, head) :]
 
 
 def ends_torn(fd: int) -> bool:

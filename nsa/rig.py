@@ -11,7 +11,14 @@ from torch import nn
 
 from nsa.attention.backends import BackendUnavailableError, choose_backend
 from nsa.attention.torch_backend import cpu_kernel
-from nsa.checkpoint import Snapshot, load_checkpoint, load_weights, newest_checkpoint
+from nsa.checkpoint import (
+    Snapshot,
+    check_same_run,
+    differences,
+    load_checkpoint,
+    load_weights,
+    newest_checkpoint,
+)
 from nsa.config import TrainConfig, config_mapping
 from nsa.cuda_graphs import capture_layers, check_capturable, own_gradients
 from nsa.data import BatchPlan
@@ -21,7 +28,6 @@ from nsa.launch import Launch
 from nsa.model import LanguageModel, build_model
 from nsa.optimizer import LossScale, build_optimizer
 from nsa.ranks import Ranks
-from nsa.resume import check_same_run, differences
 from nsa.settings import Settings
 
 _QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -18,11 +18,11 @@ import sys
 import traceback
 from pathlib import Path
 
-from nsa.errors import BadConfig, DataFailure, TrainerStop
+from nsa.command_line import Arguments
+from nsa.errors import BadConfig, TrainerStop
 from nsa.launch import Cadence, Launch, launch_from_file, launch_from_order
 from nsa.settings import Settings, load_settings
 from nsa.stacks import StackDumps
-from nsa.trained import Arguments
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         Trainer(launch, settings, stacks).run()
     except TrainerStop as stop:
-        if _is_unforeseen(stop):
+        if not isinstance(stop.__cause__, OSError | None):  # likely a bug
             traceback.print_exception(stop)
         print(f"{type(stop).__name__}: {stop}", file=sys.stderr)
         return stop.code
@@ -85,16 +85,6 @@ def parse_launch(arguments: list[str], settings: Settings) -> Launch:
         checkpoint=Cadence(every_steps=given.checkpoint_every),
         device=given.device,
     )
-
-
-def _is_unforeseen(stop: TrainerStop) -> bool:
-    """Whether its cause is likely a bug, not a file or a network: the log should show where."""
-    error = stop.__cause__ if isinstance(stop, DataFailure) else None
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__ or error.__context__
-    return bool(causes) and not any(isinstance(cause, OSError) for cause in causes)
 
 
 def _whole_number(text: str) -> int:

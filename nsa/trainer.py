@@ -16,10 +16,12 @@ from torch import Tensor
 from nsa.artifacts import RunArtifacts, memory_report
 from nsa.attention import counters
 from nsa.attention.kernels import flash_share
+from nsa.checkpoint import check_same_corpus
 from nsa.checkpoint_writer import CheckpointWriter
-from nsa.console import LOG_EVERY_S, Console, write_log
+from nsa.console import LOG_EVERY_S, Console
 from nsa.data import Batches, BatchPlan, open_source
 from nsa.data.held_out import NothingHeldOut
+from nsa.device import prepare_network
 from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.faults import fault_of, toy_instead_of
 from nsa.flight_recorder import FlightRecorder
@@ -28,10 +30,8 @@ from nsa.identity import count_identity
 from nsa.launch import Launch
 from nsa.model.statistics import gate_health, gate_rows, gate_stats, selection_rows
 from nsa.model.transformer import next_byte_loss
-from nsa.network import prepare_network
 from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
-from nsa.resume import check_same_corpus
 from nsa.rig import Rig, build_rig
 from nsa.run_signals import forget, told, wait_for_go
 from nsa.sections import Sections, Stopwatch
@@ -149,7 +149,7 @@ class Trainer:
         self.at_end.callback(self.writer.close)
         self.console: Console | None = None
         if self.launch.supervised:
-            self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S, write=write_log)
+            self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S)
             wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
         elif self.settings.rank == 0:
             forget(self.launch.run_dir, "HALT")
@@ -297,7 +297,7 @@ class Trainer:
         selection = selection_rows(rig.model) if self._selection_due() else ()
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
         if self.console is not None:
-            self.console.tell_step(self.step, fields)
+            self.console.log_step(self.step, fields)
 
     def _skips(self, loss: float, skipped: bool, loss_scale: list[float]) -> dict[str, Any]:
         """What the progress line says of updates that were left out.
@@ -322,7 +322,7 @@ class Trainer:
 
     def _log(self, text: str) -> None:
         if self.console is not None:
-            self.console.tell(text)
+            self.console.log(text)
 
     def _selection_due(self) -> bool:
         """Selection statistics are looked at now and then: all layers, under 1 % of the time."""

@@ -33,13 +33,10 @@ class Kernels:
     """What is asked for.
 
     Attributes:
-        sdpa: Whether PyTorch's kernels serve the dense prefix (and, on CUDA, the window); None:
-            where they are faster, which is half precision on CUDA.
         flash_attn: The package flash-attn where it is installed and serves (NSA_USE_FA2).
         asked_by: The toggle that has chosen, for the counters.
     """
 
-    sdpa: bool | None = None
     flash_attn: bool = False
     asked_by: str = ""
 
@@ -90,21 +87,15 @@ def _flash_reason(q: Tensor) -> str:
 
 def choose_kernel(kernels: Kernels, q: Tensor, *, window: bool) -> Choice:
     """Choose the kernel for the dense prefix, or for the window, of queries [B, S, H, D]."""
-    flash = _flash_reason(q)
-    reason = ""
+    flash, reason = _flash_reason(q), ""
     if kernels.flash_attn:
         reason = flash or _flash_attn_missing()
         if not reason:
             return Choice(path=FLASH_ATTN)
-    if kernels.sdpa is False:
-        return Choice(path=PIECES, reason=reason or "SDPA is switched off")
     switched_off = "" if torch.backends.cuda.flash_sdp_enabled() else "flash SDPA is switched off"
-    if window or kernels.sdpa is None:
-        # Only PyTorch's flash kernel knows windows, and only it beats the pieces.
-        if blocked := flash or switched_off or (_windows_missing() if window else ""):
-            return Choice(path=PIECES, reason=reason or blocked)
-        return Choice(path=SDPA, reason=reason)
-    return Choice(path=SDPA, reason=reason or (switched_off if flash == "" else ""))
+    # Only PyTorch's flash kernel knows windows, and only it beats the pieces.
+    blocked = flash or switched_off or (_windows_missing() if window else "")
+    return Choice(path=PIECES, reason=reason or blocked) if blocked else Choice(SDPA, reason)
 
 
 def flash_share(rows: Iterable[Served]) -> float | None:

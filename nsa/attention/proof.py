@@ -130,7 +130,7 @@ def try_kernels(subject: Subject) -> str:
     return "" if faster else f"it was not faster here: {by_triton:.2f} ms, torch {by_torch:.2f} ms"
 
 
-def compare(subject: Subject, S: int, backend: str = "triton", **sizes: int) -> str:
+def compare(subject: Subject, S: int, backend: str = "triton", **sizes: Any) -> str:
     """What is off in output or gradients, beside the equations in fp32; empty where nothing is."""
     leaves, call = _draw(subject, S), Call(scale=subject.head_dim**-0.5, **sizes)
     # Rounded before either starts: else the rounding would decide near ties.

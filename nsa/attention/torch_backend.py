@@ -84,13 +84,12 @@ class Passes(NamedTuple):
 
 
 def _passes_in_c(functions: cpu_pieces.Functions) -> Passes:
-    here = (
-        cpu_pieces.attend,
-        cpu_pieces.attend_backward,
-        cpu_pieces.compressed_attend,
-        cpu_pieces.compressed_backward,
+    return Passes(
+        attend=partial(cpu_pieces.attend, functions),
+        attend_backward=partial(cpu_pieces.attend_backward, functions),
+        compressed_attend=partial(cpu_pieces.compressed_attend, functions),
+        compressed_backward=partial(cpu_pieces.compressed_backward, functions),
     )
-    return Passes(*(partial(each, functions) for each in here))
 
 
 def compute(
@@ -150,7 +149,7 @@ def _attend_compressed(
 ) -> tuple[Tensor, Tensor]:
     """Attention over the visible compressed blocks, and the blocks chosen by their scores.
 
-    Of a long sequence the scores are never all in memory.
+    Memory never holds all scores of a long sequence.
 
     Returns:
         Base-2 log-sum-exp [N, P] (0 where nothing is visible), and the free blocks [N, T, F] of

@@ -5,10 +5,13 @@ Documents are held out by content; validation is one stream for all lanes and se
 """
 
 import hashlib
+import os
+import secrets
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -18,7 +21,6 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nsa.config import SEPARATOR
-from nsa.data.cache import RowGroupCache
 from nsa.data.held_out import NothingHeldOut, split_of
 from nsa.data.lanes import Lane, Mark, NoText, Piece, deal
 from nsa.errors import DataFailure
@@ -28,6 +30,63 @@ _MANY_FILES = 20
 _READ_WHOLE_BYTES = 256 * 2**20
 _TAIL_BYTES = 64 * 2**10
 _REMOTE_MARKS = ("ETag", "etag", "checksum", "md5", "md5Hash", "crc32c", "blob_id", "lfs")
+
+
+class RowGroupCache:
+    """Row groups of remote files by name, in a folder of at most `limit_bytes`.
+
+    The least recently used leave first. Several ranks may share the folder. A cache that cannot be
+    read or written only costs time.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder, self._limit_bytes = folder, limit_bytes
+
+    def load(self, name: str) -> pa.Table | None:
+        """The table of a name; None when it is not here."""
+        file = self._file(name)
+        try:
+            table = pq.read_table(file)
+            os.utime(file)
+        except (OSError, pa.ArrowException):
+            return None
+        return table
+
+    def save(self, name: str, table: pa.Table) -> None:
+        """Keep a table, at the cost of the least recently used; one that is too large is not."""
+        file = self._file(name)
+        draft = file.with_suffix(f".{secrets.token_hex(4)}")
+        try:
+            packed = pa.BufferOutputStream()
+            pq.write_table(table, packed, compression="zstd")
+            data = packed.getvalue()
+            if data.size > self._limit_bytes:
+                return
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._shrink(self._limit_bytes - data.size)
+            draft.write_bytes(data)
+            draft.replace(file)
+        except (OSError, pa.ArrowException):
+            with suppress(OSError):
+                draft.unlink()
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.parquet"
+
+    def _shrink(self, limit_bytes: int) -> None:
+        """Delete what is oldest until the rest fits; a killed process's drafts are old some day."""
+        kept = []
+        for file in self._folder.iterdir():
+            try:
+                kept.append((file.stat().st_mtime, file.stat().st_size, file))
+            except FileNotFoundError:  # another rank was quicker
+                continue
+        total = sum(size for _, size, _ in kept)
+        for _, size, file in sorted(kept):
+            if total <= limit_bytes:
+                return
+            file.unlink(missing_ok=True)
+            total -= size
 
 
 class ParquetText:

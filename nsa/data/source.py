@@ -81,8 +81,7 @@ def open_source(name: str, seed: int, lanes: int = 1, loader: LoaderConfig | Non
 
 def _open_parquet(name: str, seed: int, lanes: int, loader: LoaderConfig) -> Source:
     try:  # pyarrow takes a moment to load, and only these sources need it
-        from nsa.data.cache import RowGroupCache
-        from nsa.data.parquet import ParquetText
+        from nsa.data.parquet import ParquetText, RowGroupCache
     except ImportError as error:
         raise DataFailure(f"data {name} needs pyarrow and fsspec: {error}") from error
     if name == "fineweb_edu":

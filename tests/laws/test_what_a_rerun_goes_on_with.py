@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 
 from gonogo.judge.follow_up.reruns import keeps_checkpoints  # noqa: E402 - torch may be missing
 from gonogo.planning.source import bundled_plan, parse_plan  # noqa: E402
-from nsa.resume import differences  # noqa: E402
+from nsa.checkpoint import differences  # noqa: E402
 
 BEFORE: dict[str, Any] = {
     "model": {"seq_len": 64, "gradient_checkpointing": False},

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nsa.artifacts import RunArtifacts, memory_report
-from nsa.patient_file import PatientFile
+from nsa.artifacts import PatientFile, RunArtifacts, memory_report
 from nsa.settings import load_settings
 
 CPU = torch.device("cpu")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nsa.console import LOG_EVERY_S, Console, duration, write_log
+from nsa.console import LOG_EVERY_S, Console, duration
 
 FIELDS = {"loss": 5.51234, "grad_norm": 1.25, "lr": 1e-3, "toks_per_s": 1660.4}
 
@@ -14,7 +14,7 @@ def _lines(step_s, steps, done=0):
     console = Console(steps, done, write=lines.append, now=lambda: now[0])
     for step in range(done + 1, steps + 1):
         now[0] += step_s if step > done + 1 else 60.0  # the first step warms up
-        console.tell_step(step, FIELDS)
+        console.log_step(step, FIELDS)
     return lines
 
 
@@ -51,17 +51,12 @@ def test_under_a_supervisor_the_log_gets_a_line_every_half_minute():
     console = Console(1000, 0, every_s=LOG_EVERY_S, write=lines.append, now=lambda: now[0])
     for step in range(1, 101):
         now[0] += 1.0
-        console.tell_step(step, FIELDS)
+        console.log_step(step, FIELDS)
     assert [int(re.findall(r"step (\d+)/", line)[0]) for line in lines] == [1, 31, 61, 91]
 
 
 def test_a_log_that_takes_no_line_stops_nobody():
-    code = "from nsa.console import write_log; write_log('a'); write_log('b')"
+    code = "from nsa.console import Console; Console(1, 0).log('a'); Console(1, 0).log('b')"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, check=False)
     assert done.returncode == 0
-
-
-def test_a_line_of_the_log_is_written_at_once(capfd):
-    write_log("step 1/4")
-    assert capfd.readouterr().out == "step 1/4\n"

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from nsa.config import SEPARATOR, build_config
 from nsa.data import open_source
 from nsa.data.held_out import split_of
-from nsa.data.make_parquet import write_parquet_folder
 from nsa.evaluate import band_edges, bits_per_byte, by_position, main
 from nsa.model import build_model
+from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import build_trainer, of, read_lines
 
 

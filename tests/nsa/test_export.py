@@ -102,7 +102,7 @@ def test_padding_and_caches_of_another_kind_are_refused(theirs):
 
 def test_what_the_page_shows_of_transformers_runs_as_it_stands(folder, monkeypatch):
     page = (ROOT / "docs/how-to/nsa-attention.md").read_text(encoding="utf-8")
-    block, _ = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"```py\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(folder.parent)
     exec(block.replace("nsa_attention.hf", "nsa.attention.hf"), {})
 

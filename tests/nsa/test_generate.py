@@ -32,9 +32,8 @@ def test_a_runs_folder_means_its_newest_checkpoint(run_dir, capsys):
     assert _told(capsys, run_dir / "checkpoints" / "step_000002", "--bytes", "5")["step"] == 2
 
 
-def test_bytes_are_written_to_standard_output(run_dir, tmp_path, capfdbinary):
-    (tmp_path / "prompt").write_bytes(b"\xff\xfeabc")
-    asked = [str(run_dir), "--temperature", "0", "--prompt-file", str(tmp_path / "prompt")]
+def test_bytes_are_written_to_standard_output(run_dir, capfdbinary):
+    asked = [str(run_dir), "--temperature", "0", "--prompt", "abc"]
     capfdbinary.readouterr()
     assert main([*asked, "--bytes", "7"]) == 0
     out = capfdbinary.readouterr().out
@@ -56,8 +55,6 @@ def test_who_reads_no_further_ends_it_without_a_word(run_dir):
     [
         (["--bytes", "0"], "--bytes must be 1 to 63"),
         (["--bytes", "64"], "--bytes must be 1 to 63"),
-        (["--prompt", "a", "--prompt-file", "b"], "not both"),
-        (["--prompt-file", "/nowhere/at/all"], "cannot read the prompt"),
         (["--bytes", "9", "--top-p", "2"], "top_p"),
         (["--seed", "-1"], "--seed: expected a whole number"),
         (["--colour", "red"], "--colour"),

@@ -9,7 +9,7 @@ import nsa.data.source
 from nsa.data import open_source
 from nsa.data.held_out import NothingHeldOut, split_of
 from nsa.data.local_text import LocalText
-from nsa.data.make_parquet import write_parquet_folder
+from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import of
 
 LANES = (1, 3, 16)

@@ -3,10 +3,9 @@ import shutil
 import subprocess
 
 import pytest
-import torch
 
 from gonogo.supervise.preflight.code import load_git_sha
-from nsa.identity import driver_version, git_sha
+from nsa.identity import git_sha
 
 
 def git(folder, *arguments):
@@ -123,11 +122,3 @@ def test_sources_that_a_checkout_ignores_are_known_by_what_they_hold(after, say)
     assert say(root) == installed
     CHANGES["edit"](root)
     assert say(root) not in (None, installed)
-
-
-def test_a_driver_is_named_by_its_version_where_there_is_one(tmp_path):
-    gpu, said_by = torch.device("cuda", 0), tmp_path / "version"
-    assert driver_version(gpu, said_by) is None
-    said_by.write_text("570.86.15\n")
-    assert driver_version(gpu, said_by) == "570.86.15"
-    assert driver_version(torch.device("cpu"), said_by) is None

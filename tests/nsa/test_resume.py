@@ -7,13 +7,12 @@ import torch
 import yaml
 
 import nsa.trainer
-from nsa.checkpoint import load_checkpoint, save_checkpoint
+from nsa.checkpoint import FREE, differences, load_checkpoint, save_checkpoint
 from nsa.config import build_config, config_mapping
-from nsa.data.make_parquet import write_parquet_folder
 from nsa.errors import BadConfig
 from nsa.model.transformer import next_byte_loss
-from nsa.resume import FREE, differences
 from nsa.train import main
+from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import of, read_lines
 
 HALF = {"every_steps": 2}

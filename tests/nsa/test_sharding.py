@@ -3,7 +3,7 @@
 import pytest
 
 from nsa.checkpoint import load_checkpoint
-from nsa.data.make_parquet import write_parquet_folder
+from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import LIMIT_S, losses, of, read_lines
 
 STEPS = 50

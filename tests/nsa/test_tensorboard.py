@@ -4,7 +4,7 @@ import struct
 import pytest
 from tensorboard.compat.proto import event_pb2
 
-from nsa.tensorboard import TensorBoard, _masked_crc
+from nsa.artifacts import TensorBoard, _masked_crc
 
 
 def events(file):

@@ -19,7 +19,7 @@ import pytest
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.failures import library
 from gonogo.watch.registry import detector_names
-from nsa.data.make_parquet import write_parquet_folder
+from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import TINY
 from tests.supervise.runs import WATCH, NewRun, SupervisedRun, wait_until
 

@@ -33,7 +33,7 @@ KEPT_BY = (
     *("loader.batch_limit_s", "loader.cache_gb", "loader.first_batch_limit_s"),
 )
 """What a training configuration may change and still resume from a checkpoint that was made without
-the change, as in `nsa.resume`."""
+the change, as in `nsa.checkpoint`."""
 
 
 def decide_retry(plan: Plan, phase: str, attempts: Sequence[Attempt], now: float) -> Action:

@@ -3,25 +3,23 @@
 `nsa.identity` has the same rule, because the workload imports nothing of ours. A test compares
 them.
 
-Not covered: files marked `--assume-unchanged`, `git replace`, `core.worktree`.
+Not covered: files marked `--assume-unchanged`, `git replace`, `core.worktree`, and runs that a git
+hook starts.
 """
 
 import hashlib
 import os
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 _GIT_LIMIT_S = 20.0
 _DIFF = ("--no-ext-diff", "--no-textconv", "--no-color", "--binary", "--submodule=diff")
-_ELSEWHERE = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-"""A git hook that starts a run sets these, and git would look at the hook's checkout."""
 _PACKAGES = ("gonogo", "nsa", "worker")
-_SOURCES = frozenset(
-    (
-        *(".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"),
-        *(".sh", ".toml", ".yaml", ".yml"),
-    )
+_SOURCES = (
+    *(".py", ".pyx", ".c", ".cc", ".cpp", ".cu", ".cuh", ".h", ".hpp"),
+    *(".sh", ".toml", ".yaml", ".yml"),
 )
 
 
@@ -73,23 +71,16 @@ def _digest(folder: Path, names: Iterable[str], digest: "hashlib._Hash") -> str:
     """Return the digest with names and contents; what is no readable file counts by its name."""
     for name in sorted(names):
         digest.update(b"\0" + os.fsencode(name) + b"\0")
-        try:
-            if (folder / name).is_file():
-                digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
-        except OSError:
-            continue
+        with suppress(OSError):
+            digest.update(hashlib.sha256((folder / name).read_bytes()).digest())
     return digest.hexdigest()
 
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """Return what git prints; None if it fails or is not installed."""
-    own = os.environ.items()  # noqa: TID251 - passed on to git
-    env = {name: value for name, value in own if name not in _ELSEWHERE}
-    command = ("git", *arguments)
+    command = ("git", "-C", str(folder), *arguments)
     try:
-        done = subprocess.run(
-            command, cwd=folder, env=env, capture_output=True, timeout=_GIT_LIMIT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_GIT_LIMIT_S, check=False)
     except OSError:
         return None
     return done.stdout if done.returncode == 0 else None

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from nsa.attention.compression import compress_tokens
-from nsa.attention.gpu.index import Index
 from nsa.attention.gpu.launch import (
+    Index,
     RowGradients,
     attend,
     attend_backward,

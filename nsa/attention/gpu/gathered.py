@@ -2,7 +2,7 @@
 """Attention of the chosen blocks, block by block: the queries come to the keys.
 
 A tile is one block against up to M of the rows (entry, head) that chose it. So tiles are full for
-any number of heads in a group (index.py defines entries and portions). Each entry has its own
+any number of heads in a group (launch.py defines entries and portions). Each entry has its own
 buffers for a normalised output, its log-sum-exp and later its share of dq. `merge` and `add_dq`
 fold the slots of a query together in their order. Nothing is added atomically: several programs sum
 dk and dv of a hot block into parts, and the parts are added in their order.

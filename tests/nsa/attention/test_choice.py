@@ -39,7 +39,7 @@ def test_auto_is_triton_on_a_gpu_or_says_why_it_does_not_serve_the_call():
     [
         (Kernels(asked_by="NSA_SDPA_NO_FLASH"), "NSA_SDPA_NO_FLASH"),
         (Kernels(flash_attn=True, asked_by="NSA_USE_FA2"), "NSA_USE_FA2"),
-        (Kernels(sdpa=False), "the caller"),
+        (Kernels(flash_attn=True), "the caller"),
     ],
     ids=["no flash", "flash-attn", "an argument"],
 )

@@ -34,12 +34,14 @@ def _counts():
 
 @pytest.mark.parametrize("S", [5, 64, 65, 150])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-9), (torch.float32, 2e-5)])
-def test_the_prefix_by_sdpa_gives_the_same(S, dtype, tolerance, small, make_inputs, agree):
-    inputs = make_inputs(S, H=6, dtype=dtype)
-    for sdpa in (True, False):
-        agree(inputs, tolerance, kernels=Kernels(sdpa=sdpa), **small)
-    assert _counts()["prefix", SDPA_FLASH][0] == 1
-    assert _counts()["prefix", PIECES] == (1, "SDPA is switched off")
+def test_the_prefix_by_sdpa_gives_the_same(
+    S, dtype, tolerance, small, make_inputs, agree, monkeypatch
+):
+    monkeypatch.setattr(kernels_module, "_flash_reason", lambda q: "")
+    monkeypatch.setattr(kernels_module, "_windows_missing", lambda: "too old")
+    agree(make_inputs(S, H=6, dtype=dtype), tolerance, **small)
+    assert _counts()["prefix", SDPA_FLASH] == (1, "")
+    assert _counts()["window", PIECES] == (1, "too old")
 
 
 def test_both_parts_by_a_foreign_kernel_join_into_the_same_result(
@@ -81,7 +83,6 @@ def test_half_precision_on_cuda_is_served_by_flash_unless_it_is_switched_off(
 
     assert kernels_module._windows_missing() == ""
     assert chosen() == (SDPA, "")
-    assert chosen(sdpa=False) == (PIECES, "SDPA is switched off")
     monkeypatch.setattr(kernels_module, "_windows_missing", lambda: "too old")
     assert chosen() == ((PIECES, "too old") if window else (SDPA, ""))
     monkeypatch.undo()

@@ -1,4 +1,4 @@
-"""Load the model of a checkpoint, for the commands that use one."""
+"""Parse the arguments of a command, and load the model of a checkpoint for it."""
 
 import argparse
 from dataclasses import replace
