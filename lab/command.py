@@ -8,7 +8,6 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from enum import StrEnum
 from functools import partial
 from multiprocessing import get_context
 from typing import Annotated, Any
@@ -19,8 +18,9 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table
 from gonogo.contract.errors import Rejected
 from gonogo.supervise.processes import die_with_parent
-from lab import Part, Tally, plan_parts, report_of, simulate_part
-from lab.plan import cells_of, pool_cells
+from lab.plan import Part, cells_of, plan_parts, pool_cells
+from lab.run import simulate_part
+from lab.tally import Tally, report_of
 
 TELL_EVERY_S = 10.0
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -34,15 +34,6 @@ FIGURES = (
     "sick_runs",
     "missed",
 )
-
-
-class NoiseName(StrEnum):
-    """How strong the noise is."""
-
-    STANDARD = "standard"
-    CALM = "calm"
-    ROUGH = "rough"
-    DOUBLED = "doubled"
 
 
 def _numbers(text: str, kind: type[int] | type[float], option: str) -> list[Any]:
@@ -64,7 +55,6 @@ def simulate(
     seed: Annotated[int, typer.Option(help="The same seed gives the same result.")] = 1,
     step_s: Annotated[str, typer.Option(help="Step times in seconds.")] = "1,2.4,25,60",
     ranks: Annotated[str, typer.Option(help="Numbers of ranks.")] = "1,2,4,8",
-    noise: Annotated[NoiseName, typer.Option(help="How strong.")] = NoiseName.STANDARD,
     healthy_only: Annotated[bool, typer.Option(help="No sick runs.")] = False,
     pool: Annotated[bool, typer.Option(help="The pool of `make simulate`: 20 000 hours.")] = False,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes; all cores.")] = None,
@@ -73,12 +63,11 @@ def simulate(
     """Simulate runs and count false halts, misses and latencies; exit 1 on any halt or miss."""
     steps, counts = _numbers(step_s, float, "--step-s"), _numbers(ranks, int, "--ranks")
     cells = pool_cells() if pool else cells_of(hours, steps, counts)
-    parts = plan_parts(cells, seed=seed, noise=noise.value, healthy_only=healthy_only)
+    parts = plan_parts(cells, seed=seed, healthy_only=healthy_only)
     began = time.monotonic()
     tally = Tally.of(_simulated(parts, jobs))
     document = {
         "seed": seed,
-        "noise": noise.value,
         **report_of(tally),
         "cells": [
             {"step_s": cell.step_s, "ranks": cell.ranks, "hours": round(cell.hours, 3)}

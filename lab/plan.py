@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from gonogo.watch.registry import all_detectors
 from lab.faults import FAULTS, Fault
+from lab.noise import STANDARD, Noise
 
 STEP_S = (1.0, 2.4, 25.0, 60.0)
 RANKS = (1, 2, 4, 8)
@@ -35,7 +36,7 @@ class Part:
     step_s: float
     ranks: int
     hours: float
-    noise: str
+    noise: Noise = STANDARD
     sick: str | None = None
 
     @property
@@ -81,46 +82,42 @@ def fault_rows() -> list[Fault]:
     return [row for row in FAULTS if names.intersection(row.by)]
 
 
-def plan_parts(
-    cells: Sequence[Cell], *, seed: int, noise: str = "standard", healthy_only: bool = False
-) -> list[Part]:
+def plan_parts(cells: Sequence[Cell], *, seed: int, healthy_only: bool = False) -> list[Part]:
     """Return every run of the cells, and the sick ones."""
-    parts = [part for cell in cells for part in _healthy(cell, seed, noise)]
+    parts = [part for cell in cells for part in _healthy(cell, seed)]
     if not healthy_only:
         hours = sum(cell.hours for cell in cells)
         times = min(SICK_MOST, max(SICK_LEAST, round(hours / SICK_HOURS)))
         ranks = [cell.ranks for cell in cells if cell.ranks > 1] or [2]
         parts += [
-            _sick(row, number, seed, noise, sorted(set(ranks)))
+            _sick(row, number, seed, sorted(set(ranks)))
             for row in fault_rows()
             for number in range(times)
         ]
     return parts
 
 
-def _healthy(cell: Cell, seed: int, noise: str) -> list[Part]:
+def _healthy(cell: Cell, seed: int) -> list[Part]:
     least, most = RUN_HOURS
     run_h = min(most, max(least, RUN_STEPS * cell.step_s / 3600.0))
     count = max(1, round(cell.hours / run_h))
     return [
         Part(
-            seed=f"{seed}/{noise}/{cell.step_s:g}/{cell.ranks}/{number}",
+            seed=f"{seed}/standard/{cell.step_s:g}/{cell.ranks}/{number}",
             step_s=cell.step_s,
             ranks=cell.ranks,
             hours=cell.hours / count,
-            noise=noise,
         )
         for number in range(count)
     ]
 
 
-def _sick(row: Fault, number: int, seed: int, noise: str, ranks: Sequence[int]) -> Part:
+def _sick(row: Fault, number: int, seed: int, ranks: Sequence[int]) -> Part:
     step_s = row.step_s[number % len(row.step_s)]
     return Part(
-        seed=f"{seed}/{noise}/{row.name}/{number}",
+        seed=f"{seed}/standard/{row.name}/{number}",
         step_s=step_s,
         ranks=min(ranks[number % len(ranks)], 8),
         hours=(row.onset_step * 3.0 * step_s + row.within_s) / 3600.0,
-        noise=noise,
         sick=row.name,
     )

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from lab.variations import WHOLE, Reporting
+from lab.noise import WHOLE, Reporting
 
 Probe = Callable[..., None]
 """Reports to the watcher the state of a rank's process: time, rank, state."""

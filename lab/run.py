@@ -17,14 +17,12 @@ from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS
 from gonogo.watch.registry import detector_names
 from lab.faults import FAULTS, Fault
-from lab.losses import LOSSES, Loss
+from lab.noise import PLAIN, Noise, Script, draw_habits, draw_script
+from lab.numbers import LOSSES, Loss
 from lab.plan import Part
-from lab.rates import NOISES, Noise
 from lab.scripted import Scripted
-from lab.scripts import Script, draw_script
 from lab.tally import Answer, Halt, Tally
 from lab.training import Training
-from lab.variations import PLAIN, draw_habits
 from lab.watcher import Watcher
 
 T0 = 5000.0
@@ -54,7 +52,7 @@ def watched(part: Part) -> tuple[list[Finding], dict[str, Near]]:
 def _watched(part: Part) -> tuple[Training, Watcher]:
     """Let one run go until its end, a halt or, of a sick one, its answer."""
     dice = random.Random(part.seed)
-    noise = NOISES[part.noise]
+    noise = part.noise
     sick = OF_NAME[part.sick] if part.sick else None
     step_s = expected_step_s(noise, part.step_s, part.ranks)
     if sick is not None:
@@ -153,10 +151,10 @@ def _order(
     """Return what was ordered: half of the runs with a floor, some compiled, some in fp16."""
     if dice.random() < 0.5 and (sick is None or not sick.slows):
         watch["slow"] = {"floor_tok_s": FLOOR_SHARE * TOKENS / step_s}
-    compiled = dice.random() < NOISES[part.noise].compile_share
+    compiled = dice.random() < part.noise.compile_share
     fp16 = sick is None and dice.random() < 0.1
     well, even = sick is None, part.ranks % 2 == 0
-    nodes = 2 if well and even and dice.random() < NOISES[part.noise].nodes_share else 1
+    nodes = 2 if well and even and dice.random() < part.noise.nodes_share else 1
     return Order(
         experiment="exp_simulated",
         run="run_simulated",

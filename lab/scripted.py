@@ -1,19 +1,22 @@
-"""How does a run go whose script attached our library? As `training`, by the script's own calls."""
+"""How does a run go whose script attached our library? As `training`, by the script's own calls.
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+A rank's step and section, and the lines that are due, are those of the library itself
+(`gonogo.trainer.position`), on simulated time. A step opens where the step before ended, so
+evaluations and checkpoints fall into it. Afterwards it opens again if nothing of it was computed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Msg, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from lab import computing
-from lab.attached import AttachedRank
-from lab.computing import BACKWARD, FORWARD, OPTIMIZER
-from lab.faults import ANNOUNCED_S, Fault
+from gonogo.trainer.position import Position
+from lab.faults import Fault
+from lab.noise import UNNAMED_STALL_S, WHOLE, Pause, Reporting, Script, When, Who
 from lab.ranks import Probe, Rank
-from lab.scripts import UNNAMED_STALL_S, Pause, Script, When, Who
-from lab.training import Training
-from lab.variations import WHOLE, Reporting
+from lab.training import ANNOUNCED_S, BACKWARD, FORWARD, OPTIMIZER, Training
 
 UNCOUNTED = Reporting(fields_left_out=frozenset({"tokens", "toks_per_s"}))
 LATCH_S = 0.002
@@ -24,6 +27,96 @@ LOG_SHARE = 0.01
 """Mean of what rank 0 spends on logging, as a share of the step."""
 LONG_X = 1.5
 """Times the seconds in which an answer is due that a rank hangs."""
+_OF_THE_LAST = frozenset({Msg.BOOT, Msg.CHECKPOINT, Msg.EVAL, Msg.DONE})
+"""Messages about the last step that has ended."""
+
+
+class AttachedRank(Rank):
+    """One rank, by the calls of `gonogo.trainer.Beat`."""
+
+    __slots__ = ("place",)
+
+    def begin(self, boot: str, *, first_seq: int, step: int = 0) -> None:
+        """Start a process; the library counts its lines from 1, whatever came before."""
+        super().begin(boot, first_seq=1, step=step)
+        self.place = Position(ended=step, since=self.now)
+        self.counts = False
+        self._settle()
+
+    def say(self, msg: str, **fields: Any) -> None:
+        """Write one line, about the step that its kind is about."""
+        self.step = self.place.ended if msg in _OF_THE_LAST else self.place.step
+        super().say(msg, **fields)
+
+    def go(self) -> None:
+        """Leave section boot: the first step begins."""
+        self.place.enter(None, self.now)
+        self._open()
+
+    def enter(self, section: str | None) -> None:
+        """Name what the rank does from now on."""
+        if section == self.section:
+            return
+        due = self.place.enter(section, self.now)
+        self._settle()
+        if due is not None:
+            self.say(due, collective_seq=self.collective_seq)
+
+    @contextmanager
+    def named(self, section: str) -> Iterator[None]:
+        """Name what the rank does meanwhile; inside an evaluation or a checkpoint it is that."""
+        outer = self.section
+        self.enter(outer if outer in NON_TRAINING_SECTIONS else section)
+        yield
+        self.enter(outer)
+
+    def wait_until(self, now: float) -> None:
+        """Wait for the others in a collective that the library counts."""
+        outer = self.section
+        self.collective_seq += 1
+        self.counts = True
+        self.enter("log" if outer is None else outer)
+        began = self.now
+        self.spend(now - began)
+        self.place.waited_s += self.now - began
+        self.enter(outer)
+
+    def end_step(self, numbers: Mapping[str, Any], tokens: int, last: int) -> None:
+        """End the open step, and open the next one unless this was the last."""
+        place = self.place
+        if not place.is_open:
+            self._open()
+        progress, ended = dict(numbers), dict[str, Any](tokens=tokens)
+        if place.fetched_s is not None:
+            progress["dt_fetch_s"] = place.fetched_s
+        took_s = place.end_step(self.now)
+        if took_s > 0.0:
+            progress["toks_per_s"] = tokens / took_s
+        if (times_s := place.sections_s()) is not None:
+            ended["step_sections"] = StepSections.model_construct(None, **times_s)
+        self.say("progress", **progress)
+        self._settle()
+        self.say("step_end", dt_step_s=took_s, collective_seq=self.collective_seq, **ended)
+        if place.ended < last:
+            self._open()
+
+    def tell(self, msg: str, **fields: Any) -> None:
+        """Report that an evaluation or a checkpoint is over; outside of it the step opens again."""
+        self.say(msg, **fields)
+        place = self.place
+        if place.is_open and place.untouched and self.section not in NON_TRAINING_SECTIONS:
+            self._open()
+
+    def _open(self) -> None:
+        self.place.open_step(self.now)
+        self._settle()
+        self.say("step_start")
+
+    def _settle(self) -> None:
+        """Stand where the library says."""
+        place = self.place
+        self.section, self.section_seq, self.since = place.section, place.section_seq, place.since
+        self._announced = place.announced
 
 
 class Scripted(Training):
@@ -66,16 +159,15 @@ class Scripted(Training):
     def _take(self, probe: Probe) -> None:
         """Take one whole step, and what the script does after it."""
         script, step = self.script, self.step
-        drawn = computing.draw(self)
-        for rank, own_s in zip(self.ranks, drawn.times, strict=True):
-            self._fetch(rank, own_s, drawn, probe)
-            forward_s = FORWARD * own_s + drawn.compile_s
-            self._compute(rank, "forward", forward_s, drawn.paused, probe)
-            self._compute(rank, "backward", BACKWARD * own_s, drawn.paused, probe)
-            computing.wait_for_disk(self, rank, own_s, probe)
+        times = self.draw_step()
+        for rank, own_s in zip(self.ranks, times, strict=True):
+            self._fetch(rank, own_s, probe)
+            self._compute(rank, "forward", FORWARD * own_s + self.compile_s, probe)
+            self._compute(rank, "backward", BACKWARD * own_s, probe)
+            self.wait_for_disk(rank, own_s, probe)
         self._synchronise()
-        for rank, own_s in zip(self.ranks, drawn.times, strict=True):
-            self._compute(rank, "optimizer", OPTIMIZER * own_s, drawn.paused, probe)
+        for rank, own_s in zip(self.ranks, times, strict=True):
+            self._compute(rank, "optimizer", OPTIMIZER * own_s, probe)
             if script.names_computing and not script.flows:
                 rank.enter(None)
         if script.flows:
@@ -91,27 +183,21 @@ class Scripted(Training):
         if script.when is When.AFTER_ASKING:
             self._breaks(probe)
 
-    def _fetch(
-        self, rank: AttachedRank, own_s: float, drawn: computing.Drawn, probe: Probe
-    ) -> None:
-        fetch_s = computing.fetch_s(self, own_s, drawn.epoch_s)
+    def _fetch(self, rank: AttachedRank, own_s: float, probe: Probe) -> None:
+        fetch_s = self.fetch_s(own_s)
         if not self.script.names_data:
             fetch_s = min(fetch_s, UNNAMED_STALL_S)
         with rank.named("data") if self.script.names_data else nullcontext():
             rank.spend(fetch_s)
             self._stay(rank, "data", probe)
-            if drawn.paused == "data":
-                computing.pause(self, rank, own_s)
+            self.pause("data", rank, own_s)
 
-    def _compute(
-        self, rank: AttachedRank, name: str, seconds: float, paused: str, probe: Probe
-    ) -> None:
+    def _compute(self, rank: AttachedRank, name: str, seconds: float, probe: Probe) -> None:
         if self.script.names_computing:
             rank.enter(name)
         rank.spend(seconds)
         self._stay(rank, name, probe)
-        if name == paused:
-            computing.pause(self, rank, seconds / FORWARD)
+        self.pause(name, rank, seconds / FORWARD)
 
     def _log(self, probe: Probe) -> None:
         """Log after some steps, rank 0 more than the others."""

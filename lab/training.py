@@ -12,16 +12,17 @@ from dataclasses import replace
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState
-from lab import computing, faults, pauses
-from lab.computing import BACKWARD, FORWARD, OPTIMIZER
 from lab.faults import Fault
-from lab.hosts import Load
-from lab.losses import Loss
+from lab.noise import PLAIN, WHOLE, Habits, Noise, Reporting, draw_reporting
+from lab.numbers import Loss, Series
 from lab.ranks import Probe, Rank, Wall
-from lab.rates import Noise
-from lab.series import Series
-from lab.variations import PLAIN, WHOLE, Habits, Reporting, draw_reporting
 
+FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
+"""Shares of a step's computing."""
+EPOCH_SHARE = 0.3
+"""Longest restart of a loader, as a share of the time between epochs; more is starving (D17)."""
+ANNOUNCED_S = 1.5
+"""Seconds after which a rank has reported the section in which it falls silent."""
 CHECKPOINT_STEPS, CHECKPOINT_S = 200, 900.0
 EVAL_STEPS, EVAL_S = 500, 3600.0
 SLICE_S = 20.0
@@ -69,7 +70,12 @@ class Training:
             fp16=order.identity.dtype == "fp16",
             other=other_loss,
         )
-        self.load = Load(noise, dice)
+        self._loaded_until, self._slower_x = 0.0, 1.0
+        """Until when a neighbour takes processors, and how many times longer steps take."""
+        self.paused = ""
+        """The section in which interpreters stand in this step, if any does."""
+        self.epoch_s = self.compile_s = 0.0
+        """How much longer each rank waits for its loader, and its forward takes, in this step."""
         self.habits = habits if reporting.tokens else replace(habits, grows_at=())
         self._outside_x = outside_x
         """Median time between two steps, in step times."""
@@ -85,6 +91,11 @@ class Training:
         """Every so many steps rank 0 alone names a section more."""
         self.onset: float | None = None
         """When the fault began."""
+
+    @property
+    def fault(self) -> Fault | None:
+        """The fault that has begun."""
+        return None if self.onset is None else self.sick
 
     def reporting(self) -> Reporting:
         """Return what a healthy run reports."""
@@ -125,7 +136,7 @@ class Training:
             self.open_data(dice.uniform(0.1, 12.0))
         self.step = self.saved_step
         if self.habits.first_eval_s:
-            pauses.outside(self, "eval", self.habits.first_eval_s)
+            self.outside("eval", self.habits.first_eval_s)
         now = self.ranks[0].now
         self.next_checkpoint, self.next_eval = now + CHECKPOINT_S, now + EVAL_S
 
@@ -161,16 +172,13 @@ class Training:
                 self.hang(self.sick, probe)
                 return
             if self.sick.lingers:
-                faults.linger(self, self.sick, probe)
-        if self.onset is not None and self.sick is not None:
-            if self.sick.hang or self.sick.lingers:
-                self._idle()
-                return
-            if self.sick.rounds:
-                pauses.outside(
-                    self, self.dice.choice(("data", "eval")), self.dice.uniform(5.0, 60.0)
-                )
-                return
+                self._linger(self.sick, probe)
+        if self.fault is not None and (self.fault.hang or self.fault.lingers):
+            self._idle()
+            return
+        if self.fault is not None and self.fault.rounds:
+            self.outside(self.dice.choice(("data", "eval")), self.dice.uniform(5.0, 60.0))
+            return
         if self._outside_x:
             self._spend_outside()
         self._take(probe)
@@ -189,44 +197,36 @@ class Training:
 
     def _take(self, probe: Probe) -> None:
         """Take one whole step."""
-        step, began = self.step, self.known_until
-        drawn = computing.draw(self)
-        times, paused = drawn.times, drawn.paused
+        began, times = self.known_until, self.draw_step()
         fetched: list[float] = []
         for rank, own_s in zip(self.ranks, times, strict=True):
-            self.open_step(rank, step)
-            fetched.append(computing.fetch_s(self, own_s, drawn.epoch_s))
+            self._open_step(rank)
+            fetched.append(self.fetch_s(own_s))
             rank.spend(fetched[-1])
-            if paused == "data":
-                computing.pause(self, rank, own_s)
-            self._section(rank, "forward", FORWARD * own_s + drawn.compile_s, paused)
-            self._section(rank, "backward", BACKWARD * own_s, paused)
-            computing.wait_for_disk(self, rank, own_s, probe)
+            self.pause("data", rank, own_s)
+            self._section(rank, "forward", FORWARD * own_s + self.compile_s)
+            self._section(rank, "backward", BACKWARD * own_s)
+            self.wait_for_disk(rank, own_s, probe)
             rank.collective_seq += 1
         waits = self.meet()
         for rank, own_s in zip(self.ranks, times, strict=True):
-            self._section(rank, "optimizer", OPTIMIZER * own_s, paused)
+            self._section(rank, "optimizer", OPTIMIZER * own_s)
             rank.section_seq += 1
             rank.enter("log")
             rank.collective_seq += 1
         waits = [a + b for a, b in zip(waits, self.meet(), strict=True)]
         self._close(began, times, fetched, waits)
 
-    def open_step(self, rank: Rank, step: int) -> None:
-        rank.step, rank.in_step = step, True
+    def _open_step(self, rank: Rank) -> None:
+        rank.step, rank.in_step = self.step, True
         rank.enter("data")
         rank.say("step_start")
 
-    def _section(self, rank: Rank, name: str, seconds: float, paused: str) -> None:
+    def _section(self, rank: Rank, name: str, seconds: float) -> None:
         rank.section_seq += 1
         rank.enter(name)
         rank.spend(seconds)
-        if name == paused:
-            computing.pause(self, rank, seconds / FORWARD)
-
-    def hang(self, sick: Fault, probe: Probe) -> None:
-        """Hang in a step that opens."""
-        faults.hang(self, sick, probe)
+        self.pause(name, rank, seconds / FORWARD)
 
     def _close(
         self, began: float, times: list[float], fetched: list[float], waits: list[float]
@@ -234,7 +234,7 @@ class Training:
         """Every rank writes its progress and the end of its step."""
         numbers = self._series.of_step(self.step)
         tokens = round((self.order.identity.tokens_per_step or 0) * self.habits.grown_x(self.step))
-        claim_x = self.sick.claim_x if self.sick is not None and self.onset is not None else 1.0
+        claim_x = self.fault.claim_x if self.fault is not None else 1.0
         for rank, own_s, fetch_s, wait_s in zip(self.ranks, times, fetched, waits, strict=True):
             rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)
             took_s = rank.now - began
@@ -275,11 +275,99 @@ class Training:
             rank.spend(wait_s)
         return waits
 
+    # What the dice say of a step.
+
+    def draw_step(self) -> list[float]:
+        """Return how long each rank computes in the next step; all may stand still before it."""
+        dice, step, noise, habits = self.dice, self.step, self.noise, self.habits
+        times = self._times()
+        self.paused = dice.choice(("data", "forward", "backward", "optimizer"))
+        if self.sick is None and self.chance(noise.standstill_rate, self.step_s):
+            # lines that come late as well are no reason to stand beyond the minute of D5
+            longest_s = noise.standstill_s[1] - habits.lag_s
+            seconds = min(dice.uniform(*noise.standstill_s), longest_s)
+            for rank in self.ranks:
+                rank.freeze(seconds, busy=False)
+        if self.compiles:
+            times = [times[0] + dice.uniform(*noise.compile_s)] * len(times)
+            self.compiles = False
+        self.epoch_s = self.compile_s = 0.0
+        if habits.epoch_steps and step > 1 and step % habits.epoch_steps == 1:
+            longest_s = EPOCH_SHARE * habits.epoch_steps * self.step_s
+            self.epoch_s = min(dice.uniform(*habits.epoch_s), longest_s)
+        if step in habits.recompiles_at:
+            self.compile_s = dice.uniform(*habits.recompile_s)
+        return times
+
+    def _times(self) -> list[float]:
+        noise, dice, fault = self.noise, self.dice, self.fault
+        moved = noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
+        self.drift = self.drift * (1.0 - 1.0 / noise.drift_steps) + dice.gauss(0.0, moved)
+        common_s = self.step_s * dice.lognormvariate(self.drift, noise.sigma)
+        common_s *= self.habits.grown_x(self.step)
+        if self.sick is None:
+            common_s = self._slowed(common_s)
+        if fault is not None:
+            common_s *= fault.step_x
+        times = [common_s * dice.lognormvariate(0.0, noise.own_sigma) for _ in self.ranks]
+        if fault is not None and fault.own_x != 1.0:
+            times[1] *= fault.own_x
+        return times
+
+    def _slowed(self, step_s: float) -> float:
+        """Return how long a step takes that begins now, with a neighbour that may take a part."""
+        noise, dice, now = self.noise, self.dice, self.known_until
+        if now >= self._loaded_until and self.chance(noise.load_rate, step_s):
+            short = dice.random() < noise.short_load_share
+            seconds = dice.uniform(*(noise.short_load_s if short else noise.load_s))
+            self._loaded_until = now + seconds
+            self._slower_x = dice.uniform(*(noise.short_load_x if short else noise.load_x))
+        loaded_s = min(max(0.0, self._loaded_until - now), step_s * self._slower_x)
+        return step_s + loaded_s * (1.0 - 1.0 / self._slower_x)
+
+    def fetch_s(self, step_s: float) -> float:
+        """Return how long a rank waits for its loader in a step of so many seconds.
+
+        Even with a restart of the loader, a stall does not exceed the deadline of data.
+        """
+        noise, dice = self.noise, self.dice
+        if self.fault is not None and self.fault.fetch_share:
+            share = self.fault.fetch_share / (1.0 - self.fault.fetch_share)
+            return step_s * share * dice.lognormvariate(0.0, 0.1) + self.epoch_s
+        seconds = dice.expovariate(1.0 / (noise.fetch_share * step_s)) + self.epoch_s
+        if self.chance(noise.stall_rate, step_s):
+            stall_s = noise.stall_least_s * dice.paretovariate(noise.stall_tail)
+            seconds += min(max(0.0, noise.stall_most_s - self.epoch_s), stall_s)
+        return seconds
+
+    def pause(self, section: str, rank: Rank, step_s: float) -> None:
+        """Let a rank's interpreter stand, now and then, if this is the section for it."""
+        noise, dice = self.noise, self.dice
+        if section != self.paused or not self.chance(noise.pause_rate, step_s):
+            return
+        if dice.random() < noise.long_pause_share:
+            seconds = dice.uniform(noise.pause_s[1], noise.long_pause_s)
+            rank.freeze(seconds, busy=dice.random() < 0.5)
+        else:
+            rank.freeze(dice.uniform(*noise.pause_s))
+
+    def wait_for_disk(self, rank: Rank, step_s: float, probe: Probe) -> None:
+        """Let a rank sleep uninterruptibly, now and then; its thread keeps writing lines."""
+        noise, dice = self.noise, self.dice
+        if not self.chance(noise.disk_rate, step_s):
+            return
+        seconds = dice.uniform(*noise.disk_s)
+        if dice.random() < noise.long_disk_share:
+            seconds = dice.uniform(noise.disk_s[1], noise.long_disk_s)
+        probe(rank.now, rank.rank, ProcessState.UNINTERRUPTIBLE)
+        rank.spend(seconds)
+        probe(rank.now, rank.rank, ProcessState.ALIVE)
+
     # Between steps.
 
     def _between(self, probe: Probe) -> None:
-        noise, sick = self.noise, self.sick
-        if sick is not None and sick.backwards and self.onset is not None:
+        noise = self.noise
+        if self.fault is not None and self.fault.backwards:
             self.ranks[1].step -= 3
             self.ranks[1].say("step_start")
             return
@@ -287,7 +375,7 @@ class Training:
         self.pause_after_step(probe)
         if self.chance(noise.clock_step_rate, self.step_s):
             self.wall.step(now, self.dice.uniform(-3600.0, 3600.0))
-        if sick is None and self.saved_step and self.chance(noise.restart_rate, self.step_s):
+        if self.sick is None and self.saved_step and self.chance(noise.restart_rate, self.step_s):
             self.restart(probe)
 
     def pause_after_step(self, probe: Probe) -> None:
@@ -295,24 +383,108 @@ class Training:
         now, noise, dice = self.known_until, self.noise, self.dice
         if self.step % CHECKPOINT_STEPS == 0 and now >= self.next_checkpoint:
             self.next_checkpoint = now + CHECKPOINT_S
-            pauses.checkpoint(self, probe)
+            self.checkpoint(probe)
         if self.step % EVAL_STEPS == 0 and now >= self.next_eval:
             self.next_eval = now + EVAL_S
             long = dice.random() < noise.long_eval_share
             seconds = noise.long_eval_s if long else dice.uniform(*noise.eval_s)
             if dice.random() < noise.alone_share:
-                pauses.alone(self, "eval", seconds)
+                self.alone("eval", seconds)
             else:
-                pauses.outside(self, "eval", seconds)
+                self.outside("eval", seconds)
+
+    def checkpoint(self, probe: Probe) -> None:
+        """All ranks save, or rank 0 alone; now and then one cannot speak, or waits for its disk."""
+        noise, dice = self.noise, self.dice
+        long = dice.random() < noise.long_checkpoint_share
+        seconds = noise.long_checkpoint_s if long else dice.uniform(*noise.checkpoint_s)
+        self.saved_step = self.step
+        if dice.random() < noise.alone_share:
+            self.alone("checkpoint", seconds)
+            return
+        silent = dice.random() < noise.silent_checkpoint_share
+        mute = dice.randrange(len(self.ranks)) if silent else -1
+        for rank in self.ranks:
+            if dice.random() < noise.disk_checkpoint_share:
+                probe(rank.now + 1.0, rank.rank, ProcessState.UNINTERRUPTIBLE)
+                probe(rank.now + seconds, rank.rank, ProcessState.ALIVE)
+        self.outside("checkpoint", seconds, mute)
+
+    def outside(self, section: str, seconds: float, mute: int = -1) -> None:
+        """All ranks spend time in a section between steps."""
+        for rank in self.ranks:
+            rank.enter(section)
+            if rank.rank == mute:
+                rank.freeze(seconds)
+            else:
+                rank.spend(seconds)
+            self._close_pause(rank, section, seconds)
+        self.meet()
+
+    def alone(self, section: str, seconds: float) -> None:
+        """Rank 0 acts for all; the others wait in no section, and continue a little later."""
+        for rank in self.ranks:
+            if rank.rank == 0:
+                rank.enter(section)
+            rank.collective_seq += rank.rank != 0
+            rank.spend(seconds)
+            if rank.rank == 0:
+                self._close_pause(rank, section, seconds)
+                rank.collective_seq += 1
+        self.meet()
+        for rank in self.ranks[1:]:
+            rank.spend(self.dice.uniform(*self.noise.wake_s))
+
+    def _close_pause(self, rank: Rank, section: str, seconds: float) -> None:
+        if section == "eval":
+            rank.say(section, val_loss=2.0)
+        else:
+            rank.say(section, dt=seconds)
+        rank.enter(None)
 
     def finish(self, probe: Probe) -> None:
         """All ranks are done and exit with 0, in any order; rank 0 may evaluate before."""
         if self.dice.random() < self.noise.last_alone_share:
-            pauses.alone(self, "eval", self.dice.uniform(*self.noise.eval_s))
+            self.alone("eval", self.dice.uniform(*self.noise.eval_s))
         for rank in self.ranks:
             rank.say("done")
             probe(rank.now + self.dice.uniform(0.0, 2.0), rank.rank, ProcessState.DEAD, code=0)
             rank.vanish(30.0)
+
+    # Sick runs.
+
+    def hang(self, sick: Fault, probe: Probe) -> None:
+        """In a step that opens, a rank stays in a section for ever, and its peers wait for it."""
+        order = ("data", "forward", "backward", "optimizer", "log")
+        last = order.index(sick.section or "backward")
+        for rank in self.ranks:
+            culprit = rank.rank == sick.rank
+            self._open_step(rank)
+            wait_in = last if culprit else max(last, 4 if sick.section == "optimizer" else 2)
+            for name in order[1 : wait_in + 1]:
+                rank.section_seq += 1
+                rank.enter(name)
+                rank.spend(0.1 * self.step_s)
+            rank.collective_seq += (wait_in >= 2) + (wait_in >= 4) - culprit * (last in (2, 4))
+            if culprit and sick.silent:
+                rank.spend(ANNOUNCED_S)
+                rank.mute = True
+            if culprit and sick.state is not None:
+                probe(rank.now + 1.0, rank.rank, ProcessState(sick.state), code=sick.code)
+        if sick.together:
+            for rank in self.ranks:
+                rank.spend(ANNOUNCED_S)
+                rank.mute = True
+        self.onset = self.known_until
+
+    def _linger(self, sick: Fault, probe: Probe) -> None:
+        """All ranks are done at the last ordered step; one never exits."""
+        for rank in self.ranks:
+            rank.step = self.order.last_step
+            rank.say("done")
+            if rank.rank != sick.rank:
+                probe(rank.now + 1.0, rank.rank, ProcessState.DEAD, code=0)
+                rank.mute = True
 
     def _idle(self) -> None:
         """Let time pass where every rank is."""

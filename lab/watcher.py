@@ -9,6 +9,7 @@ import math
 import random
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gonogo.contract.finding import Finding, Near, Severity
@@ -17,9 +18,8 @@ from gonogo.contract.order import Order
 from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line
 from gonogo.watch.fold import fold_beats, near, start
-from lab.hosts import NODE_SILENT_S, Cut, cut_at
+from lab.noise import Noise
 from lab.ranks import Stand, Wall, like
-from lab.rates import Noise
 
 IDLE_TICK_S = 2.0
 ROUNDING_S = 1e-6
@@ -30,6 +30,41 @@ UNHEARD_ROUNDS_S = 20.0
 BLOCKS_APART = 0.37
 """Shares of a block by which one rank's begin after those of the rank before."""
 HISTORY = 16
+NODE_SILENT_S = 10.0
+"""After which the watcher knows nothing of the processes of a node that it does not hear."""
+NODE_CUT_SHARE = 0.7
+"""Cuts that are of one node, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Ranks whose lines do not come."""
+
+    since: float = 0.0
+    until: float = 0.0
+    ranks: frozenset[int] = frozenset()
+    node: bool = False
+    """Whether they are a node's, so that their processes are unknown, too."""
+
+    def off(self, rank: int, now: float) -> bool:
+        """Whether nothing comes from a rank at `now`."""
+        return self.since <= now < self.until and rank in self.ranks
+
+    def unknown(self, rank: int, now: float) -> bool:
+        """Whether nothing is known of its process."""
+        return self.node and self.off(rank, now)
+
+
+def cut_at(
+    now: float, order: Order, ranks: Sequence[int], noise: Noise, dice: random.Random
+) -> Cut:
+    """Return a cut that begins now: of a node but the watcher's own, or of all ranks."""
+    seconds = dice.uniform(*noise.cut_s)
+    if dice.random() < noise.long_cut_share:
+        seconds = dice.uniform(noise.cut_s[1], noise.long_cut_s)
+    node = order.nodes > 1 and dice.random() < NODE_CUT_SHARE
+    off = [rank for rank in ranks if not node or order.node_of(rank)]
+    return Cut(since=now, until=now + seconds, ranks=frozenset(off), node=node)
 
 
 class Writer(Protocol):

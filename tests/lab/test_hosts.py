@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from gonogo.contract.order import Order
-from lab import STANDARD, Part, Tally, simulate_part
-from lab.hosts import Load, cut_at
+from lab.noise import STANDARD, Reporting
+from lab.plan import Part
 from lab.ranks import Rank, Wall
-from lab.rates import NOISES
-from lab.variations import Reporting
+from lab.run import simulate_part
+from lab.watcher import cut_at
 from tests.watch.streams import order_of
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -22,38 +22,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
-def of_shape(monkeypatch: pytest.MonkeyPatch, shape: str, **part: Any) -> Tally:
-    monkeypatch.setitem(NOISES, shape, replace(STANDARD, **SHAPES[shape]))
-    return simulate_part(Part(seed=f"around/{shape}", noise=shape, **part))
-
-
 @pytest.mark.parametrize("shape", SHAPES)
-def test_what_happens_around_a_run_halts_nobody(
-    monkeypatch: pytest.MonkeyPatch, shape: str
-) -> None:
-    assert of_shape(monkeypatch, shape, step_s=60.0, ranks=2, hours=2.0).halts == ()
-
-
-def loaded(seconds: float, slower_x: float) -> Load:
-    noise = replace(STANDARD, load_rate=0.0)
-    return Load(noise, random.Random(1), until=100.0 + seconds, slower_x=slower_x)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "slower_x", "step_s", "took_s"),
-    [
-        (0.0, 2.0, 10.0, 10.0),
-        (60.0, 2.0, 10.0, 20.0),
-        (8.0, 2.0, 10.0, 14.0),
-        (20.0, 2.0, 10.0, 20.0),
-        (60.0, 1.5, 10.0, 15.0),
-    ],
-    ids=["none", "all of it", "its beginning", "just all of it", "a light one"],
-)
-def test_a_step_takes_longer_for_as_long_as_a_load_lasts(
-    seconds: float, slower_x: float, step_s: float, took_s: float
-) -> None:
-    assert loaded(seconds, slower_x).slowed(step_s, 100.0) == pytest.approx(took_s)
+def test_what_happens_around_a_run_halts_nobody(shape: str) -> None:
+    noise = replace(STANDARD, **SHAPES[shape])
+    part = Part(seed=f"around/{shape}", noise=noise, step_s=60.0, ranks=2, hours=2.0)
+    assert simulate_part(part).halts == ()
 
 
 def cuts(order: Order) -> set[frozenset[int]]:

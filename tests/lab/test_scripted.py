@@ -1,7 +1,7 @@
 """Runs of scripts that attached our library: reported as the library does, and not halted."""
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,10 +10,10 @@ import pytest
 
 import gonogo.trainer
 from gonogo.contract.heartbeat import Heartbeat
-from lab import STANDARD, Part, simulate_part
-from lab.rates import NOISES
+from lab.noise import STANDARD, Pause, Script, Who
+from lab.plan import Part
+from lab.run import simulate_part
 from lab.scripted import Scripted
-from lab.scripts import Pause, Script, Who
 from tests.trainer.runs import lines_of, write_order
 from tests.watch.streams import order_of
 
@@ -109,13 +109,8 @@ def said(line: Heartbeat) -> set[str]:
     return {name for name, value in line if value is not None}
 
 
-def of_noise(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Callable[[Part], Any]:
-    monkeypatch.setitem(NOISES, "scripts", replace(STANDARD, attached_share=1.0, **changes))
-    return simulate_part
-
-
 @pytest.mark.parametrize("number", range(2))
-def test_scripts_are_not_halted(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    simulate = of_noise(monkeypatch, restart_rate=1.0, habit_share=0.3)
-    part = Part(seed=f"script/{number}", step_s=25.0, ranks=4, hours=0.7, noise="scripts")
-    assert simulate(part).halts == ()
+def test_scripts_are_not_halted(number: int) -> None:
+    noise = replace(STANDARD, attached_share=1.0, restart_rate=1.0, habit_share=0.3)
+    part = Part(seed=f"script/{number}", step_s=25.0, ranks=4, hours=0.7, noise=noise)
+    assert simulate_part(part).halts == ()

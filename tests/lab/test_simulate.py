@@ -5,16 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from lab import (
-    FAULTS,
-    Cell,
-    Part,
-    Tally,
-    plan_parts,
-    report_of,
-    simulate_part,
-)
-from lab.plan import MANY_STEPS, cells_of, fault_rows, pool_cells
+from lab.faults import FAULTS
+from lab.plan import MANY_STEPS, Cell, Part, cells_of, fault_rows, plan_parts, pool_cells
+from lab.run import simulate_part
+from lab.tally import Tally, report_of
 
 SEED = 20_261_120
 CELLS = [
@@ -41,7 +35,7 @@ def test_two_hundred_healthy_hours_halt_nobody() -> None:
 def sick_part(name: str) -> Part:
     (row,) = [row for row in FAULTS if row.name == name]
     hours = (row.onset_step * 3.0 + row.within_s) / 3600.0
-    return Part(seed=f"{SEED}/{name}", step_s=1.0, ranks=2, hours=hours, noise="calm", sick=name)
+    return Part(seed=f"{SEED}/{name}", step_s=1.0, ranks=2, hours=hours, sick=name)
 
 
 SICK = [row.name for row in fault_rows()]
@@ -56,7 +50,7 @@ def test_a_sick_run_is_answered_with_culprit_and_section(name: str) -> None:
 
 
 def test_the_same_part_gives_the_same_tally() -> None:
-    part = Part(seed="again", step_s=2.4, ranks=2, hours=0.2, noise="rough")
+    part = Part(seed="again", step_s=2.4, ranks=2, hours=0.2)
     assert simulate_part(part) == simulate_part(part)
     assert simulate_part(part) != simulate_part(replace(part, seed="other"))
 

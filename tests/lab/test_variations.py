@@ -2,16 +2,14 @@
 
 from dataclasses import replace
 
-import pytest
-
-from lab import STANDARD, Part, simulate_part
-from lab.rates import NOISES
-from lab.variations import Habits
+from lab.noise import STANDARD, Habits
+from lab.plan import Part
+from lab.run import simulate_part
 
 
-def test_a_run_of_every_habit_is_not_halted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(NOISES, "habits", replace(STANDARD, habit_share=1.0))
-    part = Part(seed="habits/0", step_s=25.0, ranks=2, hours=1.0, noise="habits")
+def test_a_run_of_every_habit_is_not_halted() -> None:
+    noise = replace(STANDARD, habit_share=1.0)
+    part = Part(seed="habits/0", step_s=25.0, ranks=2, hours=1.0, noise=noise)
     assert simulate_part(part).halts == ()
 
 

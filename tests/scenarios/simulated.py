@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lab import FAULTS, Fault, Part, watched
+from lab.faults import FAULTS, Fault
+from lab.plan import Part
+from lab.run import watched
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario
 
@@ -27,9 +29,7 @@ def scenarios() -> Iterator[Scenario]:
     for step_s, ranks, hours, count in HEALTHY:
         for number in range(count):
             name = f"healthy/{step_s:g}s/{ranks} ranks/{number}"
-            part = Part(
-                seed=f"outcomes/{name}", step_s=step_s, ranks=ranks, hours=hours, noise="standard"
-            )
+            part = Part(seed=f"outcomes/{name}", step_s=step_s, ranks=ranks, hours=hours)
             yield Scenario(f"simulated/{name}", _finding(part), long=number > 0 or ranks > 2)
     for sick in FAULTS:
         for number in range(3):
@@ -45,7 +45,6 @@ def _sick(sick: Fault, number: int) -> Part:
         step_s=step_s,
         ranks=FAULT_RANKS[number],
         hours=(sick.onset_step * 3.0 * step_s + sick.within_s) / 3600.0,
-        noise="standard",
         sick=sick.name,
     )
 

@@ -1,0 +1,336 @@
+"""What is normal? The noise of healthy training runs in numbers, and how runs differ.
+
+Steps are log-normal about a slow drift. A rank pauses now and then (garbage collection, a busy
+host); a loader stalls with a heavy tail; checkpoints and evaluations come and last; the first step
+compiles. Habits, what a trainer reports and what a script calls of our library are drawn once a
+run. Times are seconds.
+"""
+
+import random
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gonogo.contract.heartbeat import Msg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Noise:
+    """One strength of noise. Times are seconds, rates are per hour."""
+
+    sigma: float = 0.15
+    """Standard deviation of the log of a step's time, common to all ranks."""
+    own_sigma: float = 0.06
+    """The same, of each rank alone."""
+    drift_sigma: float = 0.04
+    """Standard deviation of the log of the drift, over times much longer than `drift_steps`."""
+    drift_steps: float = 2000.0
+    pause_rate: float = 12.0
+    """Pauses of one rank: the interpreter stands, no line is written."""
+    pause_s: tuple[float, float] = (0.5, 5.0)
+    long_pause_share: float = 0.01
+    long_pause_s: float = 12.0
+    fetch_share: float = 0.004
+    """Mean of an ordinary fetch, as a share of the step."""
+    stall_rate: float = 2.0
+    """Loader stalls of one rank."""
+    stall_least_s: float = 2.0
+    stall_tail: float = 1.5
+    """Exponent of the tail: one stall in a thousand lasts a hundred times the least."""
+    stall_most_s: float = 250.0
+    checkpoint_s: tuple[float, float] = (5.0, 90.0)
+    long_checkpoint_share: float = 0.02
+    long_checkpoint_s: float = 480.0
+    silent_checkpoint_share: float = 0.05
+    """Checkpoints in which one rank cannot speak (serialisation holds the interpreter)."""
+    eval_s: tuple[float, float] = (30.0, 300.0)
+    long_eval_share: float = 0.02
+    long_eval_s: float = 1200.0
+    boot_s: tuple[float, float] = (5.0, 60.0)
+    compile_share: float = 0.3
+    compile_s: tuple[float, float] = (60.0, 600.0)
+    restart_rate: float = 0.05
+    """Restarts in place, of the whole run."""
+    gone_s: tuple[float, float] = (2.0, 60.0)
+    """How long no process is there then."""
+    terse_share: float = 0.3
+    """Share of runs whose trainer reports less than ours: see `reporting`."""
+    attached_share: float = 0.4
+    """Share of runs reported by a script that attached our library: see `scripts`."""
+    habit_share: float = 0.1
+    """Runs that have each of the habits of `habits`."""
+    lag_s: tuple[float, float] = (2.0, 20.0)
+    last_alone_share: float = 0.2
+    """Runs in which rank 0 evaluates after the last step while the others wait."""
+    clock_step_rate: float = 0.05
+    """Steps of the wall clock of the host, up to an hour either way."""
+    disk_rate: float = 3.0
+    """Times that a rank is found in uninterruptible sleep in a step (a page, a log, a driver)."""
+    disk_s: tuple[float, float] = (0.3, 5.0)
+    long_disk_share: float = 0.05
+    long_disk_s: float = 25.0
+    disk_checkpoint_share: float = 0.3
+    """Checkpoints that a rank writes in uninterruptible sleep."""
+    alone_share: float = 0.3
+    """Evaluations and checkpoints of rank 0 alone, for which the others wait in no section."""
+    wake_s: tuple[float, float] = (0.0, 4.0)
+    """How much later than rank 0 the others continue then."""
+    uncounted_share: float = 0.3
+    """Runs whose trainer counts no collectives."""
+    log_alone_share: float = 0.3
+    """Runs in which rank 0 names a section more, in some steps or all."""
+    load_rate: float = 0.3
+    """Times that a neighbour slows all ranks of the run together."""
+    load_s: tuple[float, float] = (10.0, 240.0)
+    load_x: tuple[float, float] = (1.1, 1.6)
+    """How many times longer steps take meanwhile."""
+    short_load_share: float = 0.3
+    short_load_s: tuple[float, float] = (2.0, 20.0)
+    short_load_x: tuple[float, float] = (1.6, 4.0)
+    outside_share: float = 0.1
+    """Runs that spend time between their steps in no section, or in one of a name of its own: an
+    agent's episodes, answers that are generated."""
+    outside_x: tuple[float, float] = (0.1, 3.0)
+    """Its median, in step times."""
+    outside_sigma: float = 0.2
+    nodes_share: float = 0.3
+    """Runs of an even number of ranks that are on two nodes."""
+    cut_rate: float = 0.05
+    """Times that no lines of a node, or of all nodes, arrive for a while; the ranks continue."""
+    cut_s: tuple[float, float] = (3.0, 120.0)
+    long_cut_share: float = 0.1
+    long_cut_s: float = 600.0
+    standstill_rate: float = 0.05
+    """Times that all ranks stand still together, and write nothing: their hosts, or a disk."""
+    standstill_s: tuple[float, float] = (2.0, 55.0)
+    other_loss_share: float = 0.2
+    """Runs whose loss does not only fall: see `losses`."""
+    spike_rate_steps: float = 1 / 3000
+    spike: tuple[float, float] = (0.3, 1.5)
+    spike_decay: float = 0.8
+    late_tick_rate: float = 6.0
+    late_tick_s: tuple[float, float] = (0.5, 20.0)
+    asleep_rate: float = 0.02
+    asleep_s: float = 300.0
+    messy_share: float = 0.25
+    """Runs whose lines come repeated and out of order."""
+    mess: float = 0.2
+
+
+STANDARD = Noise()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Habits:
+    """What one run does that another does not."""
+
+    epoch_steps: int = 0
+    """After so many steps a step waits for a restarting loader (0: never)."""
+    epoch_s: tuple[float, float] = (2.0, 60.0)
+    grows_at: tuple[int, ...] = ()
+    """Steps from which on each carries more: a batch ramp, longer sequences."""
+    grows_x: float = 1.0
+    """By how much, in tokens and time."""
+    recompiles_at: frozenset[int] = frozenset()
+    """Steps whose forward compiles, for a shape that is new."""
+    recompile_s: tuple[float, float] = (2.0, 30.0)
+    first_eval_s: float = 0.0
+    """An evaluation before the first step."""
+    lag_s: float = 0.0
+    """Lines can be read every so many seconds: a shared disk's cache, a writer that buffers."""
+    lag_from: int = 0
+    """The first rank whose lines are: those of the watcher's own host may be read at once."""
+
+    def grown_x(self, step: int) -> float:
+        """How much more than the first a step carries."""
+        return self.grows_x ** sum(step >= at for at in self.grows_at)
+
+
+PLAIN = Habits()
+EARLY_STEPS = 32
+"""Ramps begin after these; a first shape may be new in any of them."""
+
+
+def draw_habits(noise: Noise, dice: random.Random, steps: int, ranks: int = 1) -> Habits:
+    """Return the habits of a healthy run of so many steps and ranks."""
+
+    def has() -> bool:
+        return dice.random() < noise.habit_share
+
+    def some(most: int) -> list[int]:
+        """Return some steps after the first ones."""
+        last = max(EARLY_STEPS + 1, steps)
+        return sorted(dice.randrange(EARLY_STEPS, last) for _ in range(dice.randint(1, most)))
+
+    def shapes() -> list[int]:
+        return [dice.randrange(2, EARLY_STEPS), *some(4)]
+
+    return Habits(
+        epoch_steps=dice.randrange(50, 3000) if has() else 0,
+        grows_at=tuple(some(3)) if has() else (),
+        grows_x=dice.uniform(1.1, 2.0),
+        recompiles_at=frozenset(shapes() if has() else ()),
+        first_eval_s=dice.uniform(*noise.eval_s) if has() else 0.0,
+        lag_s=dice.uniform(*noise.lag_s) if has() else 0.0,
+        lag_from=dice.choice((0, ranks // 2)),
+    )
+
+
+_OPTIONAL = (
+    "collective_seq",
+    "dt_fetch_s",
+    "dt_step_s",
+    "gpu_mem_alloc",
+    "gpu_mem_reserved",
+    "host_rss_mb",
+    "lr",
+    "section_age_s",
+    "step_sections",
+    "tokens",
+    "toks_per_s",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """What one run's ranks write, and by which clock."""
+
+    messages_left_out: frozenset[str] = frozenset()
+    fields_left_out: frozenset[str] = frozenset()
+    sections: bool = True
+    every_steps: int = 1
+    """Lines of steps come at each so many of them."""
+    rank_0_logs: bool = False
+    """Whether only rank 0 writes `progress`; the others write the ends of their steps."""
+    alive_every_s: float = 5.0
+    boots_at_zero: bool = False
+    """Whether a boot line has step 0 even in a resumed process."""
+    own_clock: bool = False
+    """Whether the monotonic clock counts from the start of the process."""
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the ends of steps say how many tokens they carried."""
+        left_out = self.messages_left_out | self.fields_left_out
+        return not left_out & {Msg.STEP_END, "tokens"}
+
+    def tells(self, msg: str, step: int, rank: int) -> bool:
+        """Whether a rank writes a line."""
+        if msg in self.messages_left_out:
+            return False
+        if msg == Msg.PROGRESS and rank and self.rank_0_logs:
+            return Msg.STEP_END in self.messages_left_out
+        return msg not in _OF_STEPS or step % self.every_steps == 0
+
+
+_OF_STEPS = frozenset({Msg.STEP_START, Msg.PROGRESS, Msg.STEP_END})
+WHOLE = Reporting()
+
+
+def draw_reporting(noise: Noise, dice: random.Random) -> Reporting:
+    """Return what a healthy run reports: all, or less by one choice of each kind."""
+    if dice.random() >= noise.terse_share:
+        return WHOLE
+    sections = dice.random() < 0.7
+    left_out = set[str](
+        dice.choice(((), (Msg.STEP_START,), (Msg.STEP_END,), (Msg.STEP_START, Msg.STEP_END)))
+    )
+    if not sections:
+        left_out.add(Msg.SECTION)
+        left_out.update(dice.choice(((), (Msg.ALIVE,))))
+    return Reporting(
+        messages_left_out=frozenset(left_out),
+        fields_left_out=frozenset(name for name in _OPTIONAL if dice.random() < 0.3),
+        sections=sections,
+        every_steps=1 if sections else dice.choice((1, 1, 10)),
+        rank_0_logs=dice.random() < 0.3,
+        alive_every_s=dice.choice((1.0, 5.0, 10.0)),
+        boots_at_zero=dice.random() < 0.5,
+        own_clock=dice.random() < 0.5,
+    )
+
+
+class Who(StrEnum):
+    """Which ranks save or evaluate, and what the others do meanwhile."""
+
+    ALL = "all"
+    UNEVEN = "uneven"
+    """All, of shares of other sizes: who is done waits for the others, and names nothing."""
+    FIRST = "first"
+    """Rank 0 alone: the others continue until they need it."""
+    FIRST_AWAITED = "first_awaited"
+    """Rank 0 alone: the others wait for it in a barrier that nobody names."""
+    LAST_AWAITED = "last_awaited"
+
+
+class When(StrEnum):
+    """Where in the loop a script saves and evaluates."""
+
+    IN_STEP = "in_step"
+    AFTER_STEP = "after_step"
+    AFTER_ASKING = "after_asking"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pause:
+    """Evaluations, or checkpoints."""
+
+    every: int = 0
+    """After so many steps (0: never)."""
+    seconds: float = 1.0
+    """The longest that one lasts."""
+    who: Who = Who.ALL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What one run's script calls."""
+
+    names_data: bool = False
+    names_computing: bool = False
+    flows: bool = False
+    """Whether it goes from section to section and is never in none, as the adapters do."""
+    logs_every: int = 0
+    """Steps after which it names that it logs, of which rank 0 does more (0: never)."""
+    straight: bool = False
+    """Whether one that evaluates or saves goes there from logging, without a word in between."""
+    asks: bool = True
+    """Whether it asks after each step if it shall halt: the only collective that is counted."""
+    tells_tokens: bool = True
+    when: When = When.AFTER_ASKING
+    evaluates: Pause = Pause()
+    saves: Pause = Pause()
+
+
+UNNAMED_STALL_S = 20.0
+"""Longest stall of a loader that no section names: D4 takes it for computing."""
+
+
+PAUSED_SHARE = 0.5
+"""Times the training that evaluations may take, and checkpoints: longer ones come more rarely."""
+
+
+def draw_script(dice: random.Random, step_s: float) -> Script:
+    """Return what the script of a healthy run of such steps calls."""
+
+    def pause(every: tuple[int, ...], longest_s: tuple[float, ...], who: tuple[Who, ...]) -> Pause:
+        steps, seconds = dice.choice(every), dice.choice(longest_s)
+        if steps:
+            steps = max(steps, round(seconds / (PAUSED_SHARE * step_s)))
+        return Pause(every=steps, seconds=seconds, who=dice.choice(who))
+
+    kind = dice.choice(("plain", "plain", "loader", "named", "flows"))
+    flows = kind == "flows"
+    evals = (Who.ALL,) if flows else tuple(Who)
+    saves = (Who.ALL, Who.FIRST_AWAITED) if flows else tuple(Who)
+    return Script(
+        names_data=kind != "plain",
+        names_computing=kind in ("named", "flows"),
+        flows=flows,
+        logs_every=dice.choice((0, 1, 10, 50)),
+        straight=dice.random() < 0.3,
+        asks=flows or dice.random() < 0.8,
+        tells_tokens=dice.random() < 0.8,
+        when=When.AFTER_ASKING if flows else dice.choice(tuple(When)),
+        evaluates=pause((0, 10, 50, 200), (1.0, 20.0, 200.0, 1200.0), evals),
+        saves=pause((0, 20, 50, 200), (1.0, 20.0, 90.0, 400.0), saves),
+    )
