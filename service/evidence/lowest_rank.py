@@ -67,7 +67,9 @@ class _Known:
 
     def take(self, beat: Heartbeat) -> None:
         add_line(self.account, beat)
-        drawn = {f"{OWN_PREFIX}{name}": value for name, value in (beat.user or {}).items()}
+        drawn: dict[str, float | None] = {
+            f"{OWN_PREFIX}{name}": value for name, value in (beat.user or {}).items()
+        }
         if beat.msg == Msg.PROGRESS:
             drawn |= {"loss": beat.loss, "tokens/s": beat.toks_per_s}
         elif beat.msg == Msg.EVAL:

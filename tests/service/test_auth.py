@@ -39,7 +39,7 @@ CALLS: dict[Role, tuple[str, ...]] = {
         "GET /plans/{name}",
         "POST /plans/validate",
         "GET /schemas/{name}",
-        *(f"GET /{name}" for name in ("workers", "events", "alerts", "goodput", "find")),
+        *(f"GET /{name}" for name in ("workers", "events", "alerts", "find")),
     ),
     Role.OPERATOR: (
         "POST /experiments",
