@@ -1,8 +1,8 @@
 """Records of quarantined GPUs in a home. Standard library only.
 
-`quarantine/{uuid}.json`: `{v, device, reason, since, until, times, boot_id}`. `until` is in Unix
-seconds; null means until a reboot. Removing the file ends the quarantine. An unreadable record
-counts as a quarantine. Each further quarantine within a day lasts twice as long, up to a day.
+`quarantine/{uuid}.json`: `{v, device, reason, since, until, boot_id}`. `until` is in Unix seconds;
+null means until a reboot. Removing the file ends the quarantine. An unreadable record counts as a
+quarantine.
 """
 
 import json
@@ -15,10 +15,7 @@ from pathlib import Path
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.processes import boot_id
 
-FIRST_S = 600.0
-LONGEST_S = 86_400.0
-FORGOTTEN_S = 86_400.0
-"""How long after its end a quarantine still makes the next one longer."""
+LASTS_S = 600.0
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +29,6 @@ class Quarantine:
     reason: str
     until: float | None = None
     """Unix seconds; None = until a reboot, or until the file is removed."""
-    times: int = 1
     boot: str | None = None
 
     def holds(self, now: float) -> bool:
@@ -62,21 +58,17 @@ def quarantine(
         until_reboot: only a reboot can repair it.
     """
     before = _load_quarantine(_quarantine_path(home, device))
-    ended = now if before is None or before.until is None else before.until
-    times = 1 if before is None or now - ended > FORGOTTEN_S else before.times + 1
     reboots = before is not None and before.until is None and before.boot == boot_id()
-    lasts_s = min(LONGEST_S, FIRST_S * 2 ** min(times - 1, 16))
     made = Quarantine(
         device=device,
         path=_quarantine_path(home, device),
         reason=reason,
-        until=None if until_reboot or reboots else now + lasts_s,
-        times=times,
+        until=None if until_reboot or reboots else now + LASTS_S,
         boot=boot_id(),
     )
     made.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     record = {"device": device, "reason": reason, "since": now, "until": made.until}
-    save_json(made.path, {"v": 1, **record, "times": made.times, "boot_id": made.boot})
+    save_json(made.path, {"v": 1, **record, "boot_id": made.boot})
     _log.error("%s: %s", device, reason, extra={"action": "device_quarantined"})
     return made
 
@@ -109,7 +101,6 @@ def _load_quarantine(path: Path) -> Quarantine | None:
             path=path,
             reason=str(found["reason"]),
             until=None if until is None else float(until),
-            times=int(found.get("times", 1)),
             boot=None if boot is None else str(boot),
         )
     except FileNotFoundError:

@@ -24,18 +24,6 @@ def test_a_device_comes_back_by_itself_or_when_its_file_is_removed(tmp_path: Pat
     assert load_quarantines(tmp_path, 1001.0) == {}
 
 
-def test_each_time_lasts_longer_up_to_a_day_and_a_good_day_forgets(tmp_path: Path) -> None:
-    now, lasted = 0.0, []
-    for _ in range(10):
-        made = quarantine(tmp_path, "GPU-a", "x", now=now)
-        assert made.until is not None
-        lasted.append(made.until - now)
-        now = made.until + 1
-    assert lasted[:4] == [600, 1200, 2400, 4800]
-    assert lasted[-1] == DAY
-    assert quarantine(tmp_path, "GPU-a", "x", now=now + 2 * DAY).times == 1
-
-
 def test_a_fault_of_the_device_holds_until_the_host_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
