@@ -29,13 +29,13 @@ from gonogo.device_slots import gpus_of
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
+from gonogo.supervise.durable import RESERVE_NAME, Reserve
 from gonogo.supervise.end_request import EndRequest, ask_halt, until_after
 from gonogo.supervise.keeper.children import open_log
 from gonogo.supervise.keeper.nodes import save_refusal
 from gonogo.supervise.launch.nodes import NoPlace, Place, told_node
 from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_lock
-from gonogo.supervise.node_record import load_end, load_keeping
+from gonogo.supervise.process_records import load_end, load_keeping
 from gonogo.supervise.processes import own_python
 from gonogo.supervise.transient_errors import TransientErrors
 from worker.host.preflight import run_preflight

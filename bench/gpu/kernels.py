@@ -1,7 +1,7 @@
 """Which kernels does one layer's forward and backward spend its time in, with which tiles?
 
 Rows `kernel` are a profile at three shapes. Rows `tile` are the microseconds of one kernel in a
-call, with each candidate of its tile, written as in `nsa/attention/gpu/tiles.py`. A candidate that
+call, with each candidate of its tile, written as in `nsa/attention/gpu/shapes.py`. A candidate that
 does not compile or fit says so. A person chooses.
 """
 
@@ -18,7 +18,7 @@ from bench.gpu.cases import Case, forward_backward
 from bench.gpu.compilation import compile_each, rehearse
 from bench.gpu.rows import Context, Step, append_row, kernel_times
 from nsa.attention.gpu import launch
-from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
+from nsa.attention.gpu.shapes import Tile, Tiles, tiles_for
 
 DTYPE = torch.bfloat16
 CALLS = 3

@@ -21,8 +21,8 @@ from gonogo.cli import (
     status,
     watching,
 )
+from gonogo.cli.client import Ambiguous
 from gonogo.cli.exits import EXIT_WORDS, Exit, exit_of_error
-from gonogo.cli.naming import Ambiguous
 from gonogo.cli.output import err, print_lines
 from gonogo.contract.errors import MOST_PROBLEMS, Conflict, GonogoError, Problem, Rejected
 

@@ -9,11 +9,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import Client, connect, resolve
 from gonogo.cli.comparing import print_comparison
 from gonogo.cli.exits import Exit
 from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_dry_run
-from gonogo.cli.naming import resolve
 from gonogo.cli.output import (
     Json,
     Labels,

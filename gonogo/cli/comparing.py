@@ -15,10 +15,9 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import connect
+from gonogo.cli.client import connect, resolve_run
 from gonogo.cli.ledger import Keys, find_decision, home_of, look_around, trusted
 from gonogo.cli.logs import find_run_dir
-from gonogo.cli.naming import resolve_run
 from gonogo.cli.output import Json, out, print_json, print_lines, print_table
 from gonogo.cli.plan_arguments import parse_pairs
 from gonogo.cli.settings import Settings, load_settings

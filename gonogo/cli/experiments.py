@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import DRAWN_S, Client, connect
+from gonogo.cli.client import DRAWN_S, Client, Id, connect, origin_of
 from gonogo.cli.exits import Accept, accepted, exit_of_experiment
-from gonogo.cli.naming import Id, origin_of
 from gonogo.cli.output import (
     Json,
     Labels,

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import LAST, Client, Id, connect
 from gonogo.cli.exits import Accept, accepted, exit_of_verdict
 from gonogo.cli.logs import find_run_dir
-from gonogo.cli.naming import LAST, Id
 from gonogo.cli.output import (
     Json,
     duration,

@@ -12,8 +12,8 @@ from typing import Annotated
 
 import typer
 
+from gonogo.cli.client import LAST, pick_id
 from gonogo.cli.exits import Exit
-from gonogo.cli.naming import LAST, pick_id
 from gonogo.cli.output import Json, decided_text, out, print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value

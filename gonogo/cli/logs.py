@@ -9,9 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import connect
+from gonogo.cli.client import connect, pick_id, resolve_run
 from gonogo.cli.exits import Exit
-from gonogo.cli.naming import pick_id, resolve_run
 from gonogo.cli.output import Json, err, print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.contract.ids import Kind

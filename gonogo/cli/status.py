@@ -10,7 +10,7 @@ from urllib.parse import quote
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import Client, Id, connect, resolve, resolve_run
 from gonogo.cli.exits import Exit
 from gonogo.cli.judging import (
     cause_lines,
@@ -20,7 +20,6 @@ from gonogo.cli.judging import (
     goodput_line,
     run_evidence,
 )
-from gonogo.cli.naming import Id, resolve, resolve_run
 from gonogo.cli.output import (
     Json,
     Limit,

@@ -14,10 +14,9 @@ import typer
 from rich.live import Live
 from rich.text import Text
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import Client, Id, connect
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
 from gonogo.cli.judging import experiment_lines, near_line, wait_of
-from gonogo.cli.naming import Id
 from gonogo.cli.output import Json, duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.finding import Near

@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from gonogo.observer.own_numbers import OWN, Sum
 from gonogo.trainer.encoding import plain
-from gonogo.trainer.heartbeat_writer import HeartbeatWriter
-from gonogo.trainer.memory import memory_mb
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter, memory_mb
 from gonogo.trainer.run_dir import RunDir
 
 _EVERY_S = 0.5

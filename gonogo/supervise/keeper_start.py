@@ -1,10 +1,11 @@
-"""Starting a keeper in a session of its own, so that it outlives its starter.
+"""Start a keeper in a session of its own, so that it outlives its starter, and wake a stopped one.
 
 The caller holds the launch lock of the home, since the keeper takes the device locks only later.
 """
 
 import logging
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,9 +16,9 @@ from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.keeper.children import start_heir
 from gonogo.supervise.keeper.companions import build_drain_command
-from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, take_lock
+from gonogo.supervise.process_records import living_keeper
 from gonogo.supervise.processes import own_module
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
@@ -48,8 +49,10 @@ def start_keeper(
         options: further arguments of the keeper.
     """
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
-    name = "keeper.log" if place is None else place.own("keeper.log")
-    with append_plain(run_dir / name) as log:
+    log_name, record = "keeper.log", "keeper.json"
+    if place is not None:
+        log_name, record = place.own(log_name), place.own(record)
+    with append_plain(run_dir / log_name) as log:
         process = subprocess.Popen(
             [*own_module(module), str(run_dir), "--home", str(home), *taken, *options],
             cwd=cwd,
@@ -60,7 +63,7 @@ def start_keeper(
             start_new_session=True,
         )
     deadline = time.monotonic() + READY_LIMIT_S
-    while not _is_ready(run_dir, place) and process.poll() is None:
+    while not _is_ready(run_dir, record) and process.poll() is None:
         if time.monotonic() > deadline:
             _log.warning("%s: its keeper is slow", run_dir.name, extra={"action": "keeper_slow"})
             break
@@ -68,9 +71,9 @@ def start_keeper(
     return process
 
 
-def _is_ready(run_dir: Path, place: Place | None) -> bool:
+def _is_ready(run_dir: Path, name: str) -> bool:
     try:
-        return living_keeper(run_dir, place) is not None
+        return living_keeper(run_dir, name) is not None
     except OSError:
         return False
 
@@ -100,3 +103,36 @@ def start_draining(
     finally:
         for descriptor in held.values():
             os.close(descriptor)
+
+
+AWAY_S = 5.0
+"""A caller that was not here for so long was suspended itself."""
+
+
+class KeeperWakeup:
+    """Continues one keeper.
+
+    Args:
+        place: the part of the run that it keeps.
+        limit_s: how long the keeper may be stopped.
+    """
+
+    def __init__(self, run_dir: Path, place: Place, limit_s: float) -> None:
+        self._dir, self._place, self._limit_s = run_dir, place, limit_s
+        self._stopped_at: float | None = None
+        self._looked = 0.0
+
+    def look(self, now: float) -> None:
+        """Send SIGCONT to a keeper that has been stopped for its time."""
+        away, self._looked = now - self._looked >= AWAY_S, now
+        keeper = living_keeper(self._dir, self._place.own("keeper.json"))
+        stat = None if keeper is None else keeper.stat()
+        if keeper is None or stat is None or stat.state != "T":
+            self._stopped_at = None
+        elif self._stopped_at is None or away:
+            self._stopped_at = now
+        elif now - self._stopped_at >= self._limit_s:
+            text = "the keeper is stopped: it is continued"
+            _log.error(text, extra={"action": "keeper_hangs"})
+            keeper.send(signal.SIGCONT)
+            self._stopped_at = None

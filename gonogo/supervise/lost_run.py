@@ -16,14 +16,12 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import SHOWN_BY_LINES, Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord, RankExit, Unended
 from gonogo.rundir import RunDir, load_record, save_json
-from gonogo.supervise.disk_reserve import Reserve
-from gonogo.supervise.durable import load_json
+from gonogo.supervise.durable import Reserve, load_json
 from gonogo.supervise.end_request import EndRequest, asked_by
 from gonogo.supervise.exit_record import build_binding
 from gonogo.supervise.keeper.kill import UNKILLABLE_S, describe, end_processes
-from gonogo.supervise.keeper_record import process_of
+from gonogo.supervise.process_records import load_rank_record, process_of, recorded_ranks
 from gonogo.supervise.processes import ProcessRef, boot_id
-from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 
 _UNENDED_NAME = ".unended"
 """Created when processes of the run first outlived SIGKILL."""

@@ -27,11 +27,11 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
 from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.keeper_start import KeeperWakeup
 from gonogo.supervise.launch.nodes import NoPlace, Place
-from gonogo.supervise.node_record import alive_path, exit_path, watch_path
+from gonogo.supervise.process_records import alive_path, exit_path, watch_path
 from gonogo.supervise.processes import LifeSigns
 from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
 from gonogo.supervise.watcher.look import INTERVAL_S
 from gonogo.supervise.watcher.observations import Observations
 from gonogo.supervise.watcher.rank_probes import Prober

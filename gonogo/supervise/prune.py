@@ -33,8 +33,8 @@ from gonogo.rundir import (
     save_json,
 )
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import holding, keeper_lock
+from gonogo.supervise.process_records import living_keeper
 
 _M = TypeVar("_M", bound=BaseModel)
 DAY_S = 86_400.0

@@ -19,12 +19,11 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
-from gonogo.trainer.checkpoints import Saving, save_manifest
 from gonogo.trainer.encoding import plain, sort_out
 from gonogo.trainer.heartbeat_writer import HeartbeatWriter
 from gonogo.trainer.identity import count_model, count_torch, model_device
 from gonogo.trainer.position import PAUSES
-from gonogo.trainer.run_dir import HALTED_CODE, await_go
+from gonogo.trainer.run_dir import HALTED_CODE, Saving, await_go, save_manifest
 
 _TEXT_LIMIT = 2000
 _T = TypeVar("_T")

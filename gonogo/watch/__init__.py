@@ -7,15 +7,16 @@ snapshot). A detector is one module in `detectors/` and one row in `registry.REG
 from gonogo.watch.fold import (
     WatchState,
     armed,
+    dump_state,
     fold,
     fold_beats,
     identity_ok,
+    load_state,
     look,
     near,
     start,
 )
 from gonogo.watch.offline_fold import Refold, not_observed, refold, replay_watch
-from gonogo.watch.saved import dump_state, load_state
 from gonogo.watch.watch_record import WatchRecord, tick_digest, tick_line
 
 __all__ = [

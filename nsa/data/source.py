@@ -4,6 +4,8 @@ A source maps (split, index) to the same bytes on every rank and after every res
 is one class, and one line in `open_source`.
 """
 
+import hashlib
+import json
 from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import Protocol, runtime_checkable
@@ -14,8 +16,39 @@ from numpy.typing import NDArray
 from nsa.attention.settings import cache_folder
 from nsa.config import LoaderConfig
 from nsa.data.local_text import LocalText
-from nsa.data.synthetic import MarkovBytes
 from nsa.errors import DataFailure
+
+_SPLITS = {"train": 0, "val": 1}
+_PROBABILITIES = (0.7, 0.2, 0.07, 0.03)
+
+
+class MarkovBytes:
+    """A chain drawn from the seed; sequence i is drawn from (seed, split, i)."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        table = np.random.default_rng(seed).integers(0, 256, size=(256, len(_PROBABILITIES)))
+        self._successors: list[list[int]] = table.tolist()
+
+    def sequence(self, split: str, index: int, length: int) -> NDArray[np.uint8]:
+        """Sequence number `index` of a split, `length` + 1 bytes."""
+        random = np.random.default_rng((self._seed, _SPLITS[split], index))
+        branches = random.choice(len(_PROBABILITIES), size=length, p=_PROBABILITIES)
+        value = int(random.integers(256))
+        chain = [value]
+        for branch in branches.tolist():
+            value = self._successors[value][branch]
+            chain.append(value)
+        return np.array(chain, dtype=np.uint8)
+
+    def epoch(self, index: int, length: int) -> int:
+        """0: it never begins again."""
+        return 0
+
+    def digest(self) -> str:
+        """The table, as a digest."""
+        return hashlib.sha256(json.dumps(self._successors).encode()).hexdigest()
+
 
 _FINEWEB_URL = "hf://datasets/HuggingFaceFW/fineweb-edu@{revision}/sample/10BT"
 """The 10-billion-token sample on the Hugging Face hub."""

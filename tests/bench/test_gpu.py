@@ -22,7 +22,7 @@ from bench.gpu.attention import break_even, shapes
 from bench.gpu.correctness import comparisons
 from bench.gpu.rows import Context, read_rows
 from nsa.attention.gpu import band, gathered, launch, scores
-from nsa.attention.gpu.tiles import Tile, Tiles, tiles_for
+from nsa.attention.gpu.shapes import Tile, Tiles, tiles_for
 
 ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")

@@ -21,7 +21,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.node_record import load_keeping
+from gonogo.supervise.process_records import load_keeping
 from gonogo.supervise.processes import send_signal
 from tests.e2e.lab import (
     Lab,

@@ -14,7 +14,7 @@ from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.supervise.end_request import HALT_LIMIT_S
-from gonogo.supervise.keeper.log_cap import CAP_BYTES, HEAD_BYTES
+from gonogo.supervise.keeper.children import CAP_BYTES, HEAD_BYTES
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE

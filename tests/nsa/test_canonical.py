@@ -7,7 +7,7 @@ import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsa.canonical import canonical_bytes
+from nsa.config import canonical_bytes
 
 _WHOLE = 2**53 - 1
 VALUES = st.recursive(

@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from nsa.attention.backends import available_backends
 from nsa.config import AS_IF_ABSENT, CONFIG_DIR, build_config, load_config
 from nsa.data import BatchPlan
-from nsa.describe import describe
+from nsa.describe import build_schema, describe, schema_text
 from nsa.errors import BadConfig
 from nsa.launch import launch_from_order
 from nsa.ranks import Ranks
 from nsa.relations import OF_A_CONFIGURATION, OF_A_RUN, holds, right_side
-from nsa.schema import build_schema, schema_text
 from nsa.settings import TOGGLES, load_settings
 from tests.nsa.runs import ROOT, build_trainer, losses
 from tests.nsa.runs import tiny as tiny_with

@@ -13,7 +13,7 @@ from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise import node_reporter
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.node_record import alive_path, exit_path
+from gonogo.supervise.process_records import alive_path, exit_path
 from gonogo.supervise.processes import LifeSigns, boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.processes import ProcessRef
-from gonogo.supervise.rank_record import (
+from gonogo.supervise.process_records import (
     RankRecord,
     RankRecords,
     load_rank_record,
     recorded_ranks,
     save_rank_record,
 )
+from gonogo.supervise.processes import ProcessRef
 
 
 def record(pid: int, **said: bool) -> RankRecord:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.trainer.checkpoints import MANIFEST
+from gonogo.trainer.run_dir import MANIFEST
 from tests.trainer.runs import lines_of, run_loop, said, steps_of, write_order
 
 STEPS = [1, 2, 3, 4, 5, 6]

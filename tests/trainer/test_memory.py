@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.trainer.memory import held_mb, memory_mb
+from gonogo.trainer.heartbeat_writer import held_mb, memory_mb
 
 SIZE = 64 * 2**20
 

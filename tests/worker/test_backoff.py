@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from worker.backoff import Backoff
+from worker.client import Backoff
 
 
 def pauses(backoff: Backoff, count: int) -> list[float]:

@@ -19,7 +19,7 @@ from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
-from gonogo.supervise.node_record import exit_path, meet_path, own_keeping
+from gonogo.supervise.process_records import exit_path, meet_path, own_keeping
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import node as program
 from worker.host.slots import Slots

@@ -21,9 +21,8 @@ from gonogo.rundir import SHIPPED_NAME, RunDir, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.exit_record import build_refusal
 from gonogo.supervise.lost_run import build_infra_exit, end_lost
-from gonogo.supervise.node_record import MET_NAME, exit_path, gone_path
-from worker.claims.ending import ShipperOf, end_and_ship
-from worker.claims.launching import prepare_dir
+from gonogo.supervise.process_records import MET_NAME, exit_path, gone_path
+from worker.claims.launching import ShipperOf, end_and_ship, prepare_dir
 from worker.engine.engine import (
     Ended,
     Engine,

@@ -14,21 +14,21 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.records import CheckOutcome
+from gonogo.contract.records import CheckOutcome, ExitRecord
 from gonogo.files import is_there
 from gonogo.planning.resolve import checkout_root
 from gonogo.rundir import RunDir, load_record, save_json
-from gonogo.supervise.keeper_record import is_kept_here
 from gonogo.supervise.keeper_start import start_keeper
-from gonogo.supervise.locks import DeviceLocks
-from gonogo.supervise.lost_run import build_infra_exit
+from gonogo.supervise.locks import DeviceLocks, holding, keeper_lock
+from gonogo.supervise.lost_run import build_infra_exit, end_lost
+from gonogo.supervise.process_records import is_kept_here, living_keeper
 from gonogo.supervise.processes import boot_id
-from worker.claims.ending import ShipperOf
-from worker.host.home import ClaimSecrets, mark_machine
+from worker.host.home import ClaimSecrets, OpenRun, mark_machine
 from worker.host.preflight import run_preflight
 from worker.host.probe import ProbeStore
 from worker.host.slots import choose_devices, quarantine_devices
 from worker.settings import Settings, keeper_environ
+from worker.shipping.reports import load_or_none
 from worker.shipping.shipper import Shipper
 
 KEEPER_MODULE = "worker.keeper_process"
@@ -36,6 +36,8 @@ KEEPER_MODULE = "worker.keeper_process"
 _log = logging.getLogger(__name__)
 
 Keeper = subprocess.Popen[bytes]
+ShipperOf = Callable[[RunDir, Order], Shipper | None]
+End = Callable[[RunDir, Order, float], ExitRecord | None]
 
 
 class HostUnfit(Exception):
@@ -162,3 +164,46 @@ def make_room(path: Path, order: Order) -> bool:
     path.rename(path.with_name(f".{path.name}.{before.token if before else 0}.{time.time_ns()}"))
     path.mkdir()
     return True
+
+
+SHIP_S = 2.0
+"""Time for one run in a round: a long backlog is sent in pieces, with claims in between."""
+
+
+def end_and_ship(
+    open_run: OpenRun,
+    ship: ShipperOf,
+    now: float,
+    *,
+    end: End = end_lost,
+) -> bool:
+    """End and ship one run without a living keeper; True when nothing is left to do.
+
+    Args:
+        ship: makes the shipper of a directory; None while the control plane cannot be asked.
+        end: writes the end of a run that has no exit.json.
+    """
+    if open_run.keeper is not None:
+        return False
+    with holding(keeper_lock(open_run.path)) as free:
+        if not free or living_keeper(open_run.path) is not None:
+            return False
+        run_dir = RunDir(open_run.path)
+        order = load_or_none(run_dir.order, Order)
+        if order is None:
+            _log.error("%s: no readable order", open_run.run, extra={"action": "end_failed"})
+            return False
+        exit_record = _load_exit(run_dir) or end(run_dir, order, now)
+        if exit_record is None:
+            return False
+        shipper = ship(run_dir, order)
+        return shipper is not None and shipper.finish(exit_record, within_s=SHIP_S)
+
+
+def _load_exit(run_dir: RunDir) -> ExitRecord | None:
+    try:
+        return load_record(run_dir.exit, ExitRecord)
+    except Corrupt as error:
+        run_dir.exit.replace(run_dir.exit.with_name("exit.json.corrupt"))
+        _log.error("%s: %s", run_dir.path.name, error, extra={"action": "exit_corrupt"})
+        return None

@@ -20,8 +20,8 @@ from rq.timeouts import BaseDeathPenalty
 
 from gonogo.contract.agent import WAKE_JOB, WAKE_QUEUE_PREFIX
 from gonogo.contract.errors import Rejected
-from worker.backoff import Backoff
 from worker.claims.loop import wake
+from worker.client import Backoff
 
 QUEUE_NAME = f"{WAKE_QUEUE_PREFIX}default"
 RECONNECT = Backoff(first_s=0.1, longest_s=2.0)

@@ -25,7 +25,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
 from gonogo.judge.follow_up.explanation import printable
-from gonogo.supervise.node_record import MET_NAME, meet_path
+from gonogo.supervise.process_records import MET_NAME, meet_path
 from gonogo.supervise.processes import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.settings import slurm_environ

@@ -17,8 +17,8 @@ from gonogo.contract.ids import Kind, is_id
 from gonogo.files import is_there, sync_folder
 from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.keeper_record import living_keeper
 from gonogo.supervise.locks import take_lock
+from gonogo.supervise.process_records import living_keeper
 from gonogo.supervise.processes import ProcessRef
 
 CLAIMED_NAME = "claimed.json"

@@ -4,11 +4,16 @@ Each check passes, warns or fails with a sentence. One failure, and the run is n
 that could not be made warns. On a profile with devices, a device that cannot be read fails.
 """
 
+import json
+import logging
 import os
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.canonical import digest
 from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
@@ -18,11 +23,90 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.devices.choice import may_use_gpus
 from gonogo.supervise.devices.query import SeenDevices, query_devices
 from gonogo.supervise.preflight import host_checks as checks
-from gonogo.supervise.preflight.code import load_branch
+from gonogo.supervise.preflight.code import load_branch, load_git_sha
 from gonogo.supervise.preflight.device_checks import judge_peaks
 from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
-from worker.host.model_check import ModelCheck
-from worker.host.probe import Probe, ProbeStore
+from gonogo.supervise.processes import boot_id
+from worker.host.probe import Probe, ProbeStore, read_answer
+
+LIMIT_S = 120.0
+_REMEMBERED = 32
+_OF_THE_MODEL = ("model", "attention", "dtype", "engine", "packing")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class ModelCheck:
+    """One check: `start` begins it, `result` waits for it."""
+
+    store: ProbeStore
+    order: Order
+    run_dir: RunDir
+    devices: Sequence[str]
+    _process: "subprocess.Popen[bytes] | None" = None
+    _known: str | None = None
+    _error: str = "nsa.sanity was not started"
+    _key: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        train = self.order.train
+        said: dict[str, Any] = {
+            "boot": boot_id(),
+            "code": load_git_sha(self.store.root),
+            "train": {name: train[name] for name in _OF_THE_MODEL if name in train},
+            "env": dict(self.order.env),
+            "devices": list(gpus_of(self.devices)),
+        }
+        self._key = digest(said)
+
+    def start(self) -> None:
+        """Begin the check, unless it is known to pass."""
+        self._known = self._remembered().get(self._key)
+        if self._known is not None:
+            return
+        order = ("--order", str(self.run_dir.order))
+        try:
+            self._process = self.store.run(
+                "nsa.sanity", gpus_of(self.devices), *order, env=self.order.env
+            )
+        except OSError as error:
+            self._error = f"nsa.sanity cannot be started: {error}"
+
+    def result(self) -> tuple[CheckOutcome, str]:
+        """Return the result; a check that could not be made fails on GPUs and warns elsewhere."""
+        if self._known is not None:
+            return CheckOutcome.PASS, f"{self._known} (known)"
+        said = self._finish()
+        if said is None:
+            return (CheckOutcome.FAIL if gpus_of(self.devices) else CheckOutcome.WARN), self._error
+        if said.get("passed") is not True:
+            return CheckOutcome.FAIL, f"the ordered model's miniature: {said.get('text')}"
+        text = f"forward and backward of the miniature, {said.get('text')}"
+        self._remember(text)
+        return CheckOutcome.PASS, text
+
+    def _finish(self) -> dict[str, Any] | None:
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        found, self._error = read_answer(process, "nsa.sanity", LIMIT_S)
+        return found
+
+    def _remembered(self) -> dict[str, str]:
+        try:
+            found = json.loads((self.store.home / "sanity.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        passed = found.get("passed") if isinstance(found, dict) else None
+        return passed if isinstance(passed, dict) else {}
+
+    def _remember(self, text: str) -> None:
+        rows = [*self._remembered().items(), (self._key, text)][-_REMEMBERED:]
+        try:
+            save_json(self.store.home / "sanity.json", {"v": 1, "passed": dict(rows)})
+        except OSError as error:
+            _log.warning("no sanity.json: %s", error, extra={"action": "sanity_unsaved"})
 
 
 def run_preflight(

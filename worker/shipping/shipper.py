@@ -37,8 +37,7 @@ from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.files import read_small
 from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
-from worker.backoff import Backoff
-from worker.client import ControlPlane, Intercepted
+from worker.client import Backoff, ControlPlane, Intercepted
 from worker.shipping.reports import (
     build_report,
     due_events,

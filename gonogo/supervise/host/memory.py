@@ -14,7 +14,7 @@ from typing import Any
 
 from gonogo.contract.observation import HostMemory
 from gonogo.rundir import RunDir
-from gonogo.supervise.rank_record import RankRecords
+from gonogo.supervise.process_records import RankRecords
 
 MB = 2**20
 _UNLIMITED_BYTES = 2**60

@@ -15,8 +15,8 @@ from typing import Any
 
 from gonogo.contract.observation import BusyProgram, HostCpu
 from gonogo.rundir import RunDir
+from gonogo.supervise.process_records import RankRecords
 from gonogo.supervise.processes import TICKS_PER_S
-from gonogo.supervise.rank_record import RankRecords
 
 PRESSURE_SHARE, WAITED_SHARE = 0.2, 0.1
 """Below both the host is quiet."""

@@ -33,7 +33,7 @@ from gonogo.supervise.keeper.nodes import MEET_LIMIT_S, save_refusal
 from gonogo.supervise.launch.command import ENTRIES, Allowed, LaunchRefused
 from gonogo.supervise.launch.nodes import Place, told_node
 from gonogo.supervise.locks import keeper_lock, take_lock
-from gonogo.supervise.node_record import load_end
+from gonogo.supervise.process_records import load_end
 from gonogo.supervise.processes import become_subreaper
 from gonogo.supervise.transient_errors import TransientErrors
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.device_slots import gpus_of
-from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
-from gonogo.supervise.durable import save_json
+from gonogo.supervise.durable import RESERVE_NAME, Reserve, save_json
 from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.keeper.children import (
     Child,
+    LogCap,
     StopSignals,
     reap_all,
     start_child,
@@ -23,7 +23,6 @@ from gonogo.supervise.keeper.children import (
 )
 from gonogo.supervise.keeper.companions import Companions, build_drain_command
 from gonogo.supervise.keeper.kill import end_processes
-from gonogo.supervise.keeper.log_cap import LogCap
 from gonogo.supervise.keeper.nodes import (
     MEET_LIMIT_S,
     Meeting,
@@ -32,8 +31,7 @@ from gonogo.supervise.keeper.nodes import (
     Superseded,
     save_refusal,
 )
-from gonogo.supervise.keeper.oom import OutOfMemory
-from gonogo.supervise.keeper.run_end import RunEnd
+from gonogo.supervise.keeper.run_end import OutOfMemory, RunEnd
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.nodes import Place

@@ -26,7 +26,7 @@ from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, EndRequest, ask_k
 from gonogo.supervise.exit_record import AGAIN_S, build_exit, build_refusal, seal_file, seal_lines
 from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.node_record import (
+from gonogo.supervise.process_records import (
     MET_NAME,
     SILENT_S,
     exit_path,

@@ -12,8 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gonogo.supervise.disk_reserve import Reserve
-from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.durable import Reserve, load_json, save_json
 from gonogo.supervise.end_request import (
     HALT_LIMIT_S,
     HALT_NAME,
@@ -31,11 +30,71 @@ from gonogo.supervise.exit_record import build_exit
 from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.kill import Killer, scan_for
 from gonogo.supervise.keeper.nodes import save_node_end
-from gonogo.supervise.keeper.oom import OutOfMemory
 from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.node_record import proof_of_loss
-from gonogo.supervise.rank_record import RankRecord, load_rank_record, recorded_ranks
+from gonogo.supervise.process_records import (
+    RankRecord,
+    load_rank_record,
+    proof_of_loss,
+    recorded_ranks,
+)
+
+LOOK_EVERY_S = 1.0
+
+
+def load_oom_kills(
+    proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
+) -> int | None:
+    """Return how many processes the kernel has killed for want of memory; None: unknown.
+
+    In a container the path of our group may be the host's. Then the root is our group.
+
+    Args:
+        proc, cgroups: where the kernel's files are.
+    """
+    groups = [row[3:] for row in _lines(proc / "self" / "cgroup") if row.startswith("0::/")]
+    own = [cgroups / group.lstrip("/") / "memory.events" for group in (*groups, "/")]
+    for path in (*own, proc / "vmstat"):
+        for line in _lines(path):
+            key, _, count = line.partition(" ")
+            if key == "oom_kill" and count.isdecimal():
+                return int(count)
+    return None
+
+
+class OutOfMemory:
+    """When the kernel last killed for want of memory.
+
+    Args:
+        load: returns the counter.
+    """
+
+    def __init__(self, load: Callable[[], int | None] = load_oom_kills) -> None:
+        self._load, self._known, self._due = load, load(), float("-inf")
+        self.at: float | None = None
+        """Unix seconds of the look that found more kills than the one before."""
+
+    def look(self, now: float, *, at_once: bool = False) -> None:
+        """Read the counter, when it is time.
+
+        Args:
+            at_once: whether to read it now.
+        """
+        if now < self._due and not at_once:
+            return
+        self._due = now + LOOK_EVERY_S
+        found = self._load()
+        if found is not None and self._known is not None and found > self._known:
+            self.at = time.time()
+        self._known = found if found is not None else self._known
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+
 
 OTHERS_EVERY_S = 1.0
 DEAF_LIMIT_S = 30.0

@@ -22,6 +22,7 @@ from typing import Any
 
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.last_lines import Ended, load_tail, lost_a_peer
+from gonogo.supervise.process_records import RankRecord, save_rank_record
 from gonogo.supervise.processes import (
     SHELLS,
     ProcessRef,
@@ -32,7 +33,6 @@ from gonogo.supervise.processes import (
     load_program,
     load_stat,
 )
-from gonogo.supervise.rank_record import RankRecord, save_rank_record
 from gonogo.supervise.transient_errors import start_thread
 
 LOOK_EVERY_S = 0.5

@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gonogo.files import append_plain, is_there
-from gonogo.supervise.disk_reserve import RESERVE_NAME, Reserve
-from gonogo.supervise.durable import load_json, save_json
+from gonogo.supervise.durable import RESERVE_NAME, Reserve, load_json, save_json
 from gonogo.supervise.last_lines import Ended, lost_a_peer
 from gonogo.supervise.launch.launched_ranks import Launched
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.launch.output_lines import OutputLines
+from gonogo.supervise.process_records import RankRecord, save_rank_record
 from gonogo.supervise.processes import (
     ProcessRef,
     allow_tracing,
@@ -38,7 +38,6 @@ from gonogo.supervise.processes import (
     die_with_parent,
     load_stat,
 )
-from gonogo.supervise.rank_record import RankRecord, save_rank_record
 from gonogo.supervise.transient_errors import TransientErrors
 
 _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})

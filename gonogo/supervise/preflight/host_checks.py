@@ -20,9 +20,9 @@ from gonogo.contract.records import Check, CheckOutcome, Manifest, Preflight
 from gonogo.rundir import RunDir, load_sealed, save_json
 from gonogo.supervise.devices.query import SeenDevices, query_devices
 from gonogo.supervise.keeper.kill import end_processes, find_processes
-from gonogo.supervise.keeper_record import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.preflight.code import load_branch, load_git_sha
 from gonogo.supervise.preflight.device_checks import Fitness, Result, judge_devices
+from gonogo.supervise.process_records import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ, pid_namespace
 
 WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume", "store")

@@ -21,7 +21,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.evidence_round import by_relevance
 from gonogo.rundir import RunDir
-from gonogo.supervise.disk_reserve import Reserve
+from gonogo.supervise.durable import Reserve
 from gonogo.supervise.end_request import (
     HALT_LIMIT_S,
     KILL_NAME,

@@ -25,7 +25,7 @@ from gonogo.contract.tick import (
 )
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise.evidence.rounds import Target
-from gonogo.supervise.node_record import (
+from gonogo.supervise.process_records import (
     SILENT_S,
     exit_path,
     load_sign,

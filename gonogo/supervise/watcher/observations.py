@@ -16,7 +16,7 @@ from gonogo.contract.observation import PreflightPeak
 from gonogo.contract.order import Order
 from gonogo.contract.records import Preflight
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.devices.samples import DeviceLines
+from gonogo.supervise.devices.sampler import DeviceLines
 from gonogo.supervise.host.checkpoints import Checkpoints
 from gonogo.supervise.host.disk import Disk
 from gonogo.supervise.host.memory import HostMemoryProbe

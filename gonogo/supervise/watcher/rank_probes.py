@@ -16,8 +16,8 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Target
 from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.process_records import RankRecords
 from gonogo.supervise.processes import TOKEN_NAME, ProcessRef, load_environ
-from gonogo.supervise.rank_record import RankRecords
 from gonogo.trainer.run_dir import HALTED_CODE
 
 REPEAT_S = 5.0

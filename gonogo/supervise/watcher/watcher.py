@@ -33,12 +33,12 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
+from gonogo.supervise.keeper_start import KeeperWakeup
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.journal import WATCHED_NAME, Journal
-from gonogo.supervise.watcher.keeper_wakeup import KeeperWakeup
 from gonogo.supervise.watcher.look import INTERVAL_S, Looking
 from gonogo.supervise.watcher.metrics_file import Reporter
 from gonogo.supervise.watcher.shipping import Shipping

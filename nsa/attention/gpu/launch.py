@@ -16,9 +16,8 @@ import torch
 import triton
 from torch import Tensor
 
-from nsa.attention.gpu import band, gates, gathered, scores
-from nsa.attention.gpu.shapes import Band, Shape
-from nsa.attention.gpu.tiles import padded, tiles_for
+from nsa.attention.gpu import band, gathered, scores
+from nsa.attention.gpu.shapes import Band, Shape, padded, tiles_for
 from nsa.attention.tensors import FIRST, RECENT
 
 _LOG2_E = math.log2(math.e)
@@ -253,7 +252,7 @@ def mix(outs: tuple[Tensor, Tensor, Tensor], gate: Tensor) -> Tensor:
     """The gated sum of the branch outputs."""
     out, D = torch.empty_like(outs[0]), outs[0].shape[-1]
     rows = out.numel() // D
-    gates.mix[(triton.cdiv(rows, 32),)](*outs, gate, out, rows, D=D, DP=padded(D), M=32)
+    scores.mix[(triton.cdiv(rows, 32),)](*outs, gate, out, rows, D=D, DP=padded(D), M=32)
     return out
 
 
@@ -261,5 +260,5 @@ def dots(outs: tuple[Tensor, Tensor, Tensor], grad: Tensor) -> Tensor:
     """<grad, output> of every branch: [B, S, H, 3] fp32."""
     dot, D = grad.new_empty(*grad.shape[:3], 3, dtype=torch.float32), grad.shape[-1]
     rows = grad.numel() // D
-    gates.dots[(triton.cdiv(rows, 32),)](*outs, grad, dot, rows, D=D, DP=padded(D), M=32)
+    scores.dots[(triton.cdiv(rows, 32),)](*outs, grad, dot, rows, D=D, DP=padded(D), M=32)
     return dot

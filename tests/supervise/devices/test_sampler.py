@@ -16,8 +16,7 @@ from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.device_script import reached_step
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.sampler import EVERY_S, Sampler, cadence_s
-from gonogo.supervise.devices.samples import OtherNodes
+from gonogo.supervise.devices.sampler import EVERY_S, OtherNodes, Sampler, cadence_s
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import LifeSigns
 from tests.supervise.devices.fake_nvml import FakeNvml

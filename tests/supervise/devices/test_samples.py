@@ -14,8 +14,7 @@ from gonogo.contract.observation import DeviceSample
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.devices.choice import RunDevices
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.sampler import Sampler
-from gonogo.supervise.devices.samples import DeviceLines, OtherNodes
+from gonogo.supervise.devices.sampler import DeviceLines, OtherNodes, Sampler
 from gonogo.supervise.launch.nodes import Place
 from tests.supervise.devices.fake_nvml import FakeNvml
 from tests.supervise.orders import make_order

@@ -15,8 +15,8 @@ import pytest
 from gonogo.contract.observation import HostCpu
 from gonogo.rundir import RunDir
 from gonogo.supervise.host.processors import HostCpuProbe
+from gonogo.supervise.process_records import RankRecord, save_rank_record
 from gonogo.supervise.processes import TICKS_PER_S, find_process
-from gonogo.supervise.rank_record import RankRecord, save_rank_record
 from gonogo.watch.detectors.slow import starved_s
 
 ROOT, RANK, COMPILER = 10, 11, 20

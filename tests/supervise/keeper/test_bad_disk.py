@@ -18,7 +18,7 @@ import pytest
 from gonogo import rundir
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.supervise import durable
-from gonogo.supervise.disk_reserve import PIECES, RESERVE_NAME, Reserve
+from gonogo.supervise.durable import PIECES, RESERVE_NAME, Reserve
 from tests.supervise.runs import (
     ROOT,
     NewRun,

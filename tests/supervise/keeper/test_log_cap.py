@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.keeper.log_cap import LOOK_EVERY_S, LogCap
+from gonogo.supervise.keeper.children import LOOK_EVERY_S, LogCap
 
 KB = 1024
 

@@ -22,7 +22,7 @@ from gonogo.supervise.keeper.nodes import (
 )
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.node_record import (
+from gonogo.supervise.process_records import (
     SILENT_S,
     alive_path,
     exit_path,

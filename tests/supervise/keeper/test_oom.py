@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.keeper.oom import LOOK_EVERY_S, OutOfMemory, load_oom_kills
+from gonogo.supervise.keeper.run_end import LOOK_EVERY_S, OutOfMemory, load_oom_kills
 
 V2 = "0::/a/b\n"
 EVENTS = "low 0\nhigh 0\nmax 41\noom 9\noom_kill {}\noom_group_kill 0\n"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.supervise.disk_reserve import Reserve
+from gonogo.supervise.durable import Reserve
 from gonogo.supervise.end_request import (
     HALT_LIMIT_S,
     HALT_NAME,
@@ -19,12 +19,11 @@ from gonogo.supervise.end_request import (
 )
 from gonogo.supervise.keeper import run_end
 from gonogo.supervise.keeper.children import Child
-from gonogo.supervise.keeper.oom import OutOfMemory
-from gonogo.supervise.keeper.run_end import DEAF_LIMIT_S, RunEnd, presumed_end
+from gonogo.supervise.keeper.run_end import DEAF_LIMIT_S, OutOfMemory, RunEnd, presumed_end
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
+from gonogo.supervise.process_records import RankRecord
 from gonogo.supervise.processes import ProcessRef
-from gonogo.supervise.rank_record import RankRecord
 from tests.supervise.runs import NewRun, build_test_order
 
 

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 from gonogo.supervise.launch.launched_ranks import Launched
+from gonogo.supervise.process_records import load_rank_record, recorded_ranks
 from gonogo.supervise.processes import (
     find_descendants,
     find_process,
     load_stat,
 )
-from gonogo.supervise.rank_record import load_rank_record, recorded_ranks
 from tests.supervise.runs import ROOT, wait_until
 
 LAUNCHER = """

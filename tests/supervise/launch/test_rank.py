@@ -15,8 +15,8 @@ from typing import IO, Any
 import pytest
 
 from gonogo.supervise.launch import rank
+from gonogo.supervise.process_records import load_rank_record
 from gonogo.supervise.processes import find_process
-from gonogo.supervise.rank_record import load_rank_record
 from tests.supervise.orders import make_order
 from tests.supervise.runs import ROOT, wait_until
 

@@ -17,7 +17,7 @@ from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.records import ExitRecord, NodeExit
 from gonogo.contract.tick import NodeState, Tick
 from gonogo.rundir import load_all_lines, load_record
-from gonogo.supervise.node_record import exit_path
+from gonogo.supervise.process_records import exit_path
 from tests.supervise.runs import (
     ALLOWED,
     KEEPER,

@@ -14,7 +14,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.node_record import meet_path
+from gonogo.supervise.process_records import meet_path
 from gonogo.supervise.processes import ProcessRef, send_signal
 from gonogo.watch.registry import detector_names
 from tests.supervise.nodes.cluster import NewCluster

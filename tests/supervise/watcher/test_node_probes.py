@@ -11,7 +11,7 @@ import pytest
 from gonogo.contract.tick import NodeState, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import save_json
-from gonogo.supervise.node_record import (
+from gonogo.supervise.process_records import (
     SILENT_S,
     alive_path,
     exit_path,

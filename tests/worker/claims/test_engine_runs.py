@@ -19,7 +19,7 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.locks import DeviceLocks
-from gonogo.supervise.node_record import MET_NAME, exit_path, proof_of_loss
+from gonogo.supervise.process_records import MET_NAME, exit_path, proof_of_loss
 from gonogo.supervise.processes import boot_id, find_process
 from tests.supervise.orders import completed, make_order
 from tests.worker.control_plane import KEY, FakeControlPlane, serving

@@ -14,7 +14,7 @@ import pytest
 from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import save_json
-from gonogo.supervise.node_record import meet_path, own_keeping
+from gonogo.supervise.process_records import meet_path, own_keeping
 from gonogo.supervise.processes import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.supervise.node_record import MET_NAME, exit_path, load_keeping
+from gonogo.supervise.process_records import MET_NAME, exit_path, load_keeping
 from gonogo.supervise.processes import find_process
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun

@@ -9,7 +9,7 @@ from gonogo.contract.records import PREFLIGHT_CHECKS, CheckOutcome, Preflight
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_record
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.node_record import load_keeping
+from gonogo.supervise.process_records import load_keeping
 from gonogo.supervise.watcher.journal import WATCHED_NAME
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
