@@ -93,9 +93,8 @@ def _digest(folder: Path, names: Iterable[str], digest: "hashlib._Hash") -> str:
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """Return what git prints, if it is there."""
-    command = ("git", "-C", str(folder), *arguments)
     try:
-        done = subprocess.run(command, capture_output=True, timeout=20.0, check=False)
+        done = subprocess.run(("git", "-C", folder, *arguments), capture_output=True, timeout=20.0)
     except OSError:
         return None
     return done.stdout if done.returncode == 0 else None
