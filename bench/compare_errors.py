@@ -22,8 +22,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 
-from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Answer
+from gonogo.contract.campaign import Answer, CampaignSpec
 from gonogo.judge.compare.campaign import Begin, End, Member, next_step
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.paths import Ran

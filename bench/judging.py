@@ -19,7 +19,7 @@ from typing import Any
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick, WatchStart
+from gonogo.contract.records import Tick, WatchStart
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, file_seal, iter_lines, save_json
 from gonogo.watch import fold, start, tick_digest, tick_line

@@ -19,7 +19,7 @@ from gonogo import contract
 from gonogo.cli.app import app as command_line
 from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
-from gonogo.contract.doubt import IN_WEIGHTS, DoubtKind, Effect
+from gonogo.contract.finding import IN_WEIGHTS, DoubtKind, Effect
 from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
 from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
 from gonogo.contract.yaml_text import parse_yaml

@@ -16,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.wire import Kind, new_id
 
 _READY_LIMIT_S = 180.0
 

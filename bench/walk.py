@@ -17,7 +17,7 @@ from typing import Any
 
 import gonogo
 from bench import judging
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import RunDir, iter_lines, load_record
 from gonogo.watch import fold, start

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import FileSeal
 from gonogo.files import is_for_good, read_plain, read_small, sync_folder
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")

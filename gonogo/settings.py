@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+from gonogo.contract.workload import EngineName
 
 SERVICE_FILE = "service.json"
 """In the home: `{url, pid, host}` of the service that began to listen last."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Msg, StepSections
 from gonogo.contract.order import Order
-from gonogo.contract.tick import ProcessState
+from gonogo.contract.records import ProcessState
 from gonogo.trainer.position import Position
 from lab.faults import Fault
 from lab.noise import UNNAMED_STALL_S, WHOLE, Pause, Reporting, Script, When, Who

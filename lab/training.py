@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
-from gonogo.contract.tick import ProcessState
+from gonogo.contract.records import ProcessState
 from lab.faults import Fault
 from lab.noise import PLAIN, WHOLE, Habits, Noise, Reporting, draw_reporting
 from lab.numbers import Loss, Series

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
-from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
+from gonogo.contract.records import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line
 from gonogo.watch.fold import fold_beats, near, start
 from lab.noise import Noise

@@ -19,13 +19,12 @@ from gonogo.contract.api import (
     NextStep,
     Submission,
 )
-from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Comparison
+from gonogo.contract.campaign import CampaignSpec, Comparison
 from gonogo.contract.decision import PASSING, Verdict
 from gonogo.contract.errors import Conflict
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
+from gonogo.contract.wire import Kind, new_id
 from gonogo.judge.compare.campaign import Begin, End, Member, next_step, planned_runs, question_of
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit
@@ -38,7 +37,7 @@ from gonogo.planning.campaigns import (
     resolve_campaign,
     unseen_changes,
 )
-from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import warnings_of
 from gonogo.planning.source import ResolvedPlan, bundled_plan
 from service.db.columns import Asked, Stop, StopKind
 from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow

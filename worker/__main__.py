@@ -16,8 +16,8 @@ import sys
 import threading
 import time
 
-from gonogo.contract.cluster import EngineName, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.workload import EngineName, SlurmCluster
 from gonogo.machine_id import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
 from worker.claims.claimer import Claimer

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+from gonogo.contract.workload import EngineName
 from gonogo.planning.resolve import checkout_root
 from gonogo.settings import home_of, known_names, load_key, parse_engine, read, socket_url
 from gonogo.systemd import NAMES, Notifier, load_notifier

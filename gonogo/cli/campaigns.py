@@ -38,9 +38,8 @@ from gonogo.cli.plan_arguments import (
 )
 from gonogo.cli.watching import following
 from gonogo.contract.api import CampaignDryRun, CampaignState, CampaignView
-from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Result
-from gonogo.contract.ids import Kind
+from gonogo.contract.campaign import CampaignSpec, Result
+from gonogo.contract.wire import Kind
 
 POLL_S = 1.0
 MOST_SHOWN = 3

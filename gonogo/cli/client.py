@@ -17,8 +17,8 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView, FoundView, RunView
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Problem, Rejected, Unavailable
 from gonogo.contract.finding import Near
-from gonogo.contract.ids import SHORT_LENGTH, Kind, is_id
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.wire import SHORT_LENGTH, Kind, is_id
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 _HERE = ("localhost", "127.0.0.1", "::1")

@@ -21,7 +21,7 @@ from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import Json, out, print_json, print_lines, print_table
 from gonogo.cli.plan_arguments import parse_pairs
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, DifferingPath
+from gonogo.contract.campaign import Answer, ComparedVariant, Comparison, DifferingPath
 from gonogo.contract.criterion import Compared
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.errors import NotFound, Rejected, Unavailable

@@ -32,13 +32,18 @@ from gonogo.cli.stack import (
 )
 from gonogo.contract.api import WorkerState
 from gonogo.contract.canonical import digest as digest_of
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.contract.order import Order
 from gonogo.contract.patience import MEANING, SETTING, Patience, Place
+from gonogo.contract.workload import EngineName
 from gonogo.planning.campaigns import resolve_campaign
-from gonogo.planning.checks import warnings_of
-from gonogo.planning.resolve import build_order, checkout_root, load_train_config, resolve_plan
+from gonogo.planning.resolve import (
+    build_order,
+    checkout_root,
+    load_train_config,
+    resolve_plan,
+    warnings_of,
+)
 from gonogo.planning.source import (
     bundled_campaign_names,
     bundled_plan,

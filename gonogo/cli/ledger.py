@@ -17,9 +17,9 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import Json, decided_text, out, print_json, print_lines
 from gonogo.cli.settings import load_settings
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import GonogoError, NotFound
-from gonogo.contract.ids import Kind, short_id
+from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.contract.wire import Kind, short_id
 from gonogo.judge.words import sentence
 from gonogo.ledger.recorded import RecordedDecision, load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision

@@ -13,8 +13,8 @@ from gonogo.cli.client import connect, pick_id, resolve_run
 from gonogo.cli.exits import Exit
 from gonogo.cli.output import Json, err, print_json, print_lines
 from gonogo.cli.settings import load_settings
-from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import RunState
+from gonogo.contract.wire import Kind
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, RunDir
 from gonogo.supervise.durable import load_json
 

@@ -23,7 +23,7 @@ from rich.text import Text
 from gonogo.contract.api import ExperimentView
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision, Verdict
-from gonogo.contract.ids import shorten_ids
+from gonogo.contract.wire import shorten_ids
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object on stdout, or one a line.")]
 Limit = Annotated[int, typer.Option(min=1, max=200, help="How many.")]

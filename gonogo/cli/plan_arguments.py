@@ -17,8 +17,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import NotFound, Problem, Rejected, hint, near
 from gonogo.contract.lifecycle import PhaseState
 from gonogo.contract.yaml_text import Document, parse_document, parse_yaml
-from gonogo.planning.overrides import line_of
-from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names
+from gonogo.planning.source import bundled_campaign_names, bundled_plan, bundled_plan_names, line_of
 
 _THROUGH = (PhaseState.PASSED, PhaseState.INHERITED)
 

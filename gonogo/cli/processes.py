@@ -36,9 +36,9 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import Stack, application_argv, application_env, missing_commands
 from gonogo.cli.watching import watch_experiment
 from gonogo.contract.api import ExperimentView
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
-from gonogo.contract.fault import KINDS
+from gonogo.contract.plan import KINDS
+from gonogo.contract.workload import EngineName
 from gonogo.planning.resolve import checkout_root, resolve_plan
 from gonogo.planning.source import bundled_plan
 

@@ -10,18 +10,18 @@ from gonogo.cli.plan_arguments import placed, read_plan
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.errors import Rejected, hint
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.patterns import PATTERNS, guessed_patterns
 from gonogo.contract.plan import DRIFTS, NEVER_WAIVED
 from gonogo.contract.watch import ShortDeadline, Watch
-from gonogo.planning.checks import warnings_of
+from gonogo.contract.wire import Kind, new_id
 from gonogo.planning.programs import read_launch_line
 from gonogo.planning.resolve import (
     build_command_order,
     build_order,
     load_train_config,
     resolve_plan,
+    warnings_of,
 )
 from gonogo.rundir import is_text
 from gonogo.supervise.launch.command import OBSERVE, check_patterns

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import NotAllowed
+from gonogo.contract.workload import EngineName
 from gonogo.settings import SERVICE_FILE, home_of, load_key, parse_engine, read
 
 _NAMED = "GONOGO_URL"

@@ -26,8 +26,8 @@ import typer
 
 from gonogo.cli.output import say
 from gonogo.cli.settings import Settings
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, GonogoError, Rejected, Unavailable
+from gonogo.contract.workload import EngineName
 from gonogo.files import open_private
 from gonogo.planning.resolve import checkout_root
 from gonogo.settings import SERVICE_FILE, socket_url

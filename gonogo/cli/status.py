@@ -47,8 +47,8 @@ from gonogo.contract.decision import Cause, Decision, DecisionKind
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from gonogo.contract.finding import Finding
 from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, RunState
+from gonogo.contract.wire import Kind
 from gonogo.judge.words import sentence
 
 MOST_FINDINGS = 3

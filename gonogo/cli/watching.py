@@ -20,8 +20,8 @@ from gonogo.cli.judging import experiment_lines, near_line, wait_of
 from gonogo.cli.output import Json, duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
 from gonogo.contract.finding import Near
-from gonogo.contract.ids import short_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
+from gonogo.contract.wire import short_id
 
 LOOK_EVERY_S = 1.0
 SAY_EVERY_S = 3.0

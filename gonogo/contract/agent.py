@@ -13,13 +13,13 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.finding import Finding, Near
 from gonogo.contract.heartbeat import Count
 from gonogo.contract.lifecycle import RunEvent
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
 from gonogo.contract.wire import Document, Labels, Submitted, Text
+from gonogo.contract.workload import EngineName
 
 WAKE_QUEUE_PREFIX = "gonogo-"
 WAKE_JOB = "worker.claims.loop.wake"

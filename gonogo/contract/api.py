@@ -5,15 +5,13 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gonogo.contract.campaign import LEAST_REPEATS, MOST_REPEATS, CampaignSpec
-from gonogo.contract.comparison import Comparison
+from gonogo.contract.campaign import LEAST_REPEATS, MOST_REPEATS, CampaignSpec, Comparison
 from gonogo.contract.decision import PASSING, Cause, Condition, Verdict
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.contract.wire import Document, Instant, Labels, Number, Recorded, Submitted, Text
+from gonogo.contract.wire import Document, Instant, Kind, Labels, Number, Recorded, Submitted, Text
 
 Sets = Annotated[dict[str, Any], Field(max_length=1000)]
 

@@ -13,7 +13,7 @@ from typing import Any, Self
 from pydantic import Field
 
 from gonogo.contract.criterion import GateSeverity
-from gonogo.contract.doubt import Doubt
+from gonogo.contract.finding import Doubt
 from gonogo.contract.wire import Recorded
 
 READS_BEFORE = "commit a2d12bc9 reads what was recorded before"

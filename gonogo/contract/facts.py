@@ -11,12 +11,10 @@ from pydantic import Field, JsonValue, computed_field, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.decision import Verdict
-from gonogo.contract.doubt import Doubt, Effect
-from gonogo.contract.finding import Act, Finding, Held, Severity, Source
+from gonogo.contract.finding import Act, Doubt, Effect, Finding, Held, Severity, Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import CLASS_OF, Actor, OutcomeClass, OutcomeCode, code_of
-from gonogo.contract.records import CheckOutcome
-from gonogo.contract.tick import FileSeal, WatchStart
+from gonogo.contract.records import CheckOutcome, FileSeal, WatchStart
 from gonogo.contract.wire import Number, Recorded
 from gonogo.contract.workload import RecordedPatch
 

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.heartbeat import Count, Finite
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.contract.wire import Recorded, Submitted
 
 Megabytes = Annotated[Finite, Field(ge=0)]

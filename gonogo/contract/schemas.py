@@ -15,11 +15,9 @@ from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, Rules
 from gonogo.contract.plan import Plan
-from gonogo.contract.records import ExitRecord, NodeExit, NodeLine
-from gonogo.contract.rules import Rules
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import ExitRecord, NodeExit, NodeLine, Tick
 
 SCHEMAS: dict[str, type[BaseModel]] = {
     "plan": Plan,

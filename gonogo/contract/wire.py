@@ -3,11 +3,14 @@
 A submission forbids unknown fields; a record ignores them. Non-finite numbers are strings.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema, model_validator
+from ulid import ULID
 
 from gonogo.contract.canonical import wire_value
 
@@ -88,3 +91,44 @@ class Recorded(BaseModel):
         """Return the JSON form."""
         found: dict[str, Any] = wire_value(self.model_dump(mode="json"))
         return found
+
+
+_ID = re.compile(r"(exp|run|dec|evt|alt|cmp|key|whk)_[0-9A-HJKMNP-TV-Z]{26}")
+
+
+class Kind(StrEnum):
+    """Prefixes of identifiers."""
+
+    EXPERIMENT = "exp"
+    RUN = "run"
+    DECISION = "dec"
+    EVENT = "evt"
+    ALERT = "alt"
+    CAMPAIGN = "cmp"
+    KEY = "key"
+    WEBHOOK = "whk"
+
+
+def new_id(kind: Kind) -> str:
+    """Return a fresh identifier, such as `run_01K…`."""
+    return f"{kind.value}_{ULID()}"
+
+
+def is_id(text: str, kind: Kind | None = None) -> bool:
+    """Say whether `text` is an identifier (of `kind`)."""
+    match = _ID.fullmatch(text)
+    return match is not None and (kind is None or match.group(1) == kind.value)
+
+
+SHORT_LENGTH = 8
+_IN_TEXT = re.compile(rf"(?<![\w/]){_ID.pattern}(?![\w/])")
+
+
+def short_id(text: str) -> str:
+    """Return the short form of an identifier: `run_7Q2M9XKD`."""
+    return f"{text[:4]}{text[-SHORT_LENGTH:]}" if is_id(text) else text
+
+
+def shorten_ids(text: str) -> str:
+    """Return a text with short identifiers; those in paths and addresses stay whole."""
+    return _IN_TEXT.sub(lambda found: short_id(found[0]), text)

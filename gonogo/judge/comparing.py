@@ -12,8 +12,7 @@ from pydantic import ValidationError
 
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts
-from gonogo.contract.order import Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Order, Rules
 from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts

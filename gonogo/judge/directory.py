@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.doubt import DoubtKind, Effect
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import Facts
-from gonogo.contract.finding import Finding
-from gonogo.contract.ids import Kind, is_id, new_id
+from gonogo.contract.finding import DoubtKind, Effect, Finding
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Outcome
+from gonogo.contract.wire import Kind, is_id, new_id
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.files import RunFiles
 from gonogo.judge.facts.record import RunRecord, load_run

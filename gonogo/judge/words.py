@@ -5,7 +5,7 @@ Nothing decides by these texts. docs/doubts.md is made from them.
 
 from typing import NamedTuple
 
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 
 Kind = DoubtKind
 MOST_LISTED = 4

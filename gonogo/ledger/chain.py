@@ -12,7 +12,7 @@ key can make them.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.words import sentence
 from gonogo.ledger.recorded import RecordedDecision, shortened
 from gonogo.ledger.sign import Trust

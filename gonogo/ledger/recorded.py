@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from gonogo.contract.canonical import canonical_bytes, digest
 from gonogo.contract.decision import DECISION_V, READS_BEFORE, Decision, Verdict
 from gonogo.contract.errors import Corrupt, NotFound
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.wire import Kind, is_id
 from gonogo.files import read_plain
 
 Json = Mapping[str, Any]

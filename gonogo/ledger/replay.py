@@ -20,11 +20,10 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.criterion import BUILT_IN_CRITERIA
 from gonogo.contract.decision import PASSING, DecisionKind, MadeBy
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.facts import Facts, History
-from gonogo.contract.order import MOST_RANKS, Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.contract.order import MOST_RANKS, Order, Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.metrics import absent_text, metric_row
 from gonogo.judge.facts.record import load_run

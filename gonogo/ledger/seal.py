@@ -18,9 +18,9 @@ from gonogo.contract.decision import (
     MadeBy,
     Verdict,
 )
-from gonogo.contract.doubt import Doubt
 from gonogo.contract.facts import Facts
-from gonogo.contract.rules import Rules
+from gonogo.contract.finding import Doubt
+from gonogo.contract.order import Rules
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import RecordedDecision, record_of, rule_digest
 from gonogo.ledger.sign import SigningKey

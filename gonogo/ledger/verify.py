@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.contract.finding import Doubt
 from gonogo.files import read_plain
 from gonogo.ledger.chain import Wrong, check_chain
 from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision

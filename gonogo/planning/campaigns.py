@@ -15,9 +15,8 @@ from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
 from gonogo.planning.layers import merged
 from gonogo.planning.ordering import build_order
-from gonogo.planning.problems import refuse
 from gonogo.planning.resolve import resolve_plan
-from gonogo.planning.source import ResolvedPlan, parse_plan, with_overrides
+from gonogo.planning.source import ResolvedPlan, parse_plan, refuse, with_overrides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

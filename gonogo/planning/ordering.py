@@ -11,8 +11,6 @@ from pydantic import ValidationError
 
 from gonogo.contract.canonical import digest, plain_copy
 from gonogo.contract.criterion import DEVICE_METRICS, Criterion
-from gonogo.contract.fault import parse_fault
-from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import (
     CarriedRemedy,
@@ -28,14 +26,12 @@ from gonogo.contract.order import (
 from gonogo.contract.outcome import RecordedFailure
 from gonogo.contract.patience import bounded
 from gonogo.contract.patterns import guessed_patterns
-from gonogo.contract.plan import Phase, Plan
+from gonogo.contract.plan import HardwareProfile, Phase, Plan, hardware_profiles, parse_fault
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
 from gonogo.contract.watch import Watch
 from gonogo.contract.workload import Patch, RecordedPatch, is_ours
-from gonogo.planning.layers import Laid, lay
-from gonogo.planning.placeholders import Filled, fill_order
-from gonogo.planning.problems import problems_of, rejected
-from gonogo.planning.source import ResolvedPlan
+from gonogo.planning.layers import Filled, Laid, fill_order, lay
+from gonogo.planning.source import ResolvedPlan, problems_of, rejected
 from gonogo.planning.workloads.known import workload_schema
 from gonogo.watch.registry import detector_names, made_by
 

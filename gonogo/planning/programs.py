@@ -5,9 +5,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.plan import Plan
-from gonogo.contract.workload import ANY, Patch, is_allowed
+from gonogo.contract.workload import ANY, EngineName, Patch, is_allowed
 from gonogo.environment_names import is_listed
 
 _NODES = ("--nnodes", "--num-machines")

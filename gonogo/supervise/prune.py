@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.wire import Kind, is_id
 from gonogo.files import read_small
 from gonogo.rundir import (
     NO_SERVICE,

@@ -24,7 +24,7 @@ from pydantic import PlainSerializer, PlainValidator
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
-from gonogo.contract.tick import LinesSeen
+from gonogo.contract.records import LinesSeen
 
 DIGEST_BYTES = 16
 START = bytes(32)

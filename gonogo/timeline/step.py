@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, StepSections
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 
 WINDOW_STEPS = 256
 MOST_OPEN = 256

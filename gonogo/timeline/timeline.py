@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
-from gonogo.contract.tick import LinesSeen, Tick
+from gonogo.contract.records import LinesSeen, Tick
 from gonogo.timeline.advance import absorb, absorb_late
 from gonogo.timeline.lines import Arrival, Line, LineRecord, read_line
 from gonogo.timeline.rank import RankStream

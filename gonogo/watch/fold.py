@@ -23,7 +23,7 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import ProcessState, Tick
+from gonogo.contract.records import ProcessState, Tick
 from gonogo.contract.watch import Action
 from gonogo.timeline.lines import Line
 from gonogo.timeline.rank import RankStream

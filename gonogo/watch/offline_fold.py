@@ -25,13 +25,11 @@ from typing import IO
 
 from pydantic import ValidationError
 
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt, NotFound
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Doubt, DoubtKind, Finding
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import ExitRecord, Tick
 from gonogo.files import read_plain
 from gonogo.rundir import TICK_BYTES, RunDir, iter_lines, load_record
 from gonogo.timeline.lines import Line

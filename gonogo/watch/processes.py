@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
+from gonogo.contract.records import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
 
 HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessState.DEAD})
 """States in which a process does nothing, whatever its last line reports."""

@@ -25,7 +25,7 @@ from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Limit, Place, Typical
-from gonogo.contract.tick import ProcessState, Tick
+from gonogo.contract.records import ProcessState, Tick
 from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
 from gonogo.watch.detectors.culprit import Culprit, blame_who_left, name_culprit, recorded
 from gonogo.watch.view import ALL_SILENT_S, View, found

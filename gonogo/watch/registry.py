@@ -18,9 +18,8 @@ from typing import Any
 
 import gonogo
 from gonogo.contract.decision import MadeBy
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
-from gonogo.contract.finding import Act, Finding, Severity
+from gonogo.contract.finding import Act, Doubt, DoubtKind, Finding, Severity
 from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.git_commit import load_commit

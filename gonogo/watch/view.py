@@ -14,7 +14,7 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
 from gonogo.contract.patience import Patience, Place
-from gonogo.contract.tick import ProcessState, Tick
+from gonogo.contract.records import ProcessState, Tick
 from gonogo.contract.watch import Watch
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gonogo.contract.canonical import wire_line
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.observation import devices_in
-from gonogo.contract.tick import (
+from gonogo.contract.records import (
     FileSeal,
     LinesSeen,
     NodeProbe,

@@ -22,12 +22,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import CLAIM_HEADER, ClaimRequest
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Conflict, NameTaken, NotAllowed, StaleToken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.workload import RecordedPatch
+from gonogo.contract.workload import EngineName, RecordedPatch
 from gonogo.planning.resolve import build_order
 from service.agent.placement import UNREADABLE, fitting
 from service.db.columns import is_by_service

@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from sqlalchemy import ColumnElement, select, tuple_
 
 from gonogo.contract.agent import ClaimRequest
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.order import MOST_RANKS
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.contract.workload import RecordedPatch
+from gonogo.contract.workload import EngineName, RecordedPatch
 from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, lacks, spans
 from service.db.schema import ExperimentRow, RunRow, WorkerRow

@@ -30,7 +30,7 @@ from gonogo import __version__
 from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Rejected
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.wire import Kind, new_id
 from service.context import Context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
 from service.db.store import Topic, ring

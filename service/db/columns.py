@@ -11,8 +11,8 @@ from sqlalchemy.types import TypeDecorator
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
+from gonogo.contract.campaign import Comparison
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.comparison import Comparison
 from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason

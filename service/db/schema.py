@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.api import CampaignState, DeliveryState, OriginView
-from gonogo.contract.comparison import Comparison
+from gonogo.contract.campaign import Comparison
 from gonogo.contract.decision import Cause, ConditionState, DecisionKind, Verdict
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState

@@ -18,8 +18,7 @@ from sqlalchemy.orm import Session
 from gonogo.contract.criterion import OWN_PREFIX, own_name
 from gonogo.contract.decision import CriterionResult
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.order import Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Order, Rules
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules

@@ -11,8 +11,6 @@ from typing import Any
 
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Conflict
-from gonogo.contract.hardware import hardware_profiles
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import (
     ExperimentEvent,
     PhaseEvent,
@@ -22,7 +20,8 @@ from gonogo.contract.lifecycle import (
 )
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.contract.plan import Plan
+from gonogo.contract.plan import Plan, hardware_profiles
+from gonogo.contract.wire import Kind, new_id
 from gonogo.contract.workload import RecordedPatch
 from gonogo.judge.follow_up.reruns import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan

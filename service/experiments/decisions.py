@@ -30,11 +30,10 @@ from gonogo.contract.decision import (
 )
 from gonogo.contract.errors import Conflict
 from gonogo.contract.facts import Facts
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
-from gonogo.contract.order import ResumePoint, RunReason
+from gonogo.contract.order import OpenCondition, ResumePoint, Rules, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
-from gonogo.contract.rules import OpenCondition, Rules
+from gonogo.contract.wire import Kind, new_id
 from gonogo.judge.follow_up.action import Action, ActionKind
 from gonogo.judge.follow_up.decide import decide_expiry
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, in_state, is_approval

@@ -15,7 +15,6 @@ from sqlalchemy.orm import Session
 from gonogo.contract.api import AlertData, AlertType, OverrideView
 from gonogo.contract.decision import Decision, DecisionKind
 from gonogo.contract.errors import Conflict, NotFound
-from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.lifecycle import (
     EXPERIMENT_TRANSITIONS,
     PHASE_TRANSITIONS,
@@ -27,6 +26,7 @@ from gonogo.contract.lifecycle import (
     RunState,
     advance,
 )
+from gonogo.contract.wire import Kind, is_id, new_id
 from gonogo.judge.follow_up.summary import joined
 from gonogo.ledger.seal import SERVICE_ACTOR
 from service.db.columns import Awaited

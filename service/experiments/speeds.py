@@ -6,12 +6,11 @@ Code, PyTorch and driver may differ. Nothing is kept for CPUs, which other progr
 from sqlalchemy.orm import Session
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import Facts
-from gonogo.contract.finding import Severity
-from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.finding import Effect, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector, OutcomeCode
+from gonogo.contract.plan import hardware_profiles
 from gonogo.planning.resolve import FROZEN
 from service.db.schema import RunRow, SpeedRow
 

@@ -9,16 +9,13 @@ from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
 from gonogo.contract.errors import Problem, Rejected, hint
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import Order
-from gonogo.planning.checks import warnings_of
-from gonogo.planning.layers import merged
-from gonogo.planning.placeholders import values_of
-from gonogo.planning.problems import refuse
+from gonogo.contract.wire import Kind, new_id
+from gonogo.planning.layers import merged, values_of
 from gonogo.planning.programs import needs
-from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan
-from gonogo.planning.source import bundled_plan, configurations_stamp
+from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan, warnings_of
+from gonogo.planning.source import bundled_plan, configurations_stamp, refuse
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of, start_phase

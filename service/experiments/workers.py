@@ -7,9 +7,9 @@ from sqlalchemy import ColumnElement
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import ClaimRequest
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import EngineName
 from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.programs import allows, lacks, needs, spans, up_line
 from service.db.schema import RunRow, WorkerRow

@@ -21,7 +21,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.wire import Kind, new_id
 from gonogo.machine_id import load_machine_id
 from service.context import Context
 from service.db.columns import SessionKind

@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Conflict, Rejected
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.wire import Kind, is_id
 from service.context import Context
 from service.db.schema import ExperimentRow, IdempotencyRow
 from service.db.store import Session, insert_if_new

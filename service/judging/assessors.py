@@ -17,7 +17,7 @@ from typing import Any
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.facts import Facts
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
 

@@ -24,10 +24,9 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import Order, ResumePoint
+from gonogo.contract.order import OpenCondition, Order, ResumePoint, Rules
 from gonogo.contract.outcome import Outcome, OutcomeClass, code_of
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
 from gonogo.judge.follow_up.decide import decide
 from gonogo.judge.gate.added_criteria import with_history

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 
 from markupsafe import Markup
 
-from gonogo.contract.comparison import ComparedVariant, Comparison
+from gonogo.contract.campaign import ComparedVariant, Comparison
 from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from service.charts import WIDTH, Chart, Line, nice_ticks, non_finite_mark, picture, tag

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.api import DeliveryState
 from gonogo.contract.errors import NotFound
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.wire import Kind, is_id
 from service.db.schema import AlertRow, DeliveryRow, KeyRow, WebhookRow, WorkerRow
 from service.queries.experiments import load_page
 

@@ -8,8 +8,8 @@ from sqlalchemy.orm import InstrumentedAttribute, Session, defer
 
 from gonogo.contract.decision import ConditionState, Decision, DecisionKind
 from gonogo.contract.errors import NotFound
-from gonogo.contract.ids import SHORT_LENGTH, Kind, is_id
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.wire import SHORT_LENGTH, Kind, is_id
 from gonogo.ledger.recorded import parse_decision
 from service.db.schema import (
     CampaignRow,

@@ -7,9 +7,9 @@ from sqlalchemy.orm import Session, defer, load_only
 
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.ids import Kind, is_id
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
+from gonogo.contract.wire import Kind, is_id
 from gonogo.judge.follow_up.action import Attempt
 from service.db.schema import (
     AssessmentRow,

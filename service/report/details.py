@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from gonogo.contract.doubt import Doubt, Effect
+from gonogo.contract.finding import Doubt, Effect
 from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState

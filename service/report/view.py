@@ -15,10 +15,9 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import Order, Rules, RunReason
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import ModelRecord, Preflight
-from gonogo.contract.rules import Rules
 from gonogo.contract.workload import OURS
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.measure import quantile

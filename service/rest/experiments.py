@@ -27,11 +27,10 @@ from gonogo.contract.api import (
 )
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import Decision
-from gonogo.contract.ids import Kind
 from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.wire import Kind
 from gonogo.planning.campaigns import ResolvedCampaign
-from gonogo.planning.checks import warnings_of
-from gonogo.planning.resolve import ResolvedPlan
+from gonogo.planning.resolve import ResolvedPlan, warnings_of
 from service.campaigns import (
     cancel,
     create_campaign,

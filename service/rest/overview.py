@@ -19,8 +19,7 @@ from gonogo.contract.api import (
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.errors import Rejected, hint
 from gonogo.contract.goodput import ExperimentGoodput
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.wire import Instant, Submitted
+from gonogo.contract.wire import Instant, Kind, Submitted, new_id
 from gonogo.ledger.recorded import parse_decision
 from service.alerts.webhooks import (
     TIMEOUT_S,

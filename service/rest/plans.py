@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from gonogo.contract.api import Submission
 from gonogo.contract.errors import NotFound
 from gonogo.contract.schemas import SCHEMAS, schema
-from gonogo.planning.checks import warnings_of
+from gonogo.planning.resolve import warnings_of
 from gonogo.planning.source import (
     bundled_campaign_names,
     bundled_plan,

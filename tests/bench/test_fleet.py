@@ -9,7 +9,7 @@ import pytest
 from bench.fleet import ALIVE_S, EVERY_S, STEP_S, SimulatedRun
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import parse_heartbeat
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.goodput.rank_account import RankAccount, add_line
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gonogo.cli import campaigns, experiments, judging
 from gonogo.cli.output import err, out
-from gonogo.contract.ids import short_id
+from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from gonogo.cli.output import out
-from gonogo.contract.ids import short_id
+from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.cli.test_json_output import fits
 from tests.service.conftest import Plane

@@ -17,7 +17,7 @@ from gonogo.cli.app import app, run
 from gonogo.cli.client import Client
 from gonogo.cli.processes import build_result
 from gonogo.contract import api
-from gonogo.contract.comparison import Comparison
+from gonogo.contract.campaign import Comparison
 from gonogo.contract.decision import Decision
 from lab.command import app as simulator
 from tests.cli.conftest import Gonogo

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.ids import Kind, new_id, short_id
+from gonogo.contract.wire import Kind, new_id, short_id
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME, save_json
 from gonogo.signing import save_public_key, save_signing_key

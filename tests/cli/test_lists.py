@@ -10,7 +10,7 @@ import pytest
 from gonogo.cli.experiments import parse_since
 from gonogo.cli.output import out
 from gonogo.contract.errors import Rejected
-from gonogo.contract.ids import short_id
+from gonogo.contract.wire import short_id
 from gonogo.judge.failures import explain
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane

@@ -10,7 +10,7 @@ import pytest
 
 from gonogo.cli.logs import find_run_dir
 from gonogo.contract.errors import Rejected
-from gonogo.contract.ids import Kind, new_id, short_id
+from gonogo.contract.wire import Kind, new_id, short_id
 from gonogo.rundir import NO_SERVICE, SHIPPED_NAME
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane

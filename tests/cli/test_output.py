@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from gonogo.cli.output import duration, harmless, out, print_table, size_text, verdict_text
-from gonogo.contract.ids import Kind, new_id, short_id, shorten_ids
+from gonogo.contract.wire import Kind, new_id, short_id, shorten_ids
 
 
 @pytest.mark.parametrize(

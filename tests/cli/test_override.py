@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gonogo.contract.ids import short_id
+from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 

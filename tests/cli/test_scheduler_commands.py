@@ -10,7 +10,7 @@ import pytest
 
 from gonogo.cli.exits import Exit
 from gonogo.cli.stack import SLURM_COMMANDS, missing_commands
-from gonogo.contract.cluster import EngineName
+from gonogo.contract.workload import EngineName
 from tests.cli.test_running import environment, gonogo
 
 

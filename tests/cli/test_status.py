@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.ids import short_id
+from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.service.conftest import Plane
 

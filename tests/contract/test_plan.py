@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.errors import NotFound, Rejected
-from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.plan import hardware_profiles
 from gonogo.planning.source import (
     bundled_campaign_names,
     bundled_plan,

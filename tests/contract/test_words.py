@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.finding import Source
-from gonogo.contract.ids import Kind, is_id, new_id
 from gonogo.contract.outcome import (
     CLASS_OF,
     CODE_OF_DETECTOR,
@@ -16,6 +15,7 @@ from gonogo.contract.outcome import (
     OutcomeCode,
 )
 from gonogo.contract.watch import Watch
+from gonogo.contract.wire import Kind, is_id, new_id
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan, parse_plan
 from tests.data.make_runs import order_of

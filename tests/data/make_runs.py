@@ -21,7 +21,7 @@ from gonogo.contract.canonical import wire_line, wire_value
 from gonogo.contract.decision import MadeBy
 from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
+from gonogo.contract.records import FileSeal, ProcessState, RankProbe, Tick, WatchStart
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.rules import build_rules

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.api import CampaignState, CampaignView
-from gonogo.contract.comparison import Result
+from gonogo.contract.campaign import Result
 from gonogo.planning.source import bundled_campaign_names
 from tests.e2e.lab import Lab
 

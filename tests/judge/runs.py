@@ -18,10 +18,11 @@ from gonogo.contract.records import (
     Check,
     CheckOutcome,
     ExitRecord,
+    FileSeal,
     Preflight,
     RankExit,
+    WatchStart,
 )
-from gonogo.contract.tick import FileSeal, WatchStart
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import RunRecord, with_lines, with_steps
 from gonogo.judge.gate.rules import build_rules

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.judge.comparing import unproved
 from gonogo.judge.facts.facts import build_facts

@@ -21,7 +21,7 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
-from gonogo.contract.tick import (
+from gonogo.contract.records import (
     Tick,
 )
 from gonogo.judge.directory import judge_directory

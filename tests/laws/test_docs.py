@@ -13,9 +13,9 @@ import typer.main
 
 from gonogo.cli.app import app
 from gonogo.contract import lifecycle
-from gonogo.contract.fault import KINDS
 from gonogo.contract.goodput import WORDS
 from gonogo.contract.patterns import GUESSED, PATTERNS
+from gonogo.contract.plan import KINDS
 from lab.command import app as simulator
 
 ROOT = Path(__file__).parents[2]

@@ -12,8 +12,8 @@ import pytest
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.heartbeat import Heartbeat, Msg, parse_heartbeat
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, load_all_lines, save_json
 from tests.laws.recipe import run_recipe
 from tests.servers import wait_until

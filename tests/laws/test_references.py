@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from bench import references
 from bench.plan_reference import Key, field_docs, keys
 from gonogo.contract.criterion import Aggregate, Metric
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml

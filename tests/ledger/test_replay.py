@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import NotFound
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.directory import judge_directory
 from gonogo.ledger.recorded import RecordedDecision, load_decision, record_of
 from gonogo.ledger.replay import Surroundings, replay_decision

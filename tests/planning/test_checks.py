@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS, Patch
-from gonogo.planning.checks import warnings_of
-from gonogo.planning.resolve import build_order, resolve_plan
+from gonogo.planning.resolve import build_order, resolve_plan, warnings_of
 from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
 
 DEMO = bundled_plan("demo")

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.hardware import HardwareProfile, hardware_profiles
-from gonogo.contract.plan import Phase
+from gonogo.contract.plan import HardwareProfile, Phase, hardware_profiles
 from gonogo.planning.ordering import gate_of
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan, bundled_plan_names

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
+from gonogo.contract.workload import ClusterRequest, SlurmCluster
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import ResolvedPlan, bundled_plan

@@ -8,8 +8,7 @@ import pytest
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.yaml_text import parse_document
-from gonogo.planning.overrides import line_of, locate, named_path
-from gonogo.planning.source import with_overrides
+from gonogo.planning.source import line_of, locate, named_path, with_overrides
 
 TEXT = """\
 v: 1

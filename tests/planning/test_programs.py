@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.plan import Plan
+from gonogo.contract.workload import EngineName
 from gonogo.planning.programs import allows, lacks, needs, programs, spans
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides
 from tests.planning.test_checks import FOREIGN

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from gonogo.contract.tick import ProcessState, StackProbe, Tick
+from gonogo.contract.records import ProcessState, StackProbe, Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detectors.culprit import COLLECTIVES, name_culprit
 from gonogo.watch.detectors.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall

@@ -13,8 +13,15 @@ from gonogo import __version__
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.contract.tick import FileSeal, ProcessState, RankProbe, Tick, WatchStart
+from gonogo.contract.records import (
+    PREFLIGHT_CHECKS,
+    SANITY,
+    FileSeal,
+    ProcessState,
+    RankProbe,
+    Tick,
+    WatchStart,
+)
 from gonogo.rundir import RunDir, save_json
 from gonogo.watch import fold, start, tick_digest, tick_line
 from gonogo.watch.fold import WatchState

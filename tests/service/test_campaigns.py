@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Comparison
+from gonogo.contract.campaign import CampaignSpec, Comparison
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
 from gonogo.judge.compare.compare import compare

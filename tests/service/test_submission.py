@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.hardware import hardware_profiles
+from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.source import bundled_plan, parse_plan
 from service.agent.placement import Offer

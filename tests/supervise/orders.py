@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
 from gonogo.contract.records import ExitRecord, Preflight
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, save_json
 
 

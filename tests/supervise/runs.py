@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.processes import send_signal

@@ -3,7 +3,7 @@
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.timeline import ActiveClock, RankClock
 
 Absences = tuple[tuple[float, float], ...]

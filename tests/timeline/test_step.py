@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.step import WINDOW_STEPS, RankStep, StepPace, Steps
 
 # Which steps are whole, whatever ranks end them, and in whatever order.

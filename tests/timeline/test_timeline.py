@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.timeline import Timeline
 from tests.watch.streams import World, order_of
 

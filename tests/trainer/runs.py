@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import Order
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, load_all_lines, save_json
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from typing import Any
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import StepPace
 from gonogo.watch.detector import Detector

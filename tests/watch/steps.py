@@ -19,7 +19,7 @@ from typing import Any
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat, StepSections
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import RankStep, Step

@@ -18,7 +18,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, ResumePoint
-from gonogo.contract.tick import Tick, WatchStart
+from gonogo.contract.records import Tick, WatchStart
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.rundir import save_json
 from gonogo.watch import WatchState, dump_state, fold, start, tick_digest, tick_line

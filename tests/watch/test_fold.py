@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.watch import (
     dump_state,
     fold,

@@ -16,7 +16,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, save_json
 from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable

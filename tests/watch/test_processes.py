@@ -3,7 +3,7 @@ when."""
 
 import pytest
 
-from gonogo.contract.tick import ProcessState, RankProbe, StackProbe, Tick
+from gonogo.contract.records import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.watch.processes import Processes, seen_by
 
 T0 = 100.0

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.tick import (
+from gonogo.contract.records import (
     AgentProbe,
     FileSeal,
     ProcessState,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected
+from gonogo.contract.workload import EngineName
 from worker.__main__ import identity_of
 from worker.settings import OnStop, keeper_environ, load_settings, node_environ
 

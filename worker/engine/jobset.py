@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import yaml
 
 from gonogo.contract.errors import Corrupt, Rejected, Unavailable
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
 from worker.engine.engine import (
     Ended,
     Found,

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gonogo.contract.cluster import SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
+from gonogo.contract.workload import SlurmCluster
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
 from gonogo.judge.follow_up.explanation import printable

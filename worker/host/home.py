@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gonogo.contract.ids import Kind, is_id
+from gonogo.contract.wire import Kind, is_id
 from gonogo.files import is_there, sync_folder
 from gonogo.rundir import SHIPPED_NAME, save_json
 from gonogo.supervise.durable import load_json

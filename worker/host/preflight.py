@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Preflight
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of

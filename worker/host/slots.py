@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
 from gonogo.device_slots import choose_together, gpus_of
 from gonogo.supervise.device_records import quarantine, without_quarantined
 from gonogo.supervise.devices.choice import find_devices, visible_devices

@@ -10,10 +10,9 @@ each uses the confidence at which all of them together hold.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gonogo.contract.campaign import CampaignSpec
+from gonogo.contract.campaign import Answer, CampaignSpec, Comparison, Result
 from gonogo.contract.canonical import rounded
-from gonogo.contract.comparison import Answer, Comparison, Result
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.question import Question, ask
 from gonogo.judge.compare.unit import NoUnit, Unit

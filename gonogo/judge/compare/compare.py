@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from gonogo.contract.canonical import canonical_bytes, rounded
-from gonogo.contract.comparison import (
+from gonogo.contract.campaign import (
     Answer,
     Basis,
     ComparedRun,
@@ -22,9 +21,10 @@ from gonogo.contract.comparison import (
     Result,
     RunLeftOut,
 )
+from gonogo.contract.canonical import canonical_bytes, rounded
 from gonogo.contract.criterion import is_learned
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.compare.interval import Interval, interval_of, is_one_run
 from gonogo.judge.compare.paths import find_paths
 from gonogo.judge.compare.question import Question

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 
-from gonogo.contract.comparison import Basis
+from gonogo.contract.campaign import Basis
 from gonogo.judge.compare.paths import ordered_alike
 from gonogo.judge.compare.unit import Unit
 

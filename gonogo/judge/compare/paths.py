@@ -14,12 +14,11 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from gonogo.contract.campaign import DifferingPath, PathEvidence
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.comparison import DifferingPath, PathEvidence
 from gonogo.contract.facts import Facts
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Order, Rules
 
 CONFIG = "config_digest"
 """The path that stands for a whole training configuration."""

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import Aggregate, Compared, Criterion, Metric, is_learned
 from gonogo.contract.facts import Facts, Measure, MeasureRow
-from gonogo.contract.order import Order
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Order, Rules
 from gonogo.judge.compare.paths import Ran, build_ran
 from gonogo.judge.compare.question import Question
 from gonogo.judge.facts.measure import PARTIAL_SHARE

@@ -11,13 +11,12 @@ from itertools import pairwise
 from typing import Any
 
 from gonogo.contract.canonical import added
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import ProcessExit
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Msg
+from gonogo.contract.order import Rules
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.records import ExitRecord, RankExit
-from gonogo.contract.rules import Rules
-from gonogo.contract.tick import parse_rank
+from gonogo.contract.records import ExitRecord, RankExit, parse_rank
 from gonogo.judge.facts.learning import find_nothing_learned
 from gonogo.judge.facts.record import RunRecord
 from gonogo.rundir import heartbeat_rank

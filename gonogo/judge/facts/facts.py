@@ -14,7 +14,6 @@ from pydantic import JsonValue
 
 from gonogo.contract.canonical import canonical_bytes, digest, rounded
 from gonogo.contract.criterion import Metric
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import (
     BootFacts,
     ExitFacts,
@@ -31,12 +30,11 @@ from gonogo.contract.facts import (
     SaidIdentity,
     WatchFacts,
 )
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Doubt, DoubtKind, Finding, Severity
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, Rules
 from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
 from gonogo.contract.records import CheckOutcome, Preflight, RankExit
-from gonogo.contract.rules import Rules
 from gonogo.contract.workload import is_ours
 from gonogo.judge.facts.contradictions import find_contradictions
 from gonogo.judge.facts.files import UNWATCHED

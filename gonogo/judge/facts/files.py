@@ -17,12 +17,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.finding import Finding, Severity
+from gonogo.contract.finding import Doubt, DoubtKind, Finding, Severity
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.records import ExitRecord, NodeExit
-from gonogo.contract.tick import FileSeal, parse_rank
+from gonogo.contract.records import ExitRecord, FileSeal, NodeExit, parse_rank
 from gonogo.files import read_plain, read_small
 from gonogo.rundir import iter_lines, parse_record
 from gonogo.watch.watch_record import TOLD_BYTES

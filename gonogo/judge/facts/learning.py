@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, variance
 
 from gonogo.contract.canonical import rounded
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Identity, Msg
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Rules
 from gonogo.timeline.rank_steps import RankSteps
 
 UNFALLEN_STEPS = 200

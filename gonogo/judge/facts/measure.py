@@ -6,9 +6,9 @@ from functools import partial
 
 from gonogo.contract.canonical import mean_of, rounded
 from gonogo.contract.criterion import Aggregate, Criterion
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Measure, MeasureRow
-from gonogo.contract.rules import Rules
+from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.contract.order import Rules
 from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed, metric_row, slope
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.registry import ERRORS, failure

@@ -19,7 +19,7 @@ from gonogo.contract.canonical import mean_of
 from gonogo.contract.criterion import Metric, own_name
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Rules
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.registry import PLUGINS, load_plugins
 

@@ -12,13 +12,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gonogo.contract.canonical import canonical_bytes
-from gonogo.contract.doubt import Doubt
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.finding import Finding
+from gonogo.contract.finding import Doubt, Finding
 from gonogo.contract.order import Order
-from gonogo.contract.records import ExitRecord, ModelRecord, NodeExit, Preflight, RankExit
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import ExitRecord, FileSeal, ModelRecord, NodeExit, Preflight, RankExit
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.files import (
     SEALED,

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from gonogo.contract.decision import PASSING, Condition, Verdict, worst
 from gonogo.contract.facts import History
-from gonogo.contract.order import CarriedRemedy, RunReason
+from gonogo.contract.order import CarriedRemedy, OpenCondition, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, OutcomeClass, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.contract.rules import OpenCondition
 from gonogo.judge.follow_up.action import SAY_NOTHING, Action, ActionKind, Attempt
 from gonogo.judge.follow_up.reruns import (
     decide_retry,

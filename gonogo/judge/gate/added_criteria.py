@@ -18,15 +18,13 @@ from pydantic import JsonValue
 from gonogo.contract.canonical import canonical_bytes, wire_value
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import PASSING, CriterionOutcome, CriterionResult, Verdict
-from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.facts import Confirmation, Facts, FindingFacts, History
-from gonogo.contract.finding import Act, Source
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.finding import Act, Doubt, DoubtKind, Effect, Source
+from gonogo.contract.order import Order, Rules, RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import SETTING, TABLE, setting_at
 from gonogo.contract.plan import DRIFTS
-from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Action, Watch
 from gonogo.judge.words import sentence
 from gonogo.watch.registry import BASIC

@@ -14,14 +14,13 @@ from typing import Any, NamedTuple
 from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
-from gonogo.contract.doubt import Effect
 from gonogo.contract.facts import BootFacts, Facts
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Effect, Severity
+from gonogo.contract.order import Rules
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patience import ProgramKind
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import CheckOutcome
-from gonogo.contract.rules import Rules
 from gonogo.judge.words import sentence
 
 DRIFT = "identity_drift"

@@ -20,7 +20,7 @@ from gonogo.contract.decision import (
     Verdict,
     worst,
 )
-from gonogo.contract.rules import OpenCondition, Rules
+from gonogo.contract.order import OpenCondition, Rules
 from gonogo.judge.gate.criteria import is_unseen
 
 END = "end"

@@ -11,7 +11,7 @@ from gonogo.contract.canonical import added, rounded
 from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Rules
 from gonogo.judge.facts.measure import fewest_samples, needed_share
 from gonogo.judge.facts.metrics import Owed, absent_text, metric_row
 

@@ -25,8 +25,8 @@ from collections.abc import Iterator
 from gonogo.contract.canonical import added
 from gonogo.contract.facts import Facts, FindingFacts
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS
+from gonogo.contract.order import Rules
 from gonogo.contract.outcome import Detector, OutcomeCode
-from gonogo.contract.rules import Rules
 
 HANGS = (Detector.STALL, Detector.SECTION_DEADLINE)
 COMPUTE_SHARE = 0.9

@@ -11,8 +11,7 @@ from pydantic import BaseModel, JsonValue
 from gonogo.contract.criterion import ADDED_CRITERIA, BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import SaidIdentity
-from gonogo.contract.order import MOST_STEPS, Order
-from gonogo.contract.rules import OpenCondition, Rules, WatchValue
+from gonogo.contract.order import MOST_STEPS, OpenCondition, Order, Rules, WatchValue
 from gonogo.judge.gate.added_criteria import find_disarmed
 
 

@@ -17,10 +17,10 @@ from gonogo.contract.decision import (
     CriterionResult,
     Verdict,
 )
-from gonogo.contract.doubt import IN_WEIGHTS, Doubt, DoubtKind
 from gonogo.contract.facts import Facts
+from gonogo.contract.finding import IN_WEIGHTS, Doubt, DoubtKind
+from gonogo.contract.order import OpenCondition, Rules
 from gonogo.contract.outcome import Outcome, OutcomeClass, OutcomeCode
-from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.gate.added_criteria import added_criteria, weaknesses
 from gonogo.judge.gate.built_in import (
     COVERAGE,

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.contract.errors import Rejected
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.observation import DevicesScript
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of
 from gonogo.supervise.devices.device import Device, DeviceCalls

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gonogo.contract.fault import values_of
 from gonogo.contract.observation import (
     DeviceReadings,
     DevicesScript,
     ScriptedDevice,
     ScriptedSample,
 )
+from gonogo.contract.plan import values_of
 from gonogo.rundir import RunDir, read_tail
 from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadable
 from gonogo.timeline.lines import read_line

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.contract.observation import Standing
-from gonogo.contract.tick import StackProbe
+from gonogo.contract.records import StackProbe
 from gonogo.files import create_plain
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json, save_json

@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from gonogo.contract.records import StackProbe
 from gonogo.contract.stack_trace import Frame, classify
-from gonogo.contract.tick import StackProbe
 from gonogo.supervise.processes import load_cpu_s, load_stat
 
 LIMIT_S = 5.0

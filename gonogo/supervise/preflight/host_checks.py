@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
+from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.records import Check, CheckOutcome, Manifest, Preflight
 from gonogo.rundir import RunDir, load_sealed, save_json
 from gonogo.supervise.devices.query import SeenDevices, query_devices

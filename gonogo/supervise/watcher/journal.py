@@ -22,7 +22,7 @@ from pydantic import ValidationError
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.files import append_plain
 from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
 from gonogo.supervise.transient_errors import TransientErrors

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gonogo import __version__
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal, Tick, WatchStart
+from gonogo.contract.records import FileSeal, Tick, WatchStart
 from gonogo.files import read_small
 from gonogo.rundir import RunDir
 from gonogo.supervise.evidence.rounds import Evidence

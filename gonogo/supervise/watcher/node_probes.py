@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from gonogo.contract.observation import HostMemory, Kind
 from gonogo.contract.order import Order
-from gonogo.contract.records import NodeLine
-from gonogo.contract.tick import (
+from gonogo.contract.records import (
     AgentProbe,
+    NodeLine,
     NodeProbe,
     NodeState,
     ProcessState,

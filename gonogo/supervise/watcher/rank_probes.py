@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
-from gonogo.contract.tick import AgentProbe, NodeProbe, ProcessState, RankProbe, StackProbe
+from gonogo.contract.records import AgentProbe, NodeProbe, ProcessState, RankProbe, StackProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Target

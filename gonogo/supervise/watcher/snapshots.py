@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import FileSeal
 from gonogo.files import create_plain, read_plain, sync_folder
 from gonogo.rundir import TICK_BYTES, RunDir
 from gonogo.supervise.transient_errors import start_thread

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.observation import Kind, checkpoints_in, checkpoints_of
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence

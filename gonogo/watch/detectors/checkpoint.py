@@ -16,7 +16,7 @@ from gonogo.contract.heartbeat import Section
 from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_in
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Run, View
 

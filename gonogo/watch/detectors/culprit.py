@@ -23,7 +23,7 @@ from typing import Any
 from gonogo.contract.finding import Finding
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import STATE_WORDS, ProcessState
+from gonogo.contract.records import STATE_WORDS, ProcessState
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import Detector
 from gonogo.watch.view import View

@@ -17,7 +17,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.contract.watch import RestartStorm as StormSettings
 from gonogo.watch.detector import WHILE_ALL_TRAIN, Detector, Seen
 from gonogo.watch.processes import Process

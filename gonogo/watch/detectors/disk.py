@@ -19,7 +19,7 @@ from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg, Section
 from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.watch.detector import Detector, Seen
 from gonogo.watch.view import Beat, View
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Finding, Near, Severity
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS
 from gonogo.contract.observation import DeviceSample, devices_in
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.plan import hardware_profiles
+from gonogo.contract.records import Tick
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import View
 

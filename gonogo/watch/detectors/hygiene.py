@@ -7,7 +7,7 @@ from typing import Any
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import NodeState, Tick
+from gonogo.contract.records import NodeState, Tick
 from gonogo.timeline.lines import Arrival
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, View

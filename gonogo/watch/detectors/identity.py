@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.watch.detector import RANKS, Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View
 

@@ -26,7 +26,7 @@ from gonogo.contract.heartbeat import Msg
 from gonogo.contract.observation import HostMemory, Kind, devices_in, hosts_memory_in
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick, parse_rank
+from gonogo.contract.records import Tick, parse_rank
 from gonogo.timeline.step import Step
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View

@@ -33,7 +33,7 @@ from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.observation import HostCpu, Kind, host_cpu_in
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import Beat, Run, View

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gonogo.contract.finding import Finding, Near, Severity
-from gonogo.contract.hardware import HardwareProfile, hardware_profiles
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.tick import Tick
+from gonogo.contract.plan import HardwareProfile, hardware_profiles
+from gonogo.contract.records import Tick
 from gonogo.timeline.step import RankStep, Step
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen, replace
 from gonogo.watch.view import Run, View

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel
 
 from gonogo.contract.finding import Severity
-from gonogo.contract.rules import Rules
+from gonogo.contract.order import Rules
 from gonogo.judge.facts.metrics import MetricRow
 from gonogo.timeline.rank_steps import RankSteps
 from gonogo.watch.detector import Detector, Seen

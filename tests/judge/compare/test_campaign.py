@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.campaign import CampaignSpec
-from gonogo.contract.comparison import Answer, Comparison, Result
+from gonogo.contract.campaign import Answer, CampaignSpec, Comparison, Result
 from gonogo.contract.criterion import Compared
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.compare.campaign import (
     Begin,
     End,

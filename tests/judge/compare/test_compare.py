@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gonogo.contract.campaign import Answer, Basis, Comparison, Result
 from gonogo.contract.canonical import digest
-from gonogo.contract.comparison import Answer, Basis, Comparison, Result
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.errors import Rejected
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.compare.compare import compare
 from gonogo.judge.compare.interval import t_quantile, t_within
 from gonogo.judge.compare.paths import Ran

@@ -15,11 +15,9 @@ from gonogo.contract.decision import Decision
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, Rules
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.records import Check, CheckOutcome, ExitRecord, Preflight
-from gonogo.contract.rules import Rules
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import Check, CheckOutcome, ExitRecord, FileSeal, Preflight
 from gonogo.judge.facts.facts import build_facts, outcome_of
 from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules

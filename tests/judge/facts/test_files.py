@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.doubt import DoubtKind
+from gonogo.contract.finding import DoubtKind
 from gonogo.contract.observation import DeviceSample
-from gonogo.contract.records import ExitRecord, ModelRecord, NodeExit, PartSeals
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import ExitRecord, FileSeal, ModelRecord, NodeExit, PartSeals
 from gonogo.judge.facts.files import RunFiles, load_parts, read_devices
 from gonogo.rundir import RunDir, file_seal, save_json
 from gonogo.watch.watch_record import TOLD_BYTES

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.doubt import Doubt
+from gonogo.contract.finding import Doubt
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.judge.facts.learning import find_nothing_learned, find_unclear_learning
 from gonogo.judge.gate.rules import build_rules

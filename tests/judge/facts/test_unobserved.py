@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.doubt import Doubt, DoubtKind
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.order import Order
 from gonogo.contract.records import PartSeals
 from gonogo.judge.facts.record import RunRecord

@@ -9,10 +9,9 @@ import pytest
 
 from gonogo.contract.decision import Condition, Verdict
 from gonogo.contract.facts import History
-from gonogo.contract.order import RunReason
+from gonogo.contract.order import OpenCondition, RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.contract.rules import OpenCondition
 from gonogo.judge.follow_up.action import Action, Attempt
 from gonogo.judge.follow_up.decide import decide, decide_override
 from gonogo.judge.follow_up.reruns import IN_VAIN

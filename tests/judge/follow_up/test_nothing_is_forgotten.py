@@ -19,10 +19,9 @@ from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import ConditionState, Verdict
 from gonogo.contract.facts import Facts, FindingFacts, Measure, MeasureRow, OutcomeFacts
 from gonogo.contract.finding import Severity
-from gonogo.contract.order import Order, RunReason
+from gonogo.contract.order import OpenCondition, Order, Rules, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Detector, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.contract.rules import OpenCondition, Rules
 from gonogo.judge.follow_up.action import Action, ActionKind, Attempt, build_attempt
 from gonogo.judge.follow_up.decide import decide
 from gonogo.judge.gate.added_criteria import with_history

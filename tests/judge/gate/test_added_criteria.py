@@ -9,15 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.decision import CriterionResult
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Confirmation, FailedBefore, FindingFacts, History, Remedy
-from gonogo.contract.finding import Act, Severity
+from gonogo.contract.finding import Act, Doubt, DoubtKind, Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.order import Order, RunReason, Taint, TaintKind, carried_on
+from gonogo.contract.order import Order, Rules, RunReason, Taint, TaintKind, carried_on
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.patience import Patience, Place, setting_at
 from gonogo.contract.plan import HeartbeatCadence
-from gonogo.contract.rules import Rules
 from gonogo.contract.watch import Watch
 from gonogo.judge.gate.added_criteria import (
     CEILINGS,

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.doubt import Doubt, DoubtKind, Effect
 from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import ProcessExit
-from gonogo.contract.finding import Severity
+from gonogo.contract.finding import Doubt, DoubtKind, Effect, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode

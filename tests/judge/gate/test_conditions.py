@@ -8,10 +8,9 @@ import pytest
 
 from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.decision import Condition, ConditionState, Decision, DecisionKind, Verdict
-from gonogo.contract.doubt import Doubt, DoubtKind
 from gonogo.contract.facts import Facts
-from gonogo.contract.order import Order
-from gonogo.contract.rules import OpenCondition, Rules
+from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.contract.order import OpenCondition, Order, Rules
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.follow_up.decide import decide, decide_expiry
 from gonogo.judge.gate.added_criteria import (

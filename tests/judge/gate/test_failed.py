@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gonogo.contract.decision import Condition
+from gonogo.contract.order import OpenCondition
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.contract.rules import OpenCondition
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge

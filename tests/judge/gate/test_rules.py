@@ -9,8 +9,7 @@ import pytest
 from gonogo.contract.criterion import Criterion
 from gonogo.contract.decision import Condition
 from gonogo.contract.errors import Rejected
-from gonogo.contract.order import MOST_STEPS, Order
-from gonogo.contract.rules import OpenCondition
+from gonogo.contract.order import MOST_STEPS, OpenCondition, Order
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import order_of
 from tests.judge.runs import with_gate

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy.orm import Session
 from standardwebhooks import Webhook
 
-from gonogo.contract.ids import Kind, new_id
+from gonogo.contract.wire import Kind, new_id
 from service.alerts.webhooks import SETTINGS_WEBHOOK, Deliveries, is_wanted, subscribe_settings
 from service.context import Context, open_context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow

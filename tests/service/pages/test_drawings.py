@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from gonogo.contract.comparison import Answer, ComparedVariant, Comparison, Result
+from gonogo.contract.campaign import Answer, ComparedVariant, Comparison, Result
 from service.pages.drawings import interval_chart, ratio_text
 
 BASE = ComparedVariant(name="plain", runs=[], value=100.0)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import StackProbe
+from gonogo.contract.records import StackProbe
 from gonogo.supervise.evidence.stacks import StackReader, build_probe, find_py_spy
 from gonogo.supervise.processes import load_cpu_s, load_stat
 from tests.supervise.runs import wait_until

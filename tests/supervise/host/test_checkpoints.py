@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.observation import CheckpointSeen, checkpoints_in
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, load_sealed
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
 from tests.supervise.runs import no_threads, wait_until

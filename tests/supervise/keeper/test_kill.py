@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord, Unended
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import EndRequest, ask_halt, ask_kill
 from gonogo.supervise.keeper import kill

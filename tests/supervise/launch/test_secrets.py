@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.plan import Plan
 from gonogo.environment_names import is_listed
-from gonogo.planning.checks import problems_in
+from gonogo.planning.resolve import problems_in
 from gonogo.planning.source import bundled_plan, parse_plan
 from gonogo.supervise.launch.command import Allowed, LaunchRefused, build_environment
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gonogo.contract.ids import Kind, new_id
-from gonogo.contract.records import ExitRecord, NodeExit
-from gonogo.contract.tick import NodeState, Tick
+from gonogo.contract.records import ExitRecord, NodeExit, NodeState, Tick
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.process_records import exit_path
 from tests.supervise.runs import (

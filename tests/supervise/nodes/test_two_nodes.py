@@ -9,7 +9,7 @@ import time
 import pytest
 
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
-from gonogo.contract.tick import NodeState
+from gonogo.contract.records import NodeState
 from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json

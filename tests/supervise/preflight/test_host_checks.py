@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Identity
-from gonogo.contract.ids import Kind, new_id
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
+from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, file_seal, load_record, save_json
 from gonogo.supervise.devices.query import SeenDevice, SeenDevices
 from gonogo.supervise.keeper.kill import find_processes

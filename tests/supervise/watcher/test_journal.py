@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Finding, Severity
-from gonogo.contract.tick import ProcessState, RankProbe, Tick
+from gonogo.contract.records import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.snapshots import Memory

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Tails
 from gonogo.watch.offline_fold import BroughtLines

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.tick import NodeState, ProcessState, RankProbe
+from gonogo.contract.records import NodeState, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.process_records import (

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.tick import AgentProbe, ProcessState, RankProbe
+from gonogo.contract.records import AgentProbe, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import load_stat

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.tick import FileSeal
+from gonogo.contract.records import FileSeal
 from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.watcher.look import Seals
 

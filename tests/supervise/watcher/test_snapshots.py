@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
-from gonogo.contract.tick import FileSeal, Tick
+from gonogo.contract.records import FileSeal, Tick
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Journal
 from gonogo.supervise.watcher.pace import Pace

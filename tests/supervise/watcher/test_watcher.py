@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.finding import Severity
-from gonogo.contract.hardware import hardware_profiles
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, Detector, OutcomeCode
+from gonogo.contract.plan import hardware_profiles
 from gonogo.rundir import load_all_lines, load_record
 from gonogo.supervise.end_request import KILL_NAME, load_request
 from gonogo.supervise.processes import send_signal

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.contract.tick import STATE_WORDS, ProcessState, StackProbe
+from gonogo.contract.records import STATE_WORDS, ProcessState, StackProbe
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import dump_state, load_state
 from gonogo.watch.detectors.culprit import COLLECTIVES, Culprit, name_culprit

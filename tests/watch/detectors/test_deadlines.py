@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Severity
-from gonogo.contract.tick import ProcessState
+from gonogo.contract.records import ProcessState
 from gonogo.timeline.rank import RankStream
 from gonogo.watch import armed, not_observed, start
 from gonogo.watch.detectors.deadlines import AliveLost

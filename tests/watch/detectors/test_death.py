@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.contract.watch import RestartStorm as Settings
 from gonogo.watch import dump_state, fold, load_state, start
 from gonogo.watch.detectors.death import Start, is_storm

@@ -11,7 +11,7 @@ import pytest
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
-from gonogo.contract.tick import Tick
+from gonogo.contract.records import Tick
 from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
     Growth,

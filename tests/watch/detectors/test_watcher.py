@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from gonogo.contract.doubt import DoubtKind
-from gonogo.contract.finding import Act, Severity
+from gonogo.contract.finding import Act, DoubtKind, Severity
 from gonogo.watch import not_observed, start
 from tests.watch.detectors.host import host_order
 from tests.watch.streams import T0, Ticking, World, watch

@@ -10,11 +10,11 @@ from queue import SimpleQueue
 
 import pytest
 
-from gonogo.contract.cluster import EngineName
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order, RunReason
 from gonogo.contract.outcome import Actor, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.contract.workload import EngineName
 from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by

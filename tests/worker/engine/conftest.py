@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.cluster import SlurmCluster
+from gonogo.contract.workload import SlurmCluster
 from gonogo.rundir import save_json
 from tests.slurm_lab import Lab, slurm_lab
 from tests.supervise.nodes.cluster import ClusterRun, starting_cluster

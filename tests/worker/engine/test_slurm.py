@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.cluster import ClusterRequest, SlurmCluster
 from gonogo.contract.errors import Rejected, Unavailable
+from gonogo.contract.workload import ClusterRequest, SlurmCluster
 from gonogo.rundir import save_json
 from gonogo.supervise.process_records import meet_path, own_keeping
 from gonogo.supervise.processes import own_python
