@@ -3,9 +3,8 @@
     python -m bench.fleet [--runs 100,1000] [--seconds 120]
 
 The runs only send messages. Each has 8 ranks and steps of 25 s, and sends every 10 s. One in 20
-falls silent near the end. The service runs on loopback with SQLite on disk and is scraped every
-15 s. Printed are the time until a silent run is `run.lost`, false losses and stops, CPU, memory and
-growth; then the CPU of a submission and of a list with so many experiments.
+falls silent near the end. The service runs on loopback with SQLite on disk. Printed are the time
+until a silent run is `run.lost`, false losses and stops, CPU, memory and growth.
 
 Not covered: claims and orders (runs are copies of one in the database), PostgreSQL.
 """
@@ -14,11 +13,17 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import heapq
 import http.client
 import json
+import os
+import signal
+import socket
 import sqlite3
 import statistics
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -28,10 +33,119 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from bench.service_process import ServiceProcess, copy_newest
+import httpx
+
 from gonogo.contract.agent import CLAIM_HEADER
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
+from gonogo.contract.wire import Kind, new_id
 from service.conductor.leases import LEASE_S
+
+_READY_LIMIT_S = 180.0
+
+
+class ServiceProcess:
+    """The service on loopback, with SQLite on disk and all of its processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "GONOGO_HOME": str(folder)}
+        command = [sys.executable, "-m", "service", "serve", "--port", str(self.port)]
+        with (folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=60.0)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self) -> None:
+        until = time.monotonic() + _READY_LIMIT_S
+        while time.monotonic() < until and self._process.poll() is None:
+            try:
+                if self.http.get("/readyz").is_success:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(0.02)
+        raise SystemExit(f"the service is not ready:\n{(self._folder / 'log').read_text()}")
+
+    def close(self) -> None:
+        """End it with everything that it started."""
+        self.http.close()
+        os.killpg(self._process.pid, signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+    def key(self, name: str) -> str:
+        """Return the key in a file of its home."""
+        return (self._folder / name).read_text().strip()
+
+    def call(self, method: str, path: str, key: str = "key", **more: Any) -> Any:
+        """Return the answer to one request."""
+        headers = {"Authorization": f"Bearer {self.key(key)}"} | more.pop("headers", {})
+        answer = self.http.request(method, f"/api/v1{path}", headers=headers, **more)
+        if not answer.is_success:
+            raise SystemExit(f"{method} {path}: {answer.status_code} {answer.text}")
+        return answer.json()
+
+    def _tree(self) -> list[list[str]]:
+        """Return the fields of /proc/PID/stat after the name, of the process and its children."""
+        known: dict[int, list[str]] = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                known[int(stat.parent.name)] = stat.read_text().rpartition(")")[2].split()
+        found = {self._process.pid}
+        while more := {pid for pid, row in known.items() if int(row[1]) in found} - found:
+            found |= more
+        return [known[pid] for pid in found if pid in known]
+
+    def cpu_s(self) -> float:
+        """Return CPU seconds of the tree so far, those of its ended children included."""
+        ticks = sum(sum(map(int, row[11:15])) for row in self._tree())
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def rss_mb(self) -> float:
+        """Return the megabytes (2^20 bytes) that the tree has resident; shared ones twice."""
+        return sum(int(row[21]) for row in self._tree()) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def copy_newest(database: Path, count: int) -> list[str]:
+    """Put copies of the newest experiment and its run into the database; return their runs."""
+    copies = []
+    with sqlite3.connect(database, timeout=60) as connection:
+        connection.row_factory = sqlite3.Row
+
+        def rows(choice: str, *values: str) -> list[dict[str, Any]]:
+            return [dict(row) for row in connection.execute(f"SELECT * FROM {choice}", values)]
+
+        [experiment] = rows("experiments ORDER BY id DESC LIMIT 1")
+        of = experiment["id"]
+        phases = rows("phases WHERE experiment = ?", of)
+        run = rows("runs WHERE experiment = ?", of)[0]
+        [progress] = rows("progress WHERE run = ?", run["id"])
+        for _ in range(count):
+            name, copy = new_id(Kind.EXPERIMENT), new_id(Kind.RUN)
+            order = run["order"] and run["order"].replace(run["id"], copy).replace(of, name)
+            _insert(connection, "experiments", experiment | {"id": name})
+            for phase in phases:
+                _insert(connection, "phases", phase | {"experiment": name})
+            _insert(connection, "runs", run | {"id": copy, "experiment": name, "order": order})
+            _insert(connection, "progress", progress | {"run": copy})
+            copies.append(copy)
+    connection.close()
+    return copies
+
+
+def _insert(connection: sqlite3.Connection, table: str, row: dict[str, Any]) -> None:
+    names = ", ".join(f'"{name}"' for name in row)
+    marks = ", ".join("?" * len(row))
+    connection.execute(f"INSERT INTO {table} ({names}) VALUES ({marks})", list(row.values()))
+
 
 RANKS = 8
 RUNS_PER_SENDER = 60
@@ -41,7 +155,6 @@ NOTICED_S = LEASE_S + 15.0
 STEP_S, EVERY_S, ALIVE_S = 25.0, 10.0, 5.0
 WARM_S = 2 * EVERY_S
 """From then on CPU and growth are measured, until the first run falls silent."""
-SCRAPE_S = 15.0
 Figures = dict[str, float | None]
 
 
@@ -240,23 +353,6 @@ def begin_run(service: ServiceProcess) -> Held:
     return Held(secret=answer["secret"], token=order["token"], run=order["run"])
 
 
-class Scraper(threading.Thread):
-    """Asks for the metrics as Prometheus does, until `over` is set."""
-
-    def __init__(self, service: ServiceProcess) -> None:
-        super().__init__(daemon=True)
-        self.took_s: list[float] = []
-        self.over = threading.Event()
-        self._http = service.http
-
-    def run(self) -> None:
-        """Scrape until the end."""
-        while not self.over.wait(SCRAPE_S):
-            began = time.monotonic()
-            self._http.get("/metrics").raise_for_status()
-            self.took_s.append(time.monotonic() - began)
-
-
 def measure(count: int, seconds: float, folder: Path) -> Figures:
     """Return every figure of a fleet of so many runs."""
     folder.mkdir()
@@ -267,7 +363,6 @@ def measure(count: int, seconds: float, folder: Path) -> Figures:
         service.close()
     ids = [held.run, *copy_newest(folder / "gonogo.db", count - 1)]
     service = ServiceProcess(folder)
-    scraper = Scraper(service)
     try:
         start = time.monotonic() + 1.0
         quiet_s = WARM_S + (seconds - NOTICED_S - WARM_S) * 0.6
@@ -276,7 +371,7 @@ def measure(count: int, seconds: float, folder: Path) -> Figures:
         senders = [
             Sender(service, held, runs[n::parts], start, start + seconds) for n in range(parts)
         ]
-        for thread in (*senders, scraper):
+        for thread in senders:
             thread.start()
         time.sleep(WARM_S)
         cpu, size, began = service.cpu_s(), _bytes(folder), time.monotonic()
@@ -287,20 +382,15 @@ def measure(count: int, seconds: float, folder: Path) -> Figures:
             sender.join()
         rss_mb = service.rss_mb()
         time.sleep(2.0)  # the leases' last look
-        scraper.over.set()
         found = _found(folder / "gonogo.db", runs, senders)
-        costs = _costs(service)
     finally:
-        scraper.over.set()
         service.close()
     return {
         "runs": count,
         "cores": cores,
         "db_mb_per_run_h": grown / 2**20 / (count * took / 3600.0),
         "rss_mb": rss_mb,
-        "scrape_s": max(scraper.took_s, default=None),
         **found,
-        **costs,
     }
 
 
@@ -321,16 +411,6 @@ def _runs(ids: list[str], start: float, from_s: float, until_s: float) -> list[S
 
 def _bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.glob("gonogo.db*"))
-
-
-def _costs(service: ServiceProcess) -> Figures:
-    def submit() -> None:
-        service.call("POST", "/experiments", json={"plan": "demo"})
-
-    def read() -> None:
-        service.call("GET", "/experiments", params={"limit": 50})
-
-    return {"submit_ms": service.cost_ms(submit, 100), "list_ms": service.cost_ms(read, 20)}
 
 
 def _found(database: Path, runs: list[SimulatedRun], senders: list[Sender]) -> Figures:
@@ -372,14 +452,11 @@ ROWS = {
     "messages": "messages",
     "refused": "messages refused",
     "answer_p99_s": "a message's answer, p99, s",
-    "scrape_s": "longest scrape, s",
     "gone": "runs that fell silent",
     "lost_p99_s": f"silent until run.lost, p99 (≤ {LEASE_S + 5:g}), s",
     "gone_missed": "silent runs that were not called lost",
     "lost_without_reason": "runs called lost without reason",
     "halted_without_reason": "runs halted without reason",
-    "submit_ms": "CPU of a submission, ms",
-    "list_ms": "CPU of a list of 50, ms",
 }
 
 

@@ -1,9 +1,7 @@
 """Which tests run what a mutant changes, and does one of them notice it?
 
-`measure` runs all tests once under `coverage` and keeps which test runs which line. `Bench` then
-collects the tests once. Each mutant is put into the functions of a forked child, which runs the
-tests of the changed line until one fails. What runs only once (modules, class bodies, functions
-that are called while tests are collected) needs fresh imports: `notices_afresh`.
+`measure` runs all tests once under `coverage` and keeps which test runs which line. `notices` runs
+the tests of a mutant in a forked child, which imports the mutant in the place of its module.
 """
 
 import gc
@@ -21,10 +19,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+from types import ModuleType
 
 import pytest
 from coverage import Coverage
@@ -41,10 +40,6 @@ FIRST = ("tests/laws/test_docs.py", "tests/watch/test_begin.py")
 MUTATED = ("gonogo.judge.", "gonogo.timeline.", "gonogo.watch.")
 SLOW_S = 4.0
 """A test that takes longer under coverage must not be needed: an exact one is asked for."""
-AFRESH_FILES = 4
-"""Files of tests that are run with fresh imports, which takes seconds."""
-AFRESH = "afresh"
-"""What `Bench.notices` says of a mutant that no function shows."""
 PROFILE = "first_failure"
 """One failing case is enough: the smallest one is not needed."""
 settings.register_profile(
@@ -93,10 +88,10 @@ def own_tests(module: str) -> str:
     return "/".join(["tests", *folders, f"test_{name}.py"])
 
 
-def test_files() -> list[Path]:
+def test_files() -> list[str]:
     """Return the files of tests that may notice a mutant."""
     found = [path for name in TESTS for path in sorted((ROOT / "tests" / name).rglob("test_*.py"))]
-    return [*found, *(ROOT / name for name in FIRST if ROOT / name not in found)]
+    return list(dict.fromkeys([*(str(path.relative_to(ROOT)) for path in found), *FIRST]))
 
 
 def measure() -> Measured:
@@ -130,7 +125,7 @@ def _measured() -> str | None:
             seconds[item.nodeid] = time.process_time() - began
 
     cover.start()
-    failed = collected(test_files(), Session.run, Context())
+    failed = collected(test_files(), None, Context())
     cover.stop()
     data = cover.get_data()
     lines = {
@@ -144,73 +139,24 @@ def _measured() -> str | None:
     return failed
 
 
-class Bench:
-    """The collected tests, with a mutant put into the functions that are there."""
+def notices(mutant: Mutant, wanted: Sequence[str], limit_s: float) -> str | None:
+    """Return the id of the test that fails, "" when none does; None: it took too long.
 
-    def __init__(self, session: "Session", items: Sequence[pytest.Item]) -> None:
-        self._session = session
-        self._items = {item.nodeid: item for item in items}
-        self._functions: dict[tuple[str, str, int], list[FunctionType]] = {}
-        for found in gc.get_objects():
-            if isinstance(found, FunctionType):
-                self._functions.setdefault(_place(found.__code__), []).append(found)
-        gc.freeze()
-
-    def notices(self, mutant: Mutant, wanted: Sequence[str], limit: float) -> str | None:
-        """Return the id of the test that fails, "" when none does; None: it took too long."""
-        return forked(lambda: self._in_child(mutant, wanted), limit)
-
-    def _in_child(self, mutant: Mutant, wanted: Sequence[str]) -> str:
-        changed = self._put_code(mutant)
-        return self._session.run([self._items[name] for name in wanted]) if changed else AFRESH
-
-    def _put_code(self, mutant: Mutant) -> bool:
-        changed = False
-        for part in _codes(compile(mutant.tree(), str(mutant.path), "exec")):
-            for function in self._functions.get(_place(part), []):
-                if function.__code__ != part:
-                    function.__code__ = part
-                    changed = True
-        return changed
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    for part in code.co_consts:
-        if isinstance(part, CodeType):
-            yield part
-            yield from _codes(part)
-
-
-def _place(code: CodeType) -> tuple[str, str, int]:
-    return code.co_filename, code.co_qualname, code.co_firstlineno
-
-
-def with_bench(action: Callable[[Bench], None]) -> str:
-    """Call `action` with the collected tests; fork before.
-
-    Raises:
-        SystemExit: they cannot be collected.
+    The module's own tests come first, alone: they kill most mutants, and are collected in a second.
     """
 
-    def start(session: Session, items: list[pytest.Item]) -> str:
-        action(Bench(session, items))
-        return ""
-
-    if failed := collected(test_files(), start):
-        raise SystemExit(failed)
-    return ""
-
-
-def notices_afresh(mutant: Mutant, wanted: Sequence[str], limit: float) -> str | None:
-    """Return what `Bench.notices` does, with every module imported with the mutant in place."""
-    near = dict.fromkeys(name.partition("::")[0] for name in wanted)
-    files = [ROOT / name for name in dict.fromkeys((*list(near)[:AFRESH_FILES], *FIRST))]
-
-    def in_child() -> str:
+    def in_child(names: Sequence[str]) -> str:
         sys.meta_path.insert(0, _Planted(mutant))
-        return collected(files, Session.run)
+        return collected(list(dict.fromkeys(name.partition("::")[0] for name in names)), names)
 
-    return forked(in_child, limit)
+    own = [name for name in wanted if name.startswith(own_tests(mutant.module))]
+    others = [name for name in wanted if name not in own]
+    found: str | None = ""
+    for names in filter(None, (own, others)):
+        found = forked(partial(in_child, names), limit_s)
+        if found != "":
+            break
+    return found
 
 
 class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -284,44 +230,45 @@ def forked(action: Callable[[], str | None], limit_s: float | None) -> str | Non
     return told[1:]
 
 
-class Session:
-    """A plug-in that does something else with the collected tests than to run them all."""
+class _Session:
+    """A plug-in that runs some of the collected tests until one fails."""
 
-    def __init__(self, action: Callable[["Session", list[pytest.Item]], str]) -> None:
-        self._action = action
-        self._failed = ""
+    def __init__(self, wanted: Collection[str] | None) -> None:
+        self._wanted, self._failed = wanted, ""
         self.result = "not collected"
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         if not session.testsfailed:
-            self.result = self._action(self, session.items)
+            wanted = self._wanted
+            self.result = self._run(
+                [row for row in session.items if wanted is None or row.nodeid in wanted]
+            )
         return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
             self._failed = report.nodeid
 
-    def run(self, items: Sequence[pytest.Item]) -> str:
-        """Run tests until one fails, and return its id; an empty one when none does."""
-        self._failed = ""
-        for place, item in enumerate(items):
-            following = items[place + 1] if place + 1 < len(items) else None
+    def _run(self, items: Sequence[pytest.Item]) -> str:
+        for item, following in zip(items, [*items[1:], None], strict=False):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             if self._failed:
                 return self._failed
         return ""
 
 
-def collected(
-    files: Sequence[Path], action: Callable[[Session, list[pytest.Item]], str], *more: object
-) -> str:
-    """Return what `action` makes of the tests of some files, or "not collected"."""
-    plugin = Session(action)
+def collected(files: Sequence[str], wanted: Collection[str] | None, *more: object) -> str:
+    """Run the wanted tests (None: all) of some files until one fails.
+
+    Returns:
+        Its id; empty when none fails; "not collected" when the files cannot be imported.
+    """
+    plugin = _Session(wanted)
     # Without rewriting of asserts the libraries stay as the parent imported them.
     asked = ["-s", "-q", "--assert=plain", "--no-header", "--tb=no", "-m", "not long and not gpu"]
     for name in ("cacheprovider", "xdist"):
         asked += ["-p", f"no:{name}"]
-    asked += ["--hypothesis-profile", PROFILE]
-    asked += ["-o", "tmp_path_retention_policy=none", *map(str, files)]
+    asked += ["--hypothesis-profile", PROFILE, "--rootdir", str(ROOT)]
+    asked += ["-o", "tmp_path_retention_policy=none", *(str(ROOT / name) for name in files)]
     pytest.main(asked, plugins=[plugin, *more])
     return plugin.result

@@ -19,22 +19,12 @@ import json
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
 
-from bench.mutant_tests import (
-    AFRESH,
-    Bench,
-    Measured,
-    forked,
-    import_libraries,
-    measure,
-    notices_afresh,
-    own_tests,
-    with_bench,
-)
+from bench.mutant_tests import import_libraries, measure, notices, own_tests
 from bench.mutations import ROOT, Mutant, mutants_of
 
 RESULTS = ROOT / ".mutants.jsonl"
@@ -108,42 +98,25 @@ def main() -> int:
     left = [
         row
         for row in mutants
-        if known.get(row.name) in (None, AFRESH)
-        and zlib.crc32(row.name.encode()) % parts == part - 1
+        if row.name not in known and zlib.crc32(row.name.encode()) % parts == part - 1
     ]
     left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
     if left and not asked.list and not asked.prune:
-        import_libraries()
-        measured, until = measure(), time.monotonic() + 60 * asked.minutes
-        choose = functools.partial(measured.tests_for, at_most_s=asked.seconds)
-
-        def run(bench: Bench) -> None:
-            within = [row for row in left if row.within and known.get(row.name) != AFRESH]
-            _run(within, choose, measured, until, bench.notices)
-
-        forked(lambda: with_bench(run), None)
-        known = load_results(left)
-        afresh = [row for row in left if not row.within or known.get(row.name) == AFRESH]
-        _run(afresh, choose, measured, until, notices_afresh)
+        _run(left, at_most_s=asked.seconds, until=time.monotonic() + 60 * asked.minutes)
     return _report(mutants)
 
 
-def _run(
-    mutants: Sequence[Mutant],
-    choose: Callable[[Mutant], list[str]],
-    measured: Measured,
-    until: float,
-    notices: Callable[[Mutant, Sequence[str], float], str | None],
-) -> None:
+def _run(mutants: Sequence[Mutant], *, at_most_s: float, until: float) -> None:
+    import_libraries()
+    measured = measure()
     print(f"{len(mutants)} mutants to run", flush=True)
     for number, mutant in enumerate(mutants, start=1):
         if time.monotonic() >= until:
             print("time is up; the same command resumes from here")
             return
-        wanted = choose(mutant)
-        limit = 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted)
-        by = notices(mutant, wanted, limit)
-        result = by if by == AFRESH else TIMED_OUT if by is None else KILLED if by else SURVIVED
+        wanted = measured.tests_for(mutant, at_most_s=at_most_s)
+        by = notices(mutant, wanted, 10.0 + 5.0 * sum(measured.seconds[name] for name in wanted))
+        result = TIMED_OUT if by is None else KILLED if by else SURVIVED
         row = {"name": mutant.name, "digest": digest_of(mutant), "result": result}
         with RESULTS.open("a") as stream:
             stream.write(json.dumps(row) + "\n")

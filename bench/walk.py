@@ -8,25 +8,27 @@ the function that holds them. Only code below gonogo/ counts.
 
 from __future__ import annotations
 
+import json
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import gonogo
-from bench import judging
+from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
 from gonogo.judge.directory import judge_directory
-from gonogo.rundir import RunDir, iter_lines, load_record
 from gonogo.watch import fold, start
+from gonogo.watch.registry import detector_names
 
 ROOT = Path(gonogo.__file__).parent
 PACKAGES = ("timeline", "watch", "judge", "ledger")
 STEPS, PROFILED = 300, 20
 """Steps of the folded run, and how many of the last ones are profiled: all windows are full."""
 RANKS = 2
+STEP_S = 1.0
+EPOCH = 1_760_000_000.0
 STALLED = ROOT.parent / "tests" / "data" / "runs" / "stalled"
 FOLD_GOAL, JUDGE_GOAL, SIZE_GOAL = "40 / 12", "400", "15000 / 80"
 
@@ -57,29 +59,69 @@ def modules_of(functions: set[CodeType]) -> int:
     return len({code.co_filename for code in functions})
 
 
-def walk_of_a_line(folder: Path) -> list[set[CodeType]]:
+def walk_of_a_line() -> list[set[CodeType]]:
     """Return the functions that each of the last `step_end` lines of a run passes in the fold."""
-    judging.write_run(folder, steps=STEPS, ranks=RANKS)
-    run_dir = RunDir(folder)
-    order = load_record(run_dir.order, judging.Order)
-    assert order is not None
-    files = {rank: list(iter_lines(run_dir.heartbeat(rank))) for rank in range(RANKS)}
+    order = Order(
+        experiment="exp_bench",
+        run="run_bench",
+        token=1,
+        plan="bench",
+        plan_digest="0" * 64,
+        phase="production",
+        steps=STEPS,
+        world_size=RANKS,
+        profile="cpu",
+        train={},
+        detectors=detector_names(),
+    )
+    rows = [(step, row) for step in range(STEPS + 1) for row in range(len(_lines(0, step)))]
     state, n, walks = start(order), 0, []
-    for number in range(len(files[0])):
+    for number, (step, row) in enumerate(rows):
         for rank in range(RANKS):
             n += 1
-            mono = 100.0 + n * judging.STEP_S / 6.0
-            tick = Tick(n=n, mono=mono, ts=judging.EPOCH + mono)
-            raw = files[rank][number]
+            mono = 100.0 + n * STEP_S / 6.0
+            tick = Tick(n=n, mono=mono, ts=EPOCH + mono)
+            raw = _lines(rank, step)[row]
 
-            def step(tick: Tick = tick, rank: int = rank, raw: bytes = raw) -> None:
+            def take(tick: Tick = tick, rank: int = rank, raw: bytes = raw) -> None:
                 fold(state, tick, {rank: [raw]})
 
-            if b'"step_end"' in raw and number > len(files[0]) - 3 * PROFILED:
-                walks.append(called(step))
+            if b'"step_end"' in raw and number > len(rows) - 3 * PROFILED:
+                walks.append(called(take))
             else:
-                step()
+                take()
     return walks
+
+
+def _lines(rank: int, step: int) -> list[bytes]:
+    if step == 0:
+        return [_line(rank, 1, 0, "boot", 0.0, section="boot")]
+    base, mono = 3 * step - 1, step * STEP_S
+    loss = 5.5 - 3.0 * min(1.0, step / 5000) + 0.001 * (step * 7 % 13)
+    progress: dict[str, Any] = {
+        "loss": loss, "grad_norm": 1.0 + 0.01 * (step % 9), "lr": 2e-4, "toks_per_s": 4096.0,
+        "dt_fetch_s": 0.0005, "gpu_mem_alloc": 18_000.5, "gpu_mem_reserved": 27_000.0,
+        "host_rss_mb": 4_000.25,
+    }  # fmt: skip
+    end = {
+        "dt_step_s": STEP_S, "tokens": 4096,
+        "step_sections": {"data": 0.01, "forward": 0.3, "backward": 0.6, "optimizer": 0.05,
+                          "wait": 0.02},
+    }  # fmt: skip
+    return [
+        _line(rank, base, step, "step_start", mono - 0.95, section="data"),
+        _line(rank, base + 1, step, "progress", mono - 0.05, section="optimizer", **progress),
+        _line(rank, base + 2, step, "step_end", mono, **end),
+    ]
+
+
+def _line(rank: int, seq: int, step: int, msg: str, mono: float, **fields: Any) -> bytes:
+    line = {
+        "v": 1, "ts": EPOCH + 100.0 + mono, "iso": "2025-10-09T08:53:20Z", "mono": 100.0 + mono,
+        "pid": 100 + rank, "rank": rank, "boot": f"boot{rank}", "seq": seq, "step": step,
+        "msg": msg, "section_seq": seq, **fields,
+    }  # fmt: skip
+    return json.dumps(line).encode() + b"\n"
 
 
 def size_of(package: str) -> tuple[int, int]:
@@ -95,9 +137,8 @@ def print_row(what: str, found: str, goal: str) -> None:
 
 def main() -> None:
     """Count, and print one line a figure."""
-    with tempfile.TemporaryDirectory() as folder:
-        walks = sorted(walk_of_a_line(Path(folder) / "long"), key=len)
-        judged = called(lambda: judge_directory(STALLED))
+    walks = sorted(walk_of_a_line(), key=len)
+    judged = called(lambda: judge_directory(STALLED))
     low, high = walks[0], walks[-1]
     span = f"{len(low)}-{len(high)} / {modules_of(low)}-{modules_of(high)}"
     print_row("functions / modules of one step_end line", span, FOLD_GOAL)

@@ -11,7 +11,7 @@ import pytest
 from pydantic import BaseModel
 
 from bench import references
-from bench.plan_reference import Key, field_docs, keys
+from bench.references import Key, field_docs, keys
 from gonogo.contract.criterion import Aggregate, Metric
 from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Heartbeat, Msg
