@@ -79,7 +79,7 @@ class Key:
 def plan() -> str:
     """Return docs/reference/plan.md.
 
-    The meaning of a key is the docstring under its field; the rest is what pydantic enforces.
+    The meaning of a key is its comment, or the docstring under it; the rest is what pydantic enforces.
     """
     return _framed("plan", keys="\n".join(_tables(Plan, "", {})))
 
@@ -96,20 +96,23 @@ def keys(model: type[BaseModel], prefix: str) -> Iterator[Key]:
 
 
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring under each field of a model and of those that it is made from."""
+    """Return the comment behind each field of a model and its bases, or the docstring under it."""
     found: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if not issubclass(cls, BaseModel) or cls is BaseModel:
             continue
-        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        source = textwrap.dedent(inspect.getsource(cls))
+        (tree,) = ast.parse(source).body
         assert isinstance(tree, ast.ClassDef)
-        for field, said in zip(tree.body, tree.body[1:], strict=False):
-            match field, said:
-                case (
-                    ast.AnnAssign(target=ast.Name(id=name)),
-                    ast.Expr(value=ast.Constant(value=str() as text)),
-                ):
-                    found[name] = " ".join(text.split())
+        for field, said in zip(tree.body, [*tree.body[1:], None], strict=True):
+            if not isinstance(field, ast.AnnAssign) or not isinstance(field.target, ast.Name):
+                continue
+            line = source.splitlines()[field.end_lineno - 1].encode()[field.end_col_offset :]
+            match said:
+                case ast.Expr(value=ast.Constant(value=str() as text)):
+                    found[field.target.id] = " ".join(text.split())
+                case _ if line:
+                    found[field.target.id] = line.decode().lstrip(" #")
     return found
 
 

@@ -33,10 +33,8 @@ MAX_EVIDENCE_PATH = 400
 MAX_FINDINGS = 5_000
 """Findings of a run in the database, besides its first halt; findings.jsonl holds them all."""
 MAX_STREAM_BYTES = 2**20
-MAX_RECORD_BYTES = 2**20
-"""A larger record stays on the host and is not judged."""
-MAX_RECORDS_BYTES = 128 * 2**20
-"""Bytes of all small records of a run; the rest stays on the host."""
+MAX_RECORD_BYTES = 2**20  # A larger record stays on the host and is not judged.
+MAX_RECORDS_BYTES = 128 * 2**20  # Bytes of all small records of a run; the rest stays on the host.
 
 STREAMS = ("watch.jsonl", "devices.jsonl", "findings.jsonl")
 STREAM_NAME = r"^(watch|devices|findings|watch_node[0-9]{1,4})\.jsonl$"
@@ -65,8 +63,7 @@ class ClaimRequest(Submitted):
 
     worker: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
     host: Word
-    boot_id: Word
-    """Boot id of the kernel. A new one proves that everything before it is dead."""
+    boot_id: Word  # Boot id of the kernel. A new one proves that everything before it is dead.
     machine_id: Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")] | None = None
     pid: int
     version: Word
@@ -74,10 +71,8 @@ class ClaimRequest(Submitted):
     profiles: Words = []
     devices: Words = []
     free: Words = []
-    active: Words = []
-    """Runs that live here or wait to be shipped."""
-    waits: Waits = {}
-    """Run → what it waits for at the scheduler."""
+    active: Words = []  # Runs that live here or wait to be shipped.
+    waits: Waits = {}  # Run → what it waits for at the scheduler.
     allow: Paths = []
     allow_env: Words = []
     engine: EngineName = EngineName.LOCAL
@@ -89,13 +84,11 @@ class ClaimAnswer(Submitted):
     """An order, or nothing."""
 
     order: Order | None = None
-    secret: str | None = None
-    """Sent with every message about the run."""
+    secret: str | None = None  # Sent with every message about the run.
     untold: list[str] = []
     """Runs that the control plane believes this worker holds, although it did not list them.
     After a database restore the worker sends their ends again."""
-    over: list[str] = []
-    """Listed runs that were declared dead, such as by a takeover."""
+    over: list[str] = []  # Listed runs that were declared dead, such as by a takeover.
 
 
 class RankTelemetry(Submitted):
@@ -106,8 +99,7 @@ class RankTelemetry(Submitted):
     end: Count
     lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
     """Bytes that are not UTF-8 are replaced."""
-    raw_b64: str | None = None
-    """The bytes themselves, if `lines` differ from them."""
+    raw_b64: str | None = None  # The bytes themselves, if `lines` differ from them.
 
 
 class StreamTelemetry(Submitted):
@@ -153,8 +145,7 @@ class Command(Submitted):
     kind: CommandKind
     reason: Text = ""
     actor: Word = ""
-    again: bool = False
-    """Asked a second time: the run ends at once."""
+    again: bool = False  # Asked a second time: the run ends at once.
 
 
 class TelemetryAck(Submitted):
@@ -179,13 +170,10 @@ class StateReport(Document):
     preflight: Preflight | None = None
     model: ModelRecord | None = None
     exit: ExitRecord | None = None
-    sizes: dict[RankName, Count] = {}
-    """Rank → bytes of complete lines in its file."""
+    sizes: dict[RankName, Count] = {}  # Rank → bytes of complete lines in its file.
     findings: Count = 0
-    files: dict[StreamName, Count] = {}
-    """Growing file → bytes of complete lines in it."""
-    records: dict[RecordPath, str] = {}
-    """Small record → SHA-256 of its bytes."""
+    files: dict[StreamName, Count] = {}  # Growing file → bytes of complete lines in it.
+    records: dict[RecordPath, str] = {}  # Small record → SHA-256 of its bytes.
 
 
 class FindingsReport(Document):

@@ -69,8 +69,7 @@ class Forecast(Recorded):
     cost_p90: float | None = None
     deadline_s: float | None = None
     """The lowest limit of a criterion on `forecast_s`, for the phases ahead."""
-    late: bool = False
-    """Whether the pace so far misses the deadline."""
+    late: bool = False  # Whether the pace so far misses the deadline.
 
 
 class PhaseView(Recorded):
@@ -93,12 +92,9 @@ class OriginView(Recorded):
     """The experiment from which another continues."""
 
     experiment: str
-    phase: str
-    """The first phase of its own; those before are inherited."""
-    step: int
-    """Step after which that phase continues; 0: from its start."""
-    host: str | None = None
-    """Host that wrote the checkpoint, if known."""
+    phase: str  # The first phase of its own; those before are inherited.
+    step: int  # Step after which that phase continues; 0: from its start.
+    host: str | None = None  # Host that wrote the checkpoint, if known.
 
 
 class OverrideView(Recorded):
@@ -107,8 +103,7 @@ class OverrideView(Recorded):
     decision: str
     phase: str
     condition: str | None = None
-    verdict: Verdict | None
-    """The person's verdict; after a waiver, that of the experiment."""
+    verdict: Verdict | None  # The person's verdict; after a waiver, that of the experiment.
     evidence: Verdict | None = None
     actor: str
     reason: str
@@ -143,8 +138,7 @@ class ExperimentView(Recorded):
     campaign: CampaignPlace | None = None
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
-    forecast: Forecast = Forecast()
-    """In lists only for experiments that run."""
+    forecast: Forecast = Forecast()  # In lists only for experiments that run.
     warnings: list[str] = []
     """In the answer to a submission: what may fail although it is accepted."""
     labels: dict[str, str] = {}
@@ -153,8 +147,7 @@ class ExperimentView(Recorded):
     started_at: Instant | None = None
     ended_at: Instant | None = None
     waiting_for: str | None = None
-    waiting_until: str | None = None
-    """When the awaited approval expires."""
+    waiting_until: str | None = None  # When the awaited approval expires.
     overrides: list[OverrideView] = []
     never_ran: list[str] = []
     cause: Cause | None = None
@@ -300,8 +293,7 @@ class ArtifactView(Recorded):
 
     path: str
     bytes: int
-    here: bool
-    """Whether the file lies on this host; else it is an uploaded copy."""
+    here: bool  # Whether the file lies on this host; else it is an uploaded copy.
     truncated: bool = False
 
 
@@ -321,8 +313,7 @@ class LogView(Recorded):
     run: str
     name: str
     text: str
-    offset: int
-    """Byte of the file at which the part begins."""
+    offset: int  # Byte of the file at which the part begins.
     next_offset: int
 
 
@@ -401,8 +392,7 @@ PROBLEM_URN = "urn:gonogo:problem:"
 class ProblemBody(Recorded):
     """RFC 9457 problem details."""
 
-    type: str = "about:blank"
-    """`urn:gonogo:problem:CODE`; docs/reference/rest.md lists the codes."""
+    type: str = "about:blank"  # `urn:gonogo:problem:CODE`; docs/reference/rest.md lists the codes.
     title: str
     status: int
     detail: str
@@ -411,8 +401,7 @@ class ProblemBody(Recorded):
     errors: list[dict[str, str]] = []
     state: str | None = None
     allowed: list[str] = []
-    token: int | None = None
-    """The run's present token, with `stale_token`."""
+    token: int | None = None  # The run's present token, with `stale_token`.
 
 
 class CampaignSubmission(Document):
@@ -435,8 +424,7 @@ class CampaignMember(Recorded):
     state: ExperimentState
     verdict: Verdict | None = None
     decision: str | None = None
-    value: Number | None = None
-    """Value of the metric; null: not judged, or it does not count."""
+    value: Number | None = None  # Value of the metric; null: not judged, or it does not count.
     why: str | None = None
 
 
@@ -450,10 +438,8 @@ class CampaignView(Recorded):
     spec: CampaignSpec
     labels: dict[str, str] = {}
     members: list[CampaignMember] = []
-    done: int = 0
-    """Judged runs."""
-    planned: int = 0
-    """Runs before the next look."""
+    done: int = 0  # Judged runs.
+    planned: int = 0  # Runs before the next look.
     eta_s: float | None = None
     comparison: Comparison | None = None
     waiting_for: str | None = None
@@ -493,8 +479,7 @@ class CampaignDryRun(Recorded):
     dry_run: bool
     plan: str
     spec: CampaignSpec
-    runs: int
-    """Runs before the first look."""
+    runs: int  # Runs before the first look.
     most_runs: int
     warnings: list[str]
     orders: dict[str, Order]

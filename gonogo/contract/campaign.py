@@ -31,8 +31,7 @@ from gonogo.contract.finding import Doubt
 from gonogo.contract.wire import Name, Number, Recorded, Submitted
 from gonogo.contract.workload import Patch
 
-LEAST_REPEATS = 3
-"""With two repeats, three equal variants lead by 3.4 % in the median."""
+LEAST_REPEATS = 3  # With two repeats, three equal variants lead by 3.4 % in the median.
 MOST_REPEATS = 20
 USUAL_BOUND = 6
 MOST_VARIANTS = 20
@@ -43,8 +42,7 @@ _MOST_CHARS = 64
 class CampaignVariant(Patch):
     """A compared variant: its changes of the phase."""
 
-    name: Name
-    """Name of the variant."""
+    name: Name  # Name of the variant.
 
 
 class CampaignSpec(Submitted):
@@ -54,20 +52,16 @@ class CampaignSpec(Submitted):
     """What is compared; the first is the baseline."""
     grid: dict[str, JsonValue] = {}
     """A patch of `train` and `env` with a list for each value. Each combination is a variant."""
-    metric: MetricName = Metric.TOKS_PER_S
-    """The compared metric."""
+    metric: MetricName = Metric.TOKS_PER_S  # The compared metric.
     better: Literal["higher", "lower"] | None = None
     """Which is better; null: as usual for the metric."""
     aggregate: Compared | None = None
     """What counts of a run. Null: the last value of a metric `user/…`, else the mean."""
-    per_device: bool = False
-    """Whether the metric is divided by the number of ranks."""
-    margin: Annotated[float, Field(ge=0, lt=1)] = 0.02
-    """Ratio from which a difference matters."""
+    per_device: bool = False  # Whether the metric is divided by the number of ranks.
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.02  # Ratio from which a difference matters.
     confidence: Annotated[float, Field(ge=0.5, le=0.99)] = 0.95
     """Confidence of all answers together, over all looks."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 5
-    """First steps of every run that do not count."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 5  # First steps of every run that do not count.
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = LEAST_REPEATS
     """Runs of each variant before the first look."""
     max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
@@ -171,14 +165,10 @@ COMPARISON_V = 1
 class Answer(StrEnum):
     """What the interval of a variant's ratio to the baseline shows."""
 
-    BETTER = "better"
-    """The whole interval lies beyond the margin, in the good direction."""
-    WORSE = "worse"
-    """The whole interval lies beyond the margin, in the bad direction."""
-    TIE = "tie"
-    """The whole interval lies within the margin."""
-    INCONCLUSIVE = "inconclusive"
-    """Anything else, missing evidence included."""
+    BETTER = "better"  # The whole interval lies beyond the margin, in the good direction.
+    WORSE = "worse"  # The whole interval lies beyond the margin, in the bad direction.
+    TIE = "tie"  # The whole interval lies within the margin.
+    INCONCLUSIVE = "inconclusive"  # Anything else, missing evidence included.
 
 
 class Result(StrEnum):
@@ -192,23 +182,17 @@ class Result(StrEnum):
 class Basis(StrEnum):
     """The units of the interval."""
 
-    PAIRED_RUNS = "paired_runs"
-    """Runs, paired by their repeat; Student's t."""
-    RUNS = "runs"
-    """Unpaired runs; Welch's t."""
-    BLOCKS = "blocks"
-    """Blocks of steps of one run each, widened."""
+    PAIRED_RUNS = "paired_runs"  # Runs, paired by their repeat; Student's t.
+    RUNS = "runs"  # Unpaired runs; Welch's t.
+    BLOCKS = "blocks"  # Blocks of steps of one run each, widened.
 
 
 class PathEvidence(StrEnum):
     """Evidence of a difference."""
 
-    TOLD = "told"
-    """The processes, on their boot lines."""
-    ORDERED = "ordered"
-    """Only the orders."""
-    DENIED = "denied"
-    """The orders differ, the processes do not: it counts as equal."""
+    TOLD = "told"  # The processes, on their boot lines.
+    ORDERED = "ordered"  # Only the orders.
+    DENIED = "denied"  # The orders differ, the processes do not: it counts as equal.
 
 
 class ComparedRun(Recorded):
@@ -217,11 +201,9 @@ class ComparedRun(Recorded):
     name: str
     run: str
     repeat: int | None = None
-    value: Number
-    """Mean over the ranks of the mean, last or best value."""
+    value: Number  # Mean over the ranks of the mean, last or best value.
     window: str
-    samples: int
-    """Steps with the metric, on the rank that has fewest."""
+    samples: int  # Steps with the metric, on the rank that has fewest.
     blocks: int
 
 
@@ -239,11 +221,9 @@ class ComparedVariant(Recorded):
     name: str
     runs: list[ComparedRun]
     value: Number | None = None
-    ratio: Number | None = None
-    """Variant over baseline."""
+    ratio: Number | None = None  # Variant over baseline.
     low: Number | None = None
-    high: Number | None = None
-    """Interval of the ratio; all intervals together have the confidence."""
+    high: Number | None = None  # Interval of the ratio; all intervals together have the confidence.
     basis: Basis | None = None
     answer: Answer | None = None
     text: str = ""
@@ -255,8 +235,7 @@ class DifferingPath(Recorded):
     path: str
     values: dict[str, list[JsonValue]]
     evidence: PathEvidence
-    ordered: bool = True
-    """Whether the orders differ in it."""
+    ordered: bool = True  # Whether the orders differ in it.
 
 
 class Comparison(Recorded):
@@ -276,6 +255,5 @@ class Comparison(Recorded):
     notes: list[Doubt] = Field(default_factory=list)
     result: Result
     winner: str | None = None
-    kept: str
-    """The winner, else the baseline."""
+    kept: str  # The winner, else the baseline.
     text: str

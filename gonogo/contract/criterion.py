@@ -49,8 +49,7 @@ class Metric(StrEnum):
     IDENTITY_DRIFT = "identity_drift"
 
 
-OWN_PREFIX = "user/"
-"""Prefix of the program's own metrics: `acc` is `user/acc`."""
+OWN_PREFIX = "user/"  # Prefix of the program's own metrics: `acc` is `user/acc`.
 
 MetricName = Annotated[
     Metric | Annotated[str, Field(min_length=1, max_length=128)],
@@ -79,8 +78,7 @@ class Compared(StrEnum):
     """How a run's samples become the compared number."""
 
     LAST = "last"
-    BEST = "best"
-    """The largest or the smallest, whichever is better."""
+    BEST = "best"  # The largest or the smallest, whichever is better.
     MEAN = "mean"
 
 
@@ -113,30 +111,22 @@ Bound = Threshold | Literal["profile"] | None
 class Criterion(Submitted):
     """A predicate over facts; `pass_*` is inclusive, `fail_*` exclusive."""
 
-    id: Name
-    """Name of the criterion."""
-    metric: MetricName
-    """What is measured."""
-    aggregate: Aggregate = Aggregate.MEDIAN
-    """How a rank's samples become one number."""
+    id: Name  # Name of the criterion.
+    metric: MetricName  # What is measured.
+    aggregate: Aggregate = Aggregate.MEDIAN  # How a rank's samples become one number.
     over_ranks: Literal["min", "max", "mean", "sum"] = "min"
     """How the numbers of the ranks become one; by default `max` for an upper bound."""
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
-    """Steps left out at the start of each attempt."""
-    window: Annotated[int, Field(ge=0)] = 0
-    """The last so many steps after warm-up; 0 = all."""
+    warmup_steps: Annotated[int, Field(ge=0)] = 0  # Steps left out at the start of each attempt.
+    window: Annotated[int, Field(ge=0)] = 0  # The last so many steps after warm-up; 0 = all.
     pass_above: Bound = None
     """It passes at this value and above; `profile`: at the machine's floor."""
-    pass_below: Bound = None
-    """It passes at this value and below."""
+    pass_below: Bound = None  # It passes at this value and below.
     fail_above: Threshold | None = None
     """It fails above this value; without it, above `pass_below`."""
     fail_below: Threshold | None = None
     """It fails below this value; without it, below `pass_above`."""
-    grey: Grey = Grey.INCONCLUSIVE
-    """Meaning of a value between the pass and the fail threshold."""
-    min_samples: Annotated[int, Field(ge=1)] = 1
-    """A rank with fewer samples cannot pass."""
+    grey: Grey = Grey.INCONCLUSIVE  # Meaning of a value between the pass and the fail threshold.
+    min_samples: Annotated[int, Field(ge=1)] = 1  # A rank with fewer samples cannot pass.
     on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
     """Meaning of a rank without a sample."""
     on_nan: Literal["fail", "error"] = "fail"

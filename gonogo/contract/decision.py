@@ -23,8 +23,7 @@ class MadeBy(Recorded):
     """The code that made an order or a decision."""
 
     gonogo: str
-    sources: str
-    """SHA-256 over the sources that judge (`gonogo.watch.registry`)."""
+    sources: str  # SHA-256 over the sources that judge (`gonogo.watch.registry`).
     commit: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
 
@@ -47,8 +46,7 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "INCONCLUSIVE"
 
 
-PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)
-"""Verdicts that let the next phase begin."""
+PASSING = (Verdict.GO, Verdict.CONDITIONAL_GO)  # Verdicts that let the next phase begin.
 
 
 def worst(verdicts: Iterable[Verdict | None]) -> Verdict | None:
@@ -92,8 +90,7 @@ class CriterionResult(Recorded):
     outcome: CriterionOutcome
     observed: Any = None
     threshold: Any = None
-    window: str | None = None
-    """Measured steps, such as `6..40`."""
+    window: str | None = None  # Measured steps, such as `6..40`.
     samples: int | None = None
     evidence: str = ""
 
@@ -117,14 +114,10 @@ class Cause(Recorded):
     text: str
     """One sentence: the halt finding, else how the run ended, else the first bad criterion."""
     rank: int | None = None
-    log: str | None = None
-    """The culprit's log, else the launcher's."""
-    line: str | None = None
-    """The last meaningful line of that log, at most 300 characters."""
-    unknown: bool = False
-    """Whether no diagnosis fits the failure."""
-    look: list[str] = Field(default_factory=list)
-    """Places to look at then, the most useful first."""
+    log: str | None = None  # The culprit's log, else the launcher's.
+    line: str | None = None  # The last meaningful line of that log, at most 300 characters.
+    unknown: bool = False  # Whether no diagnosis fits the failure.
+    look: list[str] = Field(default_factory=list)  # Places to look at then, the most useful first.
 
     def told(self) -> str:
         """Return it on one line."""
@@ -165,8 +158,7 @@ class Decision(Recorded):
     never_ran: list[str] = Field(default_factory=list)
     """Phases of a finished experiment that never ran, for a verdict by a person."""
     key_id: str | None = None
-    signature: str | None = None
-    """Ed25519 over `hash`, base64."""
+    signature: str | None = None  # Ed25519 over `hash`, base64.
 
     @property
     def by_hand(self) -> bool:

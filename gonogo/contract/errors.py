@@ -19,8 +19,7 @@ class Problem:
     path: str
     message: str
     line: int | None = None
-    source: str | None = None
-    """The file or the argument."""
+    source: str | None = None  # The file or the argument.
 
 
 class GonogoError(Exception):

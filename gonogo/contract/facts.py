@@ -66,8 +66,7 @@ class ExitFacts(ProcessExit):
     sealed: bool | None = None
     """Whether it is the exit.json that the watcher saw; null: it saw none."""
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
-    agent: ProcessExit | None = None
-    """Torchrun's own exit, unless somebody ended the run."""
+    agent: ProcessExit | None = None  # Torchrun's own exit, unless somebody ended the run.
 
 
 class NodeChecks(Recorded):
@@ -114,8 +113,7 @@ class RankFacts(Recorded):
     """One rank's lines."""
 
     count: int
-    digest: str
-    """SHA-256 of the canonical lines, without duplicates, sorted by boot and seq."""
+    digest: str  # SHA-256 of the canonical lines, without duplicates, sorted by boot and seq.
     boots: int
     gaps: int
     last_step: int
@@ -123,10 +121,8 @@ class RankFacts(Recorded):
     done_step: int | None
     tokens: list[int]
     missing: Missing | None
-    without_loss: Missing | None = None
-    """Required steps whose progress line has no loss."""
-    with_loss: int | None = None
-    """Steps whose progress line has a loss."""
+    without_loss: Missing | None = None  # Required steps whose progress line has no loss.
+    with_loss: int | None = None  # Steps whose progress line has a loss.
 
 
 class BootFacts(Recorded):
@@ -207,10 +203,8 @@ class WatchFacts(Recorded):
     ticks: int
     digest: str | None
     starts: list[WatchStart]
-    chained: bool
-    """Whether each tick has the digest of the one before."""
-    reaches: bool
-    """Whether the ticks' digests cover every line."""
+    chained: bool  # Whether each tick has the digest of the one before.
+    reaches: bool  # Whether the ticks' digests cover every line.
     sealed: bool | None = None
     """Whether watch.jsonl begins with the bytes that exit.json seals; null: no seal."""
 
@@ -225,11 +219,9 @@ class Facts(Recorded):
     preflight: PreflightFacts | None
     findings: list[FindingFacts]
     ranks: dict[str, RankFacts]
-    identity: dict[str, SaidIdentity]
-    """Rank → identity that its last process reported."""
+    identity: dict[str, SaidIdentity]  # Rank → identity that its last process reported.
     pace: dict[str, PaceFacts]
-    failure: str | None = None
-    """Name of the known failure (docs/reference/failures.md)."""
+    failure: str | None = None  # Name of the known failure (docs/reference/failures.md).
     measures: dict[str, Measure]
     history: History | None = None
     boots: dict[str, list[BootFacts]] = Field(default_factory=dict)

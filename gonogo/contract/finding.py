@@ -18,14 +18,10 @@ from gonogo.contract.wire import Number, Recorded
 class Effect(StrEnum):
     """What a doubt does to the verdict."""
 
-    NONE = "none"
-    """It is listed."""
-    COVERAGE = "coverage"
-    """The criterion `coverage` is inconclusive."""
-    WATCH = "no_halt_finding"
-    """The criterion `no_halt_finding` is inconclusive."""
-    WEAK = "watch_ceiling"
-    """It is a condition of this name."""
+    NONE = "none"  # It is listed.
+    COVERAGE = "coverage"  # The criterion `coverage` is inconclusive.
+    WATCH = "no_halt_finding"  # The criterion `no_halt_finding` is inconclusive.
+    WEAK = "watch_ceiling"  # It is a condition of this name.
 
 
 class DoubtKind(StrEnum):
@@ -156,10 +152,8 @@ class Act(StrEnum):
     NOW = "now"
     AT_CHECKPOINT = "at_checkpoint"
     """After the next durable checkpoint. `value` is the time left, and the wait ends after half."""
-    PAGE = "page"
-    """Nothing ends; a person is alerted."""
-    GATE = "gate"
-    """Nothing ends: the detector only warns, and the gate judges."""
+    PAGE = "page"  # Nothing ends; a person is alerted.
+    GATE = "gate"  # Nothing ends: the detector only warns, and the gate judges.
 
 
 class Finding(Recorded):
@@ -174,8 +168,7 @@ class Finding(Recorded):
     value: Number | None = None
     threshold: Number | None = None
     source: Source = Source.DEFAULT
-    since: float | None = None
-    """Unix seconds; for a stall the last line that advanced the step."""
+    since: float | None = None  # Unix seconds; for a stall the last line that advanced the step.
     at: float
     key: str
     act: Act | None = None
@@ -189,12 +182,9 @@ class Near(Recorded):
 
     value: Number | None = None
     limit: Number | None = None
-    unit: str = ""
-    """`s`, `steps`, `MB` or `tokens/s`; empty for a ratio."""
-    below: bool = False
-    """Whether it acts when the value falls below the limit."""
-    time_left_s: float | None = None
-    """Seconds until the limit is reached if nothing changes."""
+    unit: str = ""  # `s`, `steps`, `MB` or `tokens/s`; empty for a ratio.
+    below: bool = False  # Whether it acts when the value falls below the limit.
+    time_left_s: float | None = None  # Seconds until the limit is reached if nothing changes.
     blind: str | None = None
 
     @classmethod

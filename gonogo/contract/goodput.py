@@ -9,27 +9,18 @@ from gonogo.contract.wire import Recorded
 class Part(StrEnum):
     """What a second was spent on; each second belongs to one part."""
 
-    PRODUCTIVE = "productive"
-    """Steps of an attempt that reached its last step or still runs."""
-    PRESERVED = "preserved"
-    """Steps of an ended attempt that a checkpoint kept."""
-    QUEUE = "queue"
-    """Until a worker claimed the run and the scheduler gave it hosts."""
-    START = "start"
-    """From then to the first step of a phase."""
-    RESTART = "restart"
-    """The same in a later attempt or process."""
+    PRODUCTIVE = "productive"  # Steps of an attempt that reached its last step or still runs.
+    PRESERVED = "preserved"  # Steps of an ended attempt that a checkpoint kept.
+    QUEUE = "queue"  # Until a worker claimed the run and the scheduler gave it hosts.
+    START = "start"  # From then to the first step of a phase.
+    RESTART = "restart"  # The same in a later attempt or process.
     EVALUATION = "evaluation"
     CHECKPOINT = "checkpoint"
     BETWEEN_STEPS = "between_steps"
-    STALL = "stall"
-    """From the last progress to the finding."""
-    HALT = "halt"
-    """From the finding or the last line to the end."""
-    REPEATED = "repeated"
-    """Steps that no checkpoint kept."""
-    DECISION = "decision"
-    """Between two runs: judging, and waiting for a person."""
+    STALL = "stall"  # From the last progress to the finding.
+    HALT = "halt"  # From the finding or the last line to the end.
+    REPEATED = "repeated"  # Steps that no checkpoint kept.
+    DECISION = "decision"  # Between two runs: judging, and waiting for a person.
     UNKNOWN = "unknown"
 
 
@@ -49,25 +40,21 @@ WORDS = {
     Part.UNKNOWN: "unknown",
 }
 KEPT = (Part.PRODUCTIVE, Part.PRESERVED)
-UNHELD = (Part.QUEUE, Part.DECISION)
-"""No device is held meanwhile."""
+UNHELD = (Part.QUEUE, Part.DECISION)  # No device is held meanwhile.
 LOST = tuple(part for part in Part if part not in (*KEPT, Part.UNKNOWN))
-UNKNOWN_SHARE = 0.01
-"""Above this share of the held seconds the ratio is a lower bound."""
+UNKNOWN_SHARE = 0.01  # Above this share of the held seconds the ratio is a lower bound.
 
 
 class Goodput(Recorded):
     """The time of a run or an experiment."""
 
-    wall_s: float
-    """Sum of all others."""
+    wall_s: float  # Sum of all others.
     productive_s: float
     preserved_s: float
     lost_s: dict[str, float]
     unknown_s: float
     held_s: float
-    ratio: float | None
-    """(productive + preserved) / held, 0 to 1; null: no device was held."""
+    ratio: float | None  # (productive + preserved) / held, 0 to 1; null: no device was held.
 
 
 class ExperimentGoodput(Goodput):

@@ -38,8 +38,7 @@ class Msg(StrEnum):
     DONE = "done"
     ERROR = "error"
     STACKDUMP = "stackdump"
-    UNOBSERVED = "unobserved"
-    """The observer failed; the program continues."""
+    UNOBSERVED = "unobserved"  # The observer failed; the program continues.
 
 
 class Section(StrEnum):
@@ -108,8 +107,7 @@ class Heartbeat(Identity):
     section: str | None = None
     section_seq: Count = 0
 
-    run: str | None = None
-    """On boot lines: the run (GONOGO_RUN)."""
+    run: str | None = None  # On boot lines: the run (GONOGO_RUN).
     attempt: Count | None = None
     backend: str | None = None
     dt: Number | None = None
@@ -124,10 +122,8 @@ class Heartbeat(Identity):
     gate_entropy: Number | None = None
     gate_max: Number | None = None
     gate_collapse_frac: Number | None = None
-    comm_mb: Number | None = None
-    """MB (2^20 bytes) of gradients in the step's collectives."""
-    flash_share: Number | None = None
-    """Share of dense attention calls in a flash kernel, 0 to 1."""
+    comm_mb: Number | None = None  # MB (2^20 bytes) of gradients in the step's collectives.
+    flash_share: Number | None = None  # Share of dense attention calls in a flash kernel, 0 to 1.
     loss_scale: Number | None = None
     skipped: bool | None = None
     dt_step_s: Number | None = None
@@ -137,8 +133,7 @@ class Heartbeat(Identity):
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: Number | None = None
-    user: dict[str, Number] | None = None
-    """The program's own numbers by name."""
+    user: dict[str, Number] | None = None  # The program's own numbers by name.
     section_age_s: Number | None = None
     collective_seq: Count | None = None
     type: str | None = None

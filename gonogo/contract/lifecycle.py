@@ -38,8 +38,7 @@ class PhaseState(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
-    INHERITED = "inherited"
-    """It passed in the experiment from which this one continues."""
+    INHERITED = "inherited"  # It passed in the experiment from which this one continues.
 
 
 class PhaseEvent(StrEnum):

@@ -39,16 +39,13 @@ class DiskSeen(Recorded):
 
     free_mb: Megabytes
     total_mb: Megabytes
-    free_files: Count | None = None
-    """Free inodes; null: unknown or unlimited."""
+    free_files: Count | None = None  # Free inodes; null: unknown or unlimited.
     errors: Count = 0
-    refused: bool = False
-    """A small write was refused within the last minute."""
+    refused: bool = False  # A small write was refused within the last minute.
     checkpoints_mb: Megabytes | None = None
     """Free space for checkpoints; null: the same file system."""
     read_only: bool = False
-    saving: bool = False
-    """The draft of a checkpoint grows."""
+    saving: bool = False  # The draft of a checkpoint grows.
 
 
 class CheckpointSeen(Recorded):
@@ -59,14 +56,11 @@ class CheckpointSeen(Recorded):
 
     step: Count | None = None
     path: str
-    verified: bool
-    """Whether every file has the size and SHA-256 of the manifest."""
+    verified: bool  # Whether every file has the size and SHA-256 of the manifest.
     manifest_sha256: str | None = None
     bytes: Count = 0
-    text: str = ""
-    """Why it is not verified."""
-    gone: bool = False
-    """It was deleted before it was read, or reading failed."""
+    text: str = ""  # Why it is not verified.
+    gone: bool = False  # It was deleted before it was read, or reading failed.
     reads_bytes: Count = 0
 
 
@@ -98,8 +92,7 @@ class HostCpu(Recorded):
     over_s: Annotated[Finite, Field(ge=0)]
     cores: Annotated[int, Field(ge=1)]
     load: Annotated[Finite, Field(ge=0)] | None = None
-    pressure: Share | None = None
-    """Share of the time in which a task waited for a processor."""
+    pressure: Share | None = None  # Share of the time in which a task waited for a processor.
     waited: dict[str, Share] = Field(default_factory=dict)
     """Rank → share of the time in which its main thread waited for a processor."""
     others_cores: Annotated[Finite, Field(ge=0)] | None = None
@@ -119,8 +112,7 @@ class HostCpu(Recorded):
 class DeviceReadings(Recorded):
     """Readings of one device."""
 
-    util: Finite | None = None
-    """Percent of the time in which a kernel ran."""
+    util: Finite | None = None  # Percent of the time in which a kernel ran.
     mem_used_mb: Finite | None = None
     mem_total_mb: Finite | None = None
     sm_clock_mhz: Finite | None = None
@@ -243,8 +235,7 @@ class Standing(Recorded):
     unfinished: list[int] = Field(default_factory=list)
     """Ranks whose device has not ended a collective that their peers have ended."""
     silent: list[int] = Field(default_factory=list)
-    disagree: str | None = None
-    """What the calls disagree in: op, order, shape or dtype."""
+    disagree: str | None = None  # What the calls disagree in: op, order, shape or dtype.
     unanswered: list[int] = Field(default_factory=list)
     asked_mono: float | None = None
     text: str

@@ -82,12 +82,9 @@ class PhaseAhead(Recorded):
 class TaintKind(StrEnum):
     """Why an earlier run counts against a run that resumes from its checkpoint."""
 
-    UNPASSED = "unpassed"
-    """It reached its last step and is not GO."""
-    FAILED = "failed"
-    """Its lines or measures had not passed when it ended."""
-    DRIFTED = "drifted"
-    """Its code or its work was not as ordered."""
+    UNPASSED = "unpassed"  # It reached its last step and is not GO.
+    FAILED = "failed"  # Its lines or measures had not passed when it ended.
+    DRIFTED = "drifted"  # Its code or its work was not as ordered.
 
 
 class Taint(Recorded):
@@ -97,8 +94,7 @@ class Taint(Recorded):
     experiment: str
     run: str
     step: int
-    found: str | None = None
-    """Its verdict, or how it ended; None: no verdict."""
+    found: str | None = None  # Its verdict, or how it ended; None: no verdict.
 
     def words(self) -> str:
         """Return it for a sentence."""
@@ -153,13 +149,11 @@ class Order(Recorded):
     files: list[str] = Field(default_factory=list)
     patterns: list[str] = Field(default_factory=list)
     """Regular expressions for step lines of the output (docs/how-to/run.md)."""
-    patterns_guessed: bool = False
-    """Whether the first pattern that fits a line is taken."""
+    patterns_guessed: bool = False  # Whether the first pattern that fits a line is taken.
     init_from: str | None = None
     """Phase whose last weights this phase begins with; null: it starts fresh."""
     resume_from: ResumePoint | None = None
-    train: dict[str, Any]
-    """The whole training configuration."""
+    train: dict[str, Any]  # The whole training configuration.
     env: dict[str, str] = Field(default_factory=dict)
     identity: Identity = Identity()
     allow_drift: list[str] = Field(default_factory=list)
@@ -171,8 +165,7 @@ class Order(Recorded):
     failures: list[RecordedFailure] = Field(default_factory=list)
     taints: list[Taint] = Field(default_factory=list)
     phases_after: list[PhaseAhead] = Field(default_factory=list)
-    watch: Watch = Watch()
-    """Settings of the plan and the profile; all others are defaults."""
+    watch: Watch = Watch()  # Settings of the plan and the profile; all others are defaults.
     watch_from_profile: list[str] = Field(default_factory=list)
     patience: dict[Place, Patience] = Field(default_factory=dict)
     """Limit of each place; a missing place has its default."""
@@ -267,8 +260,7 @@ class OpenCondition(Recorded):
     """A condition that waits for evidence, with the criterion that failed."""
 
     condition: Condition
-    criterion: Criterion | None
-    """None: only a person can settle it."""
+    criterion: Criterion | None  # None: only a person can settle it.
 
 
 class WatchValue(Recorded):
@@ -285,8 +277,7 @@ class Rules(Recorded):
     plan_digest: str | None = None
     phase: str | None = None
     profile: str | None = None
-    steps: int | None = None
-    """Last required step; null: the order is unknown."""
+    steps: int | None = None  # Last required step; null: the order is unknown.
     first_step: int = 1
     world_size: int | None = None
     tokens_per_step: int | None = None
@@ -308,8 +299,7 @@ class Rules(Recorded):
     preflight: list[str] = Field(default_factory=list)
     detectors: list[str] = Field(default_factory=list)
     waive: list[str] = Field(default_factory=list)
-    programs: int | None = None
-    """Number of started programs, if not one a rank."""
+    programs: int | None = None  # Number of started programs, if not one a rank.
     allow_faults: bool = False
     fault: str | None = None
     carried: list[CarriedRemedy] = Field(default_factory=list)

@@ -198,10 +198,8 @@ class FailureRow(Submitted):
     pattern: Pattern
     """Regular expression, searched in each line of the error without regard to case. No repeated
     groups, at most two of `*` and `+`."""
-    cause: Annotated[str, Field(min_length=1, max_length=400)]
-    """Why such a run fails."""
-    remedy: Annotated[str, Field(min_length=1, max_length=600)]
-    """What to do or to type."""
+    cause: Annotated[str, Field(min_length=1, max_length=400)]  # Why such a run fails.
+    remedy: Annotated[str, Field(min_length=1, max_length=600)]  # What to do or to type.
 
 
 class RecordedFailure(FailureRow):

@@ -65,25 +65,18 @@ MEANING: Mapping[Place, str] = {
 class Typical(StrEnum):
     """Base of a multiple."""
 
-    MEDIAN = "median"
-    """The run's median step."""
-    USUAL = "usual"
-    """The median time in the place."""
-    LONGEST = "longest"
-    """The longest recent time in the place."""
+    MEDIAN = "median"  # The run's median step.
+    USUAL = "usual"  # The median time in the place.
+    LONGEST = "longest"  # The longest recent time in the place.
 
 
 class ProgramKind(StrEnum):
     """How gonogo knows where a program is."""
 
-    OURS = "ours"
-    """`nsa.train`."""
-    ATTACHED = "attached"
-    """It calls `gonogo.trainer`."""
-    OBSERVED = "observed"
-    """Unchanged PyTorch, seen by the observer."""
-    PRINTED = "printed"
-    """Seen only by its output lines."""
+    OURS = "ours"  # `nsa.train`.
+    ATTACHED = "attached"  # It calls `gonogo.trainer`.
+    OBSERVED = "observed"  # Unchanged PyTorch, seen by the observer.
+    PRINTED = "printed"  # Seen only by its output lines.
 
 
 class Limit(NamedTuple):
@@ -96,13 +89,11 @@ class Limit(NamedTuple):
 class Patience(Recorded):
     """How long a rank may stay in one place."""
 
-    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
-    """Null: no limit."""
+    seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None  # Null: no limit.
     multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """The limit is the larger of `seconds` and this multiple of `of`."""
     of: Typical | None = None
-    source: Source = Source.DEFAULT
-    """Source of `seconds`."""
+    source: Source = Source.DEFAULT  # Source of `seconds`.
     suspect_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     """Seconds until evidence is collected; null: never."""
     suspect_multiple: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
@@ -285,12 +276,10 @@ def _with_suspicion(
     return table
 
 
-BEGINS_LATE_S = 300.0
-"""Evidence of a user's program without a first step is collected then."""
+BEGINS_LATE_S = 300.0  # Evidence of a user's program without a first step is collected then.
 _LOCKSTEP = (Place.EARLY_STEPS, Place.NO_SECTION, Place.LOG)
 """Places in which unchanged stacks show a hang."""
-CHECKPOINT_LATE_S = 600.0
-"""A due checkpoint is reported as late then."""
+CHECKPOINT_LATE_S = 600.0  # A due checkpoint is reported as late then.
 
 
 def bounded(table: Mapping[Place, Patience], seconds: float) -> dict[Place, Patience]:

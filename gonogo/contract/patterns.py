@@ -24,8 +24,7 @@ _TRAIN_LOSS = (
     r"(?<!so far: )\b(?:(?:(?:reduced_)?train(?:ing)?|total|avg|avr|step|lm|gpt)[_ ])?"
     r"loss(?:_step|[ _/]train)?\b)"
 )
-_OF_A_PART = r"(?<![A-Za-z][ -])"
-"""Excludes the loss of a part, such as `kl loss`."""
+_OF_A_PART = r"(?<![A-Za-z][ -])"  # Excludes the loss of a part, such as `kl loss`.
 _BETWEEN = r".{0,400}?"
 _IS = r"\W{1,4}? {0,12}(?:(?:tensor|np\.float\d\d)\()?"
 """Between a loss and its number: `loss:   2.5`, `"loss": "2.5"`, `loss tensor(2.5`."""

@@ -79,8 +79,7 @@ class Retry(Submitted):
 class Confirm(Submitted):
     """Reruns before a NO_GO (R15)."""
 
-    on: list[Detector]
-    """Findings whose NO_GO is confirmed by an unchanged rerun."""
+    on: list[Detector]  # Findings whose NO_GO is confirmed by an unchanged rerun.
     variants: Annotated[list[Patch], Field(max_length=20)] = []
     """Changes of the reruns after that, while the failure is reproduced."""
 
@@ -88,8 +87,7 @@ class Confirm(Submitted):
 class Limits(Submitted):
     """Limits in time, seconds; null = none."""
 
-    deadline_s: Annotated[float, Field(gt=0)] | None = None
-    """Longest run."""
+    deadline_s: Annotated[float, Field(gt=0)] | None = None  # Longest run.
     isolated_limit_s: Annotated[float, Field(ge=300)] | None = None
     """How long a run continues without the control plane."""
 
@@ -97,10 +95,8 @@ class Limits(Submitted):
 class CheckpointCadence(Submitted):
     """When a checkpoint is due: whichever comes first."""
 
-    every_steps: Annotated[int, Field(ge=1)] | None = None
-    """Steps between checkpoints."""
-    every_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds between checkpoints."""
+    every_steps: Annotated[int, Field(ge=1)] | None = None  # Steps between checkpoints.
+    every_s: Annotated[float, Field(gt=0)] | None = None  # Seconds between checkpoints.
 
 
 class DeclaredIdentity(Submitted):
@@ -108,96 +104,67 @@ class DeclaredIdentity(Submitted):
 
     params: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Number of parameters, within `watch.identity.params_tolerance_ratio`."""
-    dim: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Width of the model."""
-    layers: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Number of layers."""
-    heads: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Number of attention heads."""
-    groups: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Number of key and value groups."""
-    seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Tokens of a sequence."""
+    dim: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Width of the model.
+    layers: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of layers.
+    heads: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of attention heads.
+    groups: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of key and value groups.
+    seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Tokens of a sequence.
     vocab: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Size of the vocabulary; its logarithm is the expected first loss."""
-    dtype: str | None = None
-    """Number format: `bf16`, `fp16` or `fp32`."""
+    dtype: str | None = None  # Number format: `bf16`, `fp16` or `fp32`.
     tokens_per_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
     """Tokens of a step over all ranks."""
-    dataset: str | None = None
-    """Training data; null: `data` of the phase."""
+    dataset: str | None = None  # Training data; null: `data` of the phase.
 
 
 class Phase(Patch):
     """A stage of a plan; its `env`, `train` and `workload` are laid over the plan's."""
 
-    name: Name
-    """Name of the phase."""
-    steps: Annotated[int, Field(ge=1, le=10**9)]
-    """Number of steps."""
+    name: Name  # Name of the phase.
+    steps: Annotated[int, Field(ge=1, le=10**9)]  # Number of steps.
     data: Annotated[str, Field(min_length=1)] | None = None
     """Training data; a foreign workload may leave it out."""
-    checkpoint: CheckpointCadence = CheckpointCadence()
-    """When it saves."""
+    checkpoint: CheckpointCadence = CheckpointCadence()  # When it saves.
     approve: Literal["never", "on_conditional", "always"] = "never"
     """When a person must approve the next phase."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds until the approval expires; null: as in the plan."""
     init_from: str | None = None
     """Earlier phase whose last weights it begins with; null: it starts fresh."""
-    limits: Limits | None = None
-    """Limits instead of the plan's; null: the plan's."""
-    gate: list[Criterion] = []
-    """Criteria besides the built-in ones."""
+    limits: Limits | None = None  # Limits instead of the plan's; null: the plan's.
+    gate: list[Criterion] = []  # Criteria besides the built-in ones.
 
 
 class Plan(Submitted):
     """A whole plan."""
 
-    v: Literal[1]
-    """Version of the plan's form."""
-    name: Name
-    """Name of the plan."""
-    profile: str
-    """Row of the hardware table."""
-    allow_faults: bool = False
-    """Whether faults may be caused on demand."""
-    workload: Workload
-    """The program, and how it is started."""
+    v: Literal[1]  # Version of the plan's form.
+    name: Name  # Name of the plan.
+    profile: str  # Row of the hardware table.
+    allow_faults: bool = False  # Whether faults may be caused on demand.
+    workload: Workload  # The program, and how it is started.
     cluster: ClusterRequest | None = None
     """Requests to a cluster's scheduler; no verdict depends on them."""
     train: dict[str, Any] = {}
     """`config` and changes of it; for a foreign workload its own configuration."""
-    watch: Watch = Watch()
-    """The watchdog's settings."""
-    heartbeat: HeartbeatCadence = HeartbeatCadence()
-    """How often a silent rank shows that it lives."""
-    halt: Halt = Halt()
-    """How a run is ended."""
-    retry: Retry = Retry()
-    """How often a failed run is retried."""
-    confirm: Confirm | None = None
-    """Reruns before a NO_GO; null: none."""
+    watch: Watch = Watch()  # The watchdog's settings.
+    heartbeat: HeartbeatCadence = HeartbeatCadence()  # How often a silent rank shows that it lives.
+    halt: Halt = Halt()  # How a run is ended.
+    retry: Retry = Retry()  # How often a failed run is retried.
+    confirm: Confirm | None = None  # Reruns before a NO_GO; null: none.
     failures: Annotated[list[FailureRow], Field(max_length=100)] = []
     """Known failures of your programs, tried before [the library](failures.md)."""
-    remedies: dict[str, Patch] = {}
-    """Diagnosis → changes before the phase is retried."""
-    max_remedies: Annotated[int, Field(ge=0, le=10)] = 0
-    """How many remedies one phase may try."""
-    carry_remedies: bool = True
-    """Whether a remedy that helped applies to later phases too."""
+    remedies: dict[str, Patch] = {}  # Diagnosis → changes before the phase is retried.
+    max_remedies: Annotated[int, Field(ge=0, le=10)] = 0  # How many remedies one phase may try.
+    carry_remedies: bool = True  # Whether a remedy that helped applies to later phases too.
     allow_drift: list[Drift] = []
     """What may differ from the first run; a difference makes CONDITIONAL_GO."""
-    limits: Limits = Limits()
-    """Limits of every phase."""
+    limits: Limits = Limits()  # Limits of every phase.
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds until an approval expires; null: never."""
-    waive: list[Name] = []
-    """Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO."""
-    identity: DeclaredIdentity | None = None
-    """What a foreign workload must report."""
-    campaign: CampaignSpec | None = None
-    """Compared variants; null: no campaign."""
+    waive: list[Name] = []  # Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO.
+    identity: DeclaredIdentity | None = None  # What a foreign workload must report.
+    campaign: CampaignSpec | None = None  # Compared variants; null: no campaign.
     phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]
     """The phases, in order."""
 

@@ -55,8 +55,7 @@ class RankProbe(Recorded):
     signal: ExitNumber | None = None
     exit_at: Finite | None = None
     lost_peer: bool = False
-    env: dict[str, str] | None = None
-    """Listed `NSA_*` names of /proc/<pid>/environ; once a boot."""
+    env: dict[str, str] | None = None  # Listed `NSA_*` names of /proc/<pid>/environ; once a boot.
 
 
 class AgentProbe(Recorded):
@@ -74,15 +73,11 @@ class StackProbe(Recorded):
 
     rank: Count
     round: int = 1
-    frame: str | None = None
-    """Innermost native frame, else the innermost Python frame."""
-    waiting: bool | None = None
-    """Whether that frame waits in a collective; null: unknown."""
+    frame: str | None = None  # Innermost native frame, else the innermost Python frame.
+    waiting: bool | None = None  # Whether that frame waits in a collective; null: unknown.
     digest: str | None = None
-    place: str = ""
-    """Place of the main thread in words (`gonogo.contract.stack_trace`)."""
-    cpu_s: Finite | None = None
-    """CPU seconds of the process and its children so far."""
+    place: str = ""  # Place of the main thread in words (`gonogo.contract.stack_trace`).
+    cpu_s: Finite | None = None  # CPU seconds of the process and its children so far.
 
 
 class NodeState(StrEnum):
@@ -116,11 +111,9 @@ class LinesSeen(Recorded):
     """How much of one rank's file was read at a tick."""
 
     boot: str
-    seq: Count
-    """Last seq before the first gap."""
+    seq: Count  # Last seq before the first gap.
     digest: str
-    others: Count = 0
-    """Lines of other boots, and lines that repeat a seq."""
+    others: Count = 0  # Lines of other boots, and lines that repeat a seq.
     before: str | None = None
 
 
@@ -136,8 +129,7 @@ class Tick(Recorded):
 
     v: int = 1
     n: Count
-    mono: Finite
-    """Monotonic seconds, continued over a restart of the watcher."""
+    mono: Finite  # Monotonic seconds, continued over a restart of the watcher.
     ts: Finite
     interval_s: Finite = 0.25
     late_s: Finite = 0.0
@@ -163,8 +155,7 @@ class RankExit(Recorded):
     code: ExitNumber | None = None
     signal: ExitNumber | None = None
     at: float
-    lost_peer: bool = False
-    """Whether its last error was a lost peer: it is a victim."""
+    lost_peer: bool = False  # Whether its last error was a lost peer: it is a victim.
 
 
 class Written(Recorded):
@@ -179,8 +170,7 @@ class Unended(Recorded):
     """A process of the run that outlived SIGKILL."""
 
     pid: Count
-    state: str
-    """As in /proc: D or Z."""
+    state: str  # As in /proc: D or Z.
     wchan: str = ""
 
 
@@ -201,8 +191,7 @@ class ExitRecord(Recorded):
     ended_by: Actor
     reason: OutcomeCode
     text: str = ""
-    agent: RankExit | None = None
-    """Exit of torchrun, or of the one program."""
+    agent: RankExit | None = None  # Exit of torchrun, or of the one program.
     ranks: dict[str, RankExit] = Field(default_factory=dict)
     run: str | None = None
     attempt: Count | None = None
@@ -225,8 +214,7 @@ PREFLIGHT_CHECKS = (
 )
 """Ids of the preflight checks in their order; an order requires some of them."""
 SANITY = "sanity"
-CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})
-"""Checks that say nothing about the host."""
+CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})  # Checks that say nothing about the host.
 
 
 class CheckOutcome(StrEnum):
@@ -256,8 +244,7 @@ class Preflight(Recorded):
     devices: list[dict[str, Any]] = Field(default_factory=list)
     branch: str | None = None
     unfit: dict[str, str] = Field(default_factory=dict)
-    host: str | None = None
-    """None: a pod, which does not know its node."""
+    host: str | None = None  # None: a pod, which does not know its node.
 
     def failed(self) -> frozenset[str]:
         """Return the checks that failed."""
@@ -326,6 +313,5 @@ class NodeExit(Recorded):
     agent: RankExit | None = None
     ranks: dict[str, RankExit] = Field(default_factory=dict)
     left: list[Unended] = Field(default_factory=list)
-    oom_at: float | None = None
-    """When its kernel killed for lack of memory, Unix seconds."""
+    oom_at: float | None = None  # When its kernel killed for lack of memory, Unix seconds.
     refused: Refusal | None = None

@@ -106,11 +106,9 @@ class Place:
     """Where a stack stands."""
 
     kind: PlaceKind
-    frame: Frame | None = None
-    """The innermost known frame."""
+    frame: Frame | None = None  # The innermost known frame.
     user: Frame | None = None
-    call: str = ""
-    """The call of the innermost Python frame: `time.sleep`."""
+    call: str = ""  # The call of the innermost Python frame: `time.sleep`.
 
     @property
     def takes_time(self) -> bool:

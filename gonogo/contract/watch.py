@@ -28,22 +28,19 @@ class Action(StrEnum):
 class CanHalt(Submitted):
     """Settings of a detector that can halt a run."""
 
-    action: Action = Action.HALT
-    """`warn` turns this detector's halts into warnings."""
+    action: Action = Action.HALT  # `warn` turns this detector's halts into warnings.
 
 
 class HaltsOnRequest(CanHalt):
     """Settings of a detector that halts only if the plan asks for it."""
 
-    action: Action = Action.WARN
-    """`halt` lets this detector end the run."""
+    action: Action = Action.WARN  # `halt` lets this detector end the run.
 
 
 class ProcessDeath(CanHalt):
     """D1: the agent or a rank is gone."""
 
-    settle_s: Seconds = 0.5
-    """Seconds to wait for the exit stamp of an ended process."""
+    settle_s: Seconds = 0.5  # Seconds to wait for the exit stamp of an ended process.
 
 
 class NoFirstHeartbeat(CanHalt):
@@ -51,19 +48,15 @@ class NoFirstHeartbeat(CanHalt):
 
     exec_s: Seconds = 120.0
     """From the watcher's first look to a rank's first line; of a command only if set."""
-    boot_s: Seconds = 300.0
-    """Longest section `boot`."""
-    first_step_s: Seconds = 900.0
-    """Longest first step."""
+    boot_s: Seconds = 300.0  # Longest section `boot`.
+    first_step_s: Seconds = 900.0  # Longest first step.
 
 
 class AliveLost(CanHalt):
     """D3: a rank's lines stopped."""
 
-    suspect_s: Seconds = 30.0
-    """Silence after which evidence is collected."""
-    halt_s: Seconds = 60.0
-    """Silence that halts, if the process is held or other ranks send lines."""
+    suspect_s: Seconds = 30.0  # Silence after which evidence is collected.
+    halt_s: Seconds = 60.0  # Silence that halts, if the process is held or other ranks send lines.
 
 
 class Stall(CanHalt):
@@ -71,18 +64,13 @@ class Stall(CanHalt):
 
     suspect_s: Seconds = 10.0
     """Evidence is collected of a step that takes so long, if it is the larger limit."""
-    suspect_x: Ratio = 3.0
-    """The same as a multiple of m."""
-    halt_s: Seconds = 60.0
-    """A step that takes so long halts, if it is the larger limit."""
-    halt_x: Ratio = 8.0
-    """The same as a multiple of m."""
+    suspect_x: Ratio = 3.0  # The same as a multiple of m.
+    halt_s: Seconds = 60.0  # A step that takes so long halts, if it is the larger limit.
+    halt_x: Ratio = 8.0  # The same as a multiple of m.
     corroborate_s: Seconds = 15.0
     """Halts so early if a held process, a silent rank or unchanged stacks confirm the stall."""
-    min_steps: Steps = 32
-    """Completed steps before m counts; until then `early_s` holds."""
-    early_s: Seconds = 300.0
-    """Halts the steps before that."""
+    min_steps: Steps = 32  # Completed steps before m counts; until then `early_s` holds.
+    early_s: Seconds = 300.0  # Halts the steps before that.
 
 
 class Deadline(Submitted):
@@ -90,8 +78,7 @@ class Deadline(Submitted):
 
     suspect_s: Seconds | None = None
     """Time in the section after which evidence is collected; null: never."""
-    halt_s: Seconds
-    """Time in the section that halts, if it is the larger limit."""
+    halt_s: Seconds  # Time in the section that halts, if it is the larger limit.
 
 
 class DataDeadline(Deadline):
@@ -122,16 +109,11 @@ class ShortDeadline(Deadline):
 class SectionDeadline(CanHalt):
     """D5: a section lasts too long."""
 
-    data: DataDeadline = DataDeadline()
-    """While it waits for data."""
-    checkpoint: CheckpointDeadline = CheckpointDeadline()
-    """While it saves."""
-    eval: EvalDeadline = EvalDeadline()
-    """While it evaluates."""
-    log: ShortDeadline = ShortDeadline()
-    """While it logs."""
-    out_of_section: ShortDeadline = ShortDeadline()
-    """While it is in no section."""
+    data: DataDeadline = DataDeadline()  # While it waits for data.
+    checkpoint: CheckpointDeadline = CheckpointDeadline()  # While it saves.
+    eval: EvalDeadline = EvalDeadline()  # While it evaluates.
+    log: ShortDeadline = ShortDeadline()  # While it logs.
+    out_of_section: ShortDeadline = ShortDeadline()  # While it is in no section.
 
 
 class RankDivergence(Submitted):
@@ -141,30 +123,20 @@ class RankDivergence(Submitted):
 class Slow(CanHalt):
     """D8: recomputed tokens/s fall below the floor, or below the run's own baseline."""
 
-    floor_tok_s: Ratio | None = None
-    """Floor in tokens per second; null: the profile's."""
-    floor_ratio: Ratio = 0.8
-    """Halts if the median stays below this share of the floor."""
-    floor_over_s: Seconds = 300.0
-    """For so many seconds of training."""
+    floor_tok_s: Ratio | None = None  # Floor in tokens per second; null: the profile's.
+    floor_ratio: Ratio = 0.8  # Halts if the median stays below this share of the floor.
+    floor_over_s: Seconds = 300.0  # For so many seconds of training.
     hard_floor_ratio: Ratio = 0.5
     """Halts if each of the last steps is below this share of the floor."""
-    hard_floor_over_steps: Steps = 5
-    """Number of these steps; 0: no hard floor."""
-    warmup_steps: Steps = 20
-    """Steps at the start of each attempt that are not timed."""
+    hard_floor_over_steps: Steps = 5  # Number of these steps; 0: no hard floor.
+    warmup_steps: Steps = 20  # Steps at the start of each attempt that are not timed.
     baseline_steps: Annotated[int, Field(ge=1)] = 200
     """Steps after warm-up whose median is the baseline."""
-    window_steps: Annotated[int, Field(ge=1)] = 64
-    """Steps whose median is compared."""
-    warn_ratio: Ratio = 1.33
-    """Warns at this multiple of the baseline."""
-    warn_over_s: Seconds = 300.0
-    """For so many seconds of training."""
-    halt_ratio: Ratio = 1.67
-    """Halts at this multiple of the baseline."""
-    over_s: Seconds = 600.0
-    """For so many seconds of training."""
+    window_steps: Annotated[int, Field(ge=1)] = 64  # Steps whose median is compared.
+    warn_ratio: Ratio = 1.33  # Warns at this multiple of the baseline.
+    warn_over_s: Seconds = 300.0  # For so many seconds of training.
+    halt_ratio: Ratio = 1.67  # Halts at this multiple of the baseline.
+    over_s: Seconds = 600.0  # For so many seconds of training.
     over_steps: Annotated[int, Field(ge=1)] | None = None
     """If set, the median of so many steps halts, instead of `over_s`."""
 
@@ -176,15 +148,13 @@ class NonFinite(CanHalt):
     """In fp16 so many skipped steps in a row halt (40 before the first applied one)."""
     fp16_window_steps: Annotated[int, Field(ge=1)] = 100
     """Steps in which `fp16_skipped` counts; in bf16 so many skipped in a row halt."""
-    fp16_skipped: Annotated[int, Field(ge=1)] = 10
-    """In fp16 so many skipped steps among them halt."""
+    fp16_skipped: Annotated[int, Field(ge=1)] = 10  # In fp16 so many skipped steps among them halt.
 
 
 class Hygiene(CanHalt):
     """D18: gaps, duplicates, steps that run backwards, clocks that disagree."""
 
-    skew_s: Seconds = 5.0
-    """Warns if a rank's wall clock differs by more from the watcher's."""
+    skew_s: Seconds = 5.0  # Warns if a rank's wall clock differs by more from the watcher's.
 
 
 class IdentityCheck(Submitted):
@@ -197,19 +167,15 @@ class IdentityCheck(Submitted):
 class FirstLoss(Submitted):
     """D26: the first loss is near ln(vocab)."""
 
-    tolerance: Ratio = 1.0
-    """How far the first loss may lie from ln(vocabulary)."""
+    tolerance: Ratio = 1.0  # How far the first loss may lie from ln(vocabulary).
 
 
 class Straggler(Submitted):
     """D7: one rank computes slower than the best."""
 
-    ratio: Ratio = 1.33
-    """A rank is slow at this multiple of the fastest rank's time."""
-    window_steps: Annotated[int, Field(ge=4)] = 64
-    """Steps of a window."""
-    windows: Annotated[int, Field(ge=1)] = 3
-    """Windows in a row in which it must be slow."""
+    ratio: Ratio = 1.33  # A rank is slow at this multiple of the fastest rank's time.
+    window_steps: Annotated[int, Field(ge=4)] = 64  # Steps of a window.
+    windows: Annotated[int, Field(ge=1)] = 3  # Windows in a row in which it must be slow.
 
 
 class Frozen(HaltsOnRequest):
@@ -217,10 +183,8 @@ class Frozen(HaltsOnRequest):
 
     loss_steps: Annotated[int, Field(ge=2)] = 20
     """`halt_x` times so many steps with the bit-equal loss are the limit."""
-    grad_norm_steps: Annotated[int, Field(ge=2)] = 50
-    """The same for the bit-equal gradient norm."""
-    halt_x: Ratio = 2.0
-    """Multiple of both that is the limit."""
+    grad_norm_steps: Annotated[int, Field(ge=2)] = 50  # The same for the bit-equal gradient norm.
+    halt_x: Ratio = 2.0  # Multiple of both that is the limit.
 
 
 class Divergence(HaltsOnRequest):
@@ -230,22 +194,14 @@ class Divergence(HaltsOnRequest):
     """Weight of the newest loss in the smoothed one."""
     above: Ratio = 0.30
     """Halts if the smoothed loss is this far above its best, if it is the larger limit."""
-    above_ratio: Ratio = 0.10
-    """The same as a share of its best."""
-    over_steps: Annotated[int, Field(ge=1)] = 50
-    """Losses in a row that must be there too."""
-    after_step: Steps = 200
-    """Losses before it is armed; a resume starts the count again."""
-    spike_mad_x: Ratio = 8.0
-    """A spike is so many sigma above the median."""
-    spike_least: Ratio = 0.5
-    """And at least so far above it."""
-    spike_of: Annotated[int, Field(ge=1)] = 8
-    """Losses among which spikes are counted."""
-    spike_count: Annotated[int, Field(ge=1)] = 5
-    """So many spikes among them warn."""
-    window_steps: Annotated[int, Field(ge=16)] = 128
-    """Steps for median and sigma."""
+    above_ratio: Ratio = 0.10  # The same as a share of its best.
+    over_steps: Annotated[int, Field(ge=1)] = 50  # Losses in a row that must be there too.
+    after_step: Steps = 200  # Losses before it is armed; a resume starts the count again.
+    spike_mad_x: Ratio = 8.0  # A spike is so many sigma above the median.
+    spike_least: Ratio = 0.5  # And at least so far above it.
+    spike_of: Annotated[int, Field(ge=1)] = 8  # Losses among which spikes are counted.
+    spike_count: Annotated[int, Field(ge=1)] = 5  # So many spikes among them warn.
+    window_steps: Annotated[int, Field(ge=16)] = 128  # Steps for median and sigma.
 
 
 class Gradients(HaltsOnRequest):
@@ -253,96 +209,67 @@ class Gradients(HaltsOnRequest):
 
     zero_steps: Annotated[int, Field(ge=1)] = 3
     """Steps in a row with a norm of exactly zero that halt."""
-    spike_x: Ratio = 20.0
-    """A spike is above this multiple of the median norm."""
-    spike_of: Annotated[int, Field(ge=1)] = 8
-    """Norms among which spikes are counted."""
-    spike_count: Annotated[int, Field(ge=1)] = 5
-    """So many spikes among them warn."""
-    window_steps: Annotated[int, Field(ge=16)] = 128
-    """Steps for the median."""
-    clip_share: Ratio = 0.95
-    """Warns if more than this share of the norms was clipped."""
-    clip_steps: Annotated[int, Field(ge=1)] = 500
-    """Steps in which that is counted."""
+    spike_x: Ratio = 20.0  # A spike is above this multiple of the median norm.
+    spike_of: Annotated[int, Field(ge=1)] = 8  # Norms among which spikes are counted.
+    spike_count: Annotated[int, Field(ge=1)] = 5  # So many spikes among them warn.
+    window_steps: Annotated[int, Field(ge=16)] = 128  # Steps for the median.
+    clip_share: Ratio = 0.95  # Warns if more than this share of the norms was clipped.
+    clip_steps: Annotated[int, Field(ge=1)] = 500  # Steps in which that is counted.
 
 
 class GateCollapse(HaltsOnRequest):
     """D13: the branch gates choose one branch only."""
 
-    entropy: Ratio = 0.18
-    """Gates with a lower normalised entropy have collapsed."""
-    max_gate: Ratio = 0.9
-    """A gate above this has collapsed."""
-    layer_share: Ratio = 0.5
-    """More than this share of the layers must have collapsed for a halt."""
+    entropy: Ratio = 0.18  # Gates with a lower normalised entropy have collapsed.
+    max_gate: Ratio = 0.9  # A gate above this has collapsed.
+    layer_share: Ratio = 0.5  # More than this share of the layers must have collapsed for a halt.
     distinct: Annotated[int, Field(ge=1)] = 3
     """Number of steps that must show it, with no sound one in between."""
-    apart_steps: Steps = 50
-    """Steps between them, at least."""
-    after_step: Steps = 500
-    """Nothing is found up to this step."""
+    apart_steps: Steps = 50  # Steps between them, at least.
+    after_step: Steps = 500  # Nothing is found up to this step.
 
 
 class Imbalance(Submitted):
     """D14: devices are used unequally or too little; a warning."""
 
-    over_s: Seconds = 120.0
-    """Seconds of training over which use is averaged."""
-    ratio: Ratio = 0.8
-    """Warns if the least used device is below this share of the most used one."""
-    least_util: Ratio = 80.0
-    """Warns if a device is used less, in percent."""
+    over_s: Seconds = 120.0  # Seconds of training over which use is averaged.
+    ratio: Ratio = 0.8  # Warns if the least used device is below this share of the most used one.
+    least_util: Ratio = 80.0  # Warns if a device is used less, in percent.
 
 
 class MemoryLeak(HaltsOnRequest):
     """D15: memory grows so that it hits its limit before the last step."""
 
-    min_samples: Annotated[int, Field(ge=8)] = 64
-    """Least number of steps for a rise."""
-    window_samples: Annotated[int, Field(ge=16)] = 256
-    """Steps of the shortest window."""
-    rise_ratio: Ratio = 0.05
-    """Least rise over them, as a share of the first."""
-    halt_eta_s: Seconds = 3600.0
-    """Halts at the next checkpoint if the limit is nearer than this."""
-    limit_mb: Ratio | None = None
-    """Limit of a rank's host memory, besides the host's own."""
+    min_samples: Annotated[int, Field(ge=8)] = 64  # Least number of steps for a rise.
+    window_samples: Annotated[int, Field(ge=16)] = 256  # Steps of the shortest window.
+    rise_ratio: Ratio = 0.05  # Least rise over them, as a share of the first.
+    halt_eta_s: Seconds = 3600.0  # Halts at the next checkpoint if the limit is nearer than this.
+    limit_mb: Ratio | None = None  # Limit of a rank's host memory, besides the host's own.
 
 
 class MemoryLimit(CanHalt):
     """D16: memory is above its limit."""
 
-    reserved_mb: Ratio | None = None
-    """Limit of a rank's device memory; null: none."""
-    samples: Annotated[int, Field(ge=1)] = 3
-    """Samples in a row above a limit."""
-    host_ratio: Ratio = 0.9
-    """Share of the memory of host or control group that may be filled."""
+    reserved_mb: Ratio | None = None  # Limit of a rank's device memory; null: none.
+    samples: Annotated[int, Field(ge=1)] = 3  # Samples in a row above a limit.
+    host_ratio: Ratio = 0.9  # Share of the memory of host or control group that may be filled.
 
 
 class Loader(HaltsOnRequest):
     """D17: steps wait for data."""
 
-    window_steps: Annotated[int, Field(ge=4)] = 64
-    """Steps over which the share is taken."""
-    warn_share: Ratio = 0.30
-    """Warns above this share of a rank's step time."""
-    halt_share: Ratio = 0.60
-    """Halts above this share of a rank's step time."""
-    over_s: Seconds = 300.0
-    """For so many seconds of training."""
+    window_steps: Annotated[int, Field(ge=4)] = 64  # Steps over which the share is taken.
+    warn_share: Ratio = 0.30  # Warns above this share of a rank's step time.
+    halt_share: Ratio = 0.60  # Halts above this share of a rank's step time.
+    over_s: Seconds = 300.0  # For so many seconds of training.
 
 
 class Disk(CanHalt):
     """D19: the run directory's file system is full, or nearly so."""
 
-    warn_checkpoints: Ratio = 2.0
-    """Warns if less than so many of the last verified checkpoint fit."""
-    warn_mb: Ratio = 5_000.0
-    """Warns if less is free."""
-    halt_checkpoints: Ratio = 1.0
-    """Halts if less than so many of it fit."""
+    warn_checkpoints: Ratio = 2.0  # Warns if less than so many of the last verified checkpoint fit.
+    warn_mb: Ratio = 5_000.0  # Warns if less is free.
+    halt_checkpoints: Ratio = 1.0  # Halts if less than so many of it fit.
 
 
 class CheckpointOverdue(CanHalt):
@@ -354,8 +281,7 @@ class ImplausibleSpeed(HaltsOnRequest):
 
     differ_ratio: Ratio = 0.10
     """Share by which reported and recomputed tokens per second may differ."""
-    over_steps: Annotated[int, Field(ge=1)] = 20
-    """Steps over which they are compared."""
+    over_steps: Annotated[int, Field(ge=1)] = 20  # Steps over which they are compared.
     best_ratio: Ratio = 0.5
     """Warns below this share of the best step of the same work on the same devices."""
     mfu: Ratio = 1.0
@@ -366,19 +292,15 @@ class ImplausibleSpeed(HaltsOnRequest):
 class WatcherCheck(Submitted):
     """D23: the watcher itself was late or away."""
 
-    away_s: Seconds = 15.0
-    """Alerts a person if a tick is later."""
-    silent_s: Seconds = 60.0
-    """The keeper replaces a watcher that is silent for so long."""
-    keeper_s: Seconds = 10.0
-    """The watcher continues a keeper that is stopped for so long."""
+    away_s: Seconds = 15.0  # Alerts a person if a tick is later.
+    silent_s: Seconds = 60.0  # The keeper replaces a watcher that is silent for so long.
+    keeper_s: Seconds = 10.0  # The watcher continues a keeper that is stopped for so long.
 
 
 class Hardware(CanHalt):
     """D24: the device or its driver reports a fault."""
 
-    throttled_s: Seconds = 60.0
-    """Warns if heat or power throttle a device for longer."""
+    throttled_s: Seconds = 60.0  # Warns if heat or power throttle a device for longer.
 
 
 class RestartStorm(CanHalt):
@@ -388,8 +310,7 @@ class RestartStorm(CanHalt):
     """Failed attempts in a row without a later durable step that end the retries."""
     starts: Annotated[int, Field(ge=1)] = 5
     """Failed starts within `within_s` that end them; or restarts in place without progress."""
-    within_s: Seconds = 1800.0
-    """Seconds in which failed starts count."""
+    within_s: Seconds = 1800.0  # Seconds in which failed starts count.
 
 
 class Watch(Submitted):
@@ -421,8 +342,7 @@ class Watch(Submitted):
     watcher: WatcherCheck = WatcherCheck()
     hardware: Hardware = Hardware()
     restart_storm: RestartStorm = RestartStorm()
-    plugins: dict[str, dict[str, Any]] = {}
-    """Settings of plug-in detectors, by detector."""
+    plugins: dict[str, dict[str, Any]] = {}  # Settings of plug-in detectors, by detector.
 
     def action_of(self, detector: str) -> Action:
         """Return what a halt of this detector does."""

@@ -97,19 +97,14 @@ class EngineName(StrEnum):
 class SlurmCluster(Submitted):
     """What sbatch is asked for; null: Slurm's own default."""
 
-    partition: Word | None = None
-    """The partition."""
-    account: Word | None = None
-    """The account that is charged."""
-    qos: Word | None = None
-    """The quality of service."""
+    partition: Word | None = None  # The partition.
+    account: Word | None = None  # The account that is charged.
+    qos: Word | None = None  # The quality of service.
     time_limit: Duration | None = None
     """Minutes, or `[days-]hours:minutes:seconds`, in quotes. The run ends earlier with a
     checkpoint."""
-    gres: Word | None = None
-    """Devices of each node, such as `gpu:8`."""
-    constraint: Word | None = None
-    """Features that the nodes must have."""
+    gres: Word | None = None  # Devices of each node, such as `gpu:8`.
+    constraint: Word | None = None  # Features that the nodes must have.
     extra: dict[ExtraName, Value | None] = Field(default_factory=dict)
     """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
     `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
@@ -119,8 +114,7 @@ class SlurmCluster(Submitted):
 class ClusterRequest(Submitted):
     """What each scheduler is asked for."""
 
-    slurm: SlurmCluster | None = None
-    """What sbatch is asked for."""
+    slurm: SlurmCluster | None = None  # What sbatch is asked for.
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
@@ -256,16 +250,12 @@ class Workload(Submitted):
     env: Env = {}
     """Environment of every phase. For a program of your own, placeholders are filled as in a
     command."""
-    files: list[Path] = []
-    """Files whose digests are code identity; nothing is uploaded."""
-    world_size: WorldSize = 1
-    """Number of ranks."""
+    files: list[Path] = []  # Files whose digests are code identity; nothing is uploaded.
+    world_size: WorldSize = 1  # Number of ranks.
     nodes: Nodes = 1
     """Number of hosts, with the same number of ranks each; no verdict depends on it."""
-    parallel: Parallel = "single"
-    """How ranks share the work."""
-    labels: Labels = {}
-    """Labels that the worker must have (`GONOGO_WORKER_LABELS`)."""
+    parallel: Parallel = "single"  # How ranks share the work.
+    labels: Labels = {}  # Labels that the worker must have (`GONOGO_WORKER_LABELS`).
 
     @model_validator(mode="after")
     def _one_program(self) -> Self:
@@ -302,23 +292,18 @@ def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) ->
 class WorkloadPatch(Submitted):
     """What a patch may change of how the program is started."""
 
-    world_size: WorldSize | None = None
-    """Number of ranks."""
-    parallel: Parallel | None = None
-    """How ranks share the work."""
-    command: Argv | None = None
-    """Another program and its arguments."""
+    world_size: WorldSize | None = None  # Number of ranks.
+    parallel: Parallel | None = None  # How ranks share the work.
+    command: Argv | None = None  # Another program and its arguments.
 
 
 class Patch(Submitted):
     """A change of environment, training configuration and workload."""
 
-    env: dict[EnvName, EnvText | None] = {}
-    """Variables that are set; null removes one."""
+    env: dict[EnvName, EnvText | None] = {}  # Variables that are set; null removes one.
     train: dict[str, JsonValue] = {}
     """Laid over the training configuration, `data` and `parallel` included, `steps` not."""
-    workload: WorkloadPatch = WorkloadPatch()
-    """What changes of how the program is started."""
+    workload: WorkloadPatch = WorkloadPatch()  # What changes of how the program is started.
 
     def document(self) -> dict[str, Any]:
         """Return the JSON form without defaults."""

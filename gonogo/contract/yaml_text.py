@@ -15,15 +15,13 @@ from yaml.reader import ReaderError
 
 from gonogo.contract.errors import Problem, Rejected
 
-Location = tuple[str | int, ...]
-"""Keys and positions from the top."""
+Location = tuple[str | int, ...]  # Keys and positions from the top.
 
 _MOST_VALUES = 100_000
 _DEEPEST = 64
 _LONGEST_NUMBER = 400
 _TAG = "tag:yaml.org,2002:"
-_PLAIN = "plain"
-"""Tag of a scalar without quotes."""
+_PLAIN = "plain"  # Tag of a scalar without quotes.
 _CORE = re.compile(
     r"(?P<null>~|null|Null|NULL|)"
     r"|(?P<true>true|True|TRUE)|(?P<false>false|False|FALSE)"

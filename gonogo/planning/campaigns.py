@@ -25,8 +25,7 @@ class ResolvedCampaign:
 
     plan: str
     spec: CampaignSpec
-    variants: Mapping[str, ResolvedPlan]
-    """Variant → the plan of its first repeat."""
+    variants: Mapping[str, ResolvedPlan]  # Variant → the plan of its first repeat.
 
 
 def resolve_campaign(

@@ -18,14 +18,11 @@ _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 class LaunchLine:
     """What a launcher's options say."""
 
-    launcher: str
-    """`torchrun` or `accelerate launch`."""
+    launcher: str  # `torchrun` or `accelerate launch`.
     nodes: int | None = None
     """Number of nodes (of `1:4` the most); None: the line does not say it as a number."""
-    nodes_option: str = ""
-    """The option that says it, as it was typed."""
-    ranks_per_node: int | None = None
-    """None: the line does not say it as a number."""
+    nodes_option: str = ""  # The option that says it, as it was typed.
+    ranks_per_node: int | None = None  # None: the line does not say it as a number.
     has_ranks: bool = False
     """Whether the line says how many ranks there are on a node, as a number or not."""
 
@@ -76,8 +73,7 @@ def _whole(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else None
 
 
-Layer = tuple[str, Patch]
-"""A place in the plan, and what is changed there."""
+Layer = tuple[str, Patch]  # A place in the plan, and what is changed there.
 
 
 def patches(plan: Plan) -> Iterator[Layer]:

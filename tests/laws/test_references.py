@@ -73,7 +73,7 @@ def test_every_key_of_a_bundled_plan_is_in_the_reference(plan: Path) -> None:
     assert [path for path in missing if f"|`{path}`|" not in page] == []
 
 
-def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> None:
+def test_a_field_takes_its_note_also_from_the_class_above() -> None:
     class Above(BaseModel):
         first: int = 1
         """Written
@@ -83,11 +83,12 @@ def test_a_field_takes_the_docstring_under_it_also_from_the_class_above() -> Non
 
     class Below(Above):
         first: int = 3
-        third: int = 4
+        third: int = 4  # Written behind.
         second: int = 5
         """Written again."""
 
-    assert field_docs(Below) == {"first": "Written above.", "second": "Written again."}
+    found = {"first": "Written above.", "second": "Written again.", "third": "Written behind."}
+    assert field_docs(Below) == found
 
 
 def test_every_doubt_has_words_and_an_effect() -> None:
