@@ -63,18 +63,6 @@ def read_small(path: Path) -> bytes:
         return stream.read()
 
 
-def next_data(descriptor: int, offset: int) -> int:
-    """Return the first byte at or behind `offset` that is in no hole; the file's end without one.
-
-    The keeper punches holes into logs that grow too large.
-    """
-    end = os.fstat(descriptor).st_size  # asked first: what is added meanwhile is no hole
-    try:
-        return os.lseek(descriptor, offset, os.SEEK_DATA)
-    except OSError as error:
-        return end if error.errno == errno.ENXIO else offset
-
-
 def append_plain(path: Path) -> io.FileIO:
     """Open or create a regular file to append to it, without a buffer; no links.
 

@@ -294,7 +294,6 @@ class WatcherCheck(Submitted):
 
     away_s: Seconds = 15.0  # Alerts a person if a tick is later.
     silent_s: Seconds = 60.0  # The keeper replaces a watcher that is silent for so long.
-    keeper_s: Seconds = 10.0  # The watcher continues a keeper that is stopped for so long.
 
 
 class Hardware(CanHalt):

@@ -1,11 +1,10 @@
-"""Start a keeper in a session of its own, so that it outlives its starter, and wake a stopped one.
+"""Start a keeper in a session of its own, so that it outlives its starter.
 
 The caller holds the launch lock of the home, since the keeper takes the device locks only later.
 """
 
 import logging
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -103,36 +102,3 @@ def start_draining(
     finally:
         for descriptor in held.values():
             os.close(descriptor)
-
-
-AWAY_S = 5.0
-"""A caller that was not here for so long was suspended itself."""
-
-
-class KeeperWakeup:
-    """Continues one keeper.
-
-    Args:
-        place: the part of the run that it keeps.
-        limit_s: how long the keeper may be stopped.
-    """
-
-    def __init__(self, run_dir: Path, place: Place, limit_s: float) -> None:
-        self._dir, self._place, self._limit_s = run_dir, place, limit_s
-        self._stopped_at: float | None = None
-        self._looked = 0.0
-
-    def look(self, now: float) -> None:
-        """Send SIGCONT to a keeper that has been stopped for its time."""
-        away, self._looked = now - self._looked >= AWAY_S, now
-        keeper = living_keeper(self._dir, self._place.own("keeper.json"))
-        stat = None if keeper is None else keeper.stat()
-        if keeper is None or stat is None or stat.state != "T":
-            self._stopped_at = None
-        elif self._stopped_at is None or away:
-            self._stopped_at = now
-        elif now - self._stopped_at >= self._limit_s:
-            text = "the keeper is stopped: it is continued"
-            _log.error(text, extra={"action": "keeper_hangs"})
-            keeper.send(signal.SIGCONT)
-            self._stopped_at = None

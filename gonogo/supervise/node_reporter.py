@@ -2,7 +2,7 @@
 
 `python -m gonogo.supervise.node_reporter RUNDIR --node K [--signs FD]` writes a line of
 `watch_node{K}.jsonl` for every look that finds something new, and `.alive_node{K}` every second. It
-takes its part of the rounds of evidence, and wakes its node's keeper if that is stopped. It decides
+takes its part of the rounds of evidence. It decides
 nothing. After `exit_node{K}.json` it looks once more and ends.
 
 Exit codes: 0 the part has ended, and that was reported · 2 no readable order, or no such node.
@@ -27,7 +27,6 @@ from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
 from gonogo.supervise.host.memory import HostMemoryProbe
-from gonogo.supervise.keeper_start import KeeperWakeup
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.process_records import alive_path, exit_path, watch_path
 from gonogo.supervise.processes import LifeSigns
@@ -53,7 +52,6 @@ class Follower:
         self._prober = Prober(run_dir, place)
         self._evidence = NodeEvidence(run_dir)
         self._observations = Observations([HostMemoryProbe(run_dir, place.ranks)])
-        self._wakeup = KeeperWakeup(run_dir.path, place, order.watch.watcher.keeper_s)
         self._host = os.uname().nodename
         self._number = 0
         self._alive_at = float("-inf")
@@ -71,7 +69,6 @@ class Follower:
             self._signs.give(now)
             if ended and not self._unwritten:
                 return
-            self._transient.tried("the keeper", partial(self._wakeup.look, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def look(self, now: float) -> None:

@@ -79,29 +79,6 @@ def recorded_ranks(folder: Path) -> Iterator[int]:
     yield from sorted(int(match[1]) for match in matches if match is not None)
 
 
-class RankRecords:
-    """The records of one run; a file is read again only after it has changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[int, tuple[tuple[int, int], RankRecord]] = {}
-
-    def of(self, rank: int) -> RankRecord | None:
-        """Return a rank's record, the last one that could be read."""
-        _, known = self._known.get(rank, (None, None))
-        try:
-            found = _path(self._folder, rank).stat()
-        except OSError:
-            return known
-        signature = (found.st_mtime_ns, found.st_ino)
-        if known is not None and self._known[rank][0] == signature:
-            return known
-        record = load_rank_record(self._folder, rank)
-        if record is not None:
-            self._known[rank] = signature, record
-        return record or known
-
-
 def _path(folder: Path, rank: int) -> Path:
     return folder / f".rank{rank}.json"
 

@@ -14,7 +14,6 @@ from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.supervise.end_request import HALT_LIMIT_S
-from gonogo.supervise.keeper.children import CAP_BYTES, HEAD_BYTES
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S
 from gonogo.trainer.line_file import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
@@ -69,11 +68,6 @@ def percent(share: float) -> str:
         ("reference/heartbeats", f"Without it after {GO_LIMIT_S:g} s: exit code {NO_GO_CODE}"),
         ("reference/heartbeats", f"write `halt_seen`, exit with code {HALTED_CODE}"),
         ("reference/heartbeats", f"the {NUMBER.get(len(BASIC), NOT_SAID)} basic ones alone"),
-        ("how-to/run", f"more than {CAP_BYTES >> 20} MB keeps its"),
-        (
-            "how-to/run",
-            f"first {SIZE.get(HEAD_BYTES, NOT_SAID)} and its last {CAP_BYTES // 2 >> 20} MB",
-        ),
         ("how-to/run", f"halted after {span(PRINTED_S)}"),
         ("how-to/run", f"evaluate or save have {span(HALT_LIMIT_S)}"),
         ("how-to/runbook", f"{NUMBER.get(IN_VAIN, NOT_SAID)} in a row without a later checkpoint"),

@@ -1,13 +1,11 @@
 """Which process a rank is, as the run directory records."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from gonogo.supervise.process_records import (
     RankRecord,
-    RankRecords,
     load_rank_record,
     recorded_ranks,
     save_rank_record,
@@ -32,17 +30,3 @@ def test_what_is_no_record_is_none(tmp_path: Path, text: str) -> None:
     (tmp_path / ".rank0.json").write_text(text)
     assert load_rank_record(tmp_path, 0) is None
     assert load_rank_record(tmp_path, 1) is None
-    assert RankRecords(tmp_path).of(0) is None
-
-
-def test_a_record_is_read_again_when_it_changes_and_kept_when_it_goes(tmp_path: Path) -> None:
-    records = RankRecords(tmp_path)
-    assert records.of(0) is None
-    save_rank_record(tmp_path, 0, record(7), at=1.5)
-    assert records.of(0) == record(7)
-    save_rank_record(tmp_path, 0, record(9, launched=True), at=1.5)
-    assert records.of(0) == record(9, launched=True)
-    (tmp_path / ".rank0.json").write_text(json.dumps({"pid": "torn"}))
-    assert records.of(0) == record(9, launched=True)
-    (tmp_path / ".rank0.json").unlink()
-    assert records.of(0) == record(9, launched=True)

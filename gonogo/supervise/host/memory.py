@@ -14,7 +14,7 @@ from typing import Any
 
 from gonogo.contract.observation import HostMemory
 from gonogo.rundir import RunDir
-from gonogo.supervise.process_records import RankRecords
+from gonogo.supervise.process_records import load_rank_record
 
 MB = 2**20
 _UNLIMITED_BYTES = 2**60
@@ -48,7 +48,7 @@ class HostMemoryProbe:
     ) -> None:
         self._ranks = ranks
         self._proc, self._cgroups = proc, cgroups
-        self._records = RankRecords(run_dir.path)
+        self._dir = run_dir.path
 
     def look(self, now: float) -> dict[str, Any] | None:
         """Return memory of the tightest limit and of every rank that runs.
@@ -85,7 +85,7 @@ class HostMemoryProbe:
     def _held_mb(self, rank: int) -> float | None:
         """Return the memory that a rank's process holds; None when it does not run."""
         try:
-            record = self._records.of(rank)
+            record = load_rank_record(self._dir, rank)
             if record is None or not record.ref.is_alive():
                 return None
             text = (self._proc / str(record.ref.pid) / "status").read_text(encoding="utf-8")

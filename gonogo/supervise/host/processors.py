@@ -15,7 +15,7 @@ from typing import Any
 
 from gonogo.contract.observation import BusyProgram, HostCpu
 from gonogo.rundir import RunDir
-from gonogo.supervise.process_records import RankRecords
+from gonogo.supervise.process_records import load_rank_record
 from gonogo.supervise.processes import TICKS_PER_S
 
 PRESSURE_SHARE, WAITED_SHARE = 0.2, 0.1
@@ -69,7 +69,7 @@ class HostCpuProbe:
     ) -> None:
         self._ranks, self._proc = ranks, proc
         self._root = os.getppid() if root is None else root
-        self._records = RankRecords(run_dir.path)
+        self._dir = run_dir.path
         self._cores = len(os.sched_getaffinity(0))
         self._before: Usage | None = None
 
@@ -148,7 +148,7 @@ class HostCpuProbe:
     def _waited_ns(self) -> dict[tuple[int, int], int]:
         found = {}
         for rank in self._ranks:
-            record = self._records.of(rank)
+            record = load_rank_record(self._dir, rank)
             if record is None:
                 continue
             words = _text(self._proc / str(record.ref.pid) / "schedstat").split()

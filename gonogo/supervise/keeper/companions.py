@@ -1,12 +1,11 @@
 """Processes that the keeper keeps going beside a run: watcher, follower, sampler. Stdlib only.
 
 Each gives a sign of life through a pipe. One that has died is replaced within a second. One that is
-silent for too long is asked for its stack (SIGUSR1), killed and replaced. Time in which the keeper
-itself was suspended does not count.
+silent for too long is killed and replaced.
 
 Five deaths of the watcher in a minute end the run (`failed`). A watcher that dies before its first
-sign does not count: it is tried again after a growing pause, and the alert GonogoRunUnwatched calls
-a person.
+sign does not count: it is tried again every PAUSE_S, and the alert GonogoRunUnwatched calls a
+person.
 """
 
 import logging
@@ -23,18 +22,16 @@ from gonogo.device_slots import gpus_of
 from gonogo.supervise.keeper.children import Child, start_child
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import TOKEN_NAME, catches, load_wait_channel, own_module
+from gonogo.supervise.processes import TOKEN_NAME, load_wait_channel, own_module
 from gonogo.supervise.transient_errors import TransientErrors
 
 SILENT_S = 60.0
 """The longest silence, if the order sets none."""
 FIRST_SIGN_S = 600.0
 """The same before the first sign of a watcher, which may fold a long run again."""
-AWAY_S = 5.0
-"""A keeper that was not here for so long was suspended itself."""
-DUMP_S = 0.5
 DEATHS, DEATHS_WITHIN_S = 5, 60.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.25, 60.0
+PAUSE_S = 5.0
+"""Before another try, unless a watcher died that had given signs."""
 _NEVER = float("inf")
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -67,8 +64,8 @@ class Companion:
         """Why the run has to end."""
         self._signs = -1
         self._has_given_sign = self._stopped = False
-        self._heard = self._tended = self._pause_s = 0.0
-        self._kill_at, self._due = _NEVER, -_NEVER
+        self._heard = 0.0
+        self._due = -_NEVER
         self._deaths: deque[float] = deque(maxlen=DEATHS)
 
     def pids(self) -> frozenset[int]:
@@ -94,13 +91,13 @@ class Companion:
         self._hear(now)
         self.child.ended, self.child = ended, None
         os.close(self._signs)
-        self._kill_at = _NEVER
         if self._stopped or (self._may_finish and ended.code == 0):
             self._due = _NEVER
             return True
         _log.warning("the %s died: %s", self._name, ended)
-        self._put_off(now)
+        self._due = now + PAUSE_S
         if self._has_given_sign and not self._may_finish:
+            self._due = now
             self._deaths.append(now)
             if len(self._deaths) == DEATHS and now - self._deaths[0] <= DEATHS_WITHIN_S:
                 self._due = _NEVER
@@ -109,18 +106,12 @@ class Companion:
 
     def tend(self, now: float) -> bool:
         """Start one when it is due (returns True), and end one that is silent."""
-        away, self._tended = now - self._tended >= AWAY_S, now
         if self.child is None:
             return now >= self._due and self._begin(now)
         self._hear(now)
-        if away:
-            self._heard = now
         limit_s = self._silent_s if self._has_given_sign else self._first_sign_s
-        if now >= self._kill_at:
-            self.child.ref.send(signal.SIGKILL)
-            self._kill_at = _NEVER
-        elif now - self._heard >= limit_s and self._kill_at == _NEVER:
-            self._ask_for_stack(self.child, now)
+        if now - self._heard >= limit_s:
+            self._end_silent(self.child, now)
         return False
 
     def stop(self) -> None:
@@ -136,7 +127,7 @@ class Companion:
         except (OSError, SubprocessError) as error:
             os.close(reading)
             _log.warning("no %s: %s", self._name, error)
-            self._put_off(now)
+            self._due = now + PAUSE_S
             return False
         finally:
             os.close(writing)
@@ -149,9 +140,9 @@ class Companion:
         except BlockingIOError:
             return
         if heard:
-            self._heard, self._has_given_sign, self._pause_s = now, True, 0.0
+            self._heard, self._has_given_sign = now, True
 
-    def _ask_for_stack(self, child: Child, now: float) -> None:
+    def _end_silent(self, child: Child, now: float) -> None:
         stat, pid = child.ref.stat(), child.ref.pid
         _log.warning(
             "the %s gave no sign for %.0f s (state %s, in %s): it is replaced",
@@ -160,15 +151,8 @@ class Companion:
             stat.state if stat else "gone",
             load_wait_channel(pid) or "no function of the kernel",
         )
-        if catches(pid, signal.SIGUSR1):
-            child.ref.send(signal.SIGUSR1)
-        child.ref.send(signal.SIGCONT)
-        self._heard, self._kill_at = now, now + DUMP_S
-
-    def _put_off(self, now: float) -> None:
-        """Set the next start, later each time."""
-        self._due = now + self._pause_s
-        self._pause_s = min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * self._pause_s))
+        child.ref.send(signal.SIGKILL)
+        self._heard = now
 
 
 class Companions:

@@ -15,7 +15,6 @@ from gonogo.supervise.durable import RESERVE_NAME, Reserve, save_json
 from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.keeper.children import (
     Child,
-    LogCap,
     StopSignals,
     reap_all,
     start_child,
@@ -82,7 +81,7 @@ class Keeper:
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._transient = TransientErrors(_log)
         self._reserve = Reserve(run_dir, place.own(RESERVE_NAME))
-        self._memory, self._logs = OutOfMemory(), LogCap(run_dir)
+        self._memory = OutOfMemory()
         self._companions = Companions(
             run_dir=run_dir,
             order=order,
@@ -119,8 +118,6 @@ class Keeper:
             self._wait(wake)
             now = time.monotonic()
             self._memory.look(now)
-            if self._place.leads:
-                tried("the size of a log", partial(self._logs.tend, now), None)
             tried("a limit", partial(self._limit, now - started), None)
             twice = self._stops.are_two
             tried("requests", partial(self._end.obey, now, agent, at_once=twice), None)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.files import next_data, read_plain
+from gonogo.files import read_plain
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
 from gonogo.supervise.processes import SHELLS, load_program, load_stat
 from gonogo.trainer import line_file
@@ -281,8 +281,8 @@ class LogLines:
 
     def _more(self) -> bytes:
         try:
-            with read_plain(self._path) as stream:  # the keeper punches holes
-                self._offset = stream.seek(next_data(stream.fileno(), self._offset))
+            with read_plain(self._path) as stream:
+                stream.seek(self._offset)
                 chunk = stream.read(_READ_BYTES)
         except OSError as error:
             self.is_refused = not isinstance(error, FileNotFoundError)

@@ -16,7 +16,7 @@ from gonogo.rundir import RunDir
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.evidence.rounds import Target
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.process_records import RankRecords
+from gonogo.supervise.process_records import RankRecord, load_rank_record
 from gonogo.supervise.processes import TOKEN_NAME, ProcessRef, load_environ
 from gonogo.trainer.run_dir import HALTED_CODE
 
@@ -78,7 +78,7 @@ class Prober(Processes):
         self.run_dir, self.place = run_dir, place
         self.pids: dict[int, ProcessRef] = {}
         """Rank → its process, dead or alive."""
-        self._records = RankRecords(run_dir.path)
+        self._records: dict[int, RankRecord] = {}
         self._said: dict[int, RankProbe] = {}
         self._said_agent: AgentProbe | None = None
         self._waiting: set[int] = set()
@@ -125,9 +125,10 @@ class Prober(Processes):
         return found
 
     def _look_at(self, rank: int, agent: AgentProbe | None) -> RankProbe | None:
-        record = self._records.of(rank)
+        record = load_rank_record(self.run_dir.path, rank) or self._records.get(rank)
         if record is None:
             return None
+        self._records[rank] = record
         ref = self.pids[rank] = record.ref
         stat = ref.stat()
         if stat is None or stat.ended:

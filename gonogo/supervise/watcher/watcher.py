@@ -5,7 +5,7 @@ continues (`journal`). It asks nobody before it ends a run, and shipping never d
 `exit.json` it folds the rest, and its last tick records that it saw the end.
 
 `python -m gonogo.supervise.watcher RUNDIR [--signs FD]` watches offline; a service's worker calls
-`main` with its own `Shipping`. SIGUSR1 makes the watcher write its stacks to its log.
+`main` with its own `Shipping`.
 
 Guarantees: `.GO` is written only when every rank's identity equals the order. What the fold sees is
 what is recorded. A record or a look that fails is counted and logged, and ends nothing.
@@ -14,9 +14,7 @@ Exit codes: 0 the end was seen · 2 no readable order.
 """
 
 import argparse
-import faulthandler
 import logging
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -33,8 +31,6 @@ from gonogo.contract.records import ExitRecord
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.keeper.keeper import LAST_WORDS_S
-from gonogo.supervise.keeper_start import KeeperWakeup
-from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.processes import LifeSigns, die_with_parent
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.halting import Halting
@@ -84,9 +80,8 @@ def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Shippi
 
 
 def start_watching() -> None:
-    """Prepare this process: it dies with its keeper, and SIGUSR1 writes its stacks."""
+    """Prepare this process: it dies with its keeper, and logs to standard error."""
     die_with_parent()
-    faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(
         stream=sys.stderr,
         level=logging.INFO,
@@ -107,8 +102,6 @@ class Watcher:
     ) -> None:
         self._dir, self._order, self._shipping = run_dir, order, shipping
         self._signs = signs or LifeSigns()
-        place = Place.of(order.document())
-        self._wakeup = KeeperWakeup(run_dir.path, place, order.watch.watcher.keeper_s)
         self._transient = TransientErrors(_log)
         hardware_profiles()  # read now: the installation may be replaced under a run
         self._journal = Journal(run_dir, order)
@@ -147,7 +140,6 @@ class Watcher:
                     return
             else:
                 tried("a request", partial(self._act, now), None)
-                tried("the keeper", partial(self._wakeup.look, now), None)
             sleep(max(0.0, now + INTERVAL_S - clock()))
 
     def _close(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import signal
@@ -18,7 +17,7 @@ from gonogo.supervise.keeper.children import Child
 from gonogo.supervise.keeper.companions import (
     DEATHS,
     FIRST_SIGN_S,
-    LONGEST_PAUSE_S,
+    PAUSE_S,
     SILENT_S,
     Companion,
 )
@@ -82,27 +81,12 @@ def test_a_silent_one_is_ended_and_another_starts(
     with caplog.at_level(logging.WARNING):
         companion.tend(1.0 + SILENT_S)
     assert "no sign for 60 s (state " in caplog.text
-    assert started[0][0].is_alive()
-    companion.tend(2.0 + SILENT_S)
     pid = started[0][0].pid
     assert os.waitpid(pid, 0) == (pid, signal.SIGKILL)
     assert companion.note(pid, Ended(code=None, signal=9, at=0.0), 2.1 + SILENT_S)
     assert companion.tend(2.2 + SILENT_S)
     assert len(started) == 2
     assert companion.failed is None
-
-
-def test_silence_while_the_host_slept_counts_for_nothing(
-    started: Started, start: Callable[[int], Child]
-) -> None:
-    companion = Companion("watcher", start)
-    companion.tend(0.0)
-    give_sign(started)
-    companion.tend(1.0)
-    companion.tend(10_000.0)
-    companion.tend(10_001.0)
-    companion.tend(10_002.0)
-    assert started[0][0].is_alive()
 
 
 def test_before_its_first_look_it_has_the_time_to_read_a_long_run(
@@ -113,11 +97,10 @@ def test_before_its_first_look_it_has_the_time_to_read_a_long_run(
         companion.tend(float(second))
     assert started[0][0].is_alive()
     companion.tend(FIRST_SIGN_S)
-    companion.tend(FIRST_SIGN_S + 1)
     os.waitpid(started[0][0].pid, 0)
 
 
-def test_deaths_before_the_first_look_end_nothing_and_are_tried_ever_more_rarely(
+def test_deaths_before_the_first_look_end_nothing_and_are_tried_again(
     started: Started, start: Callable[[int], Child]
 ) -> None:
     companion = Companion("watcher", start)
@@ -127,9 +110,7 @@ def test_deaths_before_the_first_look_end_nothing_and_are_tried_ever_more_rarely
             starts.append(second)
             companion.note(started[-1][0].pid, DIED, float(second))
     assert companion.failed is None
-    assert DEATHS < len(starts) < 25
-    pauses = [later - before for before, later in itertools.pairwise(starts)]
-    assert pauses == sorted(pauses)[: len(pauses)] or max(pauses) >= LONGEST_PAUSE_S
+    assert starts == list(range(0, 600, int(PAUSE_S)))
 
 
 def test_watchers_that_die_one_after_the_other_while_they_watch_end_the_run(
@@ -156,7 +137,7 @@ def sampler(start: Callable[[int], Child]) -> Companion:
     return Companion("sampler", start, first_sign_s=SILENT_S, may_finish=True)
 
 
-def test_a_sampler_that_dies_comes_back_after_growing_pauses_and_ends_nothing(
+def test_a_sampler_that_dies_comes_back_after_a_pause_and_ends_nothing(
     sampler: Companion, started: Started
 ) -> None:
     assert sampler.tend(0.0)
@@ -166,7 +147,7 @@ def test_a_sampler_that_dies_comes_back_after_growing_pauses_and_ends_nothing(
         (again,) = tended(sampler, now, now + 80.0)
         pauses.append(again - now)
         now = again
-    assert pauses == [0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S]
+    assert pauses == [PAUSE_S] * 10
     assert sampler.failed is None
 
 
@@ -183,7 +164,7 @@ def short(**settings: float) -> dict[str, object]:
     return {**WATCH, "watcher": settings}
 
 
-def test_a_stopped_watcher_tells_where_it_stands_and_is_replaced(new_run: NewRun) -> None:
+def test_a_stopped_watcher_is_replaced(new_run: NewRun) -> None:
     run = new_run(steps=100_000, watch=short(silent_s=3.0))
     run.wait_for_step(3)
     first = run.pid_of("watcher")
@@ -192,27 +173,12 @@ def test_a_stopped_watcher_tells_where_it_stands_and_is_replaced(new_run: NewRun
     wait_until(lambda: run.pid_of("watcher") != first, "another watcher")
     at = run.step()
     run.wait_for_step(at + 5)
-    assert "most recent call first" in (run.path / "watcher.log").read_text()
     assert "it is replaced" in (run.path / "keeper.log").read_text()
     second = run.pid_of("watcher")
     assert run.keeper is not None
     run.keeper.send_signal(signal.SIGINT)
     assert run.wait_for_exit().reason is OutcomeCode.HALTED
     assert run.pid_of("watcher") == second
-    run.assert_replays()
-
-
-@pytest.mark.long
-def test_a_keeper_that_is_stopped_while_its_program_ends_by_itself_writes_the_end(
-    new_run: NewRun,
-) -> None:
-    """Nobody asks for its end: without a word of the watcher it would stand there for ever."""
-    run = new_run(steps=30, watch=short(keeper_s=1.0))
-    run.wait_for_step(3)
-    assert run.keeper is not None
-    run.keeper.send_signal(signal.SIGSTOP)
-    assert run.wait_for_exit().reason is OutcomeCode.COMPLETED
-    assert "the keeper is stopped: it is continued" in (run.path / "watcher.log").read_text()
     run.assert_replays()
 
 
