@@ -277,7 +277,7 @@ def _unit_of(session: Session, decision: str, question: Question) -> Unit | NoUn
     run = session.get(RunRow, row.run) if row.run else None
     order = None if run is None or run.order is None else Order.model_validate(run.order)
     recorded = parse_decision(row.document)
-    unit = unit_of_decision(row.id, recorded, None, question, order=order)
+    unit = unit_of_decision(row.id, recorded, question, order=order)
     if isinstance(unit, Unit):
         return replace(unit, host=None if run is None else ran_on(run))
     return unit

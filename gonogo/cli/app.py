@@ -14,7 +14,6 @@ from gonogo.cli import (
     doctor,
     experiments,
     judging,
-    ledger,
     logs,
     processes,
     running,
@@ -49,7 +48,7 @@ _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
     ),
     "Steer": (*experiments.VERBS, experiments.rerun, experiments.override),
     "Judge, without a service": (
-        *(judging.judge, ledger.replay, ledger.verify, processes.simulate),
+        *(judging.judge, judging.replay, judging.verify, processes.simulate),
     ),
     "Prepare and look after": (
         *(doctor.plans, doctor.flags, doctor.doctor, processes.serve, processes.worker),

@@ -1,7 +1,4 @@
-"""`gonogo campaign`: submit campaigns, show them, cancel them.
-
-A campaign runs the variants of one phase in turns and compares them (docs/how-to/compare.md).
-"""
+"""`gonogo campaign`: submit campaigns, show them, cancel them (docs/how-to/compare.md)."""
 
 import time
 from typing import Annotated
@@ -12,7 +9,7 @@ from rich.markup import escape
 from gonogo.cli.client import Client, connect, resolve
 from gonogo.cli.comparing import print_comparison
 from gonogo.cli.exits import Exit
-from gonogo.cli.experiments import DryRun, Key, Reason, Sets, print_dry_run
+from gonogo.cli.experiments import DryRun, Key, Reason, Sets
 from gonogo.cli.output import (
     Json,
     Labels,
@@ -37,22 +34,15 @@ from gonogo.cli.plan_arguments import (
     submit_plan,
 )
 from gonogo.cli.watching import following
-from gonogo.contract.api import CampaignDryRun, CampaignState, CampaignView
+from gonogo.contract.api import CampaignState, CampaignView
 from gonogo.contract.campaign import CampaignSpec, Result
 from gonogo.contract.wire import Kind
 
 POLL_S = 1.0
-MOST_SHOWN = 3
-"""Active runs in one line of progress."""
 Id = Annotated[
     str,
     typer.Argument(help="Campaign: id, beginning of it, name, or `last`."),
 ]
-_STYLE = {
-    CampaignState.RUNNING: "cyan",
-    CampaignState.FINISHED: "green",
-    CampaignState.CANCELLED: "dim",
-}
 
 
 def submit(
@@ -69,9 +59,6 @@ def submit(
             help="Values of a train.KEY or env.NAME; each combination is a variant.",
         ),
     ] = None,
-    at_once: Annotated[
-        bool, typer.Option("--at-once", help="As many runs at once as devices allow.")
-    ] = False,
     repeats: Annotated[
         int | None, typer.Option(help="Runs of each variant before the first look, 3 to 20.")
     ] = None,
@@ -84,8 +71,6 @@ def submit(
     """Submit a campaign: its variants are run in turns, and compared."""
     argument = read_plan(plan)
     sets = parse_sets(set_ or []) | parse_grid(grid or [])
-    if at_once:
-        sets["campaign.at_once"] = True
     with connect() as client:
         answer = submit_plan(
             client,
@@ -99,10 +84,7 @@ def submit(
             dry_run=dry_run,
         )
         if dry_run:
-            found = CampaignDryRun.model_validate(answer)
-            changes = {row.name: row.text() for row in found.spec.variants}
-            head = f"{found.runs} to {found.most_runs} runs, {_compared(found.spec)} is compared"
-            print_json(answer) if as_json else print_dry_run(head, found.orders, changes)
+            print_json(answer)
             return
         address = f"{client.url}/campaigns/{answer['id']}"
         again = f"gonogo campaign show {answer['id']}"
@@ -129,10 +111,7 @@ def show(campaign: Id, as_json: Json = False) -> None:
         _print_campaign(view)
 
 
-def list_(
-    limit: Limit = 20,
-    as_json: Json = False,
-) -> None:
+def list_(limit: Limit = 20, as_json: Json = False) -> None:
     """List campaigns, newest first."""
     with connect() as client:
         page = client.get("/campaigns", limit=limit)
@@ -142,7 +121,7 @@ def list_(
         {
             "campaign": "id",
             "name": "name",
-            "state": _state,
+            "state": "state",
             "result": "result_words",
             "runs": lambda row: f"{row.done} of {row.planned}",
             "submitted": lambda row: ago(row.created_at),
@@ -154,11 +133,7 @@ def list_(
     )
 
 
-def cancel(
-    campaign: Id,
-    reason: Reason = "",
-    as_json: Json = False,
-) -> None:
+def cancel(campaign: Id, reason: Reason = "", as_json: Json = False) -> None:
     """Stop a campaign and its active run."""
     with connect() as client:
         found = _load(client, campaign)
@@ -167,7 +142,7 @@ def cancel(
     if as_json:
         print_json(view.wire())
     else:
-        out.print(f"{view.id}: {_state(view)}", highlight=False)
+        out.print(f"{view.id}: {view.state}", highlight=False)
 
 
 def exit_of_campaign(view: CampaignView) -> Exit:
@@ -198,10 +173,7 @@ def _follow(client: Client, campaign: str, *, quiet: bool) -> CampaignView:
 
 
 def _progress(view: CampaignView) -> str:
-    going = [row for row in view.members if row.value is None and row.why is None]
     words = [f"{view.done} of {view.planned} runs"]
-    words += [f"{row.variant} {row.repeat}: {row.state}" for row in going[-MOST_SHOWN:]]
-    words += [f"{len(going) - MOST_SHOWN} more go on"] * (len(going) > MOST_SHOWN)
     if view.waiting_for:
         words.append(f"waits for {view.waiting_for}")
     return ", ".join(words)
@@ -213,7 +185,7 @@ def _print_campaign(view: CampaignView) -> None:
         {
             "campaign": f"{view.id} [bold]{escape(view.name)}[/bold]",
             "plan": view.plan,
-            "state": f"{_state(view)}  {view.done} of {view.planned} runs{eta or ''}",
+            "state": f"{view.state}  {view.done} of {view.planned} runs{eta or ''}",
             "compares": f"{_compared(view.spec)} of "
             + ", ".join(f"{row.name} ({escape(row.text())})" for row in view.spec.variants),
             "submitted": f"{ago(view.created_at)} by {escape(view.submitted_by or '–')}",
@@ -248,10 +220,6 @@ def _print_campaign(view: CampaignView) -> None:
 
 def _compared(spec: CampaignSpec) -> str:
     return f"{spec.metric}{' per device' if spec.per_device else ''}"
-
-
-def _state(view: CampaignView) -> str:
-    return f"[{_STYLE[view.state]}]{view.state}[/{_STYLE[view.state]}]"
 
 
 group = typer.Typer(name="campaign", help="Run variants in turns and compare them.")

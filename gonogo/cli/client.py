@@ -1,12 +1,10 @@
 """A thin REST client of the control plane; its errors are those of the contract."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import Annotated, Any, Self
 
 import httpx
 import typer
@@ -16,27 +14,19 @@ from gonogo.cli.output import ago
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.api import ExperimentView, FoundView, RunView
 from gonogo.contract.errors import Conflict, NotAllowed, NotFound, Problem, Rejected, Unavailable
-from gonogo.contract.finding import Near
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.wire import SHORT_LENGTH, Kind, is_id
 
 _ERRORS = {401: NotAllowed, 403: NotAllowed, 404: NotFound}
 _HERE = ("localhost", "127.0.0.1", "::1")
-TIMEOUT_S = 30.0
-DRAWN_S = 180.0
-"""How long a report is waited for: its pictures are drawn when it is asked for."""
+_TIMEOUT = httpx.Timeout(180.0, connect=30.0)
+"""A report takes long: its pictures are drawn when it is asked for."""
 _PATIENCE_S = 60.0
 """How long a read is repeated while the service restarts or the machine is starved."""
 
 
 class Client:
-    """Calls of `/api/v1`; every method raises `GonogoError`s only.
-
-    Args:
-        unanswered: what to do when nobody answers there.
-        refused: what to do about the key when the service answers 401.
-        transport: how requests travel; default: TCP.
-    """
+    """Calls of `/api/v1`; every method raises `GonogoError`s only."""
 
     def __init__(
         self,
@@ -45,7 +35,6 @@ class Client:
         *,
         unanswered: str = "is it running? (`gonogo up`)",
         refused: str | None = None,
-        timeout_s: float = TIMEOUT_S,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.url = url
@@ -58,7 +47,7 @@ class Client:
                     "User-Agent": f"gonogo/{__version__}",
                     **({"Authorization": f"Bearer {key}"} if key else {}),
                 },
-                timeout=timeout_s,
+                timeout=_TIMEOUT,
                 transport=transport,
                 trust_env=httpx.URL(url).host not in _HERE,  # a proxy knows no way to this host
             )
@@ -79,7 +68,6 @@ class Client:
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
-        timeout_s: float | None = None,
     ) -> httpx.Response:
         """Return the response of one call; parameters that are None are left out."""
         try:
@@ -89,7 +77,6 @@ class Client:
                 json=body,
                 params={name: row for name, row in (params or {}).items() if row is not None},
                 headers=headers,
-                timeout=httpx.USE_CLIENT_DEFAULT if timeout_s is None else timeout_s,
             )
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise Unavailable(f"no answer from {self.url} ({error}); {self._unanswered}") from error
@@ -141,13 +128,8 @@ class Client:
         """Return a run."""
         return RunView.model_validate(self.get(f"/runs/{run}"))
 
-    def near(self, run: str) -> dict[str, Near]:
-        """Return how near each detector of a run is to its limit."""
-        rows = self.get(f"/runs/{run}/near")
-        return {name: Near.model_validate(row) for name, row in rows.items()}
 
-
-def connect(settings: Settings | None = None, timeout_s: float = TIMEOUT_S) -> Client:
+def connect(settings: Settings | None = None) -> Client:
     """Return a client of the service that the environment or its home names."""
     settings = settings or load_settings()
     if settings.service.stale is not None and settings.api_key is None:
@@ -157,7 +139,6 @@ def connect(settings: Settings | None = None, timeout_s: float = TIMEOUT_S) -> C
         settings.key(),
         unanswered=settings.service.unanswered(),
         refused=settings.key_refused(),
-        timeout_s=timeout_s,
     )
 
 
@@ -185,9 +166,6 @@ def _error_of(response: httpx.Response) -> Exception:
     )
     return _ERRORS.get(response.status_code, Rejected)(detail, problems=problems)
 
-
-if TYPE_CHECKING:
-    from gonogo.cli.client import Client
 
 WORD = {
     Kind.EXPERIMENT: "experiment",

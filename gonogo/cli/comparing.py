@@ -1,14 +1,11 @@
-"""`gonogo compare`: which of several variants is better, and how certain that is.
-
-A variant is `A`, `A1,A2,A3` or `name=A1,A2,A3`. Each part is a run directory, a decision (its file
-or `dec_…`), a run of the home (`run_…`), or, by the service, a run or an experiment.
-"""
+"""`gonogo compare`: which of several variants is better, and how certain that is."""
 
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +13,11 @@ import typer
 from rich.markup import escape
 
 from gonogo.cli.client import connect, resolve_run
-from gonogo.cli.ledger import Keys, find_decision, home_of, look_around, trusted
 from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import Json, out, print_json, print_lines, print_table
 from gonogo.cli.plan_arguments import parse_pairs
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.contract.campaign import Answer, ComparedVariant, Comparison, DifferingPath
+from gonogo.contract.campaign import ComparedVariant, Comparison, DifferingPath
 from gonogo.contract.criterion import Compared
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
@@ -30,8 +26,7 @@ from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, Ques
 from gonogo.judge.compare.unit import NoUnit, Unit
 from gonogo.judge.comparing import unit_of_decision, unit_of_directory
 from gonogo.judge.words import sentence
-from gonogo.ledger.recorded import load_decision, record_of
-from gonogo.ledger.replay import doubt_about
+from gonogo.ledger.recorded import record_of
 
 HOW = (
     "Runs are the units: repeat each variant, best in turns (A1 B1 A2 B2 …); one run each can only"
@@ -39,12 +34,6 @@ HOW = (
     " docs/how-to/compare.md."
 )
 _NAMED = re.compile(r"([A-Za-z0-9][\w.-]{0,63})=(.+)")
-_STYLE = {
-    Answer.BETTER: "bold green",
-    Answer.WORSE: "bold red",
-    Answer.TIE: "bold",
-    Answer.INCONCLUSIVE: "bold magenta",
-}
 
 
 def compare(
@@ -52,34 +41,23 @@ def compare(
         list[str],
         typer.Argument(
             metavar="VARIANT",
-            help=(
-                "Variants, the baseline first. Each is a run, or its repeats A1,A2,A3, or"
-                " name=A1,A2,A3; a run is its directory, a decision (file or dec_…), a run's or an"
-                " experiment's id or name (its newest run)."
-            ),
+            help="Variants, the baseline first. Each is a run, or its repeats A1,A2, or name=A1,A2;"
+            " a run is its directory, its id, or an experiment (its newest run).",
         ),
     ],
     metric: Annotated[
-        str,
-        typer.Option(
-            help=(
-                "What is compared, as gates name it: toks_per_s, loss, dt_step_s, …, or a metric"
-                " of the program's own: user/acc."
-            )
-        ),
+        str, typer.Option(help="Metric of gates, or the program's own, such as user/acc.")
     ] = "toks_per_s",
     aggregate: Annotated[
         Compared | None,
         typer.Option(
-            help=(
-                "What counts of a run: its last value, its best one, or the mean over the steps."
-                " Default: last for user/…, else mean."
-            ),
+            help="What counts of a run; default: last for user/…, else mean.",
             show_default=False,
         ),
     ] = None,
-    lower: Annotated[bool, typer.Option("--lower", help="Lower is better.")] = False,
-    higher: Annotated[bool, typer.Option("--higher", help="Higher is better.")] = False,
+    higher: Annotated[
+        bool | None, typer.Option("--higher/--lower", help="Which direction is better.")
+    ] = None,
     margin: Annotated[
         float, typer.Option(help="Ratio beyond which a difference matters; 0.02 is 2 %.")
     ] = MARGIN,
@@ -97,25 +75,18 @@ def compare(
         bool, typer.Option("--per-device", help="Divide by the number of ranks, as scaling is.")
     ] = False,
     shown_by: Annotated[
-        list[str] | None,
-        typer.Option(help="Metric of which every variant must differ from the baseline."),
+        list[str] | None, typer.Option(help="Metric that must differ from the baseline's.")
     ] = None,
     alike_in: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="METRIC=SHARE",
-            help="Metric of which every variant must equal the baseline, within this share.",
-        ),
+        typer.Option(metavar="METRIC=SHARE", help="Metric within this share of the baseline's."),
     ] = None,
-    key: Keys = None,
     as_json: Json = False,
 ) -> None:
     """Compare variants: winner, tie or inconclusive, and what differed."""
-    if lower and higher:
-        raise Rejected("--lower and --higher exclude each other")
     question = ask(
         metric,
-        higher_is_better=higher if lower or higher else None,
+        higher_is_better=higher,
         aggregate=aggregate,
         margin=margin,
         confidence=confidence,
@@ -124,8 +95,9 @@ def compare(
         shown_by=shown_by or (),
         alike_in={m: _share(m, t) for m, t in parse_pairs(alike_in or (), "--alike-in").items()},
     )
-    reach = Reach(settings=load_settings(), question=question, keys=key)
-    units = units_of(read_variants(variants), reach.unit, paired=not unpaired)
+    settings = load_settings()
+    fetch = partial(load_unit, settings, question)
+    units = units_of(read_variants(variants), fetch, paired=not unpaired)
     found = compare_units(units, question)
     if as_json:
         print_json(found.wire())
@@ -149,7 +121,7 @@ def print_comparison(found: Comparison) -> None:
             "variant": "name",
             found.metric if mean else f"{found.aggregate} {found.metric}": _number,
             "ratio": _ratio,
-            "answer": _answer,
+            "answer": lambda row: row.answer or "baseline",
             "runs": lambda row: str(len(row.runs)),
         },
         cut=("variant",),
@@ -178,12 +150,6 @@ def _ratio(row: ComparedVariant) -> str:
     return f"{row.ratio:.3f} ({row.low:.3f} to {row.high:.3f})"
 
 
-def _answer(row: ComparedVariant) -> str:
-    if row.answer is None:
-        return "[dim]baseline[/dim]"
-    return f"[{_STYLE[row.answer]}]{row.answer}[/{_STYLE[row.answer]}]"
-
-
 def _path(row: DifferingPath, baseline: str) -> str:
     """Return a path with what each variant has: `train.dtype: fp32 → bf16 (told)`."""
     values = {name: ", ".join(map(_value, found)) for name, found in row.values.items()}
@@ -199,17 +165,13 @@ def _value(value: object) -> str:
 
 
 def read_variants(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Return name → runs.
-
-    A variant of one run is named like the run (the last part of a directory). One of several runs
-    gets a letter by its place, unless it is named.
-    """
+    """Return name → runs; a single run names its variant, several have a letter by their place."""
     if len(arguments) < 2:
         raise Rejected("expected a baseline and at least one more variant: gonogo compare A B")
     parts = [_parts(text) for text in arguments]
-    short = [name or (Path(runs[0]).name if len(runs) == 1 else "") for name, runs in parts]
-    whole = [name or (runs[0] if len(runs) == 1 else "") for name, runs in parts]
-    names = short if len({name for name in short if name}) == sum(map(bool, short)) else whole
+    names = [name or (Path(runs[0]).name if len(runs) == 1 else "") for name, runs in parts]
+    if len(set(names) - {""}) < sum(map(bool, names)):
+        names = [name or (runs[0] if len(runs) == 1 else "") for name, runs in parts]
     names = [name or chr(ord("A") + place) for place, name in enumerate(names)]
     _each_once(names, "the name")
     _each_once([run for _, runs in parts for run in runs], "the run")
@@ -233,65 +195,33 @@ def _each_once(texts: Sequence[str], what: str) -> None:
         raise Rejected(f"{what} {twice[0]!r} is given twice; a run counts once")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reach:
-    """Fetches runs; asks the service only where a run is not here."""
-
-    settings: Settings
-    question: Question
-    keys: Sequence[Path] | None = None
-    """Files of the public keys to trust; none: those of the homes."""
-
-    def unit(self, name: str) -> Unit | NoUnit:
-        """Return what a run brings to a comparison."""
-        path = Path(name)
-        if os.path.isdir(path):
-            return unit_of_directory(name, path, self.question)
-        if os.path.isfile(path) or name.lower().startswith("dec_"):
-            return self._of_decision(name, find_decision(name, self.settings.home))
-        if "/" in name:
-            raise NotFound(f"{name}: no such run directory, and no such decision")
-        here = self._run_dir(name) if name.startswith("run_") else None
-        if here is not None:
-            return unit_of_directory(name, here, self.question)
-        return self._of_service(name)
-
-    def _run_dir(self, run: str) -> Path | None:
-        return find_run_dir(run, self.settings.home, own=False)
-
-    def _of_decision(self, name: str, path: Path) -> Unit | NoUnit:
-        path = Path(os.path.abspath(path))
-        recorded, own = load_decision(path), home_of(path)
-        run = recorded.decision.run
-        beside = own / "runs" / run if run else None
-        run_dir = beside if beside is None or beside.is_dir() else self._run_dir(str(run))
-        doubt = None
-        if recorded.seals() is None:
-            homes = (own, self.settings.home) if recorded.signed else (own,)
-            around = look_around(recorded, path, trusted(self.keys, *homes))
-            doubt = doubt_about(recorded, around)
-        return unit_of_decision(name, recorded, run_dir, self.question, doubt=doubt)
-
-    def _of_service(self, name: str) -> Unit | NoUnit:
-        """Return what the service knows: by the directory where it lies here, else the decision."""
-        try:
-            with connect(self.settings) as client:
-                run = resolve_run(client, name)
-                if run is None:
-                    return NoUnit(name=name, why="it has no run yet")
-                view = client.run(run)
-                rows = client.get(f"/experiments/{view.experiment}/decisions")["items"]
-        except Unavailable as error:
-            raise Unavailable(f"{name}: no such directory here; {error.detail}") from error
-        here = self._run_dir(run) or Path(view.dir or "-")
-        if here.is_dir():
-            return unit_of_directory(name, here, self.question)
-        judged = [row for row in rows if (row["run"], row["kind"]) == (run, DecisionKind.AUTO)]
-        if not judged:
-            return NoUnit(name=name, why=f"{run} is not judged yet")
-        return unit_of_decision(
-            name, record_of(max(judged, key=lambda row: int(row["seq"]))), None, self.question
-        )
+def load_unit(settings: Settings, question: Question, name: str) -> Unit | NoUnit:
+    """Return what a run brings to a comparison; ask the service only where a run is not here."""
+    if os.path.isdir(name):
+        return unit_of_directory(name, Path(name), question)
+    if "/" in name:
+        raise NotFound(f"{name}: no such run directory")
+    is_run = name.startswith("run_")
+    here = find_run_dir(name, settings.home, own=False) if is_run else None
+    if here is not None:
+        return unit_of_directory(name, here, question)
+    try:
+        with connect(settings) as client:
+            run = resolve_run(client, name)
+            if run is None:
+                return NoUnit(name=name, why="it has no run yet")
+            view = client.run(run)
+            rows = client.get(f"/experiments/{view.experiment}/decisions")["items"]
+    except Unavailable as error:
+        raise Unavailable(f"{name}: no such directory here; {error.detail}") from error
+    here = find_run_dir(run, settings.home, own=False) or Path(view.dir or "-")
+    if here.is_dir():
+        return unit_of_directory(name, here, question)
+    judged = [row for row in rows if (row["run"], row["kind"]) == (run, DecisionKind.AUTO)]
+    if not judged:
+        return NoUnit(name=name, why=f"{run} is not judged yet")
+    recorded = record_of(max(judged, key=lambda row: int(row["seq"])))
+    return unit_of_decision(name, recorded, question)
 
 
 def units_of(

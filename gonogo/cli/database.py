@@ -1,8 +1,4 @@
-"""Commands for keys, database, backups and old run directories, on the service's own host.
-
-Most run `python -m service`, which answers in JSON, a line each. `prune` asks the service which
-experiments are over; without it only runs of `gonogo run` are removed.
-"""
+"""Commands for keys, database, backups and old run directories, on the service's own host."""
 
 import json
 import subprocess
@@ -68,10 +64,7 @@ def ask_service(*arguments: str) -> list[dict[str, Any]]:
 
 
 def db(
-    action: Annotated[
-        Literal["status", "current", "upgrade"],
-        typer.Argument(help="What to do; current is another word for status."),
-    ] = "status",
+    action: Annotated[Literal["status", "upgrade"], typer.Argument(help="What to do.")] = "status",
     as_json: Json = False,
 ) -> None:
     """Say which schema the database has, or bring it to the newest (upgrade)."""
@@ -108,9 +101,7 @@ def keys(
                 "name": "name",
                 "role": "role",
                 "state": lambda row: (
-                    f"revoked {ago(row['revoked_at'])}"
-                    if row["revoked_at"]
-                    else "[green]valid[/green]"
+                    f"revoked {ago(row['revoked_at'])}" if row["revoked_at"] else "valid"
                 ),
                 "created": lambda row: ago(row["created_at"]),
             },
@@ -178,9 +169,6 @@ def prune(
         float,
         typer.Option(min=0.0, max=1e6, help="Keep experiments that ended within so many days."),
     ] = 30.0,
-    keep: Annotated[
-        int, typer.Option(min=0, help="Keep so many experiments besides, the newest.")
-    ] = 0,
     checkpoints_only: Annotated[
         bool, typer.Option("--checkpoints-only", help="Keep all but the checkpoints.")
     ] = False,
@@ -191,7 +179,7 @@ def prune(
 ) -> None:
     """Remove old run directories of this home; what may still be needed stays."""
     settings, now = load_settings(), time.time()
-    policy = Policy(keep_days=keep_days, keep=keep, checkpoints_only=checkpoints_only)
+    policy = Policy(keep_days=keep_days, checkpoints_only=checkpoints_only)
     facts = load_facts(settings.home)
     choices = decide(facts, policy, _ask(settings, old_enough(facts, policy, now)), now)
     done = [_removed(row, settings, policy, now, dry_run=dry_run) for row in choices]
@@ -259,7 +247,7 @@ def _removed(
     problem = None
     if not dry_run:
         path = settings.home / "runs" / choice.run
-        text = f"gonogo prune --keep-days {policy.keep_days:g} --keep {policy.keep}"
+        text = f"gonogo prune --keep-days {policy.keep_days:g}"
         try:
             if not prune_directory(path, choice.what, policy=text, now=now):
                 return {**row, "why": "a keeper has it"}

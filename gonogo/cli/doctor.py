@@ -1,41 +1,32 @@
-"""The installation and what it offers: `doctor`, `plans`, `flags`, and `watchdog`.
-
-`watchdog` prints how long a run may stay in each place.
-"""
+"""The installation and what it offers: `doctor`, `plans`, `flags`, and `watchdog`."""
 
 import json
 import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from gonogo.cli.client import connect
 from gonogo.cli.exits import Exit
 from gonogo.cli.logs import find_run_dir
-from gonogo.cli.output import Json, local_time, out, print_json, print_table, warn
+from gonogo.cli.output import Json, out, print_json, print_lines, print_table, warn
 from gonogo.cli.plan_arguments import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
 from gonogo.cli.stack import (
-    SLURM_COMMANDS,
     application_argv,
     application_env,
     embedded_server,
-    missing_commands,
 )
 from gonogo.contract.api import WorkerState
 from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.contract.order import Order
 from gonogo.contract.patience import MEANING, SETTING, Patience, Place
-from gonogo.contract.workload import EngineName
 from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.resolve import (
     build_order,
@@ -51,9 +42,6 @@ from gonogo.planning.source import (
     parse_plan,
 )
 from gonogo.rundir import RunDir, load_record
-from gonogo.supervise.device_records import load_quarantines
-from gonogo.supervise.devices.query import has_nodes
-from gonogo.supervise.locks import HOST_FOLDER, open_host_folder
 from gonogo.supervise.processes import allow_tracing
 
 _MIN_FREE_BYTES = 5 * 10**9
@@ -121,17 +109,8 @@ def _show_campaign(argument: PlanArgument, *, as_json: bool) -> None:
         base, data = next(iter(found.variants.values())), argument.data()
         print_json({"valid": True, "digest": digest_of(data), **base.wire(), "plan": data})
         return
-    spec = found.spec
-    out.print(f"{found.plan}: valid, a campaign on {spec.metric}", highlight=False)
-    print_table(
-        spec.variants,
-        {
-            "variant": "name",
-            "changes": lambda row: escape(row.text()),
-            "runs": lambda _: f"{spec.repeats} to {spec.bound}",
-        },
-        cut=("changes",),
-    )
+    print_lines([f"{found.plan}: valid, a campaign on {found.spec.metric}"])
+    print_lines(f"  {row.name}  {row.text()}" for row in found.spec.variants)
 
 
 def doctor(as_json: Json = False) -> None:
@@ -143,10 +122,7 @@ def doctor(as_json: Json = False) -> None:
         rows = [{"id": name, "outcome": outcome, "text": text} for name, outcome, text in checks]
         print_json({"ok": healthy, "checks": rows})
     else:
-        colour = {"pass": "green", "warn": "yellow", "fail": "bold red"}
-        for name, outcome, text in checks:
-            head = f"[{colour[outcome]}]{outcome:<5}[/{colour[outcome]}] {name:<10}"
-            out.print(f"{head} {escape(text)}", soft_wrap=True)
+        print_lines(f"{outcome:<5} {name:<10} {text}" for name, outcome, text in checks)
     raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
 
 
@@ -159,20 +135,9 @@ def _checks(settings: Settings) -> Iterator[Check]:
         yield "checkout", "warn", error.detail
     yield _check_home(settings.home)
     yield _check_redis(settings)
-    for module in ("torch", "fastapi", "rq"):
-        try:
-            yield module, "pass", version(module)
-        except PackageNotFoundError:
-            yield module, "warn", "not installed: make install"
     yield check_stacks(shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{path}"))
     smi = shutil.which("nvidia-smi")
     yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
-    if settings.engine is EngineName.SLURM:
-        missing = missing_commands(settings.engine, path)
-        text = missing or f"{', '.join(SLURM_COMMANDS)} are on PATH"
-        yield settings.engine.value, "pass" if missing is None else "fail", text
-    yield from _check_quarantine(settings.home)
-    yield _check_locks(settings)
     yield _check_service(settings)
 
 
@@ -200,30 +165,6 @@ def _check_home(home: Path) -> Check:
     free = shutil.disk_usage(existing).free
     text = f"{home}, {free / 1e9:.0f} GB free"
     return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
-
-
-def _check_quarantine(home: Path) -> Iterator[Check]:
-    try:
-        held = load_quarantines(home, time.time())
-    except OSError as error:
-        yield "quarantine", "fail", f"{home / 'quarantine'}: {error.strerror}; no device is used"
-        return
-    if not held:
-        yield "quarantine", "pass", "no device"
-    for row in held.values():
-        until = "" if row.until is None else f", until {local_time(row.until)}"
-        yield "quarantine", "warn", f"{row.device}{until}: {row.reason}; {row.way_out}"
-
-
-def _check_locks(settings: Settings) -> Check:
-    """Check that other homes of this host cannot use the same GPUs."""
-    folder = settings.locks or HOST_FOLDER
-    if not has_nodes():
-        return "locks", "pass", f"{settings.home / 'locks'}: no GPU to share with other homes"
-    if open_host_folder(folder) is not None:
-        return "locks", "pass", str(folder)
-    text = f"{folder} cannot be used: two homes on this host may use one GPU at once"
-    return "locks", "warn", f"{text}; create it (mode 1777) or set GONOGO_LOCKS"
 
 
 def _check_redis(settings: Settings) -> Check:
@@ -293,11 +234,8 @@ def watchdog(
         ]
         print_json({"name": name, "tables": rows})
         return
-    while tables:
-        table = next(iter(tables.values()))
-        alike = [name for name, other in tables.items() if other == table]
-        tables = {name: other for name, other in tables.items() if name not in alike}
-        out.print(f"[bold]{', '.join(alike)}[/bold]")
+    for phase_name, table in tables.items():
+        out.print(f"[bold]{phase_name}[/bold]")
         print_table(
             list(table.items()),
             {

@@ -2,9 +2,9 @@
 
 import signal
 from collections.abc import Callable
-from enum import IntEnum, StrEnum
+from enum import IntEnum
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -47,14 +47,8 @@ EXIT_WORDS: dict[int, str] = {
 }
 
 
-class Accepted(StrEnum):
-    """Verdicts that a caller may accept besides GO."""
-
-    CONDITIONAL = "conditional"
-
-
 Accept = Annotated[
-    Accepted | None,
+    Literal["conditional"] | None,
     typer.Option("--accept", help="Exit with 0 also for this verdict: `conditional`."),
 ]
 
@@ -88,10 +82,9 @@ def exit_of_experiment(view: ExperimentView) -> Exit:
     return exit_of_verdict(view.verdict, view.outcome.code if view.outcome else None)
 
 
-def accepted(code: int, accept: Accepted | None) -> int:
+def accepted(code: int, accept: str | None) -> int:
     """Return the exit code of a verdict; 0 if the caller accepts that verdict."""
-    accepts = accept is Accepted.CONDITIONAL and code == Exit.CONDITIONAL_GO
-    return Exit.OK if accepts else code
+    return Exit.OK if accept is not None and code == Exit.CONDITIONAL_GO else code
 
 
 def exit_of_error(error: GonogoError) -> Exit:

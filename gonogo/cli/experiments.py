@@ -1,17 +1,14 @@
 """Commands that submit, list and steer experiments."""
 
 import re
-import shlex
-from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from itertools import islice, takewhile
+from itertools import islice
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import DRAWN_S, Client, Id, connect, origin_of
+from gonogo.cli.client import Client, Id, connect, origin_of
 from gonogo.cli.exits import Accept, accepted, exit_of_experiment
 from gonogo.cli.output import (
     Json,
@@ -26,7 +23,6 @@ from gonogo.cli.output import (
     print_lines,
     print_list,
     print_made,
-    print_table,
     standing_text,
 )
 from gonogo.cli.plan_arguments import (
@@ -42,7 +38,6 @@ from gonogo.contract.api import ExperimentView
 from gonogo.contract.decision import Verdict
 from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.contract.order import Order
 
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
 """A picture that a report in Markdown names."""
@@ -52,7 +47,7 @@ Sets = Annotated[
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Why; recorded with the action.")]
 Key = Annotated[str | None, typer.Option(help="Repeat safely: the same key submits once.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would run.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only print what would run, as JSON.")]
 
 
 def submit(
@@ -65,8 +60,7 @@ def submit(
         typer.Option(
             "--from",
             metavar="EXP:PHASE",
-            help="Continue with PHASE where experiment EXP ended; @STEP: after that checkpoint, "
-            "@0: from its start.",
+            help="Begin with PHASE where EXP ended; @STEP: after a checkpoint; @0: from its start.",
         ),
     ] = None,
     idempotency_key: Key = None,
@@ -91,11 +85,7 @@ def submit(
             **({} if from_ is None else {"origin": origin_of(client, from_)}),
         )
         if dry_run:
-            if as_json:
-                print_json(answer)
-            else:
-                orders = [Order.model_validate(row) for row in answer["orders"]]
-                print_dry_run(f"digest {answer['plan_digest'][:12]}", {o.phase: o for o in orders})
+            print_json(answer)
             return
         address = f"{client.url}/experiments/{answer['id']}"
         if not wait:
@@ -116,33 +106,22 @@ def list_(
     state: Annotated[ExperimentState | None, typer.Option(help="Only in this state.")] = None,
     name: Annotated[str | None, typer.Option(help="Only if the name contains this.")] = None,
     label: Labels = None,
-    owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
-    since: Annotated[
-        str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
-    ] = None,
     as_json: Json = False,
 ) -> None:
     """List experiments, newest first, with the reason of each verdict."""
     labels = parse_pairs(label or [], "--label")
-    oldest = None if since is None else parse_since(since, datetime.now(UTC))
-    chosen = bool(name or labels or owner or since)
     with connect() as client:
-        if not chosen:
+        if not (name or labels):
             page = client.get("/experiments", state=state, limit=limit)
         else:
-            rows = takewhile(
-                lambda row: oldest is None or datetime.fromisoformat(row["created_at"]) >= oldest,
-                client.pages("/experiments", state=state),
-            )
             fitting = (
                 row
-                for row in rows
+                for row in client.pages("/experiments", state=state)
                 if (name or "").lower() in row["name"].lower()
                 and labels.items() <= row["labels"].items()
-                and owner in (None, row["submitted_by"])
             )
             page = {"items": list(islice(fitting, limit)), "next_cursor": None}
-    fits = "no experiment yet; submit one with: gonogo submit demo"
+    none = "no experiment yet; submit one with: gonogo submit demo"
     print_list(
         page,
         [ExperimentView.model_validate(row) for row in page["items"]],
@@ -159,20 +138,10 @@ def list_(
             "why": lambda row: escape(row.cause.text if row.cause else row.waiting_for or ""),
         },
         as_json=as_json,
-        empty="no experiment fits" if chosen or state else fits,
+        empty="no experiment fits" if name or labels or state else none,
         cut=("name", "why"),
         optional=("why", "submitted", "state", "phase", "took", "plan", "by"),
     )
-
-
-def parse_since(text: str, now: datetime) -> datetime:
-    """Return the instant of `90m`, `12h` or `7d` ago, or of a date or an RFC 3339 time."""
-    if (age := re.fullmatch(r"(\d+)([mhd])", text)) is not None:
-        return now - int(age[1]) * timedelta(minutes={"m": 1, "h": 60, "d": 1440}[age[2]])
-    try:
-        return datetime.fromisoformat(text).astimezone()
-    except ValueError as error:
-        raise Rejected(f"--since: found {text!r}; expected 90m, 12h, 7d or a date") from error
 
 
 def _verdict(row: ExperimentView) -> str:
@@ -235,10 +204,7 @@ def rerun(
             help="Run it in a new experiment with another train.KEY, env.NAME, seed or steps.",
         ),
     ] = None,
-    phase: Annotated[
-        str | None,
-        typer.Option(help="With --set: this phase; default: the first that has not passed."),
-    ] = None,
+    phase: Annotated[str | None, typer.Option(help="With --set: begin with this phase.")] = None,
     as_json: Json = False,
 ) -> None:
     """Run the undecided phase again, from its start; with --set in a new experiment."""
@@ -271,42 +237,30 @@ def override(
     experiment: Id,
     verdict: Annotated[Verdict, typer.Argument(help="The verdict that a person takes.")],
     reason: Annotated[str, typer.Option("--reason", help="Why; required.")],
-    condition: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Waive this condition instead; may be repeated: each is a decision of its own."
-        ),
-    ] = None,
+    condition: Annotated[str | None, typer.Option(help="Waive this condition instead.")] = None,
     as_json: Json = False,
 ) -> None:
     """Decide by hand: take a verdict, or waive conditions."""
     with connect() as client:
         view = client.experiment(experiment)
-        answers = []
-        for name in dict.fromkeys(condition) if condition else [None]:
-            etag = _etag(client, view.id)
-            body = {"verdict": verdict.value, "reason": reason, "condition": name}
-            answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
-            answers.append(answer)
+        body = {"verdict": verdict.value, "reason": reason, "condition": condition}
+        etag = _etag(client, view.id)
+        answer = client.post(f"/experiments/{view.id}/decisions", body, **{"If-Match": etag})
         after = client.experiment(view.id)
     if as_json:
-        print_json(answers[-1])
+        print_json(answer)
         return
-    print_lines([f"{row['id']}: {row['verdict']} by hand, {row['actor']}" for row in answers])
+    print_lines([f"{answer['id']}: {answer['verdict']} by hand, {answer['actor']}"])
     print_final(after)
 
 
-def report(
-    experiment: Id,
-    output: Output = None,
-    as_json: Json = False,
-) -> None:
+def report(experiment: Id, output: Output = None, as_json: Json = False) -> None:
     """Print the report of an experiment; write NAME.html, or NAME.md with pictures beside it."""
     wanted = _FORMATS.get("" if output is None else output.suffix.lower())
     if wanted is None:
         name = "" if output is None else output.name
         raise Rejected(f"--output: found {name!r}; expected a name that ends in .html or .md")
-    with connect(timeout_s=DRAWN_S) as client:
+    with connect() as client:
         view = client.experiment(experiment)
         path = f"/experiments/{view.id}/report"
         text = client.call("GET", path, params={"format": wanted}).text
@@ -318,32 +272,3 @@ def report(
         print_json({"experiment": view.id, "output": output and str(output), "text": text})
     else:
         print(text if output is None else output)
-
-
-def print_dry_run(
-    head: str, orders: Mapping[str, Order], changes: Mapping[str, str] | None = None
-) -> None:
-    """Print which runs a submission would order; whole, the orders are JSON."""
-    first = next(iter(orders.values()))
-    out.print(f"{escape(first.plan)}: would run, {head}", highlight=False)
-    print_table(
-        list(orders.items()),
-        {
-            "variant" if changes else "phase": lambda row: escape(row[0]),
-            "steps": lambda row: str(row[1].steps),
-            "ranks": lambda row: str(row[1].world_size),
-            "changes": lambda row: escape((changes or {}).get(row[0], "")),
-            "starts": lambda row: escape(row[1].entry or shlex.join(row[1].command or [])),
-            "criteria": lambda row: ", ".join(each.id for each in row[1].gate),
-        },
-        cut=("changes", "starts", "criteria"),
-        optional=("changes",),
-    )
-    left_out = dict.fromkeys(
-        f"  {order.phase}: {row.id}: {row.why}"
-        for order in orders.values()
-        for row in order.left_out
-    )
-    if left_out:
-        print_lines([f"\nprofile {first.profile} leaves out of the gates:", *left_out])
-    print_lines(["every order as it would be given: --json"])

@@ -1,10 +1,11 @@
-"""`gonogo judge` and `gonogo forecast`; and the lines that explain an experiment or a decision."""
+"""`gonogo judge`, `forecast`, `replay` and `verify`; and the lines that explain a decision."""
 
 import math
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
+from dataclasses import asdict
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import LAST, Client, Id, connect
-from gonogo.cli.exits import Accept, accepted, exit_of_verdict
+from gonogo.cli.client import LAST, Id, connect, pick_id
+from gonogo.cli.exits import Accept, Exit, accepted, exit_of_verdict
 from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import (
     Json,
+    decided_text,
     duration,
     local_time,
     out,
@@ -29,26 +31,37 @@ from gonogo.cli.output import (
 from gonogo.cli.plan_arguments import placed, read_plan
 from gonogo.cli.settings import load_settings
 from gonogo.contract.api import ExperimentView, Forecast, RunView
+from gonogo.contract.canonical import wire_value
 from gonogo.contract.decision import PASSING, Cause, Decision, Verdict
 from gonogo.contract.errors import GonogoError, NotFound, Rejected
-from gonogo.contract.finding import Finding, Near, nearest
-from gonogo.contract.goodput import KEPT, WORDS, Goodput, least_words, seconds_of
+from gonogo.contract.finding import Doubt, DoubtKind, Finding
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeCode
+from gonogo.contract.wire import Kind
 from gonogo.evidence_round import is_described, summarise_round, where_it_stood
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.failures import explain_decision
 from gonogo.judge.follow_up.forecast import seconds_at_speed
+from gonogo.judge.words import sentence
+from gonogo.ledger.recorded import RecordedDecision, load_decision
+from gonogo.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.sign import Trust, trusting
+from gonogo.ledger.verify import (
+    Verified,
+    check_anchors,
+    load_shelf,
+    verify_file,
+    verify_folder,
+)
 from gonogo.rundir import RunDir
+from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key, shown_key
+from gonogo.supervise.prune import find_undecided
 from gonogo.supervise.watcher.metrics_file import load_metrics
 
 MOST_COMMANDS = 4
 MOST_FILES = 130
 """Files of one round of evidence: the stacks of 128 ranks, and the collectives."""
 MOST_BYTES = 2**16
-MOST_DETECTORS = 3
-LEAST_SHARE = 0.1
-"""A detector is shown from this share of its limit on."""
 _WAITS = {
     RunState.QUEUED: "in the queue",
     RunState.CLAIMED: "{worker} prepares the run directory",
@@ -108,30 +121,6 @@ def wait_of(run: RunView, now: datetime) -> str | None:
     return f"{words} ({duration(max(0.0, age_s))} since it was queued)"
 
 
-def near_line(rows: Mapping[str, Near]) -> str | None:
-    """Return the detectors nearest to their limits: `nearest: stall 12 of 60 s`; else None."""
-    shown = [row for row in nearest(rows, MOST_DETECTORS) if (row[1].share or 0.0) >= LEAST_SHARE]
-    return f"nearest: {', '.join(_near_words(*row) for row in shown)}" if shown else None
-
-
-def _near_words(name: str, row: Near) -> str:
-    unit = f" {row.unit}" if row.unit else ""
-    joined = "above" if row.below else "of"
-    left = "" if row.time_left_s is None else f" ({duration(row.time_left_s)} left)"
-    return f"{name} {row.value:.4g} {joined} {row.limit:.4g}{unit}{left}"
-
-
-def goodput_line(goodput: Goodput) -> str:
-    """Return `81 % effective; queue 41 s, start 12 s, checkpoint 3 s`."""
-    spent = [(seconds, part) for part, seconds in seconds_of(goodput).items() if part not in KEPT]
-    longest = sorted(spent, reverse=True)[:3]
-    rest = [f"{WORDS[part]} {duration(seconds)}" for seconds, part in longest if seconds > 0]
-    share = "nothing ran yet"
-    if goodput.ratio is not None:
-        share = f"{least_words(goodput)}{goodput.ratio:.1%} effective"
-    return "; ".join([share, ", ".join(rest)] if rest else [share])
-
-
 def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]] = ()) -> list[str]:
     """Return the last round of evidence in a run directory, a line for each group of ranks."""
     rounds = sorted(row for row in RunDir(directory).evidence.glob("[0-9]*_*") if row.is_dir())
@@ -142,17 +131,6 @@ def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]] = ())
             with path.open("rb") as stream:
                 texts[path.name] = stream.read(MOST_BYTES).decode(errors="replace")
     return summarise_round(texts, _halt(findings).get("rank"))
-
-
-def run_evidence(client: Client, run: str) -> list[str]:
-    """Return the evidence of a run's halt, as far as the control plane has it."""
-    halt = _halt(client.pages(f"/runs/{run}/findings"))
-    texts = {}
-    for path in [path for path in halt.get("evidence", ()) if is_described(path)][:MOST_FILES]:
-        with suppress(GonogoError):  # it lies on another host, or was not kept
-            answer = client.call("GET", f"/runs/{run}/artifacts/{path}")
-            texts[path] = answer.content[:MOST_BYTES].decode(errors="replace")
-    return summarise_round(texts, halt.get("rank"))
 
 
 def _halt(findings: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -251,11 +229,7 @@ def explained(document: dict[str, Any], directory: Path) -> dict[str, Any]:
 
 
 def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]) -> list[str]:
-    """Print a decision in few lines: why, the numbers, what was not seen, verdict, what is next.
-
-    Returns:
-        The advice that fits, so that all of it is at most `MOST_LINES` lines.
-    """
+    """Print a decision in few lines; return the advice that fits into `MOST_LINES` beside them."""
     lines = list(_why_lines(document, directory))
     if (numbers := _numbers_text(document, directory)) is not None:
         lines.append(f"steps    {numbers}")
@@ -264,13 +238,11 @@ def print_brief(document: dict[str, Any], directory: Path, advice: Sequence[str]
         things = "1 thing was" if unseen == 1 else f"{unseen} things were"
         lines.append(f"unseen   {things} not observed: gonogo judge {directory} lists them")
     print_lines([*lines, f"run      {directory}"])
+    _print_verdict(document, None if advice else directory)  # else the advice says what is next
     room = MOST_LINES - len(lines) - len(("run", "verdict"))
-    brief = room <= min(len(advice), 1)  # then the advice says what is next
-    _print_verdict(document, None if brief else directory)
-    room -= 0 if brief else 1
     shown, more = list(advice[:room]), len(advice) - room
     if more > 0:
-        shown[-1] += f" ({more} more: --verbose)"
+        shown[-1] += f" ({more} more: --json)"
     return shown
 
 
@@ -364,3 +336,160 @@ def forecast(
             "basis": found.basis,
         }
     )
+
+
+Keys = Annotated[
+    list[Path] | None,
+    typer.Option("--key", help="Public key to trust (signing.pub of a home); may be repeated."),
+]
+
+
+def find_decision(name: str, home: Path) -> Path:
+    """Return the file of a decision: a path, its id in the home or its demos, or `last`."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    places = [home / "decisions", *home.glob("demo/*/decisions")]
+    files = [file for place in places for file in place.glob("dec_*.json")]
+    newest = max(files, key=lambda file: file.stem, default=None)
+    found = newest if name == LAST else pick_id(name, Kind.DECISION, files)
+    if found is None:
+        where = f"{home}/decisions or below demo/"
+        raise NotFound(f"{name}: no such file, and no such decision in {where}")
+    return found
+
+
+def trusted(keys: Sequence[Path] | None, *homes: Path) -> Trust:
+    """Return the named keys, else the key of the first home that has one."""
+    if keys:
+        return trusting(load_public_key(path) for path in keys)
+    for home in homes:
+        key = shown_key(home)
+        if key is not None:
+            return trusting([key])
+    return Trust()
+
+
+def home_of(file: Path) -> Path:
+    """Return the home in which a decision is named, wherever a link on the way would lead."""
+    return Path(os.path.abspath(file)).parent.parent
+
+
+def replay(
+    decision: Annotated[
+        str,
+        typer.Argument(help="Decision: id, beginning of it, its file, or `last`."),
+    ],
+    facts_only: Annotated[
+        bool, typer.Option("--facts-only", help="From the recorded facts; no run directory.")
+    ] = False,
+    key: Keys = None,
+    as_json: Json = False,
+) -> None:
+    """Judge again from the recorded evidence; exit 1 names the first difference."""
+    path = find_decision(decision, load_settings().home)
+    recorded = load_decision(path)
+    around = look_around(recorded, Path(os.path.abspath(path)), trusted(key, home_of(path)))
+    result = replay_decision(recorded, around, facts_only=facts_only)
+    if as_json:
+        fields = asdict(result) | {"not_verified": [*map(sentence, result.not_verified)]}
+        print_json({"id": recorded.id, **wire_value(fields)})
+    elif result.equal:
+        verdict = decided_text(recorded.decision)
+        out.print(f"{recorded.id}: {verdict} again; {result.text}")
+    else:
+        print_lines([f"{recorded.id}: {result.text}"])
+    if not as_json:
+        _print_not_verified(result.not_verified)
+    raise typer.Exit(Exit.OK if result.equal else Exit.UNEXPECTED)
+
+
+def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroundings:
+    """Return what lies around a decision's file; a home with a key signs all its decisions."""
+    decision = recorded.decision
+    runs = path.parent.parent / "runs"
+    shelf = load_shelf(path.parent, containing=decision.experiment or recorded.id)
+    siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
+    home = path.parent.parent
+    signs = any(map(os.path.lexists, (home / PUBLIC_FILE, home / KEY_FILE)))
+    signs = signs or any(row.signed for row in siblings)
+    return Surroundings(
+        run_dir=runs / decision.run if decision.run is not None else None,
+        siblings=siblings,
+        trust=trust if trust or signs else None,
+        unreadable=tuple(
+            Doubt(kind=DoubtKind.UNREADABLE, name=Path(row.path).name, found=row.text)
+            for row in shelf.problems
+            if trust or row.decision
+        ),
+    )
+
+
+def verify(
+    place: Annotated[
+        Path | None,
+        typer.Argument(help="A home, a folder of decisions or one decision; default: the home."),
+    ] = None,
+    key: Keys = None,
+    anchor: Annotated[
+        list[str] | None,
+        typer.Option(help="Hash of a decision that stands outside, as in an alert; repeatable."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Check every recorded decision: digests, signatures, chain; exit 1 on any problem."""
+    home = load_settings().home
+    found = verify_place(place or home, key, home)
+    found = check_anchors(found, anchor or [], place or home)
+    if as_json:
+        print_json(
+            {
+                "decisions": found.decisions,
+                "ok": found.ok,
+                "problems": [
+                    {"decision": row.decision, "path": row.path, "text": row.text}
+                    for row in found.problems
+                ],
+                "not_verified": [*map(sentence, found.not_verified)],
+            }
+        )
+    else:
+        print_lines(f"{row.decision or row.path}: {row.text}" for row in found.problems)
+        _print_not_verified(found.not_verified)
+        problems = len(found.problems)
+        words = "nothing is wrong" if found.ok else f"{problems} problem{'s' * (problems != 1)}"
+        out.print(f"{found.decisions} decisions: {words}")
+    raise typer.Exit(Exit.OK if found.ok else Exit.UNEXPECTED)
+
+
+def verify_place(place: Path, keys: Sequence[Path] | None, home: Path) -> Verified:
+    """Return what is wrong with a home (and the demos in it), a folder, or one decision."""
+    if place.is_file():
+        return verify_file(place, trusted(keys, home_of(place), home))
+    if not place.is_dir():
+        raise NotFound(f"{place}: no such home, folder or decision")
+    homes = [row for row in (place, *sorted(place.glob("demo/*"))) if (row / "decisions").is_dir()]
+    is_home = (place / PUBLIC_FILE).exists() or (place / KEY_FILE).exists()
+    if not homes and not is_home:
+        if not list(place.glob("*.json")):
+            raise NotFound(f"{place}: no decision is there, and it is no home")
+        return verify_folder(place, trusted(keys, Path(os.path.abspath(place)).parent, home))
+    parts = [verify_folder(row / "decisions", trusted(keys, row)) for row in homes]
+    bare = is_home and not any((place / "decisions").glob("dec_*.json"))
+    missing = [Doubt(kind=DoubtKind.NO_DECISION, name=str(place))] if bare else []
+    runs = [*find_undecided(place)]
+    undecided = [Doubt(kind=DoubtKind.RUN_UNDECIDED, found=runs)] if runs else []
+    return Verified(
+        decisions=sum(row.decisions for row in parts),
+        problems=[problem for row in parts for problem in row.problems],
+        not_verified=[
+            *missing,
+            *(doubt for row in parts for doubt in row.not_verified),
+            *undecided,
+        ],
+        hashes=tuple(hash_ for row in parts for hash_ in row.hashes),
+    )
+
+
+def _print_not_verified(doubts: Iterable[Doubt]) -> None:
+    print_lines(f"  not verified: {sentence(doubt)}" for doubt in doubts)

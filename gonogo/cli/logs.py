@@ -60,9 +60,7 @@ def _read_page(
 def logs(
     run: Annotated[
         str,
-        typer.Argument(
-            help="Run or experiment: id, beginning, name, or `last`; or a run directory."
-        ),
+        typer.Argument(help="Run or experiment (id, beginning, name, `last`), or a directory."),
     ] = "last",
     rank: Annotated[
         int | None,
@@ -89,10 +87,7 @@ def logs(
             return
         log = partial(client.get, f"/runs/{found}/logs")
         if not (empty := log(rank=rank, tail=1))["text"]:
-            first = log(rank=0, tail=1)
-            there = f"; {first['name']} is there: gonogo logs {found} --rank 0"
-            more = there if first["text"] else ""
-            print_lines([f"{empty['name']}: nothing of it has come{more}"], err)
+            print_lines([f"{empty['name']}: nothing of it has come"], err)
 
         def ended() -> bool:
             return client.run(found).state is RunState.ENDED

@@ -1,7 +1,4 @@
-"""What commands print: one JSON object on stdout with `--json`, else text for people.
-
-Progress and errors go to stderr, so that stdout can be piped. Text shows short identifiers.
-"""
+"""What commands print: JSON on stdout with `--json`, else text; progress goes to stderr."""
 
 import json
 import os
@@ -38,7 +35,6 @@ _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 GAP = 2
 LEAST_WIDTH = 8
 """Columns that are cut keep at least this width."""
-_RECENT_S = 2 * 86_400
 
 
 def harmless(text: str) -> str:
@@ -168,13 +164,9 @@ def print_table(
     cut: Sequence[str] = (),
     optional: Sequence[str] = (),
 ) -> None:
-    """Print a table; a narrow terminal shows fewer columns.
+    """Print a table of models or mappings; `columns`: header → key, or function to rich's markup.
 
-    Args:
-        rows: models or mappings.
-        columns: header → attribute or key, or a function that returns rich's markup.
-        cut: headers of columns whose cells may end in `…`.
-        optional: headers of columns that are left out when empty or without room, the last first.
+    Without room, cells of `cut` end in `…`, and columns of `optional` are left out, the last first.
     """
     cells = {name: [shorten_ids(_cell(row, of)) for row in rows] for name, of in columns.items()}
     kept = [name for name in cells if name not in optional or any(cells[name])]
@@ -239,38 +231,21 @@ def duration(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} d"
 
 
-def ago(instant: str | None, now: datetime | None = None) -> str:
-    """Return the age of an RFC 3339 instant: `3 min ago`; from two days on its local time."""
-    if instant is None:
-        return "–"
-    age_s = ((now or datetime.now(UTC)) - datetime.fromisoformat(instant)).total_seconds()
-    if age_s >= _RECENT_S:
-        return local_time(instant)
-    if age_s < 1:
-        return "now"
-    if age_s >= 43_200:
-        return f"{int(age_s // 3600)} h ago"
-    minutes = 60 <= age_s < 3600
-    return f"{f'{int(age_s // 60)} min' if minutes else duration(age_s)} ago"
+def ago(instant: str | None) -> str:
+    """Return the age of an RFC 3339 instant: `3 min 05 s ago`."""
+    return "–" if instant is None else f"{lasted(instant, None)} ago"
 
 
-def local_time(instant: str | float | None) -> str:
-    """Return an RFC 3339 instant or Unix seconds in the local time zone: `2026-03-01 14:05`."""
-    if instant is None:
-        return "–"
-    moment = (
-        datetime.fromisoformat(instant)
-        if isinstance(instant, str)
-        else datetime.fromtimestamp(instant)
-    )
-    return f"{moment.astimezone():%Y-%m-%d %H:%M}"
+def local_time(instant: str) -> str:
+    """Return an RFC 3339 instant in the local time zone: `2026-03-01 14:05`."""
+    return f"{datetime.fromisoformat(instant).astimezone():%Y-%m-%d %H:%M}"
 
 
-def lasted(began: str | None, ended: str | None, now: datetime | None = None) -> str:
+def lasted(began: str | None, ended: str | None) -> str:
     """Return how long something took, or has taken until now."""
     if began is None:
         return "–"
-    end = datetime.fromisoformat(ended) if ended else now or datetime.now(UTC)
+    end = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
     return duration(max(0.0, (end - datetime.fromisoformat(began)).total_seconds()))
 
 

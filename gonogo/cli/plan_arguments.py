@@ -1,7 +1,4 @@
-"""Read plan arguments: PLAN, `--set`, `--grid`, `--label`; submit a plan to the service.
-
-Problems get their place: a line of the plan's file, or `--set`.
-"""
+"""Read plan arguments, submit a plan; problems get a line of its file, or `--set`, as place."""
 
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -92,10 +89,7 @@ def parse_pairs(pairs: Iterable[str], option: str) -> dict[str, str]:
 
 
 def parse_sets(pairs: Iterable[str]) -> dict[str, Any]:
-    """Return `--set` arguments with their values read as YAML (20 is a number, true a boolean).
-
-    A variable of an `env` is always a text (`…env.NSA_TB_DISABLE=0`); null takes it away.
-    """
+    """Return `--set` arguments with their values read as YAML; a variable of an `env` is a text."""
     return {name: _value(name, text) for name, text in parse_pairs(pairs, "--set").items()}
 
 
@@ -146,10 +140,7 @@ def submit_plan(
 
 
 def phases_again(view: ExperimentView, named: str | None) -> list[str]:
-    """Return the phase that is run again, and those after it.
-
-    That is the named one, or the first that has not passed, or the first of all.
-    """
+    """Return the phase that is run again (the named or first open one), and those after it."""
     names = [phase.name for phase in view.phases]
     open_ = (phase.name for phase in view.phases if phase.state not in _THROUGH)
     first = named or next(open_, names[0])
@@ -159,13 +150,7 @@ def phases_again(view: ExperimentView, named: str | None) -> list[str]:
 
 
 def sets_of_phases(sets: Mapping[str, Any], phases: Sequence[str]) -> dict[str, Any]:
-    """Return the overrides of a plan that change these phases alone.
-
-    Args:
-        sets: path to value: `train.KEY`, `env.NAME`, `seed`, `steps` (of the first phase), or any
-            path of a plan.
-        phases: the phase that is run again, then those after it.
-    """
+    """Return overrides of these phases alone, by `train.KEY`, `env.NAME`, `seed`, `steps`."""
     found: dict[str, Any] = {}
     for typed, value in sets.items():
         path = "train.seed" if typed == "seed" else typed

@@ -1,8 +1,4 @@
-"""Commands that start processes: `up`, `serve`, `worker`, `simulate`, `demo`.
-
-`demo` starts everything in a fresh home below `GONOGO_HOME/demo/`, submits the plan `demo`, follows
-it to its verdict and leaves the home for inspection. `--fault` breaks the run on purpose.
-"""
+"""Commands that start processes: `up`, `serve`, `worker`, `simulate`, `demo`."""
 
 import os
 import shlex
@@ -20,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gonogo.cli.client import DRAWN_S, Client
+from gonogo.cli.client import Client
 from gonogo.cli.exits import Exit, exit_of_experiment, interrupt_on_signals
 from gonogo.cli.output import (
     Json,
@@ -249,7 +245,7 @@ def build_result(client: Client, view: ExperimentView, home: Path) -> dict[str, 
     runs = [client.run(run) for phase in view.phases for run in phase.runs]
     findings = [row for run in runs for row in client.pages(f"/runs/{run.id}/findings")]
     try:
-        client.call("GET", f"/experiments/{view.id}/report", timeout_s=DRAWN_S)
+        client.call("GET", f"/experiments/{view.id}/report")
     except Unavailable as error:  # the verdict stands without it
         _say(f"the report is not drawn: {error}")
     last = runs[-1].outcome if runs else None

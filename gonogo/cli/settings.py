@@ -1,7 +1,6 @@
-"""Settings of the command line: its environment, and where the service of a home is.
+"""Settings of the command line, and where the service of a home is (`service.json`).
 
-A service writes `{url, pid, host}` to `service.json` in its home and leaves the file when it ends.
-A file whose process is gone is not used, because another user may listen at that port by now.
+The file of a process that is gone is not used: another user may listen at that port by now.
 """
 
 import json
@@ -26,9 +25,9 @@ class Located:
     source: str
     """`GONOGO_URL`, the path of the file that names it, or `the default`."""
     stale: str | None = None
-    """What is wrong with the file, when something is."""
+    """What is wrong with that file."""
     elsewhere: str | None = None
-    """The host of the service, when it is not this one."""
+    """Another host, where the service is."""
 
     def unanswered(self) -> str:
         """Return what to do when nobody answers there."""

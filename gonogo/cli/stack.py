@@ -1,8 +1,7 @@
 """The processes of `gonogo up`: an embedded queue server, the service and one worker.
 
-They run with `python -m` from the checkout and are never installed: their names exist on PyPI. A
-process that dies is started again. One home has one `up`. A killed `up` takes its processes along;
-runs continue under their keepers.
+They run with `python -m` from the checkout: their names exist on PyPI. One home has one `up`.
+A killed `up` takes its processes along; runs continue under their keepers.
 """
 
 import fcntl
@@ -34,12 +33,10 @@ from gonogo.settings import SERVICE_FILE, socket_url
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.processes import die_with_parent
 
-RESTART_S = 0.5
-LONGEST_PAUSE_S = 30.0
-SHORT_S = 5.0
-"""A process that fails within this time of its start is restarted less and less often."""
+RESTART_S = 5.0
+"""The least time between two starts of a process."""
 READY_LIMIT_S = 60.0
-EVERYWHERE = ("0.0.0.0", "::")
+EVERYWHERE = "0.0.0.0"
 SLURM_COMMANDS = ("sbatch", "squeue", "scontrol", "scancel")
 
 
@@ -76,7 +73,6 @@ class Child:
     log: Path
     process: subprocess.Popen[bytes] | None = None
     started_at: float = 0.0
-    pause_s: float = RESTART_S
 
     def start(self) -> None:
         """Start the process in its own session, so that Ctrl-C of a terminal does not reach it."""
@@ -99,16 +95,13 @@ class Child:
 
     def restart(self, say: Callable[[str], None]) -> None:
         """Start a dead process again when its pause is over."""
-        age_s = time.monotonic() - self.started_at
-        if age_s <= self.pause_s:
+        if time.monotonic() - self.started_at <= RESTART_S:
             return
         code = self.process.returncode if self.process else None
-        failed = code is not None and code > 0 and age_s < self.pause_s + SHORT_S
-        self.pause_s = min(2 * self.pause_s, LONGEST_PAUSE_S) if failed else RESTART_S
         try:
             self.start()
         except (OSError, subprocess.SubprocessError, GonogoError) as error:
-            self.started_at, self.pause_s = time.monotonic(), LONGEST_PAUSE_S
+            self.started_at = time.monotonic()
             say(f"{self.name} ended ({code}); it cannot be started just now: {error}")
             return
         say(f"{self.name} ended ({code}); started again (log: {self.log})")
@@ -127,7 +120,7 @@ class Child:
 
 def free_port(host: str) -> int:
     """Return a TCP port that is free now."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+    with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
 
@@ -190,13 +183,13 @@ class Stack:
     @property
     def url(self) -> str:
         """Address of the control plane."""
-        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        host = "127.0.0.1" if self.host == EVERYWHERE else self.host
+        return f"http://{host}:{self.port}"
 
     @property
     def url_of_nodes(self) -> str:
         """Address at which the runs' hosts reach the control plane."""
-        everywhere = self.host in EVERYWHERE and self.engine is not EngineName.LOCAL
+        everywhere = self.host == EVERYWHERE and self.engine is not EngineName.LOCAL
         return f"http://{socket.gethostname()}:{self.port}" if everywhere else self.url
 
     @property
@@ -300,12 +293,9 @@ class Stack:
         return next(child for child in self.children if child.name == name)
 
     def stop(self, grace_s: float, number: signal.Signals = signal.SIGINT) -> None:
-        """Stop worker, service and server, in this order.
+        """Stop worker, service and server, each within `grace_s`, the worker by signal `number`.
 
-        Args:
-            grace_s: how long each may take.
-            number: signal for the worker: SIGINT of a person, whose runs wait to be resumed;
-                SIGTERM of a host that is taken away, whose runs are resumed automatically.
+        After SIGINT (a person) its runs wait to be resumed; else they are resumed automatically.
         """
         for child in reversed(self.children):
             child.stop(grace_s, number if child.name == "worker" else signal.SIGTERM)

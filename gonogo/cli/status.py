@@ -4,6 +4,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -16,14 +17,12 @@ from gonogo.cli.judging import (
     cause_lines,
     criteria_lines,
     diagnosis_lines,
+    directory_evidence,
     experiment_lines,
-    goodput_line,
-    run_evidence,
 )
 from gonogo.cli.output import (
     Json,
     Limit,
-    Output,
     ago,
     decided_text,
     duration,
@@ -40,36 +39,20 @@ from gonogo.cli.output import (
     standing_text,
     verdict_text,
 )
-from gonogo.cli.settings import Settings, load_settings
+from gonogo.cli.settings import load_settings
 from gonogo.cli.watching import Glance, parts_of
 from gonogo.contract.api import AlertView, ArtifactsView, ExperimentView, RunView, WorkerView
 from gonogo.contract.decision import Cause, Decision, DecisionKind
-from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
-from gonogo.contract.finding import Finding
-from gonogo.contract.goodput import ExperimentGoodput
+from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected
+from gonogo.contract.goodput import ExperimentGoodput, least_words
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.wire import Kind
 from gonogo.judge.words import sentence
 
-MOST_FINDINGS = 3
-"""The newest findings of a running run."""
 MOST_EXPERIMENTS = 20
 """The most that `status` shows of each state."""
 MOST_COMMANDS = 3
 _ACTIVE = (ExperimentState.RUNNING, ExperimentState.STOPPING, ExperimentState.QUEUED)
-_STATE_STYLE = {
-    "up": "green",
-    "silent": "yellow",
-    "draining": "yellow",
-    "delivered": "green",
-    "pending": "yellow",
-    "failed": "red",
-}
-
-
-def _state(row: WorkerView | AlertView) -> str:
-    style = _STATE_STYLE.get(row.state, "dim")
-    return f"[{style}]{row.state}[/{style}]"
 
 
 def _pairs(labels: dict[str, str], between: str) -> str:
@@ -87,14 +70,18 @@ def show(experiment: Id, as_json: Json = False) -> None:
             return
         runs = [client.run(run) for phase in view.phases for run in phase.runs]
         ended = [run for run in runs if run.outcome and run.outcome.code != "completed"]
-        evidence = [f"{run.id}: {text}" for run in ended for text in run_evidence(client, run.id)]
-        findings = [
-            Finding.model_validate(row)
-            for run in runs
-            if run.state is RunState.RUNNING
-            for row in client.pages(f"/runs/{run.id}/findings")
+        going = [run.id for run in runs if run.state is RunState.RUNNING]
+        findings = [row for run in going for row in client.pages(f"/runs/{run}/findings")]
+        evidence = [
+            f"{run.id}: {text}"
+            for run in ended
+            if run.dir is not None
+            for text in directory_evidence(Path(run.dir), client.pages(f"/runs/{run.id}/findings"))
         ]
-    print_fields(_fields(view) | {"time": goodput_line(goodput)})
+    fields = _fields(view)
+    if goodput.ratio is not None:
+        fields["time"] = f"{least_words(goodput)}{goodput.ratio:.1%} effective"
+    print_fields(fields)
     print_lines(experiment_lines(view))
     print_lines(f"condition {row.state}: {row.text} ({row.id})" for row in view.conditions)
     _print_runs(runs)
@@ -104,11 +91,7 @@ def show(experiment: Id, as_json: Json = False) -> None:
         for run in ended
         if run.outcome and run.outcome.text
     )
-    print_lines(
-        f"{row.severity} {ago(datetime.fromtimestamp(row.at, UTC).isoformat())}: "
-        f"{row.detector}: {row.text}"
-        for row in findings[-MOST_FINDINGS:]
-    )
+    print_lines(f"{row['severity']}: {row['detector']}: {row['text']}" for row in findings[-3:])
     print_lines(f"evidence of {text}" for text in evidence)
     for decision in decisions:
         row = Decision.model_validate(decision)
@@ -185,7 +168,7 @@ def workers(as_json: Json = False) -> None:
         rows,
         {
             "worker": "id",
-            "state": _state,
+            "state": "state",
             "free": lambda row: f"{len(row.free)} of {len(row.devices)}",
             "runs": lambda row: str(len(row.active)),
             "heard of": lambda row: ago(row.last_seen_at),
@@ -201,10 +184,7 @@ def workers(as_json: Json = False) -> None:
     )
 
 
-def alerts(
-    limit: Limit = 20,
-    as_json: Json = False,
-) -> None:
+def alerts(limit: Limit = 20, as_json: Json = False) -> None:
     """List alerts, newest first, with what became of their delivery."""
     with connect() as client:
         page = client.get("/alerts", limit=limit)
@@ -214,7 +194,7 @@ def alerts(
         {
             "at": lambda row: ago(row.at),
             "type": "type",
-            "delivery": _state,
+            "delivery": "state",
             "alert": "text",
             "id": "id",
         },
@@ -228,9 +208,7 @@ def alerts(
 def decisions(
     which: Annotated[
         str,
-        typer.Argument(
-            help="Experiment (all its decisions) or one decision: id, beginning, name, or `last`."
-        ),
+        typer.Argument(help="Experiment or one decision: id, beginning, name, or `last`."),
     ] = "last",
     as_json: Json = False,
 ) -> None:
@@ -287,24 +265,19 @@ def artifacts(
         typer.Argument(help="Run or experiment (its newest run): id, beginning, name, or `last`."),
     ] = "last",
     file: Annotated[str | None, typer.Argument(help="File to print, as the list names it.")] = None,
-    output: Output = None,
     as_json: Json = False,
 ) -> None:
     """List the files of a run, or print one of them."""
-    if (output is not None or as_json) and (file is None) != as_json:
-        raise Rejected("-o goes with a FILE, --json with the list")
+    if as_json and file is not None:
+        raise Rejected("--json goes with the list")
     with connect() as client:
         found = resolve_run(client, run)
         if found is None:
             raise NotFound(f"{run} has no run yet")
         if file is not None:
             content = client.call("GET", f"/runs/{found}/artifacts/{quote(file)}").content
-            if output is None:
-                sys.stdout.buffer.write(content)
-                sys.stdout.buffer.flush()
-            else:
-                output.write_bytes(content)
-                print_lines([f"{output}: {size_text(len(content))}"], err)
+            sys.stdout.buffer.write(content)
+            sys.stdout.buffer.flush()
             return
         view = ArtifactsView.model_validate(client.get(f"/runs/{found}/artifacts"))
     print_list(
@@ -328,25 +301,21 @@ def artifacts(
 def open_(
     experiment: Annotated[
         str | None,
-        typer.Argument(
-            help="Experiment: id, beginning, name, or `last`; default: the list of all."
-        ),
+        typer.Argument(help="Experiment (id, beginning, name, `last`); default: all."),
     ] = None,
     as_json: Json = False,
 ) -> None:
     """Open a page in the browser; print its address."""
     settings = load_settings()
     with connect(settings) as client:
-        path = "/"
+        path = ""
         if experiment is not None:
-            path = f"/experiments/{resolve(client, experiment, Kind.EXPERIMENT)[1]}"
-        else:
-            client.get("/experiments", limit=1)
+            path = f"experiments/{resolve(client, experiment, Kind.EXPERIMENT)[1]}"
         try:
-            link = f"{client.post('/sign-in-links')['url']}&next={quote(path)}"
+            link = f"{client.post('/sign-in-links')['url']}&next={quote(f'/{path}')}"
         except NotAllowed:
             link = None
-    url = f"{settings.url}{path}"
+    url = f"{settings.url}/{path}"
     desk = any(settings.inherited.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     opened = desk and not as_json and webbrowser.open(link or url)
     if as_json:
@@ -359,19 +328,7 @@ def open_(
 
 def status(as_json: Json = False) -> None:
     """Show whether the service is up, what is active and what waits for you; exit 5: not up."""
-    found, runs = load_status(load_settings())
-    if as_json:
-        print_json(found | {name: [row.wire() for row in found[name]] for name in _LISTS})
-    else:
-        _print_status(found, runs)
-    raise typer.Exit(Exit.OK if found["ready"] else Exit.UNREACHABLE)
-
-
-_LISTS = ("workers", "going_on", "waiting")
-
-
-def load_status(settings: Settings) -> tuple[dict[str, Any], dict[str, RunView]]:
-    """Return what `--json` prints, with views, and experiment → its newest run."""
+    settings = load_settings()
     found: dict[str, Any] = {
         "up": False,
         "ready": False,
@@ -380,28 +337,32 @@ def load_status(settings: Settings) -> tuple[dict[str, Any], dict[str, RunView]]
         "problem": None,
         "version": None,
         "home": str(settings.home),
-        **{name: [] for name in _LISTS},
     }
     runs: dict[str, RunView] = {}
+    lists: dict[str, list[Any]] = {"workers": [], "going_on": [], "waiting": []}
     try:
         with connect(settings) as client:
             health = client.call("GET", f"{settings.url}/healthz").json()
             found |= {"up": True, "version": health.get("version")}
             client.call("GET", f"{settings.url}/readyz")
-            active = _experiments(client, *_ACTIVE)
-            waiting = _experiments(client, ExperimentState.AWAITING_DECISION)
-            found |= {"workers": load_workers(client), "going_on": active, "waiting": waiting}
-            for view in active:
+            lists = {
+                "workers": load_workers(client),
+                "going_on": _experiments(client, *_ACTIVE),
+                "waiting": _experiments(client, ExperimentState.AWAITING_DECISION),
+            }
+            for view in lists["going_on"]:
                 if ids := [run for phase in view.phases for run in phase.runs]:
                     runs[view.id] = client.run(max(ids))
             found["ready"] = True
     except NotAllowed:
         raise
-    except Unavailable as error:
-        found |= {"problem": error.detail, **{name: [] for name in _LISTS}}
     except (GonogoError, ValueError) as error:
-        found |= {"up": False, "problem": str(error)}
-    return found, runs
+        found["problem"] = str(error)
+    if as_json:
+        print_json(found | {name: [row.wire() for row in rows] for name, rows in lists.items()})
+    else:
+        _print_status(found | lists, runs)
+    raise typer.Exit(Exit.OK if found["ready"] else Exit.UNREACHABLE)
 
 
 def _experiments(client: Client, *states: ExperimentState) -> list[ExperimentView]:
@@ -435,10 +396,8 @@ def _print_status(found: dict[str, Any], runs: dict[str, RunView]) -> None:
 
 def _workers_text(rows: list[WorkerView]) -> str:
     living = [row for row in rows if row.state != "silent"]
-    silent = len(rows) - len(living)
-    quiet = f", {silent} silent" if silent else ""
     if not living:
-        return f"[yellow]none is up{quiet}[/yellow]: start one with `gonogo worker`"
+        return "none is up: start one with `gonogo worker`"
     free = sum(len(row.free) for row in living)
     devices = sum(len(row.devices) for row in living)
-    return f"{len(living)} [green]up[/green], {free} of {devices} devices free{quiet}"
+    return f"{len(living)} up, {free} of {devices} devices free"

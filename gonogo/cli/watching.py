@@ -1,13 +1,9 @@
-"""`gonogo watch`: follow an experiment live, with phases, progress, ETA and numbers.
-
-A terminal shows one block that is redrawn. Elsewhere a line is printed when something changed.
-Ctrl-C ends the watching, never the run.
-"""
+"""`gonogo watch`: follow an experiment live. Ctrl-C ends the watching, never the run."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import typer
@@ -16,10 +12,9 @@ from rich.text import Text
 
 from gonogo.cli.client import Client, Id, connect
 from gonogo.cli.exits import Accept, Exit, accepted, exit_of_experiment
-from gonogo.cli.judging import experiment_lines, near_line, wait_of
+from gonogo.cli.judging import experiment_lines, wait_of
 from gonogo.cli.output import Json, duration, err, out, print_json, print_lines, standing_text
 from gonogo.contract.api import ExperimentView, RunView
-from gonogo.contract.finding import Near
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.wire import short_id
 
@@ -47,8 +42,6 @@ class Glance:
     experiment: ExperimentView
     run: RunView | None
     now: datetime
-    near: Mapping[str, Near] = field(default_factory=dict)
-    """How near each detector of the run is to its limit."""
     stands_s: float = 0.0
     """Seconds since the last new step was seen."""
 
@@ -69,14 +62,12 @@ def glances_of(client: Client, experiment: str) -> Iterator[Glance]:
         view = client.experiment(experiment)
         active = [phase for phase in view.phases if phase.runs]
         run = client.run(active[-1].runs[-1]) if active else None
-        running = run is not None and run.state is RunState.RUNNING
         step = None if run is None else (run.id, run.step)
         if step != seen:
             seen, stepped_at = step, time.monotonic()
         glance = Glance(
             experiment=view,
             run=run,
-            near=client.near(run.id) if run is not None and running else {},
             now=datetime.now(UTC),
             stands_s=time.monotonic() - stepped_at,
         )
@@ -136,8 +127,6 @@ def render(glance: Glance) -> Text:
     view = glance.experiment
     head = Text.from_markup(f"[dim]{short_id(view.id)}[/dim] {view.state} {standing_text(view)}")
     more = [] if view.cause is None else [f"why: {view.cause.told()}"]
-    nearest = near_line(glance.near)
-    more += [] if nearest is None else [nearest]
     rows = [Text(view.name, style="bold") + " " + head, phase_strip(view)]
     return Text("\n").join([*rows, *map(Text, parts_of(glance)), *map(Text, more)])
 
@@ -193,11 +182,7 @@ def _watch_lines(glances: Iterator[Glance], meanwhile: Callable[[], None]) -> Ex
     return glance.experiment
 
 
-def watch(
-    experiment: Id = "last",
-    accept: Accept = None,
-    as_json: Json = False,
-) -> None:
+def watch(experiment: Id = "last", accept: Accept = None, as_json: Json = False) -> None:
     """Follow an experiment live; exits by its verdict."""
     with connect() as client:
         view = client.experiment(experiment)

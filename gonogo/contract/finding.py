@@ -3,7 +3,6 @@
 Code matches on the kind of a doubt; `gonogo.judge.words` turns it into a sentence.
 """
 
-from collections.abc import Mapping
 from enum import StrEnum
 from typing import Annotated, Self
 
@@ -201,10 +200,3 @@ class Near(Recorded):
             return None
         part, whole = (self.limit, self.value) if self.below else (self.value, self.limit)
         return part / whole if whole > 0.0 else None
-
-
-def nearest(rows: Mapping[str, Near], most: int) -> list[tuple[str, Near]]:
-    """Return the detectors nearest to their limits, the nearest first."""
-    known = [(name, row, row.share) for name, row in rows.items() if row.blind is None]
-    shares = [(share, name, row) for name, row, share in known if share is not None]
-    return [(name, row) for _, name, row in sorted(shares, key=lambda row: -row[0])[:most]]

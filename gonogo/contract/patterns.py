@@ -4,9 +4,6 @@ Named groups: step, loss, lr, grad_norm, tokens, toks_per_s, rank. All repeats a
 a line may be long.
 """
 
-import re
-from collections import Counter
-from collections.abc import Iterable
 from typing import NamedTuple
 
 _NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)\b)"
@@ -242,8 +239,6 @@ PATTERNS: dict[str, str] = {row.name: row.pattern for row in FORMATS}
 
 GUESSED = tuple(name for name in PATTERNS if name != "tqdm")
 
-_FITTING_LINES = 2
-
 
 def guessed_patterns(steps: int | None) -> list[str]:
     """Return the patterns that are tried if nobody names one, the most exact first.
@@ -268,12 +263,3 @@ def guessed_patterns(steps: int | None) -> list[str]:
     )
     at = sum("(?P<step>" in pattern for pattern in named)
     return [bar, *named[:at], line, *named[at:]]
-
-
-def fitting(lines: Iterable[str]) -> list[str]:
-    """Return the patterns that fit several lines, the most lines first."""
-    compiled = {name: re.compile(text) for name, text in PATTERNS.items()}
-    found: Counter[str] = Counter()
-    for line in lines:
-        found.update(name for name, pattern in compiled.items() if pattern.search(line))
-    return [name for name, number in found.most_common() if number >= _FITTING_LINES]

@@ -1,9 +1,8 @@
 """What a run directory, or a recorded decision, contributes to a comparison.
 
 A directory is folded once and measured by the judge's own measure of the metric, whether or not its
-gate looks at it. A decision contributes what its run's directory holds, provided that this is
-unchanged. Without the directory it contributes what its facts hold of the metric. A run counts
-only if no built-in criterion fails or lacks evidence.
+gate looks at it. A decision contributes what its facts hold of the metric. A run counts only if no
+built-in criterion fails or lacks evidence.
 """
 
 from pathlib import Path
@@ -17,16 +16,14 @@ from gonogo.judge.compare.question import Question
 from gonogo.judge.compare.unit import NoUnit, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.record import load_order, load_run
+from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.built_in import Word, worst_check
 from gonogo.judge.gate.rules import build_rules
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.rundir import RunDir, check_not_pruned
 
 
-def unit_of_directory(
-    name: str, path: Path, question: Question, *, judged: Facts | None = None
-) -> Unit | NoUnit:
+def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUnit:
     """Return what a run directory contributes.
 
     Raises:
@@ -44,9 +41,6 @@ def unit_of_directory(
         return NoUnit(name=name, why=f"{path.name} cannot be read: {error.strerror}")
     rules = build_rules(record.order)
     facts = build_facts(record, rules)
-    changed = None if judged is None else _changed_since(judged, facts)
-    if changed is not None:
-        return NoUnit(name=name, why=f"its run directory is not as it was judged: {changed}")
     why = unproved(facts, rules)
     if why is not None:
         return NoUnit(name=name, why=why)
@@ -58,28 +52,16 @@ def unit_of_directory(
 def unit_of_decision(
     name: str,
     recorded: RecordedDecision,
-    run_dir: Path | None,
     question: Question,
     *,
     order: Order | None = None,
-    doubt: str | None = None,
 ) -> Unit | NoUnit:
-    """Return what a recorded decision contributes.
-
-    Args:
-        run_dir: directory of its run, if it is at hand.
-        order: the run's order, if it is known without its directory.
-        doubt: why its signature is not trusted; None if it is, or needs none.
-    """
+    """Return what a recorded decision contributes; `order` is that of its run, if known."""
     why = _unreadable(recorded)
-    if why is None and doubt is not None:
-        why = f"{recorded.id} may not be as it was recorded: signature: {doubt}"
     if why is not None:
         return NoUnit(name=name, why=why)
     facts = Facts.model_validate(recorded.document["facts"])
     rules = Rules.model_validate(recorded.document["rules"])
-    if run_dir is not None and _is_of(run_dir, rules):
-        return unit_of_directory(name, run_dir, question, judged=facts)
     why = unproved(facts, rules)
     if why is not None:
         return NoUnit(name=name, why=why)
@@ -116,28 +98,3 @@ def _unreadable(recorded: RecordedDecision) -> str | None:
     except ValidationError as error:
         return f"{recorded.id} cannot be read: {str(error).splitlines()[0]}"
     return None
-
-
-def _changed_since(judged: Facts, found: Facts) -> str | None:
-    """Return which file of a run's directory differs from the one that was judged.
-
-    A signed decision does not vouch for what was put there later.
-    """
-    before, now = (
-        {
-            **{f"heartbeat_rank{rank}.jsonl": row.digest for rank, row in facts.ranks.items()},
-            **facts.files,
-            "watch.jsonl": None if facts.watch is None else facts.watch.digest,
-        }
-        for facts in (judged, found)
-    )
-    return next((name for name, digest in before.items() if now.get(name) != digest), None)
-
-
-def _is_of(run_dir: Path, rules: Rules) -> bool:
-    """Say whether a directory belongs to the run of a decision."""
-    try:
-        order = load_order(RunDir(run_dir))
-    except Corrupt:
-        return False
-    return order is not None and (order.run, order.attempt) == (rules.run, rules.attempt)

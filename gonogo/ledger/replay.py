@@ -189,19 +189,12 @@ def _signature(recorded: RecordedDecision, around: Surroundings, log: _Log) -> D
         log.cannot_check(DoubtKind.UNSIGNED)
         return None
     log.checked.append("signature")
-    problem = doubt_about(recorded, around)
+    problem = signature_problem(recorded, around.trust or Trust())
     if problem is None:
         return None
     signature = recorded.document.get("signature")
     text = f"signature: {problem}"
     return Difference(path="signature", recorded=signature, found=None, text=text)
-
-
-def doubt_about(recorded: RecordedDecision, around: Surroundings) -> str | None:
-    """Return why no trusted key signed a decision; None if decisions are not signed there."""
-    if around.trust is None and not recorded.signed:
-        return None
-    return signature_problem(recorded, around.trust or Trust())
 
 
 def _chain(recorded: RecordedDecision, around: Surroundings, log: _Log) -> Difference | None:

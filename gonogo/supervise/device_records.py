@@ -37,13 +37,6 @@ class Quarantine:
             return now < self.until
         return self.boot is None or self.boot == boot_id()
 
-    @property
-    def way_out(self) -> str:
-        """How the device comes back, for people."""
-        if self.until is None and self.boot is not None:
-            return f"back after a reboot of the host, or: rm {self.path}"
-        return f"to let it back before its time: rm {self.path}"
-
 
 def quarantine(
     home: Path, device: str, reason: str, *, now: float, until_reboot: bool = False

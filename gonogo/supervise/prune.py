@@ -75,8 +75,6 @@ class Policy:
 
     keep_days: float = 30.0
     """Experiments that ended within so many days stay."""
-    keep: int = 0
-    """So many of the newest experiments stay."""
     checkpoints_only: bool = False
 
 
@@ -150,9 +148,7 @@ def _kept(facts: Sequence[RunFacts], policy: Policy, now: float) -> dict[str, st
             ended = inf if row.ended_at is None or not isfinite(row.ended_at) else row.ended_at
             ends[row.experiment] = max(ended, ends.get(row.experiment, ended))
     recent = f"its experiment ended within {policy.keep_days:g} days"
-    found = {name: recent for name, at in ends.items() if not now - at >= policy.keep_days * DAY_S}
-    newest = sorted(ends, key=lambda name: ends[name], reverse=True)[: policy.keep]
-    return found | dict.fromkeys(newest, f"its experiment is among the newest {policy.keep}")
+    return {name: recent for name, at in ends.items() if not now - at >= policy.keep_days * DAY_S}
 
 
 def _held_here(row: RunFacts, policy: Policy, kept: Mapping[str, str]) -> str:

@@ -35,9 +35,6 @@ def test_files_are_listed_and_one_is_brought(
     assert found["reachable"] is True
     listed = gonogo("artifacts", run)
     assert path in listed.out
-    target = tmp_path / "copy"
-    assert gonogo("artifacts", run, path, "-o", str(target)).code == 0
-    assert target.stat().st_size == found["items"][0]["bytes"]
     assert (
         gonogo("artifacts", run, "order.json").out
         == (tmp_path / "runs" / run / "order.json").read_text()
@@ -48,7 +45,6 @@ def test_a_file_that_is_not_there_is_not_found(run: str, gonogo: Gonogo) -> None
     assert gonogo("artifacts", run, "no?such file").code == 3
     assert gonogo("artifacts", run, "../key").code in (2, 3)
     assert gonogo("artifacts", run, "a", "--json").code == 2
-    assert gonogo("artifacts", run, "-o", "x").code == 2
 
 
 def test_a_run_that_has_left_nothing_says_so(plane: Plane, gonogo: Gonogo) -> None:

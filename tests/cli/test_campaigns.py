@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import re
-import shlex
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
-from gonogo.cli.output import out
 from gonogo.contract.wire import short_id
 from tests.cli.conftest import Gonogo
 from tests.cli.test_json_output import fits
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
-from tests.service.test_campaigns import campaign_plan, run_through, view
+from tests.service.test_campaigns import campaign_plan
 
 ONE_LINE = "there is no campaign yet; begin one with: gonogo campaign submit campaign-demo"
 
@@ -57,39 +52,6 @@ def test_it_is_submitted_shown_listed_and_cancelled(
     assert f"{short_id(made['id'])}, run 1 of plain" in gonogo("show", order.experiment).out
 
 
-DRY = """\
-demo: would run, 6 to 12 runs, toks_per_s per device is compared
-variant  steps  ranks  changes                 starts     criteria
-plain    30     2      NSA_DDP_STATIC_GRAPH=0  nsa.train  finite, compared
-static   30     2      NSA_DDP_STATIC_GRAPH=1  nsa.train  finite, compared
-
-profile cpu leaves out of the gates:
-  compared: busy: the profile has no devices
-every order as it would be given: --json
-"""
-
-
-@pytest.mark.parametrize("width", [80, 200])
-def test_a_dry_run_shows_people_what_would_run(
-    plane: Plane, gonogo: Gonogo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
-) -> None:
-    monkeypatch.setattr(out, "_width", width)
-    plan = campaign_plan(max_repeats=6, per_device=True)
-    plan["phases"][0] |= {
-        "name": "compared",
-        "gate": [
-            {"id": "finite", "metric": "loss", "aggregate": "all_finite"},
-            {"id": "busy", "metric": "gpu_util", "pass_above": 50},
-        ],
-    }
-    path = tmp_path / "plan.yaml"
-    path.write_text(yaml.safe_dump(plan))
-    said = gonogo("campaign", "submit", str(path), "--dry-run")
-    assert re.sub(r" +$", "", said.out, flags=re.MULTILINE) == DRY
-    assert (said.code, said.err) == (0, "")
-    assert plane.get("/campaigns")["items"] == []
-
-
 def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path: Path) -> None:
     """Runs that fail show nothing: the baseline is kept, and a script hears of it."""
     first = (
@@ -125,38 +87,6 @@ def test_what_came_of_it_is_its_exit_code(plane: Plane, gonogo: Gonogo, tmp_path
     assert gonogo("campaign", "cancel", waited.json()["id"]).code == 0
     key = ("--idempotency-key", "k", "--wait")
     assert gonogo("campaign", "submit", plan_file(tmp_path), *key).code == 13
-
-
-@pytest.mark.long
-def test_the_comparison_is_the_same_by_the_command_that_it_names(
-    plane: Plane, gonogo: Gonogo, tmp_path: Path
-) -> None:
-    """From the recorded decisions alone, with every option that was asked for."""
-    asked = {
-        **{"metric": "dt_step_s", "better": "lower", "per_device": True, "margin": 0.03},
-        **{"warmup_steps": 7, "confidence": 0.9, "max_repeats": 4},
-        **{"shown_by": ["toks_per_s"], "alike_in": {"loss": 0.25}},
-    }
-    made = gonogo("campaign", "submit", plan_file(tmp_path, **asked), "--json").json()
-    worker, wobbles = plane.worker(), itertools.cycle([1.0, 1.01, 0.99])
-    for _ in range(6):
-        run_through(worker, plane.next_order(worker), next(wobbles))
-    done = plane.wait(
-        lambda: (row := view(plane, made["id"]))["state"] == "finished" and row, "its end"
-    )
-    recorded = done["comparison"]
-    assert (recorded["result"], recorded["winner"]) == ("winner", "static"), recorded["text"]
-    (step,) = done["next"]
-    _, *typed = shlex.split(step["command"])
-    again = gonogo(*typed, "--json").json()
-    same = ("metric", "higher_is_better", "margin", "confidence", "warmup_steps")
-    for name in (*same, "result", "winner", "kept", "left_out", "text"):
-        assert again[name] == recorded[name], name
-    assert [row["ratio"] for row in again["variants"]] == [
-        row["ratio"] for row in recorded["variants"]
-    ]
-    for option in ("--lower", "--per-device", "--shown-by toks_per_s", "--alike-in loss=0.25"):
-        assert option in step["command"]
 
 
 def test_what_is_wrong_is_said_with_its_line(gonogo: Gonogo, plane: Plane, tmp_path: Path) -> None:

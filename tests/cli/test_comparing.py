@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.order import Order
-from gonogo.judge.directory import judge_directory
-from gonogo.ledger.recorded import record_of
-from gonogo.rundir import save_json
-from gonogo.signing import save_signing_key
 from tests.cli.conftest import Gonogo
 from tests.cli.test_json_output import fits
 from tests.data.make_runs import exit_of, healthy_ranks, order_of, save_run
-from tests.ledger.chains import KEY, resealed
 from tests.service.conftest import Plane
 from tests.service.fake_worker import beats
 
@@ -159,12 +153,10 @@ def test_runs_that_do_not_count_are_named_with_why(
         (["x={a}", "x={b}"], 2, "the name 'x' is given twice"),
         (["{a}", "{b}", "--metric", "speed"], 2, "there is no metric 'speed'"),
         (["{a}", "{b}", "--metric", "grad_norm"], 2, "Say lower or higher"),
-        (["{a}", "{b}", "--lower", "--higher"], 2, "exclude each other"),
         (["{a}", "{b}", "--margin", "2"], 2, "margin: found 2"),
         (["{a}", "{b}", "--confidence", "95"], 2, "confidence: found 95"),
         (["{a}", "{a}/preflight"], 3, "neither heartbeat_rank{N}.jsonl nor order.json is there"),
         (["{a}", "no/such/run"], 3, "no such run directory"),
-        (["{a}", "dec_01K0"], 3, "no such decision"),
         (["{a}", "nightly"], 5, "nightly: no such directory here; no answer from"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else str(value),
@@ -178,77 +170,6 @@ def test_what_cannot_be_compared_is_one_line(
     assert words in said.err
     assert len(said.err.splitlines()) == 1
     assert said.out == ""
-
-
-def test_decisions_bring_what_their_facts_hold(
-    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    """Loss is in the gate; speed is not, and is measured where the run lies beside."""
-    decisions = tmp_path / "decisions"
-    names = []
-    for path in (slow[0], fast[0]):
-        document = judge_directory(Path(path))
-        save_json(decisions / f"{document['id']}.json", document)
-        names.append(document["id"])
-    of_loss = ("--metric", "loss", "--warmup", "0", "--json")
-    by_facts = gonogo("compare", *names, *of_loss).json()
-    assert by_facts["left_out"] == []
-    directories = gonogo("compare", slow[0], fast[0], *of_loss).json()
-    values = [[row["value"] for row in found["variants"]] for found in (by_facts, directories)]
-    assert values[0] == pytest.approx(values[1])
-    assert [row["path"] for row in by_facts["paths"]] == ["env.NSA_USE_FLASH"]
-    gone = gonogo("compare", *names)
-    assert "its facts do not hold toks_per_s after 5 steps of warm-up" in gone.out
-    for path, number in ((slow[0], 1), (fast[0], 11)):
-        shutil.copytree(path, tmp_path / "runs" / run_id(number))
-    assert gonogo("compare", *names, "--json").json()["left_out"] == []
-    assert gonogo("compare", run_id(1), run_id(11), "--json").json()["left_out"] == []
-
-
-def test_a_decision_that_was_changed_is_left_out(
-    tmp_path: Path, slow: list[str], gonogo: Gonogo
-) -> None:
-    document = judge_directory(Path(slow[0]))
-    document["facts"]["measures"]["finite"]["ranks"]["0"]["blocks"] = [0.1]
-    file = tmp_path / "decision.json"
-    file.write_text(json.dumps(document))
-    said = gonogo("compare", str(file), slow[1], "--metric", "loss")
-    assert "is not as it was recorded: facts_digest does not fit" in said.out
-
-
-@pytest.mark.parametrize("how", ["another signature", "unsigned", "nobody's key"])
-def test_a_decision_for_which_nobody_vouches_is_left_out(
-    how: str, tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    """Edited facts can have new digests and a new hash, but no valid signature."""
-    home, away = tmp_path / "signs", tmp_path / "away"
-    away.mkdir()
-    save_signing_key(home, KEY)
-    files = []
-    for path in (slow[0], fast[0]):
-        document = judge_directory(Path(path), key=KEY)
-        files.append(home / "decisions" / f"{document['id']}.json")
-        save_json(files[-1], document)
-    asked = ("compare", *map(str, files), "--metric", "loss", "--warmup", "0", "--json")
-    assert gonogo(*asked).json()["left_out"] == []
-    if how == "nobody's key":
-        for name in ("signing.key", "signing.pub"):
-            (home / name).rename(away / name)
-        assert gonogo(*asked, "--key", str(away / "signing.pub")).json()["left_out"] == []
-    else:
-        rows = document["facts"]["measures"]["finite"]["ranks"].values()
-        for row in rows:
-            row["blocks"] = [0.1 * value for value in row["blocks"]]
-        edited = resealed(record_of(document), facts=document["facts"])
-        document = dict(edited.document)
-        if how == "unsigned":
-            document = {**document, "key_id": None}
-            del document["signature"]
-            document["hash"] = record_of(document).content_hash()
-        save_json(files[-1], document)
-    left_out = gonogo(*asked).json()["left_out"]
-    assert files[-1].stem in {Path(row["name"]).stem for row in left_out}
-    assert all("may not be as it was recorded: signature: " in row["why"] for row in left_out)
 
 
 def test_the_service_knows_runs_and_experiments(plane: Plane, gonogo: Gonogo) -> None:
@@ -284,21 +205,3 @@ def test_a_share_that_is_none_is_one_line(text: str, gonogo: Gonogo) -> None:
     assert said.code == 2
     assert "--alike-in" in said.err
     assert "expected" in said.err
-
-
-def test_a_signed_decision_is_not_measured_by_another_run_in_its_directory(
-    tmp_path: Path, slow: list[str], fast: list[str], gonogo: Gonogo
-) -> None:
-    """Speed is not in its facts; a writer in `runs/` cannot sign."""
-    home, files = tmp_path / "signs", []
-    save_signing_key(home, KEY)
-    for path, number in ((slow[0], 1), (fast[0], 11)):
-        shutil.copytree(path, home / "runs" / run_id(number))
-        document = judge_directory(Path(path), key=KEY)
-        files.append(str(home / "decisions" / f"{document['id']}.json"))
-        save_json(Path(files[-1]), document)
-    assert gonogo("compare", *files, "--json").json()["left_out"] == []
-    shutil.rmtree(home / "runs" / run_id(11))
-    save_slowed(home / "runs" / run_id(11), order_for(11, NSA_USE_FLASH="1"), 0.5)
-    (row,) = gonogo("compare", *files, "--json").json()["left_out"]
-    assert row["why"] == "its run directory is not as it was judged: heartbeat_rank0.jsonl"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gonogo.cli.exits import Exit
-from gonogo.cli.joint_start import JointStart, Nodes, find_nodes, wait_for_verdict
-from gonogo.cli.run_order import ranks_of
+from gonogo.cli.run_host import JointStart, Nodes, find_nodes, wait_for_verdict
+from gonogo.cli.running import ranks_of
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.rundir import RunDir
 from tests.cli.test_running import environment, gonogo
@@ -44,11 +44,11 @@ def sky(node: int, nodes: int = 2) -> dict[str, str]:
 class Joint:
     """How a start on two nodes went: exit codes, outputs and the decision of node 0."""
 
-    def __init__(self, folder: Path, *arguments: str, **of_node: list[str]) -> None:
+    def __init__(self, folder: Path, *arguments: str) -> None:
         (folder / "train.py").write_text(TRAIN)
         self.parts = [
             subprocess.Popen(
-                gonogo("run", "--nodes", "auto", *arguments, *of_node.get(f"node{node}", ())),
+                gonogo("run", "--nodes", "auto", *arguments),
                 cwd=folder,
                 env={**environment(folder), **sky(node)},
                 stdout=subprocess.PIPE,
@@ -85,15 +85,9 @@ def test_a_hang_on_the_second_node_is_no_go_on_both(tmp_path: Path) -> None:
     assert "rank 1 is on node 1" in ran.decision()["cause"]["text"]
 
 
-def test_another_command_on_a_node_is_refused_on_both(tmp_path: Path) -> None:
-    ran = Joint(tmp_path, "--", "sleep", node0=["1"], node1=["2"])
-    assert ran.codes == [Exit.BAD_INPUT, Exit.BAD_INPUT]
-    assert all("was started with another command" in text for text in ran.err), ran.err
-
-
 def test_a_node_that_does_not_come_is_named_and_nothing_is_started(tmp_path: Path) -> None:
     part = Nodes(count=3, node=0, address=None, launch="x")
-    joint = JointStart(tmp_path, tmp_path / "starts", part, ["true"], 0.5)
+    joint = JointStart(tmp_path, tmp_path / "starts", part, 0.5)
     with pytest.raises(
         Unavailable, match=r"nothing of node 1, 2 in .* does that node see the same"
     ):
@@ -108,7 +102,7 @@ def test_a_node_that_is_not_answered_says_so(tmp_path: Path) -> None:
     (starts / "x" / "begun.json").write_text(json.dumps(old))
     part = Nodes(count=2, node=1, address=None, launch="x")
     with pytest.raises(Unavailable, match="was gonogo run started on node 0"):
-        JointStart(tmp_path, starts, part, ["true"], 0.5).follow()
+        JointStart(tmp_path, starts, part, 0.5).follow()
 
 
 def test_a_verdict_that_never_comes_is_no_verdict(tmp_path: Path) -> None:

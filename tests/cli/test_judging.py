@@ -38,7 +38,7 @@ def test_the_end_is_at_most_eight_lines_and_no_advice_is_lost_in_silence(
     assert "next" in names or shown, "what to type next"
     assert [text[:8] for text in shown] == advice[: len(shown)]
     left = len(advice) - len(shown)
-    assert left == 0 or shown[-1].endswith(f"({left} more: --verbose)")
+    assert left == 0 or shown[-1].endswith(f"({left} more: --json)")
 
 
 def test_the_words_of_the_log_stand_beside_a_known_failure(

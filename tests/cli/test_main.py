@@ -132,14 +132,6 @@ def test_flags_list_every_toggle(tmp_path: Path) -> None:
     assert all(row["effect"] for row in rows)
 
 
-def test_the_doctor_fails_where_nobody_can_say_what_is_quarantined(tmp_path: Path) -> None:
-    (tmp_path / "quarantine").write_text("not a folder")
-    done = gonogo(tmp_path, "doctor", "--json")
-    (row,) = (row for row in json.loads(done.stdout)["checks"] if row["id"] == "quarantine")
-    assert row["outcome"] == "fail"
-    assert "Not a directory" in row["text"]
-
-
 @pytest.mark.parametrize(
     ("script", "outcome", "text"),
     [

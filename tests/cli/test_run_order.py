@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.cli.run_order import order_of, under_plan
-from gonogo.contract.errors import Rejected
+from gonogo.cli.running import order_of, under_plan
 from gonogo.contract.watch import Watch
 
 
@@ -39,10 +38,3 @@ def test_what_a_plan_is_warned_of_is_told_of_a_run_under_it(
     order = order_of(["train"], [], 1, "mine", None, None, [], [])
     assert under_plan(order, str(path), "a", {}).world_size == 2
     assert "gonogo: warning: remedies: max_remedies is 0" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(("name", "pattern"), [("gr\udcf6", "step"), ("mine", "(?P<step>\udcff)")])
-def test_a_name_and_a_pattern_that_no_record_can_hold_are_refused(name: str, pattern: str) -> None:
-    """They were a traceback, and an empty run directory that stayed."""
-    with pytest.raises(Rejected, match="it is no UTF-8"):
-        order_of(["train"], [pattern], 1, name, 10, None, [], [])

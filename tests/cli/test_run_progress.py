@@ -7,28 +7,22 @@ from pathlib import Path
 import pytest
 
 from gonogo.cli.judging import directory_evidence
-from gonogo.cli.run_host import Remainder, RunProgress
+from gonogo.cli.run_host import Pace, RunProgress
 from gonogo.rundir import RunDir
 from tests.cli.test_run_advice import order_of
 
 
 def test_the_rest_is_told_by_the_steps_that_were_seen_and_not_by_the_start() -> None:
-    pace = Remainder()
-    assert pace.tell(1, 30, 40.0) == "", "forty seconds of start say nothing of a step"
-    assert pace.tell(11, 30, 50.0) == ", about 19 s left"
-
-
-def test_a_run_that_stands_has_no_longer_a_way_to_go_for_that() -> None:
-    pace = Remainder()
-    pace.tell(1, 24, 0.0)
-    assert pace.tell(12, 24, 11.0) == ", about 12 s left"
-    assert pace.tell(12, 24, 71.0) == ", about 12 s left, no step for 1 min 00 s"
+    pace = Pace()
+    assert pace.tell(1, 30, 40.0) == "step 1 of 30", "forty seconds of start say nothing of a step"
+    assert pace.tell(11, 30, 50.0) == "step 11 of 30, about 19 s left"
+    assert pace.tell(11, 30, 110.0).endswith(", about 19 s left, no step for 1 min 00 s")
 
 
 def test_without_a_last_step_nothing_is_left() -> None:
-    pace = Remainder()
+    pace = Pace()
     pace.tell(1, None, 0.0)
-    assert pace.tell(5, None, 4.0) == ""
+    assert pace.tell(5, None, 4.0) == "step 5"
 
 
 @pytest.mark.parametrize(
@@ -48,12 +42,7 @@ def test_the_closing_lines_begin_on_a_line_of_their_own(
     assert (tmp_path / "stdout").read_bytes().decode() == shown
 
 
-def test_a_step_that_is_suspected_to_hang_is_told_with_the_place_of_its_ranks(
-    tmp_path: Path,
-) -> None:
-    pace = Remainder()
-    pace.tell(31, 200, 0.0)
-    assert pace.tell(31, 200, 40.0, "") == ", looks hung for 40 s"
+def test_the_place_of_the_ranks_is_read_from_their_stacks(tmp_path: Path) -> None:
     stacks = RunDir(tmp_path).evidence / "02_stall"
     stacks.mkdir(parents=True)
     for rank, frame in enumerate(
@@ -62,5 +51,4 @@ def test_a_step_that_is_suspected_to_hang_is_told_with_the_place_of_its_ranks(
         (stacks / f"stacks_rank{rank}.txt").write_text(f"MainThread (thread 7)\n    {frame}\n")
     where = directory_evidence(tmp_path)[0]
     assert where == "rank 1 is in f (t.py:6), user code; rank 0 waits in all_reduce"
-    assert pace.tell(31, 200, 50.0, where) == f", looks hung for 50 s: {where}"
     assert directory_evidence(tmp_path / "other") == []

@@ -179,15 +179,12 @@ def test_a_program_that_fails_keeps_its_exit_code_and_last_line(folder: Path) ->
 
 
 def test_an_attached_program_can_be_go(folder: Path) -> None:
-    ran = Ran(folder, "--steps", "30", "-v", "--", sys.executable, "attached.py")
+    ran = Ran(folder, "--steps", "30", "--", sys.executable, "attached.py")
     assert ran.code == Exit.OK, ran.err
     (run_dir,) = (folder / "home" / "runs").iterdir()
     *_, verdict, following = ran.out.rstrip().splitlines()
     assert verdict == "verdict  GO"
     assert following.startswith(f"next     gonogo compare OTHER {run_dir}")
-    (decision,) = (folder / "home/decisions").glob("*.json")
-    recorded = json.loads(decision.read_text())
-    assert f"recorded with hash {recorded['hash']}" in ran.err
 
 
 @pytest.mark.long
@@ -394,15 +391,13 @@ def test_a_home_whose_key_is_gone_says_so_before_anything_runs(folder: Path) -> 
 
 @pytest.mark.parametrize(
     ("word", "meant"),
-    [("train.py", "did you mean python train.py?"),
-     ("python train.py", "did you mean it without quotes?"),
-     ("./plan.yaml", "it is there, and no program: did you mean chmod +x, or its interpreter"
-      " before it?"),
-     ("LR=3", "no shell reads this: did you mean env LR=3 …?")],
-)  # fmt: skip
+    [
+        ("train.py", "did you mean python train.py?"),
+        ("python train.py", "did you mean it without quotes?"),
+    ],
+)
 def test_what_somebody_may_have_meant_is_suggested(folder: Path, word: str, meant: str) -> None:
     (folder / "train.py").touch()
-    (folder / "plan.yaml").touch()
     ran = Ran(folder, "--", word)
     assert ran.code == Exit.BAD_INPUT
     assert ran.err == f"gonogo: {word}: no such program can be started here; {meant}\n"

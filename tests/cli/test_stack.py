@@ -69,18 +69,18 @@ def test_a_dead_child_is_started_again_and_said(server: Child, tmp_path: Path) -
 
 
 @pytest.mark.long
-def test_who_cannot_begin_is_tried_less_and_less_often(tmp_path: Path) -> None:
+def test_who_cannot_begin_is_not_tried_all_the_time(tmp_path: Path) -> None:
     """It writes a log, and the terminal of who looks on, each time."""
     child = Child("service", ["false"], dict(os.environ), tmp_path / "log")
     stack = Stack(settings=load_settings({"GONOGO_HOME": str(tmp_path)}))
     stack.children.append(child)
     child.start()
     said: list[str] = []
-    give_up = time.monotonic() + 8.0
+    give_up = time.monotonic() + 12.0
     while time.monotonic() < give_up:
         stack.tend(said.append)
         time.sleep(0.02)
-    assert 2 <= len(said) <= 4
+    assert 1 <= len(said) <= 2
     assert child.process is not None
     child.process.wait()
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gonogo.contract.finding import Near, nearest
+from gonogo.contract.finding import Near
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,3 @@ from gonogo.contract.finding import Near, nearest
 )
 def test_the_share_is_how_much_of_the_way_is_gone(near: Near, share: float | None) -> None:
     assert near.share == share
-
-
-def test_the_nearest_come_first_and_the_blind_not_at_all() -> None:
-    rows = {
-        "stall": Near(value=6.0, limit=60.0, unit="s"),
-        "slow": Near(value=100.0, limit=80.0, below=True),
-        "disk": Near(),
-        "frozen": Near(value=19.0, limit=20.0, blind="restarted"),
-    }
-    assert [name for name, _ in nearest(rows, 3)] == ["slow", "stall"]

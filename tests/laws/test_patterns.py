@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.contract.patterns import FORMATS, GUESSED, PATTERNS, fitting, guessed_patterns
+from gonogo.contract.patterns import FORMATS, GUESSED, PATTERNS, guessed_patterns
 from gonogo.supervise.launch.command import check_patterns
 from gonogo.supervise.launch.output_lines import LINE_BYTES
 from gonogo.supervise.launch.printed_steps import PrintedSteps
@@ -183,10 +183,3 @@ def test_a_hostile_line_holds_the_reader_up_for_less_than_its_budget(word: str) 
     for _ in printed.take(line, 0.0):
         pass
     assert time.process_time() - began < 1.0
-
-
-def test_patterns_that_fit_several_lines_are_named_the_best_first() -> None:
-    printed = ["step 3 loss 2", "Epoch 1 loss 2", *(f"{n}/80 [00:03<00:07]" for n in range(3))]
-    assert fitting(printed) == ["tqdm"]
-    assert fitting([*printed, *printed]) == ["tqdm", "plain", "epoch"]
-    assert fitting(["working"] * 9) == []

@@ -111,7 +111,7 @@ def assert_again(plane: Plane, done: dict[str, Any]) -> None:
     for row in done["members"]:
         path = plane.home / "decisions" / f"{row['decision']}.json"
         plane.wait(path.exists, "the decision's file")
-        unit = unit_of_decision(row["decision"], load_decision(path), None, question)
+        unit = unit_of_decision(row["decision"], load_decision(path), question)
         units[row["variant"]].append(replace(unit, repeat=row["repeat"]))
     again = compare(units, question)
     recorded = Comparison.model_validate(done["comparison"])

@@ -19,7 +19,6 @@ def test_a_device_comes_back_by_itself_or_when_its_file_is_removed(tmp_path: Pat
     assert (stored["reason"], stored["until"]) == ("900 MB are in use", 1600.0)
     assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1599.0) == ("GPU-b",)
     assert without_quarantined(tmp_path, ("GPU-a", "GPU-b"), 1600.0) == ("GPU-a", "GPU-b")
-    assert f"rm {made.path}" in made.way_out
     made.path.unlink()
     assert load_quarantines(tmp_path, 1001.0) == {}
 
@@ -27,8 +26,7 @@ def test_a_device_comes_back_by_itself_or_when_its_file_is_removed(tmp_path: Pat
 def test_a_fault_of_the_device_holds_until_the_host_boots(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = quarantine(tmp_path, "GPU-a", "Xid 79", now=0.0, until_reboot=True)
-    assert "reboot" in made.way_out
+    quarantine(tmp_path, "GPU-a", "Xid 79", now=0.0, until_reboot=True)
     assert list(load_quarantines(tmp_path, 30 * DAY)) == ["GPU-a"]
     assert quarantine(tmp_path, "GPU-a", "not free", now=1.0).until is None  # no sooner than that
     monkeypatch.setattr(rooms, "boot_id", lambda: "another")

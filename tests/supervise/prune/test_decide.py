@@ -14,7 +14,6 @@ from gonogo.supervise.prune import (
     RunFacts,
     What,
     decide,
-    old_enough,
 )
 
 NOW = 100 * DAY_S
@@ -84,14 +83,6 @@ def test_an_experiment_is_as_old_as_its_last_run() -> None:
     young = run("new", ended_at=NOW - DAY_S)
     assert all("within 30 days" in why for why in whys(run("old"), young).values())
     assert whys(run("old"), run("new", ended_at=NOW - DAY_S, experiment="f"))["old"] == ""
-
-
-def test_the_newest_experiments_stay_with_all_their_runs() -> None:
-    facts = [run("a"), run("b", ended_at=OLD + 1, experiment="f"), run("c", experiment="f")]
-    found = whys(*facts, policy=Policy(keep=1))
-    assert found["a"] == ""
-    assert found["b"] == found["c"] == "its experiment is among the newest 1"
-    assert not old_enough(facts, Policy(keep=2), NOW)
 
 
 def test_what_was_cut_short_is_finished() -> None:
