@@ -14,7 +14,6 @@ from gonogo.contract.errors import Corrupt
 from gonogo.contract.wire import Number, Recorded
 
 MAX_LINE_BYTES = 65_536
-MOST_STEPS_OF_LINE = 1024
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, lt=2**53)]
@@ -128,8 +127,6 @@ class Heartbeat(Identity):
     skipped: bool | None = None
     dt_step_s: Number | None = None
     tokens: Count | None = None
-    steps: int | None = Field(default=None, ge=1, le=MOST_STEPS_OF_LINE)
-    """On `progress` and `step_end`: number of steps that end here."""
     step_sections: StepSections | None = None
     path: str | None = None
     val_loss: Number | None = None
@@ -138,10 +135,6 @@ class Heartbeat(Identity):
     collective_seq: Count | None = None
     type: str | None = None
     text: str | None = None
-
-    def ended(self) -> range:
-        """Return the steps that a `progress` or `step_end` line ends."""
-        return range(self.step + 1 - min(self.steps or 1, self.step or 1), self.step + 1)
 
     def identity(self) -> Identity:
         """Return the identity on a boot line."""

@@ -5,6 +5,7 @@ arguments, returns its result and raises its errors. What it reports is guarded 
 """
 
 import functools
+import inspect
 import io
 import os
 import sys
@@ -12,7 +13,6 @@ from collections.abc import Callable
 from typing import Any
 
 from gonogo.observer.settings import is_launched
-from gonogo.observer.trackers import TRACKERS, listen
 from gonogo.observer.training import Training
 
 training = Training()
@@ -76,71 +76,35 @@ def _torch(torch: Any) -> None:
         training.begins_step(row)
         first.remove()
 
+    stepped = training.guarded(training.stepped)
     first = optimizer.register_optimizer_step_pre_hook(training.guarded(begins))
-    optimizer.register_optimizer_step_post_hook(_stepped)
+    optimizer.register_optimizer_step_post_hook(lambda row, *_: stepped(row))
     _wrap(optimizer.Optimizer, "__init__", after=lambda _, row, *a, **k: training.made(row))
-    _backward(torch.autograd)
+    _wrap(
+        torch.autograd,
+        "backward",
+        lambda tensors, *a, **k: training.began_backward(tensors),
+        lambda *a, **k: training.ended_backward(),
+    )
     _wrap(os, "_exit", lambda status, **k: training.leaves(status))
     _wrap(torch.autograd, "grad", lambda *a, **k: training.differentiated())
-    _evaluations(torch.nn.Module)
+    _wrap(torch.nn.Module, "train", _evaluates)  # `eval()` calls it, and subclasses do
     for owner in (torch.nn.utils, sys.modules["torch.nn.utils.clip_grad"]):
         _wrap(owner, "clip_grad_norm_", after=_clipped)
-    _checkpoints(torch, "save", lambda args, kwargs: kwargs.get("f", args[1:2] or None))
+    _checkpoints(torch, "save")
     scaler = getattr(torch.amp, "GradScaler", None)
     if scaler is not None:
         _wrap(scaler, "scale", after=_scaled)
-        _scaler_step(scaler)
+        _wrap(scaler, "step", lambda *a, **k: training.scaler_begins(), _scaler_ended)
 
 
-def _stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
-    try:
-        training.stepped(optimizer)
-    except Exception as error:  # noqa: BLE001 - the program must continue
-        training.fail(error)
-
-
-def _backward(autograd: Any) -> None:
-    """Wrap the backward pass; without `_wrap`, because each step makes this call."""
-    original = autograd.backward
-
-    @functools.wraps(original)
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        counts = training.counts_only
-        try:
-            if counts:
-                training.count_backward(tensors)
-            else:
-                training.began_backward(tensors)
-        except Exception as error:  # noqa: BLE001 - the program must continue
-            training.fail(error)
-        if counts:
-            return original(tensors, *args, **kwargs)
-        try:
-            return original(tensors, *args, **kwargs)
-        finally:
-            try:
-                training.ended_backward()
-            except Exception as error:  # noqa: BLE001 - as above
-                training.fail(error)
-
-    autograd.backward = backward
-
-
-def _evaluations(module: Any) -> None:
-    """Wrap what puts a module into evaluation mode; `eval()` calls it, and subclasses do."""
-    original, report = module.train, training.guarded(training.evaluates)
-
-    @functools.wraps(original)
-    def train(self: Any, mode: bool = True) -> Any:
-        if not mode:
-            report(self)
-        return original(self, mode)
-
-    module.train = train
+def _evaluates(module: Any, mode: bool = True) -> None:
+    if not mode:
+        training.evaluates(module)
 
 
 def _clipped(result: Any, *args: Any, **kwargs: Any) -> None:
-    if result is not None and not training.counts_only:
+    if result is not None:
         training.clipped(result)
 
 
@@ -149,46 +113,24 @@ def _scaled(result: Any, scaler: Any, outputs: Any, *args: Any, **kwargs: Any) -
         training.scaled(result, outputs)
 
 
-def _scaler_step(scaler: Any) -> None:
-    original, report = scaler.step, training.guarded(training.skipped)
-
-    @functools.wraps(original)
-    def step(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        before = training.posts
-        result = original(self, optimizer, *args, **kwargs)
-        if training.posts == before and self.is_enabled():
-            report(optimizer)
-        return result
-
-    scaler.step = step
+def _scaler_ended(_: Any, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+    if scaler.is_enabled():
+        training.scaler_ended(optimizer)
 
 
-def _checkpoints(owner: Any, name: str, target: Callable[..., Any]) -> None:
-    """Wrap a function that writes a checkpoint; one into memory counts as none.
+def _checkpoints(owner: Any, *names: str) -> None:
+    """Wrap functions that write a checkpoint; one into memory counts as none."""
 
-    Args:
-        owner: module.
-        name: of the function.
-        target: returns where it writes to, of its arguments.
-    """
-    original = getattr(owner, name, None)
-    if original is None:
-        return
-    saves, saved = training.guarded(training.saves), training.guarded(training.saved)
+    def to_disk(args: Any, kwargs: Any) -> bool:
+        return not any(isinstance(row, io.BytesIO) for row in (*args, *kwargs.values()))
 
-    @functools.wraps(original)
-    def save(*args: Any, **kwargs: Any) -> Any:
-        place = target(args, kwargs)
-        place = place[0] if isinstance(place, tuple) else place
-        if isinstance(place, io.BytesIO):
-            return original(*args, **kwargs)
-        saves()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            saved()
-
-    setattr(owner, name, save)
+    for name in names:
+        _wrap(
+            owner,
+            name,
+            lambda *a, **k: training.saves() if to_disk(a, k) else None,
+            lambda _, *a, **k: training.saved() if to_disk(a, k) else None,
+        )
 
 
 def _process_group(module: Any) -> None:
@@ -200,35 +142,13 @@ def _process_group(module: Any) -> None:
 
 
 def _data_loader(module: Any) -> None:
-    """Wrap the fetch of a batch; in steps that are only counted it is left alone."""
-    torch = sys.modules["torch"]  # still being imported
-    owner = module._BaseDataLoaderIter
-    original, grad = owner.__next__, torch.is_grad_enabled
-    fetches, fetched = training.guarded(training.fetches), training.guarded(training.fetched)
-
-    @functools.wraps(original)
-    def fetch(self: Any) -> Any:
-        if training.counts_only and grad():
-            return original(self)
-        fetches(grad=grad())
-        batch = None
-        try:
-            batch = original(self)
-        finally:
-            fetched(ended=batch is None)
-        return batch
-
-    owner.__next__ = fetch
-
-
-def _distributed_checkpoint(module: Any) -> None:
-    for name in ("save", "async_save"):
-        _checkpoints(module, name, lambda args, kwargs: None)
-
-
-def _safetensors(module: Any) -> None:
-    for name in ("save_file", "save_model"):
-        _checkpoints(module, name, lambda args, kwargs: None)
+    grad = sys.modules["torch"].is_grad_enabled  # still being imported
+    _wrap(
+        module._BaseDataLoaderIter,
+        "__next__",
+        lambda _: training.fetches(grad=grad()),
+        lambda batch, _: training.fetched(ended=batch is None),
+    )
 
 
 def _dynamo(module: Any) -> None:
@@ -237,13 +157,68 @@ def _dynamo(module: Any) -> None:
         module.add(name)
 
 
+# ---- trackers ------------------------------------------------------------------------------------
+
+_SCALARS = (
+    ("SummaryWriter", "add_scalar", "tag", "scalar_value"),
+    ("SummaryWriter", "add_scalars", "main_tag", "tag_scalar_dict"),
+)
+TRACKERS: dict[str, tuple[tuple[str | None, str, str | None, str], ...]] = {
+    "torch.utils.tensorboard.writer": _SCALARS,
+    "tensorboardX.writer": _SCALARS,
+    "wandb.sdk.wandb_run": (("Run", "log", None, "data"),),
+    "trackio.run": (("Run", "log", None, "metrics"),),
+    "mlflow.tracking.fluent": (
+        (None, "log_metric", "key", "value"),
+        (None, "log_metrics", None, "metrics"),
+    ),
+    "mlflow.tracking.client": (
+        ("MlflowClient", "log_metric", "key", "value"),
+        ("MlflowClient", "log_batch", None, "metrics"),
+    ),
+}
+"""Module → class (None: the module itself), function, and its arguments: the name of one number
+(None: there is a dict, or a list of named numbers), and what is logged."""
+
+
+def listen(module: Any) -> None:
+    """Wrap the functions of a tracker's module that log scalars.
+
+    A scalar becomes the metric `user/<name>` of the open step. If that has computed nothing yet, it
+    belongs to the step that ended last. Meanwhile the rank is in section log, so a tracker that
+    blocks is named.
+    """
+    for name, function, *words in TRACKERS[module.__name__]:
+        owner = module if name is None else getattr(module, name, None)
+        if hasattr(owner, function):
+            given = functools.partial(_log, inspect.signature(getattr(owner, function)), *words)
+            _wrap(owner, function, given, lambda *a, **k: training.logged())
+
+
+def _log(
+    said: inspect.Signature, name: str | None, value: str, /, *args: Any, **kwargs: Any
+) -> None:
+    try:
+        given = said.bind(*args, **kwargs).arguments
+    except TypeError:  # the tracker refuses them, too
+        given = {}
+    data = given.get(value)
+    if name is not None:
+        data = {given.get(name): data}
+    elif isinstance(data, list | tuple):
+        data = {row.key: row.value for row in data}
+    training.logs(data if isinstance(data, dict) else {})
+
+
 HOOKS: dict[str, Callable[[Any], None]] = {
     "torch": _torch,
     "torch.distributed.distributed_c10d": _process_group,
     "torch.utils.data.dataloader": _data_loader,
-    "torch.distributed.checkpoint.state_dict_saver": _distributed_checkpoint,
+    "torch.distributed.checkpoint.state_dict_saver": lambda module: _checkpoints(
+        module, "save", "async_save"
+    ),
     "torch._dynamo.trace_rules": _dynamo,
-    "safetensors.torch": _safetensors,
-    **dict.fromkeys(TRACKERS, lambda module: listen(module, training)),
+    "safetensors.torch": lambda module: _checkpoints(module, "save_file", "save_model"),
+    **dict.fromkeys(TRACKERS, listen),
 }
 """Name of a module → what wraps its functions."""

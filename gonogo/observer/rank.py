@@ -9,12 +9,13 @@ import atexit
 import hashlib
 import sys
 import threading
+from collections import deque
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gonogo.observer.batched_writer import BatchedWriter
-from gonogo.observer.own_numbers import Sum
+from gonogo.observer.own_numbers import OWN, Sum
 from gonogo.observer.settings import (
     Settings,
     is_launched,
@@ -24,13 +25,18 @@ from gonogo.observer.settings import (
     mark,
 )
 from gonogo.trainer import ranks
-from gonogo.trainer.heartbeat_writer import writes_already
+from gonogo.trainer.heartbeat_writer import (
+    Due,
+    HeartbeatWriter,
+    described,
+    memory_mb,
+    writes_already,
+)
 from gonogo.trainer.identity import count_environment, count_model, digest_files
 from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, READ, Taken
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 
-_TEXT_CHARS = 2000
 _LEAVE_S = 1.0
 
 
@@ -46,49 +52,49 @@ class Parameters:
         return list(found.values())
 
 
-class ObservedRank:
+class ObservedRank(HeartbeatWriter):
     """One rank's heartbeats, as far as the observer sees it.
 
-    Args:
-        run: the run directory.
-        writer: writes the lines.
-        settings: of the environment.
-        rank: number of this rank.
+    Its steps are noted, and written by the thread or before any other line: the program waits for
+    no disk, and for no device that still copies a loss.
+
+    Raises:
+        Taken: another process writes this rank's lines.
     """
 
-    def __init__(self, run: RunDir, writer: BatchedWriter, settings: Settings, rank: int) -> None:
-        self._run, self._writer, self._settings, self.rank = run, writer, settings, rank
+    observes = True
+
+    def __init__(self, run: RunDir, settings: Settings, rank: int) -> None:
+        super().__init__(run, rank)
+        self._settings = settings
+        self._noted: deque[list[Due]] = deque()
         self._reported: tuple[int, dict[str, Any]] | None = None
         """The step and the identity of the last boot line."""
-        self._thread: int | None = None
+        self._trained_by: int | None = None
         """The thread that trains."""
-        atexit.register(self.close)
-        writer.start()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process may write: not as a forked child."""
-        return self._writer.is_ours
+        atexit.register(self.finish)
+        self.start()
 
     @property
     def section(self) -> str | None:
         """The section that the rank is in."""
-        return self._writer.position.section
+        return self.position.section
 
     @property
     def logged_step(self) -> int:
         """The step of what is logged now: the open one, if it has computed anything."""
-        return self._writer.logged_step()
+        place = self.position
+        return place.ended if place.untouched else place.step
 
     @property
     def may_log(self) -> bool:
         """Whether the thread that trains asks, and no evaluation or checkpoint is under way."""
-        return threading.get_ident() == self._thread and self.section not in PAUSES
+        return threading.get_ident() == self._trained_by and self.section not in PAUSES
 
     def enter(self, section: str | None) -> None:
         """Move to a section; before the first step the rank stays in `boot`, unless it pauses."""
         if self._reported is not None or section == "data":
-            self._writer.enter(section)
+            super().enter(section)
 
     def boot(self, optimizer: Any, after: int) -> None:
         """Report what runs; again before the first step, if it has changed since.
@@ -97,8 +103,8 @@ class ObservedRank:
             optimizer: the primary one.
             after: the last step of the checkpoint that it was loaded from; 0 for a fresh one.
         """
-        self._thread = threading.get_ident()
-        group = ranks.group()
+        self._trained_by = threading.get_ident()
+        group, order = ranks.group(), self.run_dir.order
         size = self._settings.world_size or (1 if group is None else group.get_world_size())
         model = Parameters(optimizer)
         first = next(iter(model.parameters()), None)
@@ -106,59 +112,98 @@ class ObservedRank:
             **count_environment(self._settings.nsa_env, size),
             **count_model(model),
             "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
-            **(digest_files(self._run.order) or _script_digest()),
+            **(digest_files(order) or _script_digest()),
         }
         if self._reported == (after, identity):
             return
         again, self._reported = self._reported is not None, (after, identity)
-        if again or after != self._writer.position.ended:
-            self._writer.go_on_after(after)
-        whose = {"run": self._settings.run or self._run.order.get("run")}
-        if self._run.order:
-            whose["attempt"] = self._run.order.get("attempt", 1)
-        self._writer.write("boot", step=after, **whose, **identity)
-        steps = self._run.steps
-        self._writer.begin(opens=steps is None or after < steps)
+        if again or after != self.position.ended:
+            self.go_on_after(after)
+        whose = {"run": self._settings.run or order.get("run")}
+        if order:
+            whose["attempt"] = order.get("attempt", 1)
+        self.write("boot", step=after, **whose, **identity)
+        steps = self.run_dir.steps
+        self.begin(opens=steps is None or after < steps)
 
-    def note_step(self, numbers: dict[str, Sum | float | None]) -> int:
-        """Note that a step has ended; return how many of the next ones need only be counted."""
-        return self._writer.note_step(numbers, self._run.steps)
+    def note_step(self, numbers: Mapping[str, Sum | float | bool | None]) -> None:
+        """Note that a step has ended: the fields of its progress line."""
+        with self._lock:
+            self._noted.append(self._end(numbers, None, self.run_dir.steps, {}))
 
-    def count_step(self, loss: float) -> bool:
-        """Count that a step has ended; return whether the next ones are to be noted."""
-        return self._writer.count_step(loss)
+    def write_noted(self, *, wait: bool = False) -> None:
+        """Write the steps that were noted, and what the program logged.
+
+        Args:
+            wait: also wait for numbers that a device has not copied yet.
+        """
+        with self._lock:
+            if rows := self._settled(wait=wait):
+                super()._append(*rows)
+        for step, numbers in OWN.take(wait=wait):
+            self.write("metrics", step=step, user=numbers)
+
+    def _settled(self, *, wait: bool = False) -> list[Due]:
+        """Return the lines of the noted steps whose numbers are there."""
+        found: list[Due] = []
+        while self._noted:
+            rows = self._noted[0]
+            sums = [value for row in rows for value in row.fields.values() if _is_sum(value)]
+            if not all([value.settle(wait=wait) for value in sums]):
+                break
+            found += self._noted.popleft()
+        for row in found:
+            told = {name: value.total for name, value in row.fields.items() if _is_sum(value)}
+            if "skipped" in told:
+                told["skipped"] = bool(told["skipped"])
+            row.fields.update(told)
+        for row in [row for row in found if row.msg == "progress"][-1:]:
+            row.fields.update(memory_mb())
+        return found
+
+    def _append(self, *rows: Due) -> None:
+        super()._append(*self._settled(), *rows)
+
+    def _write_if_due(self) -> None:
+        self.write_noted()
+        super()._write_if_due()
 
     def give_up(self, error: BaseException) -> None:
         """Say that nothing more is observed, and leave the rank to what the program prints."""
-        atexit.unregister(self.close)
-        self._writer.write_noted(wait=True)
-        self._writer.write("unobserved", **_described(error))
-        self._writer.close()
+        atexit.unregister(self.finish)
+        self.write_noted(wait=True)
+        self.write("unobserved", **described(error))
+        self.close()
         for name in (ATTACHED, OBSERVED, OBSERVABLE):
-            (self._run.path / name).unlink(missing_ok=True)
+            (self.run_dir.path / name).unlink(missing_ok=True)
 
     def leave(self, code: int) -> None:
         """Write what was noted before the process ends at once, unless a disk hangs."""
-        if not self._writer.is_free(_LEAVE_S):
+        if not self._lock.acquire(timeout=_LEAVE_S):
             return
+        self._lock.release()
         if code == 0:
-            self.close()
+            self.finish()
         else:
-            self._writer.write_noted(wait=True)
-            self._writer.close()
+            self.write_noted(wait=True)
+            self.close()
 
-    def close(self) -> None:
+    def finish(self) -> None:
         """Write how the process ended, as far as Python knows."""
-        atexit.unregister(self.close)
+        atexit.unregister(self.finish)
         if not self.is_ours:
             return
         error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-        self._writer.write_noted(wait=True)
+        self.write_noted(wait=True)
         if isinstance(error, BaseException):
-            self._writer.write("error", **_described(error))
+            self.write("error", **described(error))
         elif self._reported is not None:
-            self._writer.write("done", step=self._writer.position.ended)
-        self._writer.close()
+            self.write("done", step=self.position.ended)
+        self.close()
+
+
+def _is_sum(value: Any) -> bool:
+    return isinstance(value, Sum)
 
 
 def is_in_group() -> bool:
@@ -190,10 +235,9 @@ def open_rank() -> ObservedRank | None:
     for name in (OBSERVED, READ, ATTACHED):
         (run.path / name).touch()
     try:
-        writer = BatchedWriter(run, rank)
+        return ObservedRank(run, settings, rank)
     except Taken:
         return None
-    return ObservedRank(run, writer, settings, rank)
 
 
 def _script_digest() -> dict[str, str]:
@@ -204,8 +248,3 @@ def _script_digest() -> dict[str, str]:
     except OSError:
         return {}
     return {"git_sha": f"files-{hashlib.sha256(content).hexdigest()[:40]}"}
-
-
-def _described(error: BaseException) -> dict[str, Any]:
-    name = type(error).__name__
-    return {"type": name, "text": str(error)[:_TEXT_CHARS] or name}

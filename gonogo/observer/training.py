@@ -9,11 +9,12 @@ passes. The first error of a hook ends the observation, not the program.
 import functools
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
-from gonogo.observer.own_numbers import Sum, read
+from gonogo.observer.own_numbers import OWN, Sum, numbers_in, read
 from gonogo.observer.rank import ObservedRank, announce, is_in_group, open_rank
 
 _MANY, _TIMES = 10, 4
@@ -22,13 +23,12 @@ ever were between two primary steps."""
 _PAUSES = ("eval", "checkpoint")
 
 
-class _Kept(NamedTuple):
-    """A step of an optimizer that is not the primary one, and what was read for it."""
+class _Calls(threading.local):
+    """Calls of trackers within each other in one thread, and the section before them."""
 
-    optimizer: Callable[[], Any]
-    loss: float | Sum | None
-    loss_is_known: bool
-    norm: float | Sum | None
+    depth = 0
+    has_moved = False
+    before: str | None = None
 
 
 class Training:
@@ -38,22 +38,16 @@ class Training:
         self.rank: ObservedRank | None = None
         self.is_over = False
         """Whether nothing is observed any more."""
-        self.counts_only = False
-        """Whether the present step is only counted."""
-        self._left = 0
-        """Steps that need only be counted, the present one included."""
-        self._is_plain = True
-        """Whether the last step was one backward pass at a time, and a step of the optimizer."""
         self._is_open = False
         self._optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._is_observable = False
         """Whether an optimizer was made."""
-        self._counted = 0
+        self._has_ended = False
         self._primary: Callable[[], Any] = lambda: None
         self._parameters: frozenset[int] = frozenset()
         """The ids of the primary optimizer's parameters."""
-        self._kept: list[_Kept] = []
-        """Steps of other optimizers since the primary one's last."""
+        self._kept: list[tuple[Sum | None, Sum | None]] = []
+        """Loss and gradient norm of the steps of other optimizers since the primary one's last."""
         self._most = 0
         """The most of them between two steps of the primary one."""
         self._booted = self._began = False
@@ -62,9 +56,10 @@ class Training:
         self._passes = 0
         self._counted_pass = self._kept_pass = -1
         """The backward passes of the last counted step and the last kept one."""
-        self._posts = self._posted_in_backward = 0
-        self._loss: float | Sum | None = None
-        self._norm: float | Sum | None = None
+        self._posts = self._posted_in_backward = self._posts_before = 0
+        """Steps of all optimizers; those in this backward pass; those before a scaler's step."""
+        self._loss: Sum | None = None
+        self._norm: Sum | None = None
         self._loss_is_known = True
         self._scaled: tuple[Callable[[], Any], Any] | None = None
         """The last output of a gradient scaler, and the loss that it was made of."""
@@ -75,6 +70,7 @@ class Training:
         """The module that was put into evaluation mode."""
         self._trains_in_eval = False
         """Whether the program trains modules in evaluation mode (frozen statistics, no dropout)."""
+        self._calls = _Calls()
         os.register_at_fork(after_in_child=self._forget)
 
     # ---- guards ------------------------------------------------------------------------------
@@ -134,14 +130,8 @@ class Training:
             self._choose(max(self._optimizers, key=_size))
         return self.rank
 
-    def _note_again(self) -> None:
-        """Note the present step, which was only to be counted."""
-        if self.counts_only:
-            self.counts_only, self._left = False, 0
-
     def enter(self, section: str) -> None:
         """Move to a section, unless the rank pauses."""
-        self._note_again()
         rank = self.opened()
         if rank is not None and rank.section not in _PAUSES:
             rank.enter(section)
@@ -170,7 +160,6 @@ class Training:
     def saves(self) -> None:
         """Note that a checkpoint is being written; one call may make others."""
         self._saving += 1
-        self._note_again()
         rank = self.rank
         if self._saving == 1 and rank is not None:
             self._saved_from = rank.section
@@ -193,7 +182,6 @@ class Training:
             return
         first = next(iter(module.parameters()), None)
         if id(first) in self._parameters:
-            self._note_again()
             self._evaluated = weakref.ref(module)
             rank.enter("eval")
 
@@ -203,18 +191,10 @@ class Training:
 
     # ---- the loss ----------------------------------------------------------------------------
 
-    def count_backward(self, tensors: Any) -> None:
-        """Take a backward pass of a step that is only counted."""
-        self._passes += 1
-        root = tensors[0] if isinstance(tensors, list | tuple) else tensors
-        if root.numel() == 1:
-            self._loss = root.item() if self._loss is None else self._loss + root.item()
-
     def began_backward(self, tensors: Any) -> None:
         """Note a backward pass and its root."""
         self._depth += 1
         if self._depth > 1:
-            self._is_plain = False
             return
         self._passes += 1
         rank = self.opened()
@@ -235,7 +215,6 @@ class Training:
         if self._depth:
             return
         if self._posted_in_backward:
-            self._is_plain = False
             self._posted_in_backward = 0
             self._count()
 
@@ -245,8 +224,6 @@ class Training:
 
     def scaled(self, output: Any, given: Any) -> None:
         """Note what a gradient scaler made of a loss."""
-        self._is_plain = False
-        self._note_again()
         if getattr(output, "numel", lambda: 0)() == 1:
             self._scaled = (weakref.ref(output), given.detach())
 
@@ -264,7 +241,29 @@ class Training:
     def clipped(self, norm: Any) -> None:
         """Note the norm of the gradients that a clipping function returns."""
         if type(norm).__name__ != "DTensor" and (number := read(norm)) is not None:
-            self._norm = number if isinstance(number, float) else Sum(number)
+            self._norm = number
+
+    # ---- trackers ----------------------------------------------------------------------------
+
+    def logs(self, data: dict[Any, Any]) -> None:
+        """Note what a tracker is given, and enter section log; a call within another is none."""
+        rank, calls = self.rank, self._calls
+        calls.depth += 1
+        if calls.depth > 1 or (rank is not None and not rank.is_ours):
+            return
+        OWN.note(0 if rank is None else rank.logged_step, numbers_in(data))
+        if rank is not None and rank.may_log:
+            calls.has_moved, calls.before = True, rank.section
+            rank.enter("log")
+
+    def logged(self) -> None:
+        """Note that a tracker's call has returned."""
+        rank, calls = self.rank, self._calls
+        calls.depth -= 1
+        if not calls.depth and calls.has_moved:
+            calls.has_moved = False
+            if rank is not None and rank.section == "log":
+                rank.enter(calls.before)
 
     # ---- steps -------------------------------------------------------------------------------
 
@@ -284,11 +283,6 @@ class Training:
     def stepped(self, optimizer: Any) -> None:
         """Count a step of an optimizer."""
         self._posts += 1
-        if self.counts_only:
-            if self._primary() is optimizer:
-                self._count_only()
-                return
-            self._note_again()
         rank = self.opened()
         if rank is None:
             return
@@ -300,15 +294,15 @@ class Training:
         else:
             self._count(getattr(optimizer, "found_inf", None))
 
-    def skipped(self, optimizer: Any) -> None:
-        """Count an update that a gradient scaler left out."""
-        if self._primary() is optimizer and self.opened() is not None:
-            self._count(1.0)
+    def scaler_begins(self) -> None:
+        """Note that a gradient scaler is asked to step an optimizer."""
+        self._posts_before = self._posts
 
-    @property
-    def posts(self) -> int:
-        """Steps of all optimizers so far, each as often as torch reports it."""
-        return self._posts
+    def scaler_ended(self, optimizer: Any) -> None:
+        """Count an update that the gradient scaler left out."""
+        left_out = self._posts == self._posts_before
+        if left_out and self._primary() is optimizer and self.opened() is not None:
+            self._count(1.0)
 
     def _begin(self, optimizer: Any) -> None:
         """Choose the primary optimizer at the first step of any, when all are complete."""
@@ -320,39 +314,32 @@ class Training:
         self._choose(optimizer if _size(largest) == _size(optimizer) else largest)
 
     def _choose(self, primary: Any) -> None:
-        """Make an optimizer the primary one, and report what runs unless steps were counted."""
+        """Make an optimizer the primary one, and report what runs unless a step has ended."""
         rank = self.rank
         assert rank is not None
         self._primary = weakref.ref(primary)
         self._parameters = frozenset(map(id, _parameters(primary)))
         self._booted = True
-        if not self._counted:
+        if not self._has_ended:
             rank.boot(primary, _steps_made(primary))
 
     def _keep(self, optimizer: Any) -> None:
         """Keep a step of an optimizer that is not the primary one; this one may follow it."""
         if self._depth or self._passes in (self._counted_pass, self._kept_pass):
             return
-        self._kept_pass, self._is_plain = self._passes or -1, False
-        self._kept.append(
-            _Kept(weakref.ref(optimizer), self._loss, self._loss_is_known, self._norm)
-        )
+        self._kept_pass = self._passes or -1
+        self._kept.append((self._known_loss(), self._norm))
         self._loss, self._loss_is_known, self._norm = None, True, None
         enough = 1 if self._primary() is None else max(_MANY, _TIMES * self._most)
         if len(self._kept) >= enough:
             kept, self._kept, self._most = self._kept, [], 0
             self._choose(optimizer)
-            for row in kept:
-                self._add(row)
-                if row.optimizer() is optimizer:
-                    self._note(optimizer)
+            for self._loss, self._norm in kept:
+                self._note(optimizer)
             self._counted_pass = self._kept_pass
 
-    def _add(self, row: _Kept) -> None:
-        """Add what was read for a kept step to what is read for the next counted one."""
-        self._loss = _added(row.loss, self._loss)
-        self._loss_is_known = self._loss_is_known and row.loss_is_known
-        self._norm = row.norm if self._norm is None else self._norm
+    def _known_loss(self) -> Sum | None:
+        return self._loss if self._loss_is_known else None
 
     def _count(self, skipped: Any = None) -> None:
         """Count a step of the primary optimizer.
@@ -360,48 +347,33 @@ class Training:
         Args:
             skipped: a number or a tensor; not 0 if the update was left out. None: it was not.
         """
-        rank, primary = self.rank, self._primary()
-        if rank is None or primary is None or self._passes == self._counted_pass:
+        primary = self._primary()
+        if self.rank is None or primary is None or self._passes == self._counted_pass:
             return
         self._counted_pass = self._passes or -1
-        if self._kept:
-            self._most = max(self._most, len(self._kept))
-            for row in self._kept:
-                self._add(row)
-            self._kept = []
+        self._most = max(self._most, len(self._kept))
+        for loss, norm in self._kept:
+            self._loss_is_known = self._loss_is_known and loss is not None
+            self._loss = _added(self._loss, loss)
+            self._norm = norm if self._norm is None else self._norm
+        self._kept = []
         self._note(primary, skipped)
 
     def _note(self, primary: Any, skipped: Any = None) -> None:
         rank = self.rank
         assert rank is not None
         rate = primary.param_groups[0].get("lr")
-        numbers: dict[str, Sum | float | None] = {
-            "loss": self._loss if self._loss_is_known else None,
-            "grad_norm": self._norm,
-            "lr": float(rate) if isinstance(rate, int | float) else None,
-        }
-        if skipped is not None and (number := read(skipped)) is not None:
-            numbers["skipped"] = Sum(number)
-        plain = self._is_plain and isinstance(self._loss, float) and skipped is None
-        self._left = rank.note_step(numbers)
-        self.counts_only = plain and self._left > 0
-        self._counted += 1
+        rank.note_step(
+            {
+                "loss": self._known_loss(),
+                "grad_norm": self._norm,
+                "lr": float(rate) if isinstance(rate, int | float) else None,
+                "skipped": False if skipped is None else read(skipped),
+            }
+        )
+        self._has_ended = True
         self._loss = self._norm = None
-        self._loss_is_known = self._is_plain = True
-
-    def _count_only(self) -> None:
-        if self._passes == self._counted_pass:
-            return
-        rank, loss = self.rank, self._loss
-        if rank is None or not isinstance(loss, float):
-            self._note_again()
-            self._count()
-            return
-        self._counted_pass, self._loss = self._passes, None
-        self._counted += 1
-        self._left -= 1
-        if rank.count_step(loss) or self._left <= 0:
-            self._note_again()
+        self._loss_is_known = True
 
 
 def _parameters(optimizer: Any) -> list[Any]:
@@ -412,16 +384,9 @@ def _size(optimizer: Any) -> int:
     return sum(int(row.numel()) for row in _parameters(optimizer))
 
 
-def _added(one: float | Sum | None, other: Any) -> float | Sum | None:
-    """Return the sum of two numbers, of which each may be unknown yet, or None."""
-    if one is None or other is None:
-        one = other if one is None else one
-        return one if one is None or isinstance(one, float | Sum) else Sum(one)
-    if isinstance(one, float) and isinstance(other, float):
-        return one + other
-    total = one if isinstance(one, Sum) else Sum(one)
-    total.add(other)
-    return total
+def _added(one: Sum | None, other: Sum | None) -> Sum | None:
+    """Return the sum of two numbers, of which each may be missing."""
+    return other if one is None else one if other is None else one + other
 
 
 def _steps_made(optimizer: Any) -> int:

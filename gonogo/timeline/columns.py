@@ -43,7 +43,7 @@ _NAN = math.nan
 _READ, _READ_SECTIONS = itemgetter(*NUMBERS), itemgetter(*SECTIONS)
 _WIDE, _SECTIONS_WIDE = len(NUMBERS), len(SECTIONS)
 _NO_NUMBERS, _NO_SECTIONS = array("d", (UNTOLD,) * _WIDE), array("d", (_NAN,) * _SECTIONS_WIDE)
-_STARTED, _PROGRESSED, _ENDED, _SKIPPED, _WHOLE = 1, 2, 4, 8, 6
+_STARTED, _PROGRESSED, _ENDED, _SKIPPED = 1, 2, 4, 8
 BITS = {Msg.STEP_START: _STARTED, Msg.PROGRESS: _PROGRESSED, Msg.STEP_END: _ENDED}
 
 
@@ -108,8 +108,6 @@ class StepTable:
             bit: that stands for its message in `told`.
             late: whether a later line came before it: then it only fills what is missing.
         """
-        for step in () if beat.steps is None else beat.ended():
-            self.row_of(step)
         row = self.row_of(beat.step)
         told = self.told[row]
         if late and told & bit:
@@ -122,26 +120,11 @@ class StepTable:
             self.start_mono[row] = beat.mono
         else:
             self.end_mono[row] = beat.mono
-            if beat.steps is not None:
-                self.start_mono[row] = beat.mono - (beat.dt_step_s or _NAN)
             tokens, said = beat.tokens, beat.step_sections
             self.tokens[row] = NEVER if tokens is None else tokens
             seconds = _NO_SECTIONS if said is None else array("d", _READ_SECTIONS(vars(said)))
             self._sections[_sections_of(row)] = seconds
         self.told[row] = told | bit
-        if beat.steps is not None and self.told[row] & _WHOLE == _WHOLE:
-            self._share(beat.ended(), row)
-
-    def _share(self, steps: range, row: int) -> None:
-        """Give steps that ended together the numbers of the last one, and an even time."""
-        end, step_s = self.end_mono[row], self.end_mono[row] - self.start_mono[row]
-        for left, at in enumerate(map(self.row_of, reversed(steps))):
-            if at == row or not self.told[at] & _ENDED:
-                self._numbers[_numbers_of(at)] = self._numbers[_numbers_of(row)]
-                self.tokens[at] = self.tokens[row]
-                self.end_mono[at] = end - left * step_s
-                self.start_mono[at] = end - (left + 1) * step_s
-                self.told[at] |= self.told[row] | _STARTED
 
     def numbers(self, name: str) -> "array[float]":
         """Return a number of all rows."""

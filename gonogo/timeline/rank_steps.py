@@ -27,8 +27,6 @@ LEFT_OUT_OF = 20
 """One in so many of the times between steps, the longest ones, is not counted as usual."""
 MOST_BETWEEN = 100_000
 """Most steps between two lines that are timed: a line may name any step."""
-TOGETHER_S, TOGETHER_SHARE = 0.001, 0.01
-"""A step of less than 1 ms, and of less than 1 % of the mean, was reported with another one."""
 _BITS = {msg.value: bit for msg, bit in BITS.items()}
 _STEP_END = Msg.STEP_END
 _AGAIN = frozenset({Arrival.DUPLICATE, Arrival.CONFLICT})
@@ -294,14 +292,9 @@ class RankSteps:
         return next(filter(None, found), {})
 
     def mean_step_times(self) -> dict[int, float]:
-        """Return step → seconds; without any `step_start`, the mean of the steps between two ends.
-
-        Steps that are much shorter than the mean were reported together: they have no time.
-        """
+        """Return step → seconds; without any `step_start`, the mean between two step ends."""
         if next(self.steps.steps_of(Msg.STEP_START), None) is not None:
-            times = self.steps.step_times()
-            least_s = min(TOGETHER_S, TOGETHER_SHARE * fmean(times.values())) if times else 0.0
-            return {step: dt_s for step, dt_s in times.items() if dt_s >= least_s}
+            return self.steps.step_times()
         found: dict[int, float] = {}
         for boot in self.boots:
             table = boot.steps

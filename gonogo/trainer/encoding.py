@@ -139,7 +139,7 @@ def build_line(
     section: str | None = None,
     section_seq: int = 0,
     failures: int = 0,
-    ago_s: float = 0.0,
+    at: float | None = None,
 ) -> bytes:
     """Return a line as it stands in a heartbeat file.
 
@@ -150,17 +150,19 @@ def build_line(
         seq: 1, 2, 3, … within the boot.
         section_seq: number of moves between sections.
         failures: lines that the disk refused so far.
-        ago_s: age of the event in seconds.
+        at: when it happened, by the monotonic clock; default: now.
 
     Raises:
         TypeError, ValueError: a field is neither a text nor a number.
     """
-    now = time.time() - ago_s
+    mono = time.monotonic()
+    at = mono if at is None else at
+    now = time.time() - mono + at
     line = {
         "v": VERSION,
         "ts": now,
         "iso": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),
-        "mono": time.monotonic() - ago_s,
+        "mono": at,
         "pid": pid,
         "rank": rank,
         "boot": boot,

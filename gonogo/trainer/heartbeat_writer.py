@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from gonogo.trainer.encoding import build_line
 from gonogo.trainer.evidence import Collectives, StackDumps
@@ -58,6 +58,25 @@ def held_mb(status: Path = _STATUS, statm: Path = _STATM) -> float:
 ANNOUNCE_AFTER_S = 1.0
 _POLL_S = 0.2
 _JOIN_S = 5.0
+_TEXT_CHARS = 2000
+
+
+def described(error: BaseException) -> dict[str, str]:
+    """Return the fields of an `error` line."""
+    name = type(error).__name__
+    return {"type": name, "text": str(error)[:_TEXT_CHARS] or name}
+
+
+class Due(NamedTuple):
+    """A line that is to be written."""
+
+    msg: str
+    fields: dict[str, Any]
+    step: int
+    section: str | None
+    section_seq: int
+    at: float
+    """By the monotonic clock."""
 
 
 class HeartbeatWriter:
@@ -94,13 +113,6 @@ class HeartbeatWriter:
         """Whether this process may write: not after the end, and not as a forked child."""
         return not self._closing.is_set() and os.getpid() == self._pid
 
-    def is_free(self, within_s: float) -> bool:
-        """Whether nobody writes, or finishes within so many seconds."""
-        free = self._lock.acquire(timeout=within_s)
-        if free:
-            self._lock.release()
-        return free
-
     def start(self) -> None:
         """Start the thread, as soon as the host gives one."""
         self._starts = True
@@ -124,14 +136,14 @@ class HeartbeatWriter:
     def write(self, msg: str, *, step: int | None = None, **fields: Any) -> None:
         """Write a line about a step; default: the present one."""
         with self._lock:
-            self._append(self._line(msg, fields, step))
+            self._append(self._due(msg, fields, step))
 
     def enter(self, section: str | None) -> None:
         """Move to a section."""
         with self._lock:
             due = self.position.enter(section, time.monotonic())
             if due is not None:
-                self._append(self._line(due, self._counted()))
+                self._append(self._due(due, self._counted()))
 
     def begin(self, *, opens: bool) -> None:
         """Leave section boot; `opens` begins the first step."""
@@ -142,7 +154,7 @@ class HeartbeatWriter:
                 self.position.open_step(now)
                 due = "step_start"
             if due is not None:
-                self._append(self._line(due, {}))
+                self._append(self._due(due, {}))
 
     def go_on_after(self, step: int) -> None:
         """Set the last step that has ended; none is open then."""
@@ -155,34 +167,44 @@ class HeartbeatWriter:
             place = self.position
             if place.is_open and place.untouched and place.section not in PAUSES:
                 place.open_step(time.monotonic())
-                self._append(self._line("step_start", {}))
+                self._append(self._due("step_start", {}))
 
     def end_step(self, numbers: Mapping[str, Any], tokens: int | None, last: int | None) -> None:
         """End the open step, and begin the next one unless its number was `last`."""
         with self._lock:
-            now, place = time.monotonic(), self.position
-            lines = b""
-            if not place.is_open:
-                place.open_step(now)
-                lines += self._line("step_start", {})
-            took_s = now - place.began
-            told: dict[str, Any] = {}
-            if tokens is not None and took_s > 0:
-                told["toks_per_s"] = tokens / took_s
-            if place.fetched_s is not None:
-                told["dt_fetch_s"] = round(place.fetched_s, 6)
-            lines += self._line("progress", {**told, **memory_mb(), **numbers})
-            place.end_step(now)
-            ended: dict[str, Any] = {"dt_step_s": round(took_s, 6), **self._counted()}
-            if tokens is not None:
-                ended["tokens"] = tokens
-            if (sections_s := place.sections_s()) is not None:
-                ended["step_sections"] = {name: round(s, 6) for name, s in sections_s.items()}
-            lines += self._line("step_end", ended)
-            if last is None or place.ended < last:
-                place.open_step(now)
-                lines += self._line("step_start", {})
-            self._append(lines)
+            self._append(*self._end(numbers, tokens, last, memory_mb()))
+
+    def _end(
+        self,
+        numbers: Mapping[str, Any],
+        tokens: int | None,
+        last: int | None,
+        memory: Mapping[str, float],
+    ) -> list[Due]:
+        """Do what `end_step` does, and return the lines that are due; the lock is held."""
+        now, place = time.monotonic(), self.position
+        rows: list[Due] = []
+        if not place.is_open:
+            place.open_step(now)
+            rows.append(self._due("step_start", {}))
+        took_s = now - place.began
+        told: dict[str, Any] = {}
+        if tokens is not None and took_s > 0:
+            told["toks_per_s"] = tokens / took_s
+        if place.fetched_s is not None:
+            told["dt_fetch_s"] = round(place.fetched_s, 6)
+        rows.append(self._due("progress", {**told, **memory, **numbers}))
+        place.end_step(now)
+        ended: dict[str, Any] = {"dt_step_s": round(took_s, 6), **self._counted()}
+        if tokens is not None:
+            ended["tokens"] = tokens
+        if (sections_s := place.sections_s()) is not None:
+            ended["step_sections"] = {name: round(s, 6) for name, s in sections_s.items()}
+        rows.append(self._due("step_end", ended))
+        if last is None or place.ended < last:
+            place.open_step(now)
+            rows.append(self._due("step_start", {}))
+        return [row._replace(at=now) for row in rows]
 
     def count_collective(self) -> None:
         """Count a collective that this rank is about to enter."""
@@ -195,25 +217,27 @@ class HeartbeatWriter:
     def _counted(self) -> dict[str, int]:
         return {"collective_seq": self._collective_seq} if self._collective_seq else {}
 
-    def _line(self, msg: str, fields: Mapping[str, Any], step: int | None = None) -> bytes:
-        """Return the next line, numbered; the lock is held."""
-        self._seq += 1
+    def _due(self, msg: str, fields: Mapping[str, Any], step: int | None = None) -> Due:
+        """Return a line of now."""
         place = self.position
-        return build_line(
-            msg,
-            fields,
-            pid=self._pid,
-            rank=self._rank,
-            boot=self._boot,
-            seq=self._seq,
-            step=place.step if step is None else step,
-            section=place.section,
-            section_seq=place.section_seq,
-            failures=self._file.failures,
-        )
+        step = place.step if step is None else step
+        now = time.monotonic()
+        return Due(msg, dict(fields), step, place.section, place.section_seq, now)
 
-    def _append(self, lines: bytes) -> None:
+    def _append(self, *rows: Due) -> None:
+        """Number lines and write them; the lock is held."""
         self._last_write = time.monotonic()
+        lines = b""
+        for row in rows:
+            self._seq += 1
+            lines += build_line(
+                **row._asdict(),
+                pid=self._pid,
+                rank=self._rank,
+                boot=self._boot,
+                seq=self._seq,
+                failures=self._file.failures,
+            )
         self._file.append(lines)
         if self._starts:
             self._start_thread()
@@ -247,9 +271,9 @@ class HeartbeatWriter:
             told = {"section_age_s": round(age_s, 3), **self._counted()}
             if not place.announced and age_s > ANNOUNCE_AFTER_S:
                 place.announced = True
-                self._append(self._line("section", told))
+                self._append(self._due("section", told))
             elif now - self._last_write >= self.run_dir.alive_every_s:
-                self._append(self._line("alive", told))
+                self._append(self._due("alive", told))
 
     def _answer_requests(self) -> None:
         name = self._stacks.look()

@@ -20,12 +20,11 @@ from typing import Any, SupportsFloat, SupportsInt, TypeVar
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat, Section, check_section
 from gonogo.trainer.encoding import plain, sort_out
-from gonogo.trainer.heartbeat_writer import HeartbeatWriter
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter, described
 from gonogo.trainer.identity import count_model, count_torch, model_device
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import HALTED_CODE, Saving, await_go, save_manifest
 
-_TEXT_LIMIT = 2000
 _T = TypeVar("_T")
 
 LINE_NAMES = frozenset(
@@ -228,7 +227,7 @@ class SupervisedBeat(Beat):
                     return
                 except Exception as error:
                     if self._writer.is_ours:
-                        self._writer.write("loader_error", **_described(error))
+                        self._writer.write("loader_error", **described(error))
                     raise
             yield batch
 
@@ -247,7 +246,7 @@ class SupervisedBeat(Beat):
                 with nullcontext() if beside else self.section("checkpoint"):
                     save_manifest(folder, self.ended)
         except OSError as error:
-            writer.write("error", **_described(error))
+            writer.write("error", **described(error))
         else:
             told = {"path": self._run.shown(folder), **self._lasted("checkpoint")}
             writer.write("checkpoint", step=self.ended, **told)
@@ -339,7 +338,7 @@ class SupervisedBeat(Beat):
     def _say_error(self, error: BaseException) -> None:
         if self._raised_in is not None and self._raised_in[0] == id(error):
             self._writer.enter(self._raised_in[1])
-        self._writer.write("error", **_described(error))
+        self._writer.write("error", **described(error))
 
     def _at_exit(self) -> None:
         """Write the error of a script that never left its `with` block."""
@@ -376,11 +375,6 @@ def _let_children_be_ended() -> None:
 def _check_names(numbers: Mapping[str, Any]) -> None:
     if taken := LINE_NAMES & numbers.keys():
         raise TypeError(f"{', '.join(sorted(taken))}: a line says that by itself")
-
-
-def _described(error: BaseException) -> dict[str, Any]:
-    name = type(error).__name__
-    return {"type": name, "text": str(error)[:_TEXT_LIMIT] or name}
 
 
 def _is_finite(value: Any) -> bool:

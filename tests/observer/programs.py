@@ -53,17 +53,6 @@ def plain() -> None:
     train(net, torch.optim.AdamW(net.parameters(), lr=1e-2), data())
 
 
-def short_steps() -> None:
-    """300 steps of less than a millisecond; step 200 waits, a checkpoint follows step 250."""
-    net = model()
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4)
-    for number, batch in enumerate(data(300), start=1):
-        time.sleep(1.6 * (number == 200))
-        update(net, optimizer, batch)
-        if number == 250:
-            torch.save(net.state_dict(), os.environ["SAVES_TO"])
-
-
 def accumulates() -> None:
     """Two batches a step; their losses are halves of the mean."""
     net = model()

@@ -52,15 +52,6 @@ class Observed:
         """The losses that the lines of a rank report."""
         return [row.loss for row in said(self.lines(rank), "progress") if row.loss is not None]
 
-    def ended(self) -> list[int]:
-        """The steps that the lines of rank 0 end."""
-        return [step for row in said(self.lines(), "step_end") for step in row.ended()]
-
-    def losses_are_told(self) -> bool:
-        """Whether each line has the loss of its step; it may end several."""
-        rows = said(self.lines(), "progress")
-        return all(row.loss == pytest.approx(self.told[row.step - 1]) for row in rows)
-
 
 WHOLE = ["plain", "accumulates", "compiled"]
 
@@ -79,19 +70,6 @@ def test_each_step_of_an_unchanged_loop_is_seen_with_its_loss(tmp_path: Path, na
     assert {row.lr for row in said(lines, "progress")} == {1e-2}
 
 
-def test_most_of_many_short_steps_are_only_counted(tmp_path: Path) -> None:
-    """Each is ended by a line, of the last of several."""
-    found = Observed(tmp_path, "short_steps", steps=300)
-    lines = found.lines()
-    assert found.ended() == list(range(1, 301))
-    assert found.losses_are_told()
-    noted = set(steps_of(lines, "step_end"))
-    assert {1, 16, 199, 250, 300} <= noted, "what stood was noted"
-    assert len(noted) < 200
-    (pause,) = said(lines, "section")[:1]
-    assert (pause.section, pause.step) == ("checkpoint", 251)
-
-
 def test_of_two_optimizers_the_larger_one_steps(tmp_path: Path) -> None:
     found = Observed(tmp_path, "two_optimizers")
     assert steps_of(found.lines(), "step_end") == STEPS
@@ -102,8 +80,8 @@ def test_an_optimizer_that_follows_the_primary_one_is_counted_from_its_first_ste
     tmp_path: Path,
 ) -> None:
     found = Observed(tmp_path, "folds")
-    assert found.ended() == list(range(1, 37))
-    assert found.losses_are_told()
+    assert steps_of(found.lines(), "step_end") == list(range(1, 37))
+    assert found.losses() == pytest.approx(found.told)
     assert len(said(found.lines(), "boot")) == 1
 
 

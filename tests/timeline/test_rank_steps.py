@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat, StepSections
-from gonogo.timeline.columns import STEP_MESSAGES
 from gonogo.timeline.rank_steps import RankSteps
 
 
@@ -168,21 +167,6 @@ def test_what_lies_between_steps_is_what_most_of_them_spend_there(
     gaps: dict[int, float], count: int, others: dict[str, Any], mean_s: float
 ) -> None:
     assert spaced(gaps, count, **others).between_steps_s() == pytest.approx(mean_s)
-
-
-def test_a_line_may_end_several_steps_which_share_its_numbers_and_the_time() -> None:
-    several = {"step": 5, "steps": 4}
-    for steps in in_any_order(
-        beat(1, "progress", 1.0, loss=5.0),
-        beat(2, "step_end", 1.0, tokens=7),
-        beat(3, "step_start", 1.0, step=2),
-        beat(4, "progress", 3.0, loss=2.0, **several),
-        beat(5, "step_end", 3.0, tokens=7, dt_step_s=0.5, **several),
-    ):
-        assert steps.samples("loss") == {1: 5.0, 2: 2.0, 3: 2.0, 4: 2.0, 5: 2.0}
-        assert steps.steps.step_times() == {2: 0.5, 3: 0.5, 4: 0.5, 5: 0.5}
-        assert all(steps.steps.said(msg, step) for msg in STEP_MESSAGES for step in range(2, 6))
-        assert (steps.boots[0].ended_steps, steps.steps.tokens_told()[3]) == (5, 7)
 
 
 @pytest.mark.parametrize(

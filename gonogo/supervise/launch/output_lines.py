@@ -251,7 +251,7 @@ class _Rank:
             seq=self._seq,
             step=step,
             failures=self.file.failures,
-            ago_s=time.monotonic() - at,
+            at=at,
         )
         self.file.append(line)
 
