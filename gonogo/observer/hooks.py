@@ -188,11 +188,16 @@ def listen(module: Any) -> None:
     belongs to the step that ended last. Meanwhile the rank is in section log, so a tracker that
     blocks is named.
     """
-    for name, function, *words in TRACKERS[module.__name__]:
+    for name, function, word, value in TRACKERS[module.__name__]:
         owner = module if name is None else getattr(module, name, None)
         if hasattr(owner, function):
-            given = functools.partial(_log, inspect.signature(getattr(owner, function)), *words)
-            _wrap(owner, function, given, lambda *a, **k: training.logged())
+            said = inspect.signature(getattr(owner, function))
+            _wrap(
+                owner,
+                function,
+                functools.partial(_log, said, word, value),
+                lambda *a, **k: training.logged(),
+            )
 
 
 def _log(

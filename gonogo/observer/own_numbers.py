@@ -130,8 +130,10 @@ def numbers_in(data: dict[Any, Any], before: str = "") -> dict[str, Sum]:
 def _number(value: Any) -> Sum | None:
     """Return a real number; None for anything else. No device is waited for."""
     try:
+        if isinstance(value, bool):
+            return None
         if isinstance(value, Real):  # NumPy's scalars, too
-            return None if isinstance(value, bool) else Sum(float(value))
+            return Sum(float(value))
         if not hasattr(value, "detach") or type(value).__name__ == "DTensor":
             return None
         return None if value.numel() != 1 or value.is_complex() else read(value)

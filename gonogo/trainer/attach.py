@@ -13,7 +13,6 @@ from gonogo.trainer.identity import count_environment, digest_config, digest_fil
 from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
-from gonogo.trainer.supervised import SupervisedBeat
 
 
 def attach(
@@ -46,11 +45,10 @@ def attach(
         SystemExit: 3, halted before the start; 4, no `.GO` within two minutes.
         ValueError: order.json cannot be read.
     """
-    known = model is not None
     beat = open_beat(run_dir, config, identity, agree=agree, rank=rank, world_size=world_size)
-    if known:
+    if model is not None:
         beat.model(model)
-    elif isinstance(beat, SupervisedBeat) and not beat.awaits_model:
+    elif not beat.awaits_model:
         beat.boot()
     return beat
 
@@ -84,12 +82,12 @@ def open_beat(
         _say(f"another process writes {run.heartbeat(rank).name}; this one says nothing")
         return Beat(rank, world_size)
     attempt = run.order.get("attempt", 1) if run.order else None
-    return SupervisedBeat(
+    return Beat(
+        rank,
+        world_size,
         writer,
-        rank=rank,
-        world_size=world_size,
         whose={"run": settings.run or run.order.get("run"), "attempt": attempt},
-        identity={
+        told={
             **count_environment(settings.nsa_env, world_size),
             **digest_config(config),
             **digest_files(run.order),

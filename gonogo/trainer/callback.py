@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.trainer.attach import open_beat
-from gonogo.trainer.beat import Beat
+from gonogo.trainer.beat import LINE_NAMES, Beat
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import load_settings
-from gonogo.trainer.supervised import LINE_NAMES, SupervisedBeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +60,12 @@ class CallbackBeat(Ordered):
     @property
     def writes(self) -> bool:
         """Whether anything is written."""
-        return isinstance(self.beat, SupervisedBeat)
+        return self.beat.writes
 
     @property
     def ended(self) -> int:
         """The last step that has ended; 0 if nothing is written."""
-        return self.beat.ended if isinstance(self.beat, SupervisedBeat) else 0
+        return self.beat.ended
 
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
@@ -85,14 +84,14 @@ class CallbackBeat(Ordered):
         """
         if self._is_over:
             return
-        if isinstance(self.beat, SupervisedBeat) and self.beat.is_elsewhere(step):
+        if self.beat.is_elsewhere(step):
             self.beat.__exit__(None, None, None)
             self.beat = Beat()
         if not self.writes:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
             )
-        if isinstance(self.beat, SupervisedBeat):
+        if self.writes:
             if self.beat.resume_from is not None and step != self.beat.resume_step:
                 raise ValueError(_elsewhere(self.beat, step))
             ordered = self.beat.steps
@@ -103,7 +102,7 @@ class CallbackBeat(Ordered):
     def end_step(self, loss: float | None, tokens: int | None, **numbers: Any) -> Next:
         """End a step of this rank; a collective."""
         beat = self.beat
-        if not isinstance(beat, SupervisedBeat):
+        if not beat.writes:
             return Next()
         told = [float(value is not None) for value in (loss, tokens)]
         means = beat.mean(*told, loss or 0.0, tokens or 0.0)
@@ -131,7 +130,7 @@ class CallbackBeat(Ordered):
 
     def saved(self, path: str | Path) -> None:
         """Report that a checkpoint is whole, once every rank is here; a collective."""
-        if isinstance(self.beat, SupervisedBeat):
+        if self.writes:
             self.beat.mean(0.0)
             self.beat.checkpoint(path)
 

@@ -61,7 +61,7 @@ _JOIN_S = 5.0
 _TEXT_CHARS = 2000
 
 
-def described(error: BaseException) -> dict[str, str]:
+def described(error: BaseException) -> dict[str, Any]:
     """Return the fields of an `error` line."""
     name = type(error).__name__
     return {"type": name, "text": str(error)[:_TEXT_CHARS] or name}

@@ -49,8 +49,6 @@ class GonogoCallback(Ordered, TrainerCallback):
         self._warned = False
         """Whether a step ended without a known loss."""
         self._hooks: list[Any] = []
-        self._filters: bool | None = None
-        """The Trainer's own setting `logging_nan_inf_filter`, while it is switched off."""
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -66,7 +64,6 @@ class GonogoCallback(Ordered, TrainerCallback):
         )
         self._unhook()  # it may begin again with smaller batches
         self._step, self._ending, self._computing = _StepSoFar(), None, False
-        self._let_filter(args)
         if self._beat.writes:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
@@ -80,9 +77,6 @@ class GonogoCallback(Ordered, TrainerCallback):
         """Begin to compute a step."""
         self._end_step(args, control, {})
         self._step, self._computing = _StepSoFar(), True
-        self._let_filter(args)
-        if self._beat.writes:
-            self._filters, args.logging_nan_inf_filter = args.logging_nan_inf_filter, False
         self._beat.beat.enter("forward")
 
     def on_pre_optimizer_step(
@@ -90,7 +84,6 @@ class GonogoCallback(Ordered, TrainerCallback):
     ) -> None:
         """The optimizer is about to step."""
         self._computing = False
-        self._let_filter(args)
         self._beat.beat.enter("optimizer")
         self._step.lr = largest_rate(kwargs["optimizer"])
 
@@ -150,11 +143,6 @@ class GonogoCallback(Ordered, TrainerCallback):
         self._unhook()
         self._end_step(args, control, {})
         self._beat.end()
-
-    def _let_filter(self, args: TrainingArguments) -> None:
-        """Restore the Trainer's filter of NaN."""
-        if self._filters is not None:
-            self._filters, args.logging_nan_inf_filter = None, self._filters
 
     def _unhook(self) -> None:
         for hook in self._hooks:

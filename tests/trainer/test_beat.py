@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import threading
@@ -11,8 +10,6 @@ from pathlib import Path
 import pytest
 
 import gonogo.trainer
-from gonogo.trainer.beat import Beat
-from gonogo.trainer.supervised import SupervisedBeat
 from tests.trainer.runs import environment
 
 
@@ -50,8 +47,9 @@ def test_a_whole_training_says_nothing_anywhere(alone: Path) -> None:
 
 
 def test_a_section_that_there_is_none_of_is_refused_everywhere(alone: Path) -> None:
+    beat = gonogo.trainer.attach()
     with pytest.raises(ValueError, match="no section 'sideward'; there are backward"):
-        gonogo.trainer.attach().section("sideward")  # type: ignore[arg-type]
+        beat.enter("sideward")  # type: ignore[arg-type]
 
 
 def test_a_call_costs_nothing(alone: Path) -> None:
@@ -91,14 +89,3 @@ def test_nothing_is_imported_but_the_standard_library(tmp_path: Path, supervised
     )
     assert done.stdout.splitlines() == ["[]", "['gonogo']", "[]"]
     assert (tmp_path / "heartbeat_rank0.jsonl").exists() is supervised
-
-
-def test_both_beats_take_the_same_calls() -> None:
-    for name, method in inspect.getmembers(Beat, inspect.isfunction):
-        if name == "__init__" or name not in vars(SupervisedBeat):
-            continue
-        ours, theirs = (
-            [(row.name, row.kind, row.default) for row in inspect.signature(of).parameters.values()]
-            for of in (vars(SupervisedBeat)[name], method)
-        )
-        assert ours == theirs, name
