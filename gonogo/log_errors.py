@@ -10,7 +10,6 @@ first. `last_error` returns the whole text of the last error.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import dropwhile, islice
 from typing import Any
@@ -65,10 +64,7 @@ SIGNAL = re.compile(
     re.IGNORECASE,
 )
 """What a program or its launcher prints when it is asked to end."""
-_GLUED = re.compile(
-    r"(\[\d+:\d\d[^\]\n]{0,200}\])[ \t]*(?=(?:\[(?:rank|default)\d+\]: ?)?Traceback \(most recent)"
-    r"|(\[\d+:\d\d[^\]\n]{0,200}\])[ \t]*(?=\[rank\d+\]:)"
-)
+_GLUED = re.compile(r"\][ \t]*(?=\[(?:rank|default)\d+\]:)")
 """A progress bar ends without a new line: the error of a rank may stand behind it."""
 _RANK_FAILED = re.compile(r"\[?E\d{3,4} \d{2}:\d{2}:\d{2}")
 """How torch's C++ side begins an error of a rank that ends without a traceback."""
@@ -100,12 +96,11 @@ _SIGNALLED = re.compile(
     r"|exits with return code = -(?:4|6|7|8|9|11)\b"
 )
 _NOT_FINITE = re.compile(r"\b(?:nan|inf)\b", re.IGNORECASE)
-_BAR = re.compile(r"\b(\d+)/(\d+) \[\d+:\d")
+_BAR = re.compile(r"\b\d+/\d+ \[\d+:\d")
+_MOST_CLOSED = 3
 _RULE = re.compile(r"\W*$")
 FATAL = "Fatal Python error: "
 """How a dying interpreter begins to show its threads, which explain nothing."""
-_MOST_STEPS_OF_PEERS = 2
-"""Steps that peers may print after the first error; more follow only after a restart."""
 _UNTOLD_LINES = 10
 SEARCHED_LINES = 40
 _MESSAGE_LINES = 10
@@ -138,7 +133,7 @@ def own_lines(text: str, rank: int | None = None) -> list[str]:
         text: the end of a log.
         rank: the wanted rank; None: the rank that failed first, if the lines show it, else all.
     """
-    text = _GLUED.sub(lambda found: f"{found[0].rstrip()}\n", ESCAPES.sub("", text))
+    text = _GLUED.sub("]\n", ESCAPES.sub("", text))
     lines = _without_closed_bars(_without_report(text.splitlines()))
     whose = [int(said[1]) if (said := _OF_RANK.match(line)) else None for line in lines]
     plain = [_OF_RANK.sub("", line, count=1) for line in lines]
@@ -156,21 +151,15 @@ def _failed_first(lines: Sequence[str], whose: Sequence[int | None]) -> int | No
         lines: without the marks of ranks.
         whose: the rank of each line; None: not marked.
     """
-    found = ((at, line, _STEP.search(line)) for at, line in enumerate(lines))
-    steps = [(at, line[: step.end()]) for at, line, step in found if step is not None]
     found_at: list[tuple[bool, int, int]] = []
     for rank in {said for said in whose if said is not None}:
         its = [at for at, said in enumerate(whose) if said == rank]
         own = [lines[at] for at in its]
         glog = (at for at, line in enumerate(own) if _RANK_FAILED.match(line))
         begin = next(iter(_chains(own)[0]), next(glog, None))
-        if begin is None:
-            continue
-        went_on = {(whose[at], step) for at, step in steps if at > its[begin]}
-        if max(Counter(said for said, _ in went_on).values(), default=0) > _MOST_STEPS_OF_PEERS:
-            continue
-        error = "\n".join(own[begin:])
-        found_at.append((bool(_VICTIM.search(error)), its[begin], rank))
+        if begin is not None:
+            is_victim = _VICTIM.search("\n".join(own[begin:])) is not None
+            found_at.append((is_victim, its[begin], rank))
     return min(found_at)[2] if found_at else None
 
 
@@ -205,7 +194,7 @@ def error_lines(
         at most `MOST_ERROR_LINES` lines of at most `MOST_ERROR_CHARS` characters.
     """
     lines = _after_steps(own_lines(text, rank), steps)
-    chain = _chain_of_culprit(lines)
+    chain = _chains(lines)[0]
     late = _after_steps(text.splitlines()[-SEARCHED_LINES:], steps)
     ends = [line for line in reversed(late) if _SIGNALLED.search(line)]
     if not chain:
@@ -317,35 +306,12 @@ def _chains(lines: Sequence[str]) -> list[list[int]]:
     return chains[::-1] or [[]]
 
 
-def _chain_of_culprit(lines: Sequence[str]) -> list[int]:
-    """Return the tracebacks of the rank that failed first, if ranks do not mark their lines.
-
-    The traceback of a rank that lost a peer follows shortly after that of the peer.
-    """
-    chains = _chains(lines)
-    for at, before in enumerate(chains):
-        if at and chains[at - 1][0] - before[-1] > SEARCHED_LINES:
-            break
-        if not before or not _VICTIM.search("\n".join(_error_of(lines, before[-1])[:1])):
-            return before
-    return chains[0]
-
-
 def _without_closed_bars(lines: list[str]) -> list[str]:
-    """Return a log without the progress bars that a program shows again after its last error.
-
-    A bar that moves behind the error shows that the program survived it.
-    """
-    begin = next(iter(_chains(lines)[0]), None)
-    if begin is None:
-        return lines
-    shown: dict[str, set[str]] = {}
-    for line in lines[begin + 1 :]:
-        for done, whole in _BAR.findall(line):
-            shown.setdefault(whole, set()).add(done)
-    if any(len(states) > 1 for states in shown.values()):
-        return lines
-    return [line for at, line in enumerate(lines) if at <= begin or not _BAR.search(line)]
+    """Return a log without the progress bars that a program shows again after its last error."""
+    begin = next(iter(_chains(lines)[0]), len(lines))
+    bars = [line for line in lines[begin + 1 :] if _BAR.search(line)]
+    survived = len(bars) > _MOST_CLOSED
+    return lines if survived else [line for line in lines if line not in bars]
 
 
 def _without_report(lines: list[str]) -> list[str]:

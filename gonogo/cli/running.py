@@ -50,7 +50,7 @@ from gonogo.supervise.launch.command import OBSERVE, check_patterns
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
 from gonogo.trainer.identity import digest_files
-from gonogo.trainer.line_file import ATTACHED
+from gonogo.trainer.heartbeat_writer import ATTACHED
 
 
 def run(

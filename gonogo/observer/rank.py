@@ -26,14 +26,18 @@ from gonogo.observer.settings import (
 )
 from gonogo.trainer import ranks
 from gonogo.trainer.heartbeat_writer import (
+    ATTACHED,
+    OBSERVABLE,
+    OBSERVED,
+    READ,
     Due,
     HeartbeatWriter,
+    Taken,
     described,
     memory_mb,
     writes_already,
 )
 from gonogo.trainer.identity import count_environment, count_model, digest_files
-from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, OBSERVED, READ, Taken
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gonogo.supervise.durable import create_json, load_json
-from gonogo.trainer.line_file import READ
+from gonogo.trainer.heartbeat_writer import READ
 
 HALT_NAME = ".HALT"
 KILL_NAME = ".kill"

@@ -18,7 +18,7 @@ from gonogo.log_errors import (
     outside_lines,
     signs_in,
 )
-from gonogo.trainer.line_file import ATTACHED
+from gonogo.trainer.heartbeat_writer import ATTACHED
 from gonogo.trainer.run_dir import NOT_LET_BEGIN, UNTOLD
 
 _TAIL_BYTES = 65_536

@@ -8,9 +8,15 @@ from typing import Any
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
-from gonogo.trainer.heartbeat_writer import HeartbeatWriter, end_observation, writes_already
+from gonogo.trainer.heartbeat_writer import (
+    ATTACHED,
+    SILENCED,
+    HeartbeatWriter,
+    Taken,
+    end_observation,
+    writes_already,
+)
 from gonogo.trainer.identity import count_environment, digest_config, digest_files
-from gonogo.trainer.line_file import ATTACHED, SILENCED, Taken
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 

@@ -55,7 +55,8 @@ def test_a_bar_that_is_shown_once_more_is_no_last_word_and_no_step(before: str) 
     steps = [re.compile(PATTERNS["tqdm"])]
     for text in (ended, f"{before}{OOM}\r{BAR.format(6)}\n\r{BAR.replace('12', '3').format(1)}\n"):
         assert "CUDA out of memory" in last_error(text, steps=steps)
-    went_on = f"{before}{OOM}\r{BAR.format(6)}\r{BAR.format(7)}\ngiving up\n"
+    bars = "".join(f"\r{BAR.format(done)}" for done in (6, 7, 8, 9))
+    went_on = f"{before}{OOM}{bars}\ngiving up\n"
     assert last_error(went_on, steps=steps) == "giving up"
     assert own_lines(BAR.format(6)) == [BAR.format(6)], "it shows where a run hangs"
 
@@ -101,15 +102,11 @@ VICTIM = (
 )
 LATER = BAD.replace("rank1", "rank3").replace("bad", "later")
 STEP = "Epoch [2/3] Step [50/100] Loss: 0.1394\n"
-STEPS = "".join(STEP.replace("50", str(step)) for step in (60, 70, 80))
 
 
 def teed(rank: int, text: str) -> str:
     """Return lines as `torchrun --tee 3` shows them."""
     return "".join(f"[default{rank}]:{line}\n" for line in text.splitlines())
-
-
-TEED_SURVIVED = teed(1, "Traceback (most recent call last):\nOSError: not there yet\n")
 
 
 @pytest.mark.parametrize(
@@ -120,14 +117,12 @@ TEED_SURVIVED = teed(1, "Traceback (most recent call last):\nOSError: not there 
         (f"{BAD}{LATER}", "ValueError: a bad sample"),
         (f"{BAD}W1122 [rank0]: warned\n{STEP}", "ValueError: a bad sample"),
         (VICTIM, VICTIM.splitlines()[-1].removeprefix("[rank0]: ")),
-        (f"{BAD}{STEPS}killed", "killed"),
-        (f"{TEED_SURVIVED}{teed(0, STEPS)}{teed(2, LATER)}", "ValueError: a later sample"),
         (f"{BAD}{''.join(teed(rank, STEP) for rank in (0, 2, 3, 4))}", "ValueError: a bad sample"),
         (f"{BAD}{STEP * 7}", "ValueError: a bad sample"),
         ("[rank1]: a remark\nboth", "both"),
     ],
     ids=["a victim after it", "before it", "two that fail", "others go on", "nobody else",
-         "started again", "one survived, teed", "all go on, teed", "all print a step", "no error"],
+         "all go on, teed", "all print a step", "no error"],
 )  # fmt: skip
 def test_where_nobody_says_whose_the_words_are_those_of_the_rank_that_failed_first(
     text: str, last: str

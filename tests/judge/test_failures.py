@@ -128,11 +128,10 @@ LOST = f"{HEAD}work.wait()\n{GLOO}\n"
         of_rank(0, LOST) + of_rank(1, OOM),
         BAR + of_rank(0, LOST) + of_rank(1, OOM),
         f"{BAR}{OOM}",
-        f"{OOM}{LOST}",
         "".join(f"(worker pid=7) {line}\n" for line in OOM.splitlines()),
         f"\x1b[31m{OOM}\x1b[0m",
     ],
-    ids=["bar glued", "bar above", "victim first", "bar at the victim", "one rank", "unmarked",
+    ids=["bar glued", "bar above", "victim first", "bar at the victim", "one rank",
          "each line labelled", "coloured"],
 )  # fmt: skip
 def test_the_rank_that_failed_first_is_named(text: str) -> None:

@@ -15,7 +15,7 @@ from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
 from gonogo.judge.follow_up.reruns import IN_VAIN
 from gonogo.supervise.end_request import HALT_LIMIT_S
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S
-from gonogo.trainer.line_file import KEPT_BYTES
+from gonogo.trainer.heartbeat_writer import KEPT_BYTES
 from gonogo.trainer.run_dir import GO_LIMIT_S, HALTED_CODE, NO_GO_CODE
 from gonogo.watch.registry import BASIC
 from service.conductor.leases import LEASE_S

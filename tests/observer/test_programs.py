@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.trainer.line_file import ATTACHED, OBSERVED, READ
+from gonogo.trainer.heartbeat_writer import ATTACHED, OBSERVED, READ
 from tests.trainer.runs import LAUNCH, ROOT, environment, lines_of, said, steps_of, write_order
 
 PROGRAMS = Path(__file__).with_name("programs.py")

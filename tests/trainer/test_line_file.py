@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.trainer import line_file
-from gonogo.trainer.heartbeat_writer import HeartbeatWriter
-from gonogo.trainer.line_file import LineFile, Taken
+from gonogo.trainer import heartbeat_writer
+from gonogo.trainer.heartbeat_writer import HeartbeatWriter, LineFile, Taken
 from gonogo.trainer.run_dir import RunDir
 
 REAL_WRITE = os.write
@@ -62,7 +61,7 @@ def test_a_program_that_leaves_waits_a_moment_for_a_disk_that_refuses_its_last_l
     tmp_path: Path, disk: Disk, last_s: float, found: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They went with it: a whole run whose disk failed in its last second had ended early."""
-    monkeypatch.setattr(line_file, "LAST_S", last_s)
+    monkeypatch.setattr(heartbeat_writer, "LAST_S", last_s)
     waits: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -86,7 +85,7 @@ def test_a_program_that_leaves_waits_a_moment_for_a_disk_that_refuses_its_last_l
 def test_a_disk_that_stays_full_costs_the_oldest_lines_and_never_half_of_one(
     tmp_path: Path, disk: Disk, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_file, "KEPT_BYTES", 20_000)
+    monkeypatch.setattr(heartbeat_writer, "KEPT_BYTES", 20_000)
     file = LineFile(tmp_path / "h")
     disk.room = room
     lines = [b"%06d%s\n" % (number, b"x" * 993) for number in range(60)]
@@ -115,9 +114,9 @@ def test_a_line_that_a_killed_process_left_torn_does_not_spoil_ours(tmp_path: Pa
 def test_a_file_that_another_process_writes_is_taken_until_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(line_file, "_LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(heartbeat_writer, "_LOCK_WAIT_S", 0.1)
     code = (
-        "import sys, pathlib; from gonogo.trainer.line_file import LineFile;"
+        "import sys, pathlib; from gonogo.trainer.heartbeat_writer import LineFile;"
         "file = LineFile(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "h")]

@@ -19,9 +19,17 @@ from typing import Any
 from gonogo.files import read_plain
 from gonogo.supervise.launch.printed_steps import PrintedSteps, Shown, is_lost
 from gonogo.supervise.processes import SHELLS, load_program, load_stat
-from gonogo.trainer import line_file
 from gonogo.trainer.encoding import build_line
-from gonogo.trainer.line_file import LineFile
+from gonogo.trainer.heartbeat_writer import (
+    ATTACHED,
+    LAST_S,
+    OBSERVABLE,
+    OBSERVED,
+    READ,
+    SHOW_EVERY_S,
+    LineFile,
+    Taken,
+)
 
 LINE_BYTES = 8192
 """Longer lines are cut."""
@@ -76,12 +84,12 @@ class OutputLines:
         """
         if self._is_off:
             return True
-        if (self._folder / line_file.ATTACHED).exists():
+        if (self._folder / ATTACHED).exists():
             self._yield()
             return True
         if self._yields:
             self._resume()
-        if not (self._ranks or self._is_closing) and (self._folder / line_file.OBSERVABLE).exists():
+        if not (self._ranks or self._is_closing) and (self._folder / OBSERVABLE).exists():
             return True
         if program := load_program(self._pid):
             self._by_shell = program in SHELLS
@@ -108,7 +116,7 @@ class OutputLines:
             if is_due and not is_stopped:  # its silence is to be seen
                 rank.write("alive")
             if shows:
-                self._show_at = time.monotonic() + line_file.SHOW_EVERY_S
+                self._show_at = time.monotonic() + SHOW_EVERY_S
                 rank.file.show()
 
     def close(self, code: int, *, asked: bool) -> None:
@@ -133,7 +141,7 @@ class OutputLines:
 
     def _read_the_rest(self) -> bool:
         """Read what is left; return False if the disk refuses for too long."""
-        give_up = time.monotonic() + line_file.LAST_S
+        give_up = time.monotonic() + LAST_S
         while True:
             with suppress(OSError):
                 self.read()
@@ -148,13 +156,13 @@ class OutputLines:
         for rank in self._ranks.values():
             rank.file.finish()
         self._ranks, self._yields = {}, True
-        if (self._folder / line_file.OBSERVED).exists():
+        if (self._folder / OBSERVED).exists():
             for _ in self._log.lines():
                 pass
             return
         self._is_off = True
         with suppress(OSError):
-            (self._folder / line_file.READ).unlink()
+            (self._folder / READ).unlink()
 
     def _resume(self) -> None:
         """Write again after the observer has failed; each rank begins a new boot."""
@@ -179,14 +187,14 @@ class OutputLines:
         try:
             free = again or not file.exists()
             rank = _Rank(file, number, self._pid, self._order) if free else None
-        except line_file.Taken:
+        except Taken:
             rank = None
         self._is_off = rank is None
         if rank is None:
             return None
         rank.boot(at=self._began, since=self._looked)
         with suppress(OSError):
-            (self._folder / line_file.READ).touch()
+            (self._folder / READ).touch()
         self._ranks[number] = rank
         return rank
 

@@ -40,7 +40,7 @@ from gonogo.supervise.evidence.rounds import (
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.rank_probes import Processes
 from gonogo.timeline.rank import RankStream
-from gonogo.trainer.line_file import READ
+from gonogo.trainer.heartbeat_writer import READ
 from gonogo.watch import WatchState, near
 from gonogo.watch.registry import cause_of
 

@@ -19,7 +19,7 @@ from gonogo.contract.heartbeat import Heartbeat, parse_heartbeat
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.launch.output_lines import OutputLines
-from gonogo.trainer.line_file import ATTACHED, OBSERVABLE, LineFile
+from gonogo.trainer.heartbeat_writer import ATTACHED, OBSERVABLE, LineFile
 
 STEP = r"step (?P<step>\d+) loss (?P<loss>\S+)"
 
@@ -75,7 +75,7 @@ def test_what_is_told_is_shown_to_a_watcher_on_another_host_once_a_second(
 ) -> None:
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
-    monkeypatch.setattr("gonogo.supervise.launch.output_lines.line_file.SHOW_EVERY_S", 600.0)
+    monkeypatch.setattr("gonogo.supervise.launch.output_lines.SHOW_EVERY_S", 600.0)
     program = Program(tmp_path, STEP, nodes=nodes)
     program.write("step 1 loss 2.0\n")
     program.write("step 2 loss 2.0\n")

@@ -24,7 +24,7 @@ from gonogo.supervise.watcher.halting import Halting, Standing
 from gonogo.supervise.watcher.pace import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.timeline.rank import RankStream
-from gonogo.trainer.line_file import READ
+from gonogo.trainer.heartbeat_writer import READ
 from tests.supervise.runs import build_test_order
 
 
