@@ -95,22 +95,16 @@ def is_described(path: str) -> bool:
     return PurePosixPath(path).name == COLLECTIVES or stack_rank(path) is not None
 
 
-def describe_round(texts: Mapping[str, str], culprit: int | None = None) -> str:
+def describe_round(
+    texts: Mapping[str, str], culprit: int | None = None, *, whole: bool = True
+) -> str:
     """Return a round in words: the collectives, the places, then the groups of stacks.
 
     Args:
         texts: path of a file in the round → its text.
         culprit: the rank that a finding names.
+        whole: show all frames; else each group of stacks is one line.
     """
-    return _describe(texts, culprit, whole=True)
-
-
-def summarise_round(texts: Mapping[str, str], culprit: int | None = None) -> list[str]:
-    """Return a round as `describe_round` does, each group of stacks on one line."""
-    return _describe(texts, culprit, whole=False).splitlines()
-
-
-def _describe(texts: Mapping[str, str], culprit: int | None, *, whole: bool) -> str:
     parts = [
         text.strip()
         for path, text in texts.items()

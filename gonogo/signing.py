@@ -9,7 +9,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from gonogo.contract.errors import Corrupt, NotFound, Rejected
+from gonogo.contract.errors import NotFound, Rejected
 from gonogo.files import place_first, read_plain, read_small
 from gonogo.ledger.sign import PublicKey, SigningKey, parse_public, parse_signing
 
@@ -52,15 +52,7 @@ def load_signing_key(home: Path) -> SigningKey | None:
 
 def _check_public_half(path: Path, key: SigningKey) -> None:
     """Raise `Rejected` if `signing.pub` is no key, or the half of another key."""
-    if not path.exists():
-        return
-    try:
-        shown = load_public_key(path)
-    except Rejected as error:
-        raise Rejected(
-            f"{error.detail}; remove it: `gonogo serve` writes it again from {KEY_FILE}"
-        ) from error
-    if shown != key.public:
+    if path.exists() and load_public_key(path) != key.public:
         raise Rejected(f"{path} is not the public half of {KEY_FILE}: one of them was changed")
 
 
@@ -74,14 +66,9 @@ def own_signing_key(home: Path) -> SigningKey:
     if key is not None:
         save_public_key(home, key.public)
         return key
-    if has_decisions(home / "decisions"):
+    if any((home / "decisions").glob("dec_*.json")):
         raise Rejected(f"{home / KEY_FILE} is gone, and decisions here are signed with it: {_LOST}")
     return save_signing_key(home, create_signing_key())
-
-
-def has_decisions(folder: Path) -> bool:
-    """Whether a folder holds decisions."""
-    return any(folder.glob("dec_*.json"))
 
 
 def save_signing_key(home: Path, key: SigningKey) -> SigningKey:
@@ -134,18 +121,6 @@ def shown_key(home: Path) -> PublicKey | None:
 
     Raises:
         Rejected: it is no public key.
-        Corrupt: the signing.key beside it does not fit.
     """
     path = home / PUBLIC_FILE
-    if not path.exists():
-        return None
-    key = load_public_key(path)
-    try:
-        fits = parse_signing(read_small(home / KEY_FILE)).public == key
-    except OSError:
-        return key  # it is not there, or not ours to read
-    except Rejected:
-        fits = False
-    if not fits:
-        raise Corrupt(f"{path} is not the public half of {KEY_FILE}: one of them was changed")
-    return key
+    return load_public_key(path) if path.exists() else None

@@ -38,7 +38,7 @@ from gonogo.contract.finding import Doubt, DoubtKind, Finding
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.wire import Kind
-from gonogo.evidence_round import is_described, summarise_round, where_it_stood
+from gonogo.evidence_round import describe_round, is_described, where_it_stood
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.failures import explain_decision
 from gonogo.judge.follow_up.forecast import seconds_at_speed
@@ -49,7 +49,7 @@ from gonogo.ledger.sign import Trust, trusting
 from gonogo.ledger.verify import (
     Verified,
     check_anchors,
-    load_shelf,
+    load_folder,
     verify_file,
     verify_folder,
 )
@@ -130,7 +130,7 @@ def directory_evidence(directory: Path, findings: Iterable[dict[str, Any]] = ())
         for path in sorted(files)[:MOST_FILES]:
             with path.open("rb") as stream:
                 texts[path.name] = stream.read(MOST_BYTES).decode(errors="replace")
-    return summarise_round(texts, _halt(findings).get("rank"))
+    return describe_round(texts, _halt(findings).get("rank"), whole=False).splitlines()
 
 
 def _halt(findings: Iterable[dict[str, Any]]) -> dict[str, Any]:
@@ -408,8 +408,9 @@ def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroun
     """Return what lies around a decision's file; a home with a key signs all its decisions."""
     decision = recorded.decision
     runs = path.parent.parent / "runs"
-    shelf = load_shelf(path.parent, containing=decision.experiment or recorded.id)
-    siblings = [row for row in shelf.of(decision.experiment).values() if row.id != recorded.id]
+    rows, problems = load_folder(path.parent)
+    own = [row for row in rows.values() if row.decision.experiment == decision.experiment]
+    siblings = [row for row in own if row.id != recorded.id]
     home = path.parent.parent
     signs = any(map(os.path.lexists, (home / PUBLIC_FILE, home / KEY_FILE)))
     signs = signs or any(row.signed for row in siblings)
@@ -419,7 +420,7 @@ def look_around(recorded: RecordedDecision, path: Path, trust: Trust) -> Surroun
         trust=trust if trust or signs else None,
         unreadable=tuple(
             Doubt(kind=DoubtKind.UNREADABLE, name=Path(row.path).name, found=row.text)
-            for row in shelf.problems
+            for row in problems
             if trust or row.decision
         ),
     )

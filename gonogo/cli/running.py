@@ -49,8 +49,8 @@ from gonogo.signing import own_signing_key
 from gonogo.supervise.launch.command import OBSERVE, check_patterns
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.preflight.host_checks import WITHOUT_SERVICE
-from gonogo.trainer.identity import digest_files
 from gonogo.trainer.heartbeat_writer import ATTACHED
+from gonogo.trainer.identity import digest_files
 
 
 def run(

@@ -30,7 +30,6 @@ from gonogo.judge.facts.record import load_run
 from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.ledger.chain import check_chain, signature_problem
 from gonogo.ledger.recorded import (
     Difference,
     RecordedDecision,
@@ -39,6 +38,7 @@ from gonogo.ledger.recorded import (
     shortened,
 )
 from gonogo.ledger.sign import Trust
+from gonogo.ledger.verify import check_chain, signature_problem
 from gonogo.watch.registry import made_by
 
 Json = Mapping[str, Any]

@@ -7,16 +7,82 @@ evidence.
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
-from gonogo.contract.finding import Doubt
-from gonogo.files import read_plain
-from gonogo.ledger.chain import Wrong, check_chain
-from gonogo.ledger.recorded import MAX_BYTES, RecordedDecision, load_decision
+from gonogo.contract.finding import Doubt, DoubtKind
+from gonogo.judge.words import sentence
+from gonogo.ledger.recorded import RecordedDecision, load_decision, shortened
 from gonogo.ledger.sign import Trust
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wrong:
+    """One thing that is wrong, or could not be verified."""
+
+    decision: str | None
+    """Its id; None where not even that can be read."""
+    text: str
+    field: str = ""
+    path: str = ""
+    """Its file."""
+    missing: Doubt | None = None
+    """Which decisions are missing, where none is wrong."""
+
+
+def check_chain(decisions: Iterable[RecordedDecision], trust: Trust | None = None) -> list[Wrong]:
+    """Return the problems in the decisions of one experiment, in their order.
+
+    Args:
+        decisions: in any order.
+        trust: the keys that may sign; None leaves signatures unchecked.
+    """
+    rows = sorted(decisions, key=lambda row: (row.decision.seq, row.id))
+    found = [wrong for row in rows for wrong in check_alone(row, trust)]
+    return [*found, *_links(rows)]
+
+
+def check_alone(row: RecordedDecision, trust: Trust | None) -> list[Wrong]:
+    """Return the first problem of one decision: in its digests, or in its signature."""
+    difference = row.seals()
+    if difference is not None:
+        return [Wrong(decision=row.id, field=difference.path, text=difference.sentence())]
+    problem = signature_problem(row, trust)
+    return [] if problem is None else [Wrong(decision=row.id, field="signature", text=problem)]
+
+
+def signature_problem(row: RecordedDecision, trust: Trust | None) -> str | None:
+    """Return why no trusted key signed a decision; None if one did, or signatures do not count."""
+    said = row.decision
+    return None if trust is None else trust.problem(said.hash, said.key_id, said.signature)
+
+
+def _links(rows: Sequence[RecordedDecision]) -> Iterator[Wrong]:
+    """Check numbers and links, from the first decision on."""
+    expected, previous = 1, None
+    for row in rows:
+        decision = row.decision
+        if decision.seq < expected:
+            text = f"a second decision with the number {decision.seq} in {decision.experiment}"
+            yield Wrong(decision=row.id, field="seq", text=text)
+            continue
+        if decision.seq > expected:
+            doubt = _missing(expected, decision.seq - 1, decision.experiment)
+            text = f"not verified: {sentence(doubt)}"
+            yield Wrong(decision=row.id, field="prev_hash", text=text, missing=doubt)
+        elif decision.prev_hash != previous:
+            found = shortened(previous)
+            text = f"prev_hash: recorded {shortened(decision.prev_hash)}, found {found}"
+            yield Wrong(decision=row.id, field="prev_hash", text=text)
+        expected, previous = decision.seq + 1, decision.hash
+
+
+def _missing(first: int, last: int, experiment: str) -> Doubt:
+    found = first if first == last else f"{first} to {last}"
+    return Doubt(kind=DoubtKind.DECISION_MISSING, name=experiment, found=found)
+
 
 _ANCHOR = re.compile(r"[0-9a-f]{16,64}")
 
@@ -38,26 +104,8 @@ class Verified:
         return not self.problems
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
-    """The decision files of one folder, as far as they can be read."""
-
-    folder: Path
-    rows: dict[Path, RecordedDecision]
-    problems: list[Wrong]
-
-    def of(self, experiment: str) -> dict[Path, RecordedDecision]:
-        """Return the decisions of one experiment."""
-        rows = self.rows.items()
-        return {path: row for path, row in rows if row.decision.experiment == experiment}
-
-
-def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
-    """Return the decisions in a folder; what cannot be read is a problem, not an error.
-
-    Args:
-        folder: holds `*.json`, one decision each.
-        containing: leave out files that do not contain this text.
+def load_folder(folder: Path) -> tuple[dict[Path, RecordedDecision], list[Wrong]]:
+    """Return the decisions in a folder's `*.json`, and what cannot be read.
 
     Raises:
         NotFound: no such folder.
@@ -72,51 +120,35 @@ def load_shelf(folder: Path, *, containing: str = "") -> Shelf:
         text = f"it cannot be listed: {error.strerror}"
         problems, files = [Wrong(decision=None, path=str(folder), text=text)], []
     for path in files:
-        if path.name.startswith(".") or not _has(path, containing):
+        if path.name.startswith("."):
             continue
         try:
             rows[path] = load_decision(path)
         except (Corrupt, NotFound) as error:
-            text = error.detail.removeprefix(f"{path}: ")
-            problems.append(Wrong(decision=_named(path), path=str(path), text=text))
-    return Shelf(folder=folder, rows=rows, problems=problems)
+            problems.append(_unreadable(path, error))
+    return rows, problems
 
 
-def _has(path: Path, text: str) -> bool:
-    try:
-        with read_plain(path) as stream:
-            raw = stream.read(MAX_BYTES + 1)
-    except OSError:
-        return True  # reading it will say why
-    return len(raw) > MAX_BYTES or text.encode() in raw
+def _unreadable(path: Path, error: Corrupt | NotFound) -> Wrong:
+    named = path.stem if path.stem.startswith("dec_") else None
+    text = error.detail.removeprefix(f"{path}: ")
+    return Wrong(decision=named, path=str(path), text=text)
 
 
-def _named(path: Path) -> str | None:
-    return path.stem if path.stem.startswith("dec_") else None
-
-
-def verify_folder(folder: Path, trust: Trust, *, among_others: bool = False) -> Verified:
-    """Return what is wrong with the decisions in a folder.
-
-    Args:
-        folder: of a home (`decisions/`), or of exported decisions.
-        among_others: pass over files that neither hold a decision nor are named like one.
+def verify_folder(folder: Path, trust: Trust) -> Verified:
+    """Return what is wrong with the decisions in a folder of a home, or of exported decisions.
 
     Raises:
         NotFound: no such folder.
     """
-    shelf = load_shelf(folder)
-    problems = [
-        row
-        for row in shelf.problems
-        if not among_others or row.decision is not None or row.path == str(folder)
-    ]
-    for experiment in sorted({row.decision.experiment for row in shelf.rows.values()}):
-        problems += _told(check_chain(shelf.of(experiment).values(), trust), shelf)
+    rows, problems = load_folder(folder)
+    for experiment in sorted({row.decision.experiment for row in rows.values()}):
+        own = {path: row for path, row in rows.items() if row.decision.experiment == experiment}
+        problems += _check(own, trust)
     return Verified(
-        decisions=len(shelf.rows),
+        decisions=len(rows),
         problems=problems,
-        hashes=tuple(row.decision.hash for row in shelf.rows.values()),
+        hashes=tuple(row.decision.hash for row in rows.values()),
     )
 
 
@@ -129,26 +161,23 @@ def verify_file(path: Path, trust: Trust) -> Verified:
     try:
         recorded = load_decision(path)
     except Corrupt as error:
-        text = error.detail.removeprefix(f"{path}: ")
-        return Verified(
-            decisions=0, problems=[Wrong(decision=_named(path), path=str(path), text=text)]
-        )
-    experiment = recorded.decision.experiment
-    shelf = load_shelf(path.parent, containing=experiment)
-    own = {**shelf.of(experiment), path: recorded}
-    wrong = check_chain(own.values(), trust)
-    shelf.rows[path] = recorded
+        return Verified(decisions=0, problems=[_unreadable(path, error)])
+    decision = recorded.decision
+    rows, _ = load_folder(path.parent)
+    own = {at: row for at, row in rows.items() if row.decision.experiment == decision.experiment}
+    wrong = _check({**own, path: recorded}, trust)
     return Verified(
         decisions=1,
-        problems=_told([row for row in wrong if row.missing is None], shelf),
-        hashes=(recorded.decision.hash,),
+        problems=[row for row in wrong if row.missing is None],
+        hashes=(decision.hash,),
         not_verified=[row.missing for row in wrong if row.missing is not None],
     )
 
 
-def _told(wrong: Iterable[Wrong], shelf: Shelf) -> list[Wrong]:
-    """Return problems with the files of their decisions."""
-    paths = {row.id: str(path) for path, row in shelf.rows.items()}
+def _check(rows: Mapping[Path, RecordedDecision], trust: Trust) -> list[Wrong]:
+    """Return the problems of one experiment's decisions, with their files."""
+    paths = {row.id: str(path) for path, row in rows.items()}
+    wrong = check_chain(rows.values(), trust)
     return [replace(row, path=paths.get(row.decision or "", "")) for row in wrong]
 
 

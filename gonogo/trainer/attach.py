@@ -93,7 +93,7 @@ def open_beat(
         world_size,
         writer,
         whose={"run": settings.run or run.order.get("run"), "attempt": attempt},
-        told={
+        identity={
             **count_environment(settings.nsa_env, world_size),
             **digest_config(config),
             **digest_files(run.order),

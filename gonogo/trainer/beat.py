@@ -46,7 +46,7 @@ class Beat:
 
     Args:
         whose: run and attempt, for the boot line.
-        told: the identity that is known without a model.
+        identity: what is known without a model.
         agree: as in `attach`.
 
     Attributes:
@@ -69,7 +69,7 @@ class Beat:
         writer: HeartbeatWriter | None = None,
         *,
         whose: Mapping[str, Any] | None = None,
-        told: Mapping[str, Any] | None = None,
+        identity: Mapping[str, Any] | None = None,
         agree: Callable[[bool], bool] | None = None,
     ) -> None:
         self.rank, self.world_size, self.finite = rank, world_size, True
@@ -80,7 +80,7 @@ class Beat:
         self.last_step = run.steps
         """The last step of the order or of the loop."""
         self._writer, self._run, self._whose = writer, run, dict(whose or {})
-        self._identity = dict(told or {})
+        self._identity = dict(identity or {})
         self._agree, self._device = agree, None
         self._booted = self._halted = False
         self._own_names: set[str] = set()

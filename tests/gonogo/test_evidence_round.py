@@ -11,7 +11,6 @@ from gonogo.evidence_round import (
     describe_round,
     is_described,
     stack_rank,
-    summarise_round,
     where_it_stood,
 )
 from tests.judge.runs import finding
@@ -69,7 +68,7 @@ def test_a_round_is_told_in_words() -> None:
         "    wait (a.py:1)",
         "    main (b.py:2)",
     ]
-    assert summarise_round(texts, 1) == [
+    assert describe_round(texts, 1, whole=False).splitlines() == [
         "rank 1 alone entered it",
         "rank 1: sleep (a.py:1) < main (b.py:2)",
         "ranks 0, 2: wait (a.py:1) < main (b.py:2)",

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gonogo.evidence_round import summarise_round
+from gonogo.evidence_round import describe_round
 
 WAITING = ("wait (threading.py:320)", "poll (selectors.py:28)", "main (train.py:9)")
 HANGING = ("sleep (faults.py:51)", "enter (sections.py:60)", "main (train.py:9)")
@@ -18,7 +18,9 @@ def listing(frames: tuple[str, ...], thread: int = 7, marks: str = "active") -> 
 
 
 def summary(stacks: dict[int, str], culprit: int | None = None) -> list[str]:
-    return summarise_round({f"stacks_rank{rank}.txt": row for rank, row in stacks.items()}, culprit)
+    return describe_round(
+        {f"stacks_rank{rank}.txt": row for rank, row in stacks.items()}, culprit, whole=False
+    ).splitlines()
 
 
 def test_sixty_four_stacks_become_two_lines() -> None:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gonogo.contract.errors import Corrupt
-from gonogo.ledger.chain import check_alone
 from gonogo.ledger.recorded import parse_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
+from gonogo.ledger.verify import check_alone
 from tests.ledger.chains import TRUST, edited, present, resealed, unsigned
 
 SIGNED = present("non_finite")

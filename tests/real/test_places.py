@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.contract.stack_trace import describe_places, parse_frames
-from gonogo.evidence_round import summarise_round
+from gonogo.evidence_round import describe_round
 from gonogo.supervise.evidence.stacks import StackReader, find_py_spy
 from tests.supervise.runs import wait_until
 
@@ -82,7 +82,9 @@ def test_a_rank_that_evaluates_alone_is_named(pids: dict[int, int]) -> None:
     stacks = {rank: parse_frames(text) for rank, text in listings.items()}
     text = "rank 1 is in time.sleep, called from evaluate_on_rank_one_only (train.py:6), user code"
     assert describe_places(stacks) == f"{text}; rank 0 waits in all_reduce"
-    told = summarise_round({f"stacks_rank{rank}.txt": row for rank, row in listings.items()})
+    told = describe_round(
+        {f"stacks_rank{rank}.txt": row for rank, row in listings.items()}, whole=False
+    ).splitlines()
     assert told[0] == f"{text}; rank 0 waits in all_reduce"
     python = {rank: parse_frames(row) for rank, row in _listings(pids, native=False).items()}
     assert describe_places(python).startswith("rank 1 is in evaluate_on_rank_one_only")

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Rejected
-from gonogo.ledger.chain import check_chain
 from gonogo.ledger.recorded import load_decision, record_of
 from gonogo.ledger.sign import trusting
-from gonogo.ledger.verify import verify_folder
+from gonogo.ledger.verify import check_chain, verify_folder
 from gonogo.signing import (
     create_signing_key,
     load_public_key,
