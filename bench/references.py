@@ -79,7 +79,7 @@ class Key:
 def plan() -> str:
     """Return docs/reference/plan.md.
 
-    The meaning of a key is its comment, or the docstring under it; the rest is what pydantic enforces.
+    The meaning of a key is its comment, or the docstring under it; pydantic enforces the rest.
     """
     return _framed("plan", keys="\n".join(_tables(Plan, "", {})))
 

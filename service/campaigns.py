@@ -35,7 +35,6 @@ from gonogo.planning.campaigns import (
     first_order,
     reseeded,
     resolve_campaign,
-    unseen_changes,
 )
 from gonogo.planning.resolve import warnings_of
 from gonogo.planning.source import ResolvedPlan, bundled_plan
@@ -107,8 +106,7 @@ def preview_campaign(resolved: ResolvedCampaign, waits: list[str]) -> dict[str, 
 
 def warnings_for(session: Session, resolved: ResolvedCampaign, now: float) -> list[str]:
     """Return why its runs will wait, as the workers are now, or come to nothing."""
-    unseen = unseen_changes(resolved)
-    found: dict[str, None] = {} if unseen is None else {unseen: None}
+    found: dict[str, None] = {}
     for plan in resolved.variants.values():
         found |= dict.fromkeys(load_warnings(session, plan.parsed(), now))
     return list(found)

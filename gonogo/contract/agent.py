@@ -30,8 +30,7 @@ MAX_EVIDENCE_BYTES = 50 * 2**20
 MAX_FINDINGS_BYTES = 262_144
 MAX_EVIDENCE_FILES = 1_000
 MAX_EVIDENCE_PATH = 400
-MAX_FINDINGS = 5_000
-"""Findings of a run in the database, besides its first halt; findings.jsonl holds them all."""
+MAX_FINDINGS = 5_000  # Findings of a run in the database, besides its first halt.
 MAX_STREAM_BYTES = 2**20
 MAX_RECORD_BYTES = 2**20  # A larger record stays on the host and is not judged.
 MAX_RECORDS_BYTES = 128 * 2**20  # Bytes of all small records of a run; the rest stays on the host.
@@ -97,8 +96,7 @@ class RankTelemetry(Submitted):
     rank: Count
     start: Count
     end: Count
-    lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]
-    """Bytes that are not UTF-8 are replaced."""
+    lines: Annotated[list[str], Field(max_length=MAX_TELEMETRY_LINES)]  # Invalid UTF-8 is replaced.
     raw_b64: str | None = None  # The bytes themselves, if `lines` differ from them.
 
 

@@ -20,7 +20,7 @@ class Submission(Document):
     """POST /experiments."""
 
     plan: str | dict[str, Any] | None = None
-    """Name of a bundled plan, or a plan; null: the plan of `origin`."""
+    """A bundled plan's name, or a plan; null: that of `origin`."""
     name: str | None = Field(default=None, max_length=200)
     set: Sets = {}
     labels: Labels = {}
@@ -65,10 +65,7 @@ class Forecast(Recorded):
     basis: str = "nothing measured yet"
     claimed_seconds: float | None = None
     step_s: float | None = None
-    cost_p50: float | None = None
-    cost_p90: float | None = None
-    deadline_s: float | None = None
-    """The lowest limit of a criterion on `forecast_s`, for the phases ahead."""
+    deadline_s: float | None = None  # The lowest limit on `forecast_s` in the phases ahead.
     late: bool = False  # Whether the pace so far misses the deadline.
 
 
@@ -139,8 +136,7 @@ class ExperimentView(Recorded):
     phases: list[PhaseView] = []
     conditions: list[Condition] = []
     forecast: Forecast = Forecast()  # In lists only for experiments that run.
-    warnings: list[str] = []
-    """In the answer to a submission: what may fail although it is accepted."""
+    warnings: list[str] = []  # In the answer to a submission: what may fail although accepted.
     labels: dict[str, str] = {}
     submitted_by: str | None = None
     created_at: Instant
@@ -190,8 +186,7 @@ class RunView(Recorded):
     worker: str | None = None
     step: int = 0
     steps: int
-    init_from: str | None = None
-    """Phase whose last weights its phase begins with; null: it starts fresh."""
+    init_from: str | None = None  # Phase whose last weights it begins with; null: it is fresh.
     resume_from: ResumePoint | None = None
     loss: float | None = None
     toks_per_s: float | None = None
@@ -443,8 +438,7 @@ class CampaignView(Recorded):
     eta_s: float | None = None
     comparison: Comparison | None = None
     waiting_for: str | None = None
-    warnings: list[str] = []
-    """In the answer to a submission: what may fail although it is accepted."""
+    warnings: list[str] = []  # In the answer to a submission: what may fail although accepted.
     text: str = ""
     next: list[NextStep] = []
     submitted_by: str | None = None

@@ -66,13 +66,11 @@ class CampaignSpec(Submitted):
     """Runs of each variant before the first look."""
     max_repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] | None = None
     """Most runs of each variant; null: 6, or `repeats` if more."""
-    shown_by: list[MetricName] = []
-    """Metrics that must differ between each variant and the baseline."""
+    shown_by: list[MetricName] = []  # Metrics that must differ between variant and baseline.
     alike_in: dict[MetricName, Annotated[float, Field(ge=0, lt=1)]] = {}
     """Metrics that must be equal in all variants → allowed share of difference."""
 
-    at_once: bool = False
-    """Whether runs start together instead of in turns; for metrics such as a loss."""
+    at_once: bool = False  # Whether runs start together, not in turns; for metrics such as a loss.
 
     @model_validator(mode="before")
     @classmethod

@@ -118,13 +118,10 @@ class Criterion(Submitted):
     """How the numbers of the ranks become one; by default `max` for an upper bound."""
     warmup_steps: Annotated[int, Field(ge=0)] = 0  # Steps left out at the start of each attempt.
     window: Annotated[int, Field(ge=0)] = 0  # The last so many steps after warm-up; 0 = all.
-    pass_above: Bound = None
-    """It passes at this value and above; `profile`: at the machine's floor."""
+    pass_above: Bound = None  # It passes at this value and above; `profile`: at the floor.
     pass_below: Bound = None  # It passes at this value and below.
-    fail_above: Threshold | None = None
-    """It fails above this value; without it, above `pass_below`."""
-    fail_below: Threshold | None = None
-    """It fails below this value; without it, below `pass_above`."""
+    fail_above: Threshold | None = None  # It fails above this value; null: above `pass_below`.
+    fail_below: Threshold | None = None  # It fails below this value; null: below `pass_above`.
     grey: Grey = Grey.INCONCLUSIVE  # Meaning of a value between the pass and the fail threshold.
     min_samples: Annotated[int, Field(ge=1)] = 1  # A rank with fewer samples cannot pass.
     on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
@@ -133,10 +130,8 @@ class Criterion(Submitted):
     """Meaning of a sample that is not finite; `all_finite` always fails."""
     severity: GateSeverity = GateSeverity.REQUIRED
     """Its weight: it must pass, it leaves a condition, or it is only shown."""
-    evidence_from: str | None = None
-    """Later phase that can meet the condition it leaves; null: the next one."""
-    due: str | None = None
-    """Phase before which that condition must be met, or `end`; null: the one after."""
+    evidence_from: str | None = None  # Later phase that can meet its condition; null: the next one.
+    due: str | None = None  # Phase before which it must be met, or `end`; null: the one after.
     on_miss: Literal["no_go", "conditional_go", "inconclusive"] = "no_go"
     """Verdict of the experiment if the condition is missed."""
 
@@ -154,8 +149,8 @@ class Criterion(Submitted):
         asks_profile = "profile" in (self.pass_above, self.pass_below)
         if asks_profile and self.metric is not Metric.TOKS_PER_S:
             raise ValueError("the profile has a floor for toks_per_s alone")
-        if self.id in BUILT_IN_CRITERIA:
-            raise ValueError(f"{self.id} is a built-in criterion")
+        if self.id in (*BUILT_IN_CRITERIA, *ADDED_CRITERIA):
+            raise ValueError(f"{self.id} is a built-in criterion; expected another name")
         for low, high in ((self.fail_below, self.pass_above), (self.pass_below, self.fail_above)):
             if isinstance(low, float) and isinstance(high, float) and low > high:
                 raise ValueError("the fail threshold lies on the pass side of the pass threshold")

@@ -101,8 +101,7 @@ class Condition(Recorded):
     id: str
     text: str
     criterion: str
-    evidence_from: str | None = None
-    """Phase whose run can meet it; null: only a person can waive it."""
+    evidence_from: str | None = None  # Phase whose run can meet it; null: a person waives it.
     due: str | None = None
     on_miss: str = "no_go"
     state: ConditionState = ConditionState.OPEN
@@ -111,8 +110,7 @@ class Condition(Recorded):
 class Cause(Recorded):
     """Why a verdict is not GO, in words."""
 
-    text: str
-    """One sentence: the halt finding, else how the run ended, else the first bad criterion."""
+    text: str  # One sentence: the halt finding, else the run's end, else the first bad criterion.
     rank: int | None = None
     log: str | None = None  # The culprit's log, else the launcher's.
     line: str | None = None  # The last meaningful line of that log, at most 300 characters.

@@ -63,8 +63,7 @@ class ExitFacts(ProcessExit):
     run: str | None = None
     attempt: int | None = None
     order_sha256: str | None = None
-    sealed: bool | None = None
-    """Whether it is the exit.json that the watcher saw; null: it saw none."""
+    sealed: bool | None = None  # Whether the watcher saw this exit.json; null: it saw none.
     ranks: dict[str, ProcessExit] = Field(default_factory=dict)
     agent: ProcessExit | None = None  # Torchrun's own exit, unless somebody ended the run.
 
@@ -152,8 +151,7 @@ class MeasureRow(Recorded):
     owed: int = 1
     non_finite: int = 0
     value: Number | None = None
-    blocks: list[Number] = Field(default_factory=list)
-    """Means of up to 64 blocks of consecutive samples."""
+    blocks: list[Number] = Field(default_factory=list)  # Means of up to 64 blocks of samples.
 
 
 class Measure(Recorded):
@@ -206,7 +204,7 @@ class WatchFacts(Recorded):
     chained: bool  # Whether each tick has the digest of the one before.
     reaches: bool  # Whether the ticks' digests cover every line.
     sealed: bool | None = None
-    """Whether watch.jsonl begins with the bytes that exit.json seals; null: no seal."""
+    """Whether watch.jsonl begins with what exit.json seals; null: no seal."""
 
 
 class Facts(Recorded):
@@ -224,8 +222,7 @@ class Facts(Recorded):
     failure: str | None = None  # Name of the known failure (docs/reference/failures.md).
     measures: dict[str, Measure]
     history: History | None = None
-    boots: dict[str, list[BootFacts]] = Field(default_factory=dict)
-    """Rank → its processes in order."""
+    boots: dict[str, list[BootFacts]] = Field(default_factory=dict)  # Rank → its processes.
     watch: WatchFacts | None = None
     files: dict[str, FileSeal] = Field(default_factory=dict)
     devices: str | None = None

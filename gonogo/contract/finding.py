@@ -109,7 +109,7 @@ class Doubt(Recorded):
     rank: int | None = None
     step: int | None = None
     name: str | None = None
-    """The file, field, setting, metric, detector, node or variant concerned."""
+    """The concerned file, field, setting, metric, detector, node or variant."""
     expected: JsonValue = None
     found: JsonValue = None
 

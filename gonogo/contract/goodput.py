@@ -25,19 +25,10 @@ class Part(StrEnum):
 
 
 WORDS = {
-    Part.PRODUCTIVE: "productive",
-    Part.PRESERVED: "preserved",
-    Part.QUEUE: "queue",
-    Part.START: "start",
-    Part.RESTART: "restart",
-    Part.EVALUATION: "evaluation",
-    Part.CHECKPOINT: "checkpoint",
-    Part.BETWEEN_STEPS: "between steps",
+    **{part: part.replace("_", " ") for part in Part},
     Part.STALL: "stall until found",
     Part.HALT: "halt and end",
     Part.REPEATED: "repeated steps",
-    Part.DECISION: "decision",
-    Part.UNKNOWN: "unknown",
 }
 KEPT = (Part.PRODUCTIVE, Part.PRESERVED)
 UNHELD = (Part.QUEUE, Part.DECISION)  # No device is held meanwhile.

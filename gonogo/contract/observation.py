@@ -42,8 +42,7 @@ class DiskSeen(Recorded):
     free_files: Count | None = None  # Free inodes; null: unknown or unlimited.
     errors: Count = 0
     refused: bool = False  # A small write was refused within the last minute.
-    checkpoints_mb: Megabytes | None = None
-    """Free space for checkpoints; null: the same file system."""
+    checkpoints_mb: Megabytes | None = None  # Free space for checkpoints; null: same file system.
     read_only: bool = False
     saving: bool = False  # The draft of a checkpoint grows.
 
@@ -95,8 +94,7 @@ class HostCpu(Recorded):
     pressure: Share | None = None  # Share of the time in which a task waited for a processor.
     waited: dict[str, Share] = Field(default_factory=dict)
     """Rank → share of the time in which its main thread waited for a processor."""
-    others_cores: Annotated[Finite, Field(ge=0)] | None = None
-    """Processors that other processes used."""
+    others_cores: Annotated[Finite, Field(ge=0)] | None = None  # Used by other processes.
     busiest: list[BusyProgram] = Field(default_factory=list)
 
     def words(self) -> str:
@@ -131,8 +129,7 @@ class DeviceSample(DeviceReadings):
     v: Count = 1
     ts: Finite
     mono: Finite
-    own_mono: Finite | None = None
-    """Monotonic clock of the device's host, if the watcher runs on another."""
+    own_mono: Finite | None = None  # Monotonic clock of the device's host, if it is another.
     uuid: str
     index: Count | None = None
     rank: Count | None = None
@@ -251,14 +248,9 @@ _CHECKPOINTS = TypeAdapter(list[CheckpointSeen])
 
 def _read(payload: Any, adapter: TypeAdapter[_M]) -> _M | None:
     try:
-        return adapter.validate_python(payload)
+        return None if payload is None else adapter.validate_python(payload)
     except ValidationError:
         return None
-
-
-def disk_in(tick: Tick) -> DiskSeen | None:
-    """Return the disk in a tick, or None."""
-    return disk_of(tick.observations.get(Kind.DISK))
 
 
 def disk_of(payload: Any) -> DiskSeen | None:
@@ -278,11 +270,6 @@ def hosts_memory_in(tick: Tick) -> list[HostMemory]:
         return _read(payload, _HOSTS) or []
     host = _read(tick.observations.get(Kind.HOST_MEMORY), _MEMORY)
     return [] if host is None else [host]
-
-
-def checkpoints_in(tick: Tick) -> list[CheckpointSeen] | None:
-    """Return the checkpoints in a tick, or None."""
-    return checkpoints_of(tick.observations.get(Kind.CHECKPOINTS))
 
 
 def checkpoints_of(payload: Any) -> list[CheckpointSeen] | None:

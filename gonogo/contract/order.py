@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import Field, JsonValue, field_validator, model_validator
+from pydantic import Field, JsonValue, model_validator
 
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import Criterion
-from gonogo.contract.decision import READS_BEFORE, Condition, MadeBy
+from gonogo.contract.decision import Condition, MadeBy
 from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
 from gonogo.contract.heartbeat import Identity
@@ -136,8 +136,7 @@ class Order(Recorded):
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None
     """Last step of the phase (`train.steps`); null: unknown, so no run is complete."""
     world_size: Annotated[int, Field(ge=1, le=MOST_RANKS)]
-    nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1
-    """Number of hosts, with the same number of ranks each."""
+    nodes: Annotated[int, Field(ge=1, le=MOST_RANKS)] = 1  # Hosts, with equally many ranks each.
     cluster: ClusterRequest | None = None
     profile: str
     entry: str | None = "nsa.train"
@@ -150,8 +149,7 @@ class Order(Recorded):
     patterns: list[str] = Field(default_factory=list)
     """Regular expressions for step lines of the output (docs/how-to/run.md)."""
     patterns_guessed: bool = False  # Whether the first pattern that fits a line is taken.
-    init_from: str | None = None
-    """Phase whose last weights this phase begins with; null: it starts fresh."""
+    init_from: str | None = None  # Phase whose last weights it begins with; null: it is fresh.
     resume_from: ResumePoint | None = None
     train: dict[str, Any]  # The whole training configuration.
     env: dict[str, str] = Field(default_factory=dict)
@@ -179,13 +177,6 @@ class Order(Recorded):
     preflight: list[str] = Field(default_factory=list)
     detectors: list[str] = Field(default_factory=list)
     made_by: MadeBy | None = None
-
-    @field_validator("detectors", mode="before")
-    @classmethod
-    def _of_this_form(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            raise ValueError(f"an order of an earlier form; {READS_BEFORE}")
-        return value
 
     @model_validator(mode="after")
     def _spread_evenly(self) -> Self:
@@ -291,8 +282,7 @@ class Rules(Recorded):
     phases_after: list[PhaseAhead] = Field(default_factory=list)
     conditions: list[OpenCondition]
     program_kind: ProgramKind = ProgramKind.OURS
-    watch: dict[str, WatchValue] = Field(default_factory=dict)
-    """Dotted path of a watchdog setting → its value."""
+    watch: dict[str, WatchValue] = Field(default_factory=dict)  # Path of a setting → its value.
     run: str | None = None
     attempt: int | None = None
     reason: RunReason | None = None

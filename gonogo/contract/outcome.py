@@ -193,8 +193,7 @@ FailureName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{1,63}$")]
 class FailureRow(Submitted):
     """A failure that gonogo recognises by the text of the error."""
 
-    name: FailureName
-    """What the failure is called: the `diagnosis` of a decision, and a key of `remedies`."""
+    name: FailureName  # Its name: the `diagnosis` of a decision, and a key of `remedies`.
     pattern: Pattern
     """Regular expression, searched in each line of the error without regard to case. No repeated
     groups, at most two of `*` and `+`."""

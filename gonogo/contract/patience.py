@@ -189,16 +189,7 @@ def patience_of(
     nodes: int = 1,
     step_s: float | None = None,
 ) -> dict[Place, Patience]:
-    """Return the table of one run.
-
-    Args:
-        watch: settings of the plan.
-        kind: kind of the program.
-        from_profile: dotted paths in `watch` that the profile set.
-        compiled: whether the first step compiles the model.
-        nodes: number of hosts.
-        step_s: step time at the floor of speed, if there is one.
-    """
+    """Return the table of a run; `from_profile` are paths in `watch`, `step_s` is at the floor."""
     table = {}
     for place, row in TABLE.items():
         cell, source = row[kind], Source.DEFAULT
@@ -277,8 +268,7 @@ def _with_suspicion(
 
 
 BEGINS_LATE_S = 300.0  # Evidence of a user's program without a first step is collected then.
-_LOCKSTEP = (Place.EARLY_STEPS, Place.NO_SECTION, Place.LOG)
-"""Places in which unchanged stacks show a hang."""
+_LOCKSTEP = (Place.EARLY_STEPS, Place.NO_SECTION, Place.LOG)  # Unchanged stacks show a hang there.
 CHECKPOINT_LATE_S = 600.0  # A due checkpoint is reported as late then.
 
 

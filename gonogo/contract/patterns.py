@@ -4,8 +4,6 @@ Named groups: step, loss, lr, grad_norm, tokens, toks_per_s, rank. All repeats a
 a line may be long.
 """
 
-from typing import NamedTuple
-
 _NUMBER = r"[-+]?(?:(?:\d+(?:[,_]\d+)*(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?|(?i:nan|inf(?:inity)?)\b)"
 _STEP = r"(?P<step>\d{1,3}(?:[,_]\d{3})+|\d+)"
 _EVALUATIONS = (
@@ -74,168 +72,67 @@ _HAS_BAR = rf"^(?=.{{0,2000}}?{_BAR})"
 _LEAST_TOTAL = 2
 
 
-class Format(NamedTuple):
-    """The step lines of one trainer; tests/data/printed_lines.jsonl has examples."""
-
-    name: str
-    pattern: str
-    source: str
-
-
-FORMATS: tuple[Format, ...] = (
-    Format(
-        "torchtitan",
-        rf"step: +(?P<step>\d+) +loss: +(?P<loss>{_NUMBER})"
-        rf"(?: +grad_norm: +(?P<grad_norm>{_NUMBER}))?"
-        r"(?:.{0,400}? tps: +(?P<toks_per_s>[\d,]+))?",
-        "github.com/pytorch/torchtitan",
-    ),
-    Format(
-        "megatron",
-        rf"iteration +(?P<step>\d+)/ *\d+ \|(?:.{{0,400}}?learning rate: (?P<lr>{_NUMBER}))?"
-        rf".{{0,400}}?lm[ _]loss: (?P<loss>{_NUMBER})"
-        rf"(?:.{{0,200}}?grad norm: (?P<grad_norm>{_NUMBER}))?",
-        "github.com/NVIDIA/Megatron-LM, github.com/EleutherAI/gpt-neox",
-    ),
-    Format(
-        "llm.c",
-        rf"step +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{_NUMBER})"
-        rf"(?:.{{0,200}}?norm +(?P<grad_norm>{_NUMBER}))?"
-        rf"(?:.{{0,200}}?(?P<toks_per_s>{_NUMBER}) tok/s)?",
-        "github.com/karpathy/llm.c",
-    ),
-    Format(
-        "keras",
-        rf"^\W{{0,40}}(?P<step>\d+)/(?:\d+|Unknown)\b(?! - )(?=.{{0,200}}?(?:/step\b|ETA: ))"
-        rf".{{0,400}}? - {_TRAIN_LOSS}: (?P<loss>{_NUMBER})",
-        "github.com/keras-team/keras",
-    ),
-    Format(
-        "timm",
-        rf"Train: \d+ \[ *(?P<step>\d+)/\d+ .{{0,80}}?Loss: +(?P<loss>{_NUMBER})"
-        rf"(?:.{{0,200}}? LR: (?P<lr>{_NUMBER}))?",
-        "github.com/huggingface/pytorch-image-models",
-    ),
-    Format(
-        "yolo",
-        rf"^ *\d+/\d+ +[\d.]+[GM] +(?P<loss>{_NUMBER}) .{{0,200}}?: +\d+%.{{0,200}}?"
-        r"\b(?P<step>\d+)/\d+ ",
-        "github.com/ultralytics/ultralytics, github.com/ultralytics/yolov5",
-    ),
-    Format(
-        "dcgan",
-        rf"\[\d+/\d+\]\[ *(?P<step>\d+)/\d+\]\s+Loss_D: (?P<loss>{_NUMBER})",
-        "github.com/pytorch/examples (dcgan)",
-    ),
-    Format(
-        "verl",
-        r"\bstep:(?P<step>\d+) - .{0,4000}?"
-        rf"\bactor/pg_loss:(?:np\.float\d\d\()?(?P<loss>{_NUMBER})"
-        rf"(?:.{{0,4000}}?\bactor/grad_norm:(?:np\.float\d\d\()?(?P<grad_norm>{_NUMBER}))?",
-        "github.com/volcengine/verl",
-    ),
-    Format(
-        "nanogpt",
-        rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
-        "github.com/karpathy/nanoGPT",
-    ),
-    Format(
-        "composer",
-        r"^\W{0,4}\[batch=(?P<step>\d+)/\d+\]"
-        rf"|^\s{{0,8}}Train loss/train/total: (?P<loss>{_NUMBER})",
-        "github.com/mosaicml/composer",
-    ),
-    Format(
-        "olmo",
-        r"\[step=(?P<step>\d+)/\d+,epoch="
-        rf"|^\s{{0,8}}train/(?:CE loss|CrossEntropyLoss)=(?P<loss>{_NUMBER})",
-        "github.com/allenai/OLMo, github.com/allenai/OLMo-core",
-    ),
-    Format(
-        "nemo-rl",
-        rf"^=+ Step (?P<step>\d+)/\d+ =+$|^\s{{0,8}}• Loss: (?P<loss>{_NUMBER})",
-        "github.com/NVIDIA-NeMo/RL",
-    ),
-    Format(
-        "xgboost",
-        r"^\[(?P<step>\d+)\]\s+(?:train[^\t:]{0,40}?(?:loss|rmse|mae|error|l1|l2)[^\t:]{0,8}:"
-        rf" ?(?P<loss>{_NUMBER})|\S{{1,40}}[-'][^\t:]{{1,40}}: ?\d)",
-        "github.com/dmlc/xgboost, github.com/lightgbm-org/LightGBM",
-    ),
-    Format(
-        "llama-factory",
-        rf"\"current_steps\": (?P<step>\d+), \"total_steps\": \d+, \"loss\": (?P<loss>{_NUMBER})",
-        "github.com/hiyouga/LLaMA-Factory (trainer_log.jsonl)",
-    ),
-    Format(
-        "plain",
-        rf"{_NO_KIND_OF_OTHERS}"
-        rf"(?=.{{0,1000}}?{_STEP_WORD}\W{{0,4}} {{0,12}}{_STEP}\b(?!\.\d)){_SHOWN_LOSS}",
-        "any line with a step and a loss",
-    ),
-    Format(
-        "mmengine",
-        r"\bEpoch(?:\(train\))? +\[\d+\]\[ *(?P<step>\d+)/\d+\].{0,800}?\bloss:"
-        rf" (?P<loss>{_NUMBER})",
-        "github.com/open-mmlab/mmengine",
-    ),
-    Format(
-        "loss-at-step",
-        r"^(?=.{0,1000}? (?:at|after|in|for) )"
-        rf"{_NO_KIND_OF_OTHERS}{_TRAINS}(?:{_TRAIN_LOSS}|(?i:\bcost\b)).{{0,40}}?"
-        rf" (?:at|after|in|for) {_STEP_WORD}[ #]{{1,2}}{_STEP} ?[:=] ?"
-        rf"(?P<loss>{_NUMBER})",
-        "TensorFlow's guides, deeplearning.ai's courses",
-    ),
-    Format(
-        "counter",
-        rf"{_NO_EPOCH_NO_BAR}{_NO_KIND_OF_OTHERS}"
-        rf"(?=.{{0,1000}}?{_MORE_STEP_WORDS}\W{{0,4}} {{0,12}}{_STEP}\b(?!\.\d|%)){_SHOWN_LOSS}",
-        "any line with `it`, `steps` or `batch` and a loss",
-    ),
-    Format(
-        "fraction",
-        rf"{_NO_EPOCH_NO_BAR}{_NO_KIND_OF_OTHERS}{_TRAINS}(?<![\d/.:-])(?P<step>\d+) ?/ ?\d+\b(?!/)"
-        rf"\W{{1,8}}{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})",
-        "any line with `9/300` and a loss",
-    ),
-    Format(
-        "bar",
-        rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}){_BAR_COUNT}",
-        "github.com/tqdm/tqdm, a bar with a loss",
-    ),
-    Format(
-        "transformers",
-        rf"{_NO_KIND_OF_OTHERS}{_TRAINS}'loss': '?(?P<loss>{_NUMBER})'?"
-        rf"(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
-        rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?",
-        "github.com/huggingface/transformers (Trainer)",
-    ),
-    Format(
-        "fastai",
-        r"^\d+ +(?P<loss>\d+\.\d{6}|nan)(?: +(?:\d+\.\d{6}|nan|None))*"
-        r" +[\d:]*\d:\d\d *$",
-        "github.com/fastai/fastai",
-    ),
-    Format(
-        "epoch",
-        rf"{_NO_KIND_OF_OTHERS}(?:{_TRAINS}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_TRAINS}"
-        rf"|{_BETWEEN}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}(?i:(?=\btrain))"
-        rf"|\[\d+, +\d+\] {_BETWEEN}|(?=loss: +\S+ +\[ *\d+/ *\d+\])"
-        r"|^\d+/\d+ - \d+m?s - .{0,400}? - )"
-        rf"{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})",
-        "PyTorch's examples and tutorials, Keras with verbose=2",
-    ),
-    Format(
-        "tqdm",
-        rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}|){_BAR_COUNT}",
-        "github.com/tqdm/tqdm, any bar",
-    ),
-)
-"""All formats, the most exact first. Guessing leaves out `tqdm`, which fits any bar. Formats
-without a step come last: their lines are counted if no line shows a step."""
-
-PATTERNS: dict[str, str] = {row.name: row.pattern for row in FORMATS}
+PATTERNS: dict[str, str] = {
+    "torchtitan": rf"step: +(?P<step>\d+) +loss: +(?P<loss>{_NUMBER})"
+    rf"(?: +grad_norm: +(?P<grad_norm>{_NUMBER}))?"
+    r"(?:.{0,400}? tps: +(?P<toks_per_s>[\d,]+))?",
+    "megatron": r"iteration +(?P<step>\d+)/ *\d+ \|"
+    rf"(?:.{{0,400}}?learning rate: (?P<lr>{_NUMBER}))?"
+    rf".{{0,400}}?lm[ _]loss: (?P<loss>{_NUMBER})"
+    rf"(?:.{{0,200}}?grad norm: (?P<grad_norm>{_NUMBER}))?",
+    "llm.c": rf"step +(?P<step>\d+)/\d+ \| (?:train )?loss +(?P<loss>{_NUMBER})"
+    rf"(?:.{{0,200}}?norm +(?P<grad_norm>{_NUMBER}))?"
+    rf"(?:.{{0,200}}?(?P<toks_per_s>{_NUMBER}) tok/s)?",
+    "keras": rf"^\W{{0,40}}(?P<step>\d+)/(?:\d+|Unknown)\b(?! - )(?=.{{0,200}}?(?:/step\b|ETA: ))"
+    rf".{{0,400}}? - {_TRAIN_LOSS}: (?P<loss>{_NUMBER})",
+    "timm": rf"Train: \d+ \[ *(?P<step>\d+)/\d+ .{{0,80}}?Loss: +(?P<loss>{_NUMBER})"
+    rf"(?:.{{0,200}}? LR: (?P<lr>{_NUMBER}))?",
+    "yolo": rf"^ *\d+/\d+ +[\d.]+[GM] +(?P<loss>{_NUMBER}) .{{0,200}}?: +\d+%.{{0,200}}?"
+    r"\b(?P<step>\d+)/\d+ ",
+    "dcgan": rf"\[\d+/\d+\]\[ *(?P<step>\d+)/\d+\]\s+Loss_D: (?P<loss>{_NUMBER})",
+    "verl": r"\bstep:(?P<step>\d+) - .{0,4000}?"
+    rf"\bactor/pg_loss:(?:np\.float\d\d\()?(?P<loss>{_NUMBER})"
+    rf"(?:.{{0,4000}}?\bactor/grad_norm:(?:np\.float\d\d\()?(?P<grad_norm>{_NUMBER}))?",
+    "nanogpt": rf"iter (?P<step>\d+): loss (?P<loss>{_NUMBER})",
+    "composer": r"^\W{0,4}\[batch=(?P<step>\d+)/\d+\]"
+    rf"|^\s{{0,8}}Train loss/train/total: (?P<loss>{_NUMBER})",
+    "olmo": r"\[step=(?P<step>\d+)/\d+,epoch="
+    rf"|^\s{{0,8}}train/(?:CE loss|CrossEntropyLoss)=(?P<loss>{_NUMBER})",
+    "nemo-rl": rf"^=+ Step (?P<step>\d+)/\d+ =+$|^\s{{0,8}}• Loss: (?P<loss>{_NUMBER})",
+    "xgboost": r"^\[(?P<step>\d+)\]\s+"
+    r"(?:train[^\t:]{0,40}?(?:loss|rmse|mae|error|l1|l2)[^\t:]{0,8}:"
+    rf" ?(?P<loss>{_NUMBER})|\S{{1,40}}[-'][^\t:]{{1,40}}: ?\d)",
+    "llama-factory": rf"\"current_steps\": (?P<step>\d+), "
+    rf"\"total_steps\": \d+, \"loss\": (?P<loss>{_NUMBER})",
+    "plain": rf"{_NO_KIND_OF_OTHERS}"
+    rf"(?=.{{0,1000}}?{_STEP_WORD}\W{{0,4}} {{0,12}}{_STEP}\b(?!\.\d)){_SHOWN_LOSS}",
+    "mmengine": r"\bEpoch(?:\(train\))? +\[\d+\]\[ *(?P<step>\d+)/\d+\].{0,800}?\bloss:"
+    rf" (?P<loss>{_NUMBER})",
+    "loss-at-step": r"^(?=.{0,1000}? (?:at|after|in|for) )"
+    rf"{_NO_KIND_OF_OTHERS}{_TRAINS}(?:{_TRAIN_LOSS}|(?i:\bcost\b)).{{0,40}}?"
+    rf" (?:at|after|in|for) {_STEP_WORD}[ #]{{1,2}}{_STEP} ?[:=] ?"
+    rf"(?P<loss>{_NUMBER})",
+    "counter": rf"{_NO_EPOCH_NO_BAR}{_NO_KIND_OF_OTHERS}"
+    rf"(?=.{{0,1000}}?{_MORE_STEP_WORDS}\W{{0,4}} {{0,12}}{_STEP}\b(?!\.\d|%)){_SHOWN_LOSS}",
+    "fraction": rf"{_NO_EPOCH_NO_BAR}{_NO_KIND_OF_OTHERS}{_TRAINS}"
+    r"(?<![\d/.:-])(?P<step>\d+) ?/ ?\d+\b(?!/)"
+    rf"\W{{1,8}}{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})",
+    "bar": rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}){_BAR_COUNT}",
+    "transformers": rf"{_NO_KIND_OF_OTHERS}{_TRAINS}'loss': '?(?P<loss>{_NUMBER})'?"
+    rf"(?:, 'grad_norm': '?(?P<grad_norm>{_NUMBER})'?)?"
+    rf"(?:, 'learning_rate': '?(?P<lr>{_NUMBER})'?)?",
+    "fastai": r"^\d+ +(?P<loss>\d+\.\d{6}|nan)(?: +(?:\d+\.\d{6}|nan|None))*"
+    r" +[\d:]*\d:\d\d *$",
+    "epoch": rf"{_NO_KIND_OF_OTHERS}(?:{_TRAINS}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_TRAINS}"
+    rf"|{_BETWEEN}(?i:\bepoch\b)(?!{_BETWEEN}{_BAR}){_BETWEEN}(?i:(?=\btrain))"
+    rf"|\[\d+, +\d+\] {_BETWEEN}|(?=loss: +\S+ +\[ *\d+/ *\d+\])"
+    r"|^\d+/\d+ - \d+m?s - .{0,400}? - )"
+    rf"{_TRAIN_LOSS}{_IS}(?P<loss>{_NUMBER})",
+    "tqdm": rf"{_HAS_BAR}{_BAR_OF_TRAINING}{_BAR_LOSS}|){_BAR_COUNT}",
+}
+"""Trainer → its step lines, the most exact first; tests/data/printed_lines.jsonl has examples.
+Guessing leaves out `tqdm`, which fits any bar. Formats without a step come last: their lines are
+counted if no line shows a step."""
 
 GUESSED = tuple(name for name in PATTERNS if name != "tqdm")
 
@@ -244,9 +141,6 @@ def guessed_patterns(steps: int | None) -> list[str]:
     """Return the patterns that are tried if nobody names one, the most exact first.
 
     A number of the ordered total (`5/30`) needs no loss; its bar comes first.
-
-    Args:
-        steps: the last ordered step; None: unknown.
     """
     named = [PATTERNS[name] for name in GUESSED]
     if steps is None or steps < _LEAST_TOTAL:

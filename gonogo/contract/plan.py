@@ -5,7 +5,6 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from itertools import chain, islice
@@ -19,6 +18,7 @@ from gonogo.contract.campaign import CampaignSpec
 from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import BUILT_IN_CRITERIA, Criterion
 from gonogo.contract.errors import MOST_PROBLEMS, NotFound, Rejected, hint
+from gonogo.contract.heartbeat import Count
 from gonogo.contract.outcome import Detector, FailureRow
 from gonogo.contract.watch import Watch
 from gonogo.contract.wire import Name, Submitted
@@ -65,15 +65,14 @@ class HeartbeatCadence(Submitted):
 class Halt(Submitted):
     """How a run is ended."""
 
-    grace_s: Annotated[float, Field(ge=0)] | None = None
+    grace_s: Annotated[float, Field(ge=0, le=3600)] | None = None
     """Seconds between SIGTERM and SIGKILL, at most 3600; null: 1 s, with CUDA 5 s."""
 
 
 class Retry(Submitted):
     """How often a failed run is retried, by outcome class."""
 
-    infra: Annotated[int, Field(ge=0, le=10)] = 2
-    """Retries in one phase after failures of the infrastructure."""
+    infra: Annotated[int, Field(ge=0, le=10)] = 2  # Retries of a phase after infra failures.
 
 
 class Confirm(Submitted):
@@ -102,18 +101,16 @@ class CheckpointCadence(Submitted):
 class DeclaredIdentity(Submitted):
     """Identity that a foreign workload must report; null: not checked."""
 
-    params: Annotated[int, Field(ge=0, lt=2**53)] | None = None
+    params: Count | None = None
     """Number of parameters, within `watch.identity.params_tolerance_ratio`."""
-    dim: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Width of the model.
-    layers: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of layers.
-    heads: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of attention heads.
-    groups: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Number of key and value groups.
-    seq_len: Annotated[int, Field(ge=0, lt=2**53)] | None = None  # Tokens of a sequence.
-    vocab: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Size of the vocabulary; its logarithm is the expected first loss."""
+    dim: Count | None = None  # Width of the model.
+    layers: Count | None = None  # Number of layers.
+    heads: Count | None = None  # Number of attention heads.
+    groups: Count | None = None  # Number of key and value groups.
+    seq_len: Count | None = None  # Tokens of a sequence.
+    vocab: Count | None = None  # Size of the vocabulary; its logarithm is the expected first loss.
     dtype: str | None = None  # Number format: `bf16`, `fp16` or `fp32`.
-    tokens_per_step: Annotated[int, Field(ge=0, lt=2**53)] | None = None
-    """Tokens of a step over all ranks."""
+    tokens_per_step: Count | None = None  # Tokens of a step, all ranks.
     dataset: str | None = None  # Training data; null: `data` of the phase.
 
 
@@ -123,14 +120,13 @@ class Phase(Patch):
     name: Name  # Name of the phase.
     steps: Annotated[int, Field(ge=1, le=10**9)]  # Number of steps.
     data: Annotated[str, Field(min_length=1)] | None = None
-    """Training data; a foreign workload may leave it out."""
+    """Training data; others may leave it out."""
     checkpoint: CheckpointCadence = CheckpointCadence()  # When it saves.
     approve: Literal["never", "on_conditional", "always"] = "never"
-    """When a person must approve the next phase."""
+    """When a person approves what follows."""
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds until the approval expires; null: as in the plan."""
-    init_from: str | None = None
-    """Earlier phase whose last weights it begins with; null: it starts fresh."""
+    init_from: str | None = None  # Earlier phase whose last weights it begins with; null: fresh.
     limits: Limits | None = None  # Limits instead of the plan's; null: the plan's.
     gate: list[Criterion] = []  # Criteria besides the built-in ones.
 
@@ -143,10 +139,9 @@ class Plan(Submitted):
     profile: str  # Row of the hardware table.
     allow_faults: bool = False  # Whether faults may be caused on demand.
     workload: Workload  # The program, and how it is started.
-    cluster: ClusterRequest | None = None
-    """Requests to a cluster's scheduler; no verdict depends on them."""
+    cluster: ClusterRequest | None = None  # Requests to a scheduler; no verdict depends on them.
     train: dict[str, Any] = {}
-    """`config` and changes of it; for a foreign workload its own configuration."""
+    """`config` and changes of it; of other programs, their configuration."""
     watch: Watch = Watch()  # The watchdog's settings.
     heartbeat: HeartbeatCadence = HeartbeatCadence()  # How often a silent rank shows that it lives.
     halt: Halt = Halt()  # How a run is ended.
@@ -157,16 +152,14 @@ class Plan(Submitted):
     remedies: dict[str, Patch] = {}  # Diagnosis → changes before the phase is retried.
     max_remedies: Annotated[int, Field(ge=0, le=10)] = 0  # How many remedies one phase may try.
     carry_remedies: bool = True  # Whether a remedy that helped applies to later phases too.
-    allow_drift: list[Drift] = []
-    """What may differ from the first run; a difference makes CONDITIONAL_GO."""
+    allow_drift: list[Drift] = []  # What may differ from the first run; that makes CONDITIONAL_GO.
     limits: Limits = Limits()  # Limits of every phase.
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
     """Seconds until an approval expires; null: never."""
     waive: list[Name] = []  # Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO.
     identity: DeclaredIdentity | None = None  # What a foreign workload must report.
     campaign: CampaignSpec | None = None  # Compared variants; null: no campaign.
-    phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]
-    """The phases, in order."""
+    phases: Annotated[list[Phase], Field(min_length=1, max_length=MOST_PHASES)]  # In order.
 
     @field_validator("profile")
     @classmethod
@@ -330,58 +323,31 @@ FRACTIONS: dict[str, tuple[float, float]] = {"factor": (1, 1000), "share": (0.01
 SECTIONS = ("data", "forward", "backward", "optimizer", "log", "checkpoint", "eval")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """A parsed SPEC, defaults included."""
-
-    kind: str
-    phase: str
-    values: dict[str, str]
-
-    @property
-    def spec(self) -> str:
-        """Return the SPEC for the trainer, without the phase."""
-        pairs = ",".join(f"{key}={value}" for key, value in self.values.items())
-        return f"{self.kind}:{pairs}" if pairs else self.kind
-
-
-def parse_fault(spec: str, plan: Plan) -> Fault:
-    """Return the fault that `spec` describes.
+def parse_fault(spec: str, plan: Plan) -> tuple[str, str]:
+    """Return the phase that a SPEC strikes, and the SPEC with all its values, without the phase.
 
     Raises:
-        Rejected: an unknown kind, key or phase, a repeated key, or a value out of range.
+        Rejected: an unknown kind, key or phase, or a value out of range.
     """
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         raise Rejected(f"fault: found {kind!r}; expected one of {', '.join(KINDS)}")
-    said = _said(kind, rest)
-    phase = _phase(kind, said.pop("phase", DEFAULT_PHASE), plan)
-    values = {**KINDS[kind], **said}
-    if kind == "desync" and plan.workload.world_size < 2:
-        raise Rejected("fault desync: expected a plan of at least 2 ranks; found 1")
-    _check_values(kind, values, plan.workload.world_size, phase.steps)
-    return Fault(kind=kind, phase=phase.name, values=values)
-
-
-def _said(kind: str, rest: str) -> dict[str, str]:
-    said: dict[str, str] = {}
     for pair in filter(None, rest.split(",")):
-        key, equals, value = pair.partition("=")
+        key, equals, _ = pair.partition("=")
         if not equals or key not in (*KINDS[kind], "phase"):
             known = ", ".join([*KINDS[kind], "phase"])
             raise Rejected(f"fault {kind}: found {pair!r}; expected KEY=VALUE with KEY of {known}")
-        if key in said:
-            raise Rejected(f"fault {kind}: found {key} twice; expected it once")
-        said[key] = value
-    return said
-
-
-def _phase(kind: str, name: str, plan: Plan) -> Phase:
-    try:
-        return plan.phase(name)
-    except NotFound as error:  # of a SPEC it is a bad value, not a missing thing
-        known = ", ".join(phase.name for phase in plan.phases)
-        raise Rejected(f"fault {kind}: phase: found {name!r}; expected one of {known}") from error
+    _, values = values_of(spec)
+    name = values.pop("phase", DEFAULT_PHASE)
+    phase = next((row for row in plan.phases if row.name == name), None)
+    if phase is None:  # of a SPEC it is a bad value, not a missing thing
+        known = ", ".join(row.name for row in plan.phases)
+        raise Rejected(f"fault {kind}: phase: found {name!r}; expected one of {known}")
+    if kind == "desync" and plan.workload.world_size < 2:
+        raise Rejected("fault desync: expected a plan of at least 2 ranks; found 1")
+    _check_values(kind, values, plan.workload.world_size, phase.steps)
+    pairs = ",".join(f"{key}={value}" for key, value in values.items())
+    return name, f"{kind}:{pairs}" if pairs else kind
 
 
 def values_of(spec: str) -> tuple[str, dict[str, str]]:

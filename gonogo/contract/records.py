@@ -198,10 +198,8 @@ class ExitRecord(Recorded):
     order_sha256: str | None = None
     watch: FileSeal | None = None
     findings: FileSeal | None = None
-    requests: list[str] = Field(default_factory=list)
-    """Files that asked the run to end, such as `.HALT`."""
-    heartbeats: dict[str, Written] | None = None
-    """Heartbeat file → what it held after the last rank had ended."""
+    requests: list[str] = Field(default_factory=list)  # Files that asked it to end, as `.HALT`.
+    heartbeats: dict[str, Written] | None = None  # Heartbeat file → what it held at the end.
     error: list[str] = Field(default_factory=list)
     left: list[Unended] = Field(default_factory=list)
     unheard: list[Count] = Field(default_factory=list)

@@ -27,8 +27,7 @@ class PlaceKind(StrEnum):
     UNKNOWN = "unknown"
 
 
-WAITS = frozenset({PlaceKind.COLLECTIVE, PlaceKind.DEVICE})
-"""Places in which a rank waits for others."""
+WAITS = frozenset({PlaceKind.COLLECTIVE, PlaceKind.DEVICE})  # Where a rank waits for others.
 _NAMED = frozenset(PlaceKind) - WAITS - {PlaceKind.COMPUTE, PlaceKind.USER, PlaceKind.UNKNOWN}
 """Places that are no wait for others, even if native frames are missing."""
 

@@ -46,8 +46,7 @@ class ProcessDeath(CanHalt):
 class NoFirstHeartbeat(CanHalt):
     """D2: start-up takes too long."""
 
-    exec_s: Seconds = 120.0
-    """From the watcher's first look to a rank's first line; of a command only if set."""
+    exec_s: Seconds = 120.0  # From the first look to a rank's first line; of a command if set.
     boot_s: Seconds = 300.0  # Longest section `boot`.
     first_step_s: Seconds = 900.0  # Longest first step.
 
@@ -62,8 +61,7 @@ class AliveLost(CanHalt):
 class Stall(CanHalt):
     """D4: no step advances in forward, backward or optimizer."""
 
-    suspect_s: Seconds = 10.0
-    """Evidence is collected of a step that takes so long, if it is the larger limit."""
+    suspect_s: Seconds = 10.0  # Evidence of so long a step is collected, if the limit is larger.
     suspect_x: Ratio = 3.0  # The same as a multiple of m.
     halt_s: Seconds = 60.0  # A step that takes so long halts, if it is the larger limit.
     halt_x: Ratio = 8.0  # The same as a multiple of m.
@@ -77,7 +75,7 @@ class Deadline(Submitted):
     """Deadline of one section."""
 
     suspect_s: Seconds | None = None
-    """Time in the section after which evidence is collected; null: never."""
+    """Time in the section until evidence is collected; null: never."""
     halt_s: Seconds  # Time in the section that halts, if it is the larger limit.
 
 
@@ -126,12 +124,11 @@ class Slow(CanHalt):
     floor_tok_s: Ratio | None = None  # Floor in tokens per second; null: the profile's.
     floor_ratio: Ratio = 0.8  # Halts if the median stays below this share of the floor.
     floor_over_s: Seconds = 300.0  # For so many seconds of training.
-    hard_floor_ratio: Ratio = 0.5
-    """Halts if each of the last steps is below this share of the floor."""
+    hard_floor_ratio: Ratio = 0.5  # Halts if all of the last steps are below this share of it.
     hard_floor_over_steps: Steps = 5  # Number of these steps; 0: no hard floor.
     warmup_steps: Steps = 20  # Steps at the start of each attempt that are not timed.
     baseline_steps: Annotated[int, Field(ge=1)] = 200
-    """Steps after warm-up whose median is the baseline."""
+    """Steps after it whose median is the baseline."""
     window_steps: Annotated[int, Field(ge=1)] = 64  # Steps whose median is compared.
     warn_ratio: Ratio = 1.33  # Warns at this multiple of the baseline.
     warn_over_s: Seconds = 300.0  # For so many seconds of training.
@@ -160,8 +157,7 @@ class Hygiene(CanHalt):
 class IdentityCheck(Submitted):
     """D22: what runs equals what was ordered."""
 
-    params_tolerance_ratio: Ratio = 0.02
-    """Share by which the number of parameters may differ from the order."""
+    params_tolerance_ratio: Ratio = 0.02  # Share by which the parameters may differ in number.
 
 
 class FirstLoss(Submitted):
@@ -190,10 +186,8 @@ class Frozen(HaltsOnRequest):
 class Divergence(HaltsOnRequest):
     """D11: the loss, smoothed, stays above its best; spikes warn only."""
 
-    alpha: Annotated[float, Field(gt=0, le=1)] = 0.02
-    """Weight of the newest loss in the smoothed one."""
-    above: Ratio = 0.30
-    """Halts if the smoothed loss is this far above its best, if it is the larger limit."""
+    alpha: Annotated[float, Field(gt=0, le=1)] = 0.02  # Weight of the newest loss in it.
+    above: Ratio = 0.30  # Halts if the smoothed loss is so far above its best, if larger.
     above_ratio: Ratio = 0.10  # The same as a share of its best.
     over_steps: Annotated[int, Field(ge=1)] = 50  # Losses in a row that must be there too.
     after_step: Steps = 200  # Losses before it is armed; a resume starts the count again.
@@ -207,8 +201,7 @@ class Divergence(HaltsOnRequest):
 class Gradients(HaltsOnRequest):
     """D12: gradients are exactly zero (halt), explode or are always clipped (warn)."""
 
-    zero_steps: Annotated[int, Field(ge=1)] = 3
-    """Steps in a row with a norm of exactly zero that halt."""
+    zero_steps: Annotated[int, Field(ge=1)] = 3  # Steps in a row with a norm of zero that halt.
     spike_x: Ratio = 20.0  # A spike is above this multiple of the median norm.
     spike_of: Annotated[int, Field(ge=1)] = 8  # Norms among which spikes are counted.
     spike_count: Annotated[int, Field(ge=1)] = 5  # So many spikes among them warn.
@@ -223,8 +216,7 @@ class GateCollapse(HaltsOnRequest):
     entropy: Ratio = 0.18  # Gates with a lower normalised entropy have collapsed.
     max_gate: Ratio = 0.9  # A gate above this has collapsed.
     layer_share: Ratio = 0.5  # More than this share of the layers must have collapsed for a halt.
-    distinct: Annotated[int, Field(ge=1)] = 3
-    """Number of steps that must show it, with no sound one in between."""
+    distinct: Annotated[int, Field(ge=1)] = 3  # Steps that must show it, with no sound one between.
     apart_steps: Steps = 50  # Steps between them, at least.
     after_step: Steps = 500  # Nothing is found up to this step.
 
@@ -279,11 +271,9 @@ class CheckpointOverdue(CanHalt):
 class ImplausibleSpeed(HaltsOnRequest):
     """D21: reported speed, or the hardware's, does not fit the lines."""
 
-    differ_ratio: Ratio = 0.10
-    """Share by which reported and recomputed tokens per second may differ."""
+    differ_ratio: Ratio = 0.10  # Share by which reported and recomputed speed may differ.
     over_steps: Annotated[int, Field(ge=1)] = 20  # Steps over which they are compared.
-    best_ratio: Ratio = 0.5
-    """Warns below this share of the best step of the same work on the same devices."""
+    best_ratio: Ratio = 0.5  # Warns below this share of the best step of this work and device.
     mfu: Ratio = 1.0
     """Halts above this share of the matmul peak of preflight. If the plan sets it, each token meets
     every parameter, also in a foreign model."""

@@ -44,24 +44,12 @@ _WORD = re.compile(r"[\w.,:=@\[\]()*&|/+-]{1,256}")
 
 
 def _text(value: Any) -> Any:
-    return str(value) if type(value) is int else value
-
-
-def _value(value: Any) -> Any:
-    return "true" if value is True else _text(value)
+    return "true" if value is True else str(value) if type(value) is int else value
 
 
 def _word(value: str) -> str:
     if _WORD.fullmatch(value) is None or value.startswith("-"):
         raise ValueError(f"found {value!r}; expected one word as sbatch takes it")
-    return value
-
-
-def _not_read_as_number(value: Any) -> Any:
-    if type(value) is int:
-        raise ValueError(
-            f"found {value}; expected quotes around it: YAML reads 1:00:00 as the number 3600"
-        )
     return value
 
 
@@ -75,15 +63,9 @@ Word = Annotated[
     str,
     BeforeValidator(_text),
     AfterValidator(_word),
-    WithJsonSchema({"type": ["string", "integer"]}),
-]
-Value = Annotated[
-    str,
-    BeforeValidator(_value),
-    AfterValidator(_word),
     WithJsonSchema({"type": ["string", "integer", "boolean"]}),
 ]
-Duration = Annotated[str, BeforeValidator(_not_read_as_number), AfterValidator(_duration)]
+Duration = Annotated[str, BeforeValidator(_text), AfterValidator(_duration)]
 
 
 class EngineName(StrEnum):
@@ -105,7 +87,7 @@ class SlurmCluster(Submitted):
     checkpoint."""
     gres: Word | None = None  # Devices of each node, such as `gpu:8`.
     constraint: Word | None = None  # Features that the nodes must have.
-    extra: dict[ExtraName, Value | None] = Field(default_factory=dict)
+    extra: dict[ExtraName, Word | None] = Field(default_factory=dict)
     """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
     `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
     `exclusive` (`true`: whole nodes), `prefer`, `wckey`; `null` leaves one to Slurm."""
@@ -240,8 +222,7 @@ class Workload(Submitted):
 
     entry: Annotated[str, AfterValidator(_entry)] | None = OURS
     """A module or script that torchrun starts once a rank; null if there is a command."""
-    args: Args = []
-    """Arguments of an entry, after `--order PATH`. Placeholders are filled as in a command."""
+    args: Args = []  # Arguments of an entry, after `--order PATH`; filled as in a command.
     command: Argv | None = None
     """A program and its arguments, started once a host.
     [Placeholders](../how-to/plans.md#placeholders) such as `{lr}` are filled."""
@@ -252,8 +233,7 @@ class Workload(Submitted):
     command."""
     files: list[Path] = []  # Files whose digests are code identity; nothing is uploaded.
     world_size: WorldSize = 1  # Number of ranks.
-    nodes: Nodes = 1
-    """Number of hosts, with the same number of ranks each; no verdict depends on it."""
+    nodes: Nodes = 1  # Hosts, with equally many ranks each; no verdict depends on it.
     parallel: Parallel = "single"  # How ranks share the work.
     labels: Labels = {}  # Labels that the worker must have (`GONOGO_WORKER_LABELS`).
 
@@ -275,13 +255,7 @@ ANY = "any"
 
 
 def is_allowed(program: str, listed: Collection[str], cwd: str | None = None) -> bool:
-    """Say whether a host that lists these programs may start one. Links are not followed.
-
-    Args:
-        program: a module, a script, or the first word of a command.
-        listed: the worker's `GONOGO_WORKER_ALLOW`.
-        cwd: folder of relative paths.
-    """
+    """Say whether a host that lists these programs may start one. Links are not followed."""
     if program == OURS or program in listed or ANY in listed:
         return True
     base = cwd or "/"

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 from yaml.composer import Composer
-from yaml.reader import ReaderError
 
 from gonogo.contract.errors import Problem, Rejected
 
@@ -95,9 +94,6 @@ def _compose(text: str) -> Any:
         last = max(1, len(text.splitlines()))  # libyaml counts the end of a text as a line
         line = None if mark is None else min(mark.line + 1, last)
         raise _rejected(f"not YAML: {words}", line) from error
-    except ReaderError as error:
-        before = text.encode("utf-8", "replace")[: error.position]
-        raise _rejected(f"not YAML: {error.reason}", before.count(b"\n") + 1) from error
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         raise _rejected(f"not YAML: {' '.join(str(error).split())}", None) from error
     except RecursionError as error:

@@ -13,8 +13,7 @@ from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
-from gonogo.planning.layers import merged
-from gonogo.planning.ordering import build_order
+from gonogo.planning.ordering import build_order, merged
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import ResolvedPlan, parse_plan, refuse, with_overrides
 
@@ -105,22 +104,6 @@ def _unchanged(variants: Mapping[str, ResolvedPlan]) -> Iterator[Problem]:
         if told[name] == told[baseline]:
             message = f"variant {name} changes nothing of {baseline}, so they cannot be compared"
             yield Problem(path=f"campaign.variants.{name}", message=message)
-
-
-def unseen_changes(resolved: ResolvedCampaign) -> str | None:
-    """Return a warning of variants that change nothing which a command gets to see; None: none."""
-    words = {}
-    for name, plan in resolved.variants.items():
-        order = first_order(plan)
-        words[name] = (order.command, order.env, order.world_size)
-    baseline, *others = words
-    alike = [name for name in others if words[name] == words[baseline]]
-    if not alike or words[baseline][0] is None:
-        return None
-    return (
-        f"{', '.join(alike)}: the command is that of {baseline}; one that is not attached sees a"
-        " key of train by a placeholder alone, such as {lr}"
-    )
 
 
 def first_order(plan: ResolvedPlan) -> Order:

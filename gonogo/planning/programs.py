@@ -127,7 +127,7 @@ def lacks(plan: Plan, labels: Mapping[str, str]) -> dict[str, str]:
 
 def needs(plan: Plan) -> str | None:
     """Return what a worker has to hold and allow for a plan, in a sentence; None: nothing."""
-    return " and ".join(_needs(plan)) or None
+    return " and ".join(f"{name}={value}" for name, value in worker_settings(plan).items()) or None
 
 
 def worker_settings(plan: Plan) -> dict[str, str]:
@@ -138,34 +138,8 @@ def worker_settings(plan: Plan) -> dict[str, str]:
         if names := {name for _, name in unlisted(plan)}:
             said["GONOGO_WORKER_ALLOW_ENV"] = ",".join(sorted(names))
     if plan.workload.labels:
-        said["GONOGO_WORKER_LABELS"] = label_text(plan.workload.labels)
+        labels = sorted(plan.workload.labels.items())
+        said["GONOGO_WORKER_LABELS"] = ",".join(f"{name}={value}" for name, value in labels)
     if plan.workload.nodes > 1:
         said["GONOGO_ENGINE"] = EngineName.SLURM.value
     return said
-
-
-def label_text(labels: Mapping[str, str]) -> str:
-    """Return labels as `GONOGO_WORKER_LABELS` spells them."""
-    return ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
-
-
-def _needs(plan: Plan) -> Iterator[str]:
-    if not plan.ours:
-        yield f"GONOGO_WORKER_ALLOW with {', '.join(sorted(programs(plan)))} (or any)"
-        names = sorted({name for _, name in unlisted(plan)})
-        if names:
-            yield f"GONOGO_WORKER_ALLOW_ENV with {', '.join(names)}"
-    if plan.workload.labels:
-        yield f"GONOGO_WORKER_LABELS with {label_text(plan.workload.labels)}"
-    if plan.workload.nodes > 1:
-        yield f"an engine for {plan.workload.nodes} nodes (GONOGO_ENGINE={EngineName.SLURM})"
-
-
-def up_line(plan: Plan) -> str | None:
-    """Return the `gonogo up` whose worker takes a plan; None where that is no matter of options."""
-    if plan.ours or plan.workload.labels or plan.workload.nodes > 1:
-        return None
-    words = ["gonogo", "up"]
-    words += [word for name in sorted(programs(plan)) for word in ("--allow", name)]
-    names = sorted({name for _, name in unlisted(plan)})
-    return shlex.join([*words, *(word for name in names for word in ("--allow-env", name))])

@@ -4,28 +4,25 @@
 what would fail later, every problem at once. `ordering.build_order` writes one run's order from it.
 """
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from itertools import chain
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from gonogo.contract.canonical import digest
-from gonogo.contract.criterion import ADDED_CRITERIA
 from gonogo.contract.errors import Corrupt, Problem, Rejected, hint, near
 from gonogo.contract.plan import Phase, Plan, hardware_profiles, parse_fault
 from gonogo.contract.workload import Patch
 from gonogo.environment_names import LISTED, NO_SECRET, SECRETIVE, may_hold_secret, referred
 from gonogo.judge.failures import library
 from gonogo.judge.gate.conditions import END
-from gonogo.planning.layers import OF_THE_PHASE, lay, merged, unknown_placeholders
 from gonogo.planning.ordering import FROZEN as FROZEN
+from gonogo.planning.ordering import OF_THE_PHASE, gate_of, lay, merged, unknown_placeholders
 from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
-from gonogo.planning.ordering import gate_of
-from gonogo.planning.programs import Layer, environments, patches, read_launch_line, unlisted
+from gonogo.planning.programs import Layer, environments, patches, unlisted
 from gonogo.planning.source import ResolvedPlan as ResolvedPlan
 from gonogo.planning.source import (
     bundled_plan,
@@ -38,7 +35,7 @@ from gonogo.planning.source import (
 )
 from gonogo.planning.source import checkout_root as checkout_root
 from gonogo.planning.source import load_train_config as load_train_config
-from gonogo.planning.workloads.known import Path, WorkloadSchema, schema_documents, workload_schema
+from gonogo.planning.workloads.known import Path, WorkloadSchema, workload_schema
 from gonogo.watch.registry import plugins
 
 LATEST_S = 24 * 3600.0
@@ -85,14 +82,6 @@ def first_checkpoint_s(phase: Phase, step_s: float | None) -> float | None:
     return min(times, default=None)
 
 
-SURELY_ALIKE = 0.85
-"""Ratio of equal letters from which an entry looks like a slip in the name of one that is known:
-`nsa.trainer` does (0.9), `my.train` does not (0.71)."""
-
-MOST_GRACE_S = 3600.0
-"""Between asking a process to end and killing it: checkpoints are written meanwhile."""
-
-
 def problems_in(
     plan: Plan, train: Mapping[str, Any], schema: WorkloadSchema | None
 ) -> Iterator[Problem]:
@@ -100,13 +89,11 @@ def problems_in(
     found = chain(
         unknown_metrics(plan),
         _taken_names(plan),
-        _never_killed(plan),
         _unknown_remedies(plan),
         _refused_by_plugins(plan),
         _said_elsewhere(plan),
         _without_weights(plan),
         _uneven(plan),
-        _other_nodes(plan),
         _needless_args(plan),
         _unlisted(plan),
         _in_clear(plan),
@@ -137,12 +124,6 @@ def warnings_of(plan: Plan) -> list[str]:
         where = f"phases.{last.name}.approve"
         found.append(f"{where}: no phase follows that a person could let begin: nobody is asked")
     found += _owed_by_a_script(plan)
-    entry, known = plan.workload.program or "", schema_documents()
-    if entry not in known:
-        found += [
-            f"workload.entry: {entry} is taken for a program of your own; did you mean {name}?"
-            for name in difflib.get_close_matches(entry, known, n=1, cutoff=SURELY_ALIKE)
-        ]
     return found
 
 
@@ -159,22 +140,9 @@ def _owed_by_a_script(plan: Plan) -> Iterator[str]:
 
 
 def _taken_names(plan: Plan) -> Iterator[Problem]:
-    """Yield the criteria that are named as one that the judge adds, and a phase that is no end."""
-    for phase in plan.phases:
-        if phase.name == END:
-            message = f"`due: {END}` is when all phases are over; expected another name of a phase"
-            yield Problem(path=f"phases.{phase.name}.name", message=message)
-        for row in phase.gate:
-            if row.id in ADDED_CRITERIA:
-                message = f"{row.id} is a criterion that the judge adds; expected another name"
-                yield Problem(path=f"phases.{phase.name}.gate.{row.id}.id", message=message)
-
-
-def _never_killed(plan: Plan) -> Iterator[Problem]:
-    grace_s = plan.halt.grace_s
-    if grace_s is not None and not grace_s <= MOST_GRACE_S:
-        message = f"found {grace_s}; expected at most {MOST_GRACE_S:g}: then a hung run is killed"
-        yield Problem(path="halt.grace_s", message=message)
+    if END in (phase.name for phase in plan.phases):
+        message = f"`due: {END}` is when all phases are over; expected another name of a phase"
+        yield Problem(path=f"phases.{END}.name", message=message)
 
 
 def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
@@ -188,29 +156,19 @@ def _unknown_remedies(plan: Plan) -> Iterator[Problem]:
 def _refused_by_plugins(plan: Plan) -> Iterator[Problem]:
     there = {str(row.name): row.Settings for row in plugins()} if plan.watch.plugins else {}
     for name, said in plan.watch.plugins.items():
-        where = f"watch.plugins.{name}"
+        where, settings = f"watch.plugins.{name}", there.get(name)
         if name not in there:
             message = f"no installed package brings a detector {name!r}; {hint(name, there)}"
             yield Problem(path=where, message=message)
             continue
-        settings = there[name]
-        yield from _refused_settings(where, settings, said)
-
-
-def _refused_settings(
-    where: str, settings: type[BaseModel] | None, said: Mapping[str, Any]
-) -> Iterator[Problem]:
-    takes = {} if settings is None else settings.model_fields
-    if settings is None or settings.model_config.get("extra") != "allow":
-        names = {row.alias or name for name, row in takes.items()} | set(takes)
-        for key in sorted(said.keys() - names):
+        takes = {} if settings is None else settings.model_fields
+        for key in sorted(said.keys() - takes.keys()):
             yield Problem(path=f"{where}.{key}", message=f"unknown key {key!r}; {hint(key, takes)}")
-    try:
-        if settings is not None:
-            settings.model_validate(said)
-    except ValidationError as error:
-        for row in error.errors(include_url=False):
-            if row["type"] != "extra_forbidden":
+        try:
+            if settings is not None:
+                settings.model_validate({key: said[key] for key in said.keys() & takes.keys()})
+        except ValidationError as error:
+            for row in error.errors(include_url=False):
                 path = ".".join([where, *map(str, row["loc"])])
                 yield Problem(path=path, message=f"found {row['input']!r}; {row['msg']}")
 
@@ -253,20 +211,6 @@ def _uneven(plan: Plan) -> Iterator[Problem]:
         if world_size is not None and world_size % nodes:
             message = f"found {world_size}; expected a multiple of workload.nodes, {nodes}"
             yield Problem(path=f"{where}.world_size", message=message)
-
-
-def _other_nodes(plan: Plan) -> Iterator[Problem]:
-    """Yield the commands whose launcher has another number of nodes than the plan."""
-    nodes = plan.workload.nodes
-    changes = [(f"{where}.workload", patch.workload.command) for where, patch in _layers(plan)]
-    for where, command in [("workload", plan.workload.command), *changes]:
-        line = read_launch_line(command or ())
-        if line is not None and line.nodes not in (None, nodes):
-            message = (
-                f"{line.nodes_option}: workload.nodes is {nodes}; say workload.nodes:"
-                f" {line.nodes} and leave the option out"
-            )
-            yield Problem(path=f"{where}.command", message=message)
 
 
 def _needless_args(plan: Plan) -> Iterator[Problem]:
@@ -382,14 +326,7 @@ def resolve_plan(
     load_config: LoadConfig = load_train_config,
     schema_of: SchemaOf = workload_schema,
 ) -> ResolvedPlan:
-    """Return the frozen form of a submission.
-
-    Args:
-        data: the plan as data.
-        sets: dotted path → value; `fault` is a fault to inject.
-        load_config: name → training configuration of our workload.
-        schema_of: entry point → what its workload takes, None where nobody here can say.
-    """
+    """Return the frozen form of a submission; `fault` among the sets is a fault to inject."""
     sets = dict(sets or {})
     fault = sets.pop("fault", None)
     data, wrong = overridden(data, sets)

@@ -4,7 +4,6 @@
 was expected. `resolve` checks what a plan must hold beyond its shape.
 """
 
-import os
 import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -105,10 +104,6 @@ def overridden(
 
     Mappings that are not there yet are made on the way. A variable of `workload.env` that is set to
     null is taken away; elsewhere the null itself says so.
-
-    Args:
-        data: a plan as read from YAML.
-        sets: dotted path → JSON value, such as `phases.smoke.steps` → 20.
     """
     result: dict[str, Any] = plain_copy(data)
     messages = ((path, _set_at(result, path, plain_copy(value))) for path, value in sets.items())
@@ -352,45 +347,17 @@ def checkout_root() -> Path:
 def load_train_config(name: str) -> dict[str, Any]:
     """Return the training configuration called `name` (nsa/configs/NAME.yaml), yours to change.
 
-    An installed gonogo has copies of all, so that it judges as a checkout does. A file is read
-    again when it has changed.
+    An installed gonogo has copies of all, so that it judges as a checkout does.
     """
-    folder = _folder()
-    known = {entry.name.removesuffix(".yaml"): entry for entry in _entries(folder)}
+    try:
+        folder: Traversable = checkout_root() / "nsa" / "configs"
+    except NotFound:
+        folder = resources.files("gonogo.planning").joinpath("configs")
+    files = [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
+    known = {entry.name.removesuffix(".yaml"): entry for entry in files}
     if name not in known:
         message = f"found {name!r}; {hint(name, known)}"
         problem = Problem(path="train.config", message=message)
         raise NotFound(f"train.config: {message}", problems=(problem,))
-    entry = known[name]
-    if not isinstance(entry, Path):
-        found: dict[str, Any] = parse_yaml(entry.read_text())
-        return found
-    found = plain_copy(_read(entry, entry.stat().st_mtime_ns))
-    return found
-
-
-def configurations_stamp() -> tuple[tuple[str, int], ...]:
-    """Return what changes whenever a training configuration does: each file and its time."""
-    folder = _folder()
-    if not isinstance(folder, Path):
-        return ()
-    with os.scandir(folder) as entries:
-        return tuple(sorted((entry.name, entry.stat().st_mtime_ns) for entry in entries))
-
-
-def _folder() -> Traversable:
-    try:
-        return checkout_root() / "nsa" / "configs"
-    except NotFound:
-        return resources.files("gonogo.planning").joinpath("configs")
-
-
-def _entries(folder: Traversable) -> list[Traversable]:
-    return [entry for entry in folder.iterdir() if entry.name.endswith(".yaml")]
-
-
-@cache
-def _read(entry: Path, changed: int) -> dict[str, Any]:
-    del changed  # the time is a part of the cache's key
-    found: dict[str, Any] = parse_yaml(entry.read_text())
+    found: dict[str, Any] = parse_yaml(known[name].read_text())
     return found

@@ -1,10 +1,8 @@
 """Submissions: a frozen plan, its phases, and the first queued run."""
 
-import json
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from gonogo.contract.api import CampaignPlace, Submission
@@ -12,10 +10,10 @@ from gonogo.contract.errors import Problem, Rejected, hint
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import Order
 from gonogo.contract.wire import Kind, new_id
-from gonogo.planning.layers import merged, values_of
+from gonogo.planning.ordering import merged, values_of
 from gonogo.planning.programs import needs
 from gonogo.planning.resolve import ResolvedPlan, build_order, resolve_plan, warnings_of
-from gonogo.planning.source import bundled_plan, configurations_stamp, refuse
+from gonogo.planning.source import bundled_plan, refuse
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of, start_phase
@@ -29,14 +27,8 @@ def resolve_submission(submission: Submission) -> ResolvedPlan:
     """Return the plan that a submission freezes; it is read and resolved here, once."""
     check_texts(submission.name, submission.labels)
     check_labels(submission.labels)
-    return _resolved(json.dumps([submission.plan, submission.set]), configurations_stamp())
-
-
-@lru_cache(maxsize=64)
-def _resolved(asked: str, stamp: tuple[tuple[str, int], ...]) -> ResolvedPlan:
-    del stamp
-    plan, sets = json.loads(asked)
-    return resolve_plan(bundled_plan(plan) if isinstance(plan, str) else plan, sets)
+    plan = bundled_plan(submission.plan) if isinstance(submission.plan, str) else submission.plan
+    return resolve_plan(plan or {}, submission.set)
 
 
 def with_plan(session: Session, submission: Submission) -> Submission:

@@ -11,7 +11,7 @@ from gonogo.contract.lifecycle import RunState
 from gonogo.contract.plan import Plan
 from gonogo.contract.workload import EngineName
 from gonogo.device_slots import gpus_of as slot_gpus
-from gonogo.planning.programs import allows, lacks, needs, spans, up_line
+from gonogo.planning.programs import allows, lacks, needs, spans
 from service.db.schema import RunRow, WorkerRow
 from service.experiments.advance import gpus_of
 from service.queries.callers import load_workers, load_workers_named
@@ -75,9 +75,7 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
         return [f"no worker that is up has {count} of profile {plan.profile}; it waits for one"]
     if any(_takes(said, plan) for said in up):
         return []
-    line = up_line(plan)
-    typed = "" if line is None else f"; with a local stack type: {line}"
-    return [f"no worker that is up takes it; it waits for one that has {wanted}{typed}"]
+    return [f"no worker that is up takes it; it waits for one that has {wanted}"]
 
 
 def _has_gpus(said: ClaimRequest, plan: Plan, gpus: int) -> bool:

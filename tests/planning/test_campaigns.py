@@ -11,7 +11,6 @@ from gonogo.planning.campaigns import (
     first_order,
     reseeded,
     resolve_campaign,
-    unseen_changes,
 )
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
@@ -70,16 +69,3 @@ def test_a_program_without_a_seed_is_run_again_as_it_is() -> None:
     plan["phases"] = [{"name": "compared", "steps": 20}]
     found = resolve_plan(plan)
     assert reseeded(found, 3) == found
-
-
-@pytest.mark.parametrize(("word", "warned"), [("{lr}", False), ("3", True)])
-def test_what_no_command_gets_to_see_is_warned_of(word: str, warned: bool) -> None:
-    plan = {
-        "v": 1,
-        "name": "mine",
-        "profile": "cpu",
-        "workload": {"command": ["train", word]},
-        "phases": [{"name": "compared", "steps": 40}],
-        "campaign": {"grid": {"train": {"lr": [1, 2]}}},
-    }
-    assert (unseen_changes(resolve_campaign(plan)) is not None) is warned

@@ -6,12 +6,8 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
-from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.errors import Rejected
-from gonogo.contract.workload import OURS, Patch
 from gonogo.planning.resolve import build_order, resolve_plan, warnings_of
 from gonogo.planning.source import bundled_plan, bundled_plan_names, parse_plan, with_overrides
 
@@ -27,7 +23,7 @@ def patched(**sets: Any) -> dict[str, Any]:
 
 REFUSED = [
     ({"phases.smoke.name": "end"}, "phases.end.name", "expected another name of a phase"),
-    ({"halt.grace_s": 3601}, "halt.grace_s", "at most 3600"),
+    ({"halt.grace_s": 3601}, "halt.grace_s", "less than or equal to 3600"),
     ({"train.sede": 7}, "train.sede", "did you mean seed?"),
     ({"train.model": {"dims": 7}}, "train.model.dims", "did you mean dim?"),
     ({"train.seed": 2**53}, "train.seed", "at most 9007199254740991"),
@@ -84,7 +80,7 @@ REFUSED = [
     ({"phases.smoke.init_from": "sanity"}, "phases.sanity.checkpoint", "begins with its weights"),
     (
         {"phases.smoke.gate": [{"id": "watch_ceiling", "metric": "loss", "pass_below": 5.0}]},
-        "phases.smoke.gate.watch_ceiling.id",
+        "phases.smoke.gate.watch_ceiling",
         "expected another name",
     ),
 ]
@@ -209,80 +205,3 @@ def test_data_of_a_phase_that_a_script_of_ones_own_must_tell_is_a_warning() -> N
 @pytest.mark.parametrize("name", bundled_plan_names())
 def test_no_bundled_plan_is_warned_of(name: str) -> None:
     assert warnings_of(parse_plan(bundled_plan(name))) == []
-
-
-SWAPPED = OURS.replace("tr", "rt")
-
-
-@pytest.mark.parametrize("entry", [SWAPPED, OURS.replace("a", "", 1), f"{OURS}er"])
-def test_an_entry_that_is_nearly_ours_is_a_warning(entry: str) -> None:
-    told = f"workload.entry: {entry} is taken for a program of your own; did you mean {OURS}?"
-    plan = with_overrides(FOREIGN, {"workload": {"entry": entry}})
-    assert warnings_of(parse_plan(plan)) == [told]
-    assert resolve_plan(plan).parsed().workload.entry == entry, "it is accepted"
-
-
-@pytest.mark.parametrize(
-    "workload",
-    [
-        {"entry": "my.train"},
-        {"entry": "nsa.evaluate"},
-        {"command": [SWAPPED]},
-    ],
-)
-def test_a_program_of_another_name_is_no_slip(workload: dict[str, Any]) -> None:
-    assert warnings_of(parse_plan(with_overrides(FOREIGN, {"workload": workload}))) == []
-
-
-def paths_in(node: Any, at: tuple[str, ...] = ()) -> list[str]:
-    """Every dotted path to a key."""
-    if isinstance(node, dict):
-        below = [path for key, row in node.items() for path in paths_in(row, (*at, key))]
-        return [".".join(at), *below] if at else below
-    if isinstance(node, list):
-        return [
-            path
-            for index, row in enumerate(node)
-            for path in paths_in(row, (*at, str(index)))
-            if not path.endswith(f".{index}")
-        ]
-    return [".".join(at)]
-
-
-PLACES = sorted(
-    {
-        *paths_in(patched()),
-        *("workload.env.A", "workload.command", "workload.entry", "workload.files", "identity"),
-        *("train.model.dim", "train.engine", "train.packing", "train.eval.every_steps"),
-        *("phases.smoke.train.optim.lr", "phases.smoke.workload.parallel", "waive", "limits"),
-        *("remedies.out_of_memory.train.model", "confirm.variants.0.workload.world_size"),
-    }
-)
-VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-2, 300),
-    st.sampled_from([2**53, 2**53 + 1, 10**18, 1e-4, float("inf"), float("nan"), -0.5]),
-    st.sampled_from(["", "x", "fsdp", "single", "synthetic", "profile", "\x00", "\ud800", "a.b"]),
-    st.sampled_from([[], {}, [1], ["x"], {"a": 1}, {"env": {"A": 1}}, {"train": {"data": 1}}]),
-)
-
-
-@settings(max_examples=80)
-@given(sets=st.dictionaries(st.sampled_from(PLACES), VALUES, min_size=1, max_size=4))
-@example(sets={"train.model.seq_len": 2**53, "train.batch.global_seqs": 2**53})
-@example(sets={"name": "\ud800"})
-def test_any_plan_is_refused_or_each_of_its_runs_can_be_ordered(sets: dict[str, Any]) -> None:
-    try:
-        resolved = resolve_plan(patched(), sets)
-    except Rejected:
-        return
-    plan = resolved.parsed()
-    changes: list[Patch | None] = [None, *plan.remedies.values()]
-    changes += plan.confirm.variants if plan.confirm is not None else []
-    for phase in plan.phases:
-        for change in changes:
-            order = build_order(
-                resolved, phase.name, experiment="e", run="r", token=1, change=change
-            )
-            canonical_bytes(order.document())

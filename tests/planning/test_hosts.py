@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -85,15 +84,6 @@ def test_what_no_cluster_could_do_is_refused_with_its_path(
 def test_a_command_on_several_hosts_is_started_on_each() -> None:
     order = order_of(resolve_plan(COMMAND))
     assert (order.command, order.nodes, order.entry) == (["python", "train.py"], 2, None)
-
-
-def test_a_line_for_another_number_of_nodes_says_what_to_type() -> None:
-    plan = deepcopy(COMMAND)
-    plan["workload"] = {"command": "torchrun --nnodes 4 --nproc-per-node 8 t.py", "world_size": 8}
-    with pytest.raises(Rejected, match=r"--nnodes 4: workload.nodes is 1; say workload.nodes: 4"):
-        resolve_plan(plan)
-    plan["workload"] = {**COMMAND["workload"], "command": "torchrun --nnodes 2 t.py"}
-    assert order_of(resolve_plan(plan)).nodes == 2
 
 
 def test_arguments_of_what_takes_none_are_refused() -> None:

@@ -16,7 +16,7 @@ from gonogo.contract.workload import Patch
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
-from gonogo.planning.layers import merged
+from gonogo.planning.ordering import merged
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from tests.judge.runs import exit_record, record_of

@@ -55,7 +55,7 @@ def test_every_command_that_a_run_may_get_counts() -> None:
 def test_what_is_missing_is_said() -> None:
     assert needs(parse_plan(bundled_plan("demo"))) is None
     assert needs(command("x", env={"WANDB_MODE": "a", "B": "c"})) == (
-        "GONOGO_WORKER_ALLOW with x (or any) and GONOGO_WORKER_ALLOW_ENV with B, WANDB_MODE"
+        "GONOGO_WORKER_ALLOW=x and GONOGO_WORKER_ALLOW_ENV=B,WANDB_MODE"
     )
 
 
@@ -78,6 +78,6 @@ def test_a_worker_must_hold_all_the_labels_that_a_plan_asks_for(
 def test_only_a_scheduler_spans_several_hosts() -> None:
     one = parse_plan(bundled_plan("demo"))
     two = parse_plan(with_overrides(bundled_plan("demo"), {"workload.nodes": 2}))
-    assert needs(two) == "an engine for 2 nodes (GONOGO_ENGINE=slurm)"
+    assert needs(two) == "GONOGO_ENGINE=slurm"
     taken = [spans(plan, engine) for plan in (one, two) for engine in EngineName]
     assert taken == [True, True, True, False, True, True]

@@ -101,8 +101,8 @@ MINE = {
 
 def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plane) -> None:
     warned = plane.call("POST", "/experiments", json={"plan": MINE}).json()
-    assert "GONOGO_WORKER_ALLOW with train (or any)" in warned["warnings"][0]
-    assert "GONOGO_WORKER_ALLOW_ENV with WANDB_MODE" in warned["next"][0]["text"]
+    assert "GONOGO_WORKER_ALLOW=train" in warned["warnings"][0]
+    assert "GONOGO_WORKER_ALLOW_ENV=WANDB_MODE" in warned["next"][0]["text"]
     worker = plane.worker()
     assert worker.claim() is None
     assert worker.claim(allow=["train"]) is None
@@ -117,7 +117,7 @@ def test_a_plan_that_a_worker_does_not_allow_waits_for_one_that_does(plane: Plan
 
 def test_the_command_that_starts_a_worker_for_a_plan_can_be_typed(still: Plane) -> None:
     view = still.call("POST", "/experiments", json={"plan": MINE}).json()
-    assert view["waiting_for"].startswith("a worker that has GONOGO_WORKER_ALLOW with train")
+    assert view["waiting_for"].startswith("a worker that has GONOGO_WORKER_ALLOW=train")
     allowed = "GONOGO_WORKER_ALLOW=train GONOGO_WORKER_ALLOW_ENV=WANDB_MODE gonogo worker"
     assert view["next"][0]["command"] == allowed
     assert still.get("/experiments")["items"][0]["waiting_for"] == view["waiting_for"]
@@ -174,8 +174,6 @@ def test_a_plan_that_no_living_worker_takes_is_warned_about(
     still.context.store.write(lambda session: session.execute(silent) and None)
     warnings = still.call("POST", "/experiments", json={"plan": MINE}).json()["warnings"]
     assert len(warnings) == warned
-    typed = "; with a local stack type: gonogo up --allow train --allow-env WANDB_MODE"
-    assert all(text.endswith(typed) for text in warnings)
 
 
 @pytest.mark.parametrize("plan", ["demo", "m7c-125m"])
@@ -185,7 +183,7 @@ def test_a_run_of_two_hosts_waits_for_an_engine_that_starts_it_there(
     on_two = {"plan": plan, "set": {"workload.nodes": 2}}
     worker = still.worker(devices=("cpu:0", "GPU-1", "GPU-2"))
     assert worker.claim() is None
-    needed = "an engine for 2 nodes (GONOGO_ENGINE=slurm)"
+    needed = "GONOGO_ENGINE=slurm"
     warned = [f"no worker that is up takes it; it waits for one that has {needed}"]
     preview = still.call("POST", "/experiments/preview", json=on_two)
     assert preview.json()["warnings"] == warned
@@ -205,11 +203,11 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
     racks = {"workload.labels.rack": "a", "workload.labels.gpu": "h100"}
     still.worker().claim(labels={"rack": "a"}, free=[])
     preview = still.call("POST", "/experiments/preview", json={"plan": "demo", "set": racks})
-    text = "waits for one that has GONOGO_WORKER_LABELS with gpu=h100,rack=a"
+    text = "waits for one that has GONOGO_WORKER_LABELS=gpu=h100,rack=a"
     assert text in preview.json()["warnings"][0]
     view = still.call("POST", "/experiments", json={"plan": "demo", "set": racks}).json()
     assert view["warnings"] == preview.json()["warnings"]
-    assert "GONOGO_WORKER_LABELS with gpu=h100,rack=a" in view["waiting_for"]
+    assert "GONOGO_WORKER_LABELS=gpu=h100,rack=a" in view["waiting_for"]
     worker = still.worker()
     assert worker.claim() is None
     assert worker.claim(labels={"rack": "a", "gpu": "a100"}) is None

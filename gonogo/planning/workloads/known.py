@@ -31,6 +31,13 @@ _WORDS = {
     "number": "a number",
     "boolean": "true or false",
 }
+_TYPES: Mapping[str, Any] = {
+    "object": dict,
+    "string": str,
+    "boolean": bool,
+    "integer": int,
+    "number": int | float,
+}
 _BOUNDS: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
     "minimum": ("at least", lambda value, bound: value >= bound),
     "exclusiveMinimum": ("more than", lambda value, bound: value > bound),
@@ -97,17 +104,9 @@ def _of_number(schema: Schema, value: float, path: Path) -> Iterator[Violation]:
 
 def _is_of_type(schema: Schema, value: Any) -> bool:
     kind = schema.get("type")
-    if kind is None:
-        return True
-    if kind == "object":
-        return isinstance(value, dict)
-    if kind == "string":
-        return isinstance(value, str)
-    if kind == "boolean":
-        return isinstance(value, bool)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return isinstance(value, int) if kind == "integer" else math.isfinite(value)
+    if kind is None or isinstance(value, bool):
+        return kind in (None, "boolean")
+    return isinstance(value, _TYPES[kind]) and (kind != "number" or math.isfinite(value))
 
 
 def _same(value: Any, choice: Any) -> bool:

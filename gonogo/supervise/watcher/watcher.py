@@ -23,7 +23,7 @@ from pathlib import Path
 
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding
-from gonogo.contract.observation import Kind, checkpoints_in, checkpoints_of
+from gonogo.contract.observation import Kind, checkpoints_of
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.plan import hardware_profiles
@@ -174,7 +174,8 @@ class Watcher:
             return False
         tick, beats = look.tick, look.beats
         self._state, findings = fold(self._state, tick, beats, self._pace.take)
-        if any(seen.verified for seen in checkpoints_in(tick) or ()):
+        kept = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS)) or ()
+        if any(seen.verified for seen in kept):
             self._halting.saved(tick.ts)
         if findings or self._journal.owes(tick):
             if self._journal.add_tick(tick, self._state, beats):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Section
-from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_in
+from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.patience import Place
 from gonogo.contract.records import Tick
@@ -56,7 +56,7 @@ class CheckpointOverdue(Detector[Saved]):
 
     def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
         """Observe which checkpoints hold, and how long the next one has been due."""
-        looked = checkpoints_in(tick) if tick.observations else None
+        looked = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS))
         findings: list[Finding] = []
         for seen in looked or ():
             own, more = self._looked(own, seen, tick, view)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg, Section
-from gonogo.contract.observation import DiskSeen, Kind, checkpoints_in, disk_in
+from gonogo.contract.observation import DiskSeen, Kind, checkpoints_of, disk_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.records import Tick
 from gonogo.watch.detector import Detector, Seen
@@ -82,10 +82,11 @@ class Disk(Detector[Room]):
 
     def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
         """Observe the room that is left, and how large a checkpoint is."""
-        sizes = [row.bytes for row in checkpoints_in(tick) or () if row.verified and row.bytes]
+        kept = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS)) or ()
+        sizes = [row.bytes for row in kept if row.verified and row.bytes]
         if sizes:
             own = replace(own, checkpoint_mb=sizes[-1] / MB)
-        seen, last = disk_in(tick), view.run.order.last_step
+        seen, last = disk_of(tick.observations.get(Kind.DISK)), view.run.order.last_step
         writes = any(not row.done and row.completed < last for row in view.streams.values())
         if seen is None or not writes:
             return own, []

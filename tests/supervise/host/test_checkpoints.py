@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.contract.observation import CheckpointSeen, checkpoints_in
+from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_of
 from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, load_sealed
 from gonogo.supervise.host.checkpoints import Checkpoints, verify
@@ -148,7 +148,7 @@ def look_until(source: Checkpoints, count: int) -> list[CheckpointSeen]:
     def enough() -> bool:
         payload = source.look(0.0)
         tick = Tick(n=0, mono=0, ts=0, observations={"checkpoints": payload})
-        found.extend(checkpoints_in(tick) or ())
+        found.extend(checkpoints_of(tick.observations.get(Kind.CHECKPOINTS)) or ())
         return len(found) >= count
 
     wait_until(enough, f"{count} checkpoint(s)")
