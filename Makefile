@@ -44,7 +44,7 @@ unit: install ## All tests but the end-to-end and the long ones (ARGS="-k stall"
 	$(TEST_ENV) $(BIN)/python -m pytest tests --ignore=tests/e2e -m "not long" -n $(WORKERS) --dist worksteal $(ARGS)
 
 e2e: install ## The end-to-end tests but the long ones: real processes, faults, kills
-	$(TEST_ENV) $(BIN)/python -m pytest tests/e2e -m "not long" --timeout 900 -n 2 --dist loadfile $(ARGS)
+	$(TEST_ENV) $(BIN)/python -m pytest tests/e2e -m "not long" --timeout 900 -n 3 --dist loadfile $(ARGS)
 
 # Faults first, one at a time: a neighbour on the same cores is what their detectors wait for.
 long: install ## What takes too long for every commit: every fault and kill, interpreted kernels (over an hour)
@@ -52,12 +52,8 @@ long: install ## What takes too long for every commit: every fault and kill, int
 	$(TEST_ENV) $(BIN)/python -m pytest tests $(FAULTS:%=--ignore=%) -m long --timeout 1600 -n 2 --dist loadfile $(ARGS)
 
 lint: install ## ruff, mypy, the import law, spelling, plain English
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	PYTHONPATH=. $(BIN)/lint-imports
-	$(BIN)/codespell
-	$(BIN)/python docs/prose.py
+	$(BIN)/mypy & types=$$!; $(BIN)/ruff check .; $(BIN)/ruff format --check .; \
+	PYTHONPATH=. $(BIN)/lint-imports; $(BIN)/codespell; $(BIN)/python docs/prose.py; wait $$types
 
 bench: install ## Measure what docs/explanation/benchmarks.md claims (a quarter of an hour; ARGS="--list" says what)
 	$(TEST_ENV) $(BIN)/python -m bench $(ARGS)

@@ -53,7 +53,7 @@ class Observed:
         return [row.loss for row in said(self.lines(rank), "progress") if row.loss is not None]
 
 
-WHOLE = ["plain", "accumulates", "compiled"]
+WHOLE = ["plain", "accumulates", pytest.param("compiled", marks=LONG)]
 
 
 @pytest.mark.parametrize("name", WHOLE)
@@ -138,7 +138,8 @@ def test_a_program_that_attaches_itself_takes_over(tmp_path: Path) -> None:
     assert there == [True, False, False]
 
 
-@pytest.mark.parametrize("name", [pytest.param("ddp", marks=LONG), "fsdp"])
+@LONG
+@pytest.mark.parametrize("name", ["ddp", "fsdp"])
 def test_each_rank_of_torchrun_is_seen(tmp_path: Path, name: str) -> None:
     found = Observed(tmp_path, name, ranks=2)
     assert found.code == 0, found.output
@@ -149,6 +150,7 @@ def test_each_rank_of_torchrun_is_seen(tmp_path: Path, name: str) -> None:
         assert (boot.params, boot.world_size, boot.rank) == (2_177, 2, rank)
 
 
+@LONG
 def test_ranks_that_no_launcher_names_are_seen(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -165,12 +167,22 @@ def test_accelerate_is_seen(tmp_path: Path) -> None:
     assert all(row.grad_norm for row in said(lines, "progress"))
 
 
-def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path) -> None:
-    first = Observed(tmp_path, "transformers")
+def seen_transformers(folder: Path) -> None:
+    """The six steps of the Trainer of transformers are seen as it prints them."""
+    first = Observed(folder, "transformers")
     assert steps_of(first.lines(), "step_end") == STEPS, first.output
     printed = [float(text) for text in re.findall(r"'loss': '?([\d.]+)", first.output)]
     assert first.losses() == pytest.approx(printed, abs=1e-3)
     assert {"eval", "checkpoint"} <= {str(row.section) for row in said(first.lines(), "section")}
+
+
+def test_transformers_trainer_is_seen(tmp_path: Path) -> None:
+    seen_transformers(tmp_path)
+
+
+@LONG
+def test_transformers_trainer_is_seen_and_resumed(tmp_path: Path) -> None:
+    seen_transformers(tmp_path)
     resumed_in = tmp_path / "again"
     resumed_in.mkdir()
     (tmp_path / "saves").rename(resumed_in / "saves")

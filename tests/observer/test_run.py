@@ -37,6 +37,7 @@ def program(name: str) -> list[str]:
     return [sys.executable, str(PROGRAMS), name]
 
 
+@pytest.mark.long
 def test_an_unchanged_program_is_go(tmp_path: Path) -> None:
     found = judged(tmp_path, "--steps", "6", "--", *program("plain"))
     assert found["verdict"] == "GO", found["criteria"]
