@@ -29,7 +29,7 @@ from worker.engine.jobset import JobSets, KubernetesApi, load_template
 from worker.engine.slurm import Slurm, load_defaults
 from worker.exporter import announce_exporter
 from worker.host.home import ClaimSecrets, take_worker_number, worker_name
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ProbeStore
 from worker.host.slots import Slots, find_slots, scheduler_slots
 from worker.settings import OnStop, Settings, load_settings, node_environ
 
@@ -114,11 +114,7 @@ def identity_of(settings: Settings) -> tuple[str, str]:
 
 
 def build_engine(settings: Settings) -> Engine | None:
-    """Return the engine; None: the worker starts runs itself.
-
-    Raises:
-        Rejected: a setting of the engine is missing or wrong.
-    """
+    """Return the engine (None: the worker starts runs itself), or raise Rejected."""
     if settings.engine is EngineName.LOCAL:
         return None
     if settings.engine is EngineName.SLURM:

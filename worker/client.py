@@ -80,12 +80,7 @@ _A = TypeVar("_A", bound=BaseModel)
 
 
 class ControlPlane:
-    """The control plane at `url`, called with a worker key; safe to use from several threads.
-
-    Args:
-        find_url: returns the present address, asked after a failure; None: the same.
-        find_key: returns the present key, asked after the key was refused; None: the same.
-    """
+    """The control plane at `url`; after a failure its present address and key are asked for."""
 
     def __init__(
         self,

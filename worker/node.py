@@ -38,8 +38,7 @@ from gonogo.supervise.locks import DeviceLocks, is_locked, keeper_lock, take_loc
 from gonogo.supervise.process_records import load_end, load_keeping
 from gonogo.supervise.processes import own_python
 from gonogo.supervise.transient_errors import TransientErrors
-from worker.host.preflight import run_preflight
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ProbeStore, run_preflight
 from worker.host.slots import (
     Slots,
     choose_devices,
@@ -128,10 +127,7 @@ def ask_to_leave(run_dir: RunDir, order: Order, place: Place) -> bool:
 
 
 def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:
-    """Return why this node's part has begun before, or is over; None where this start counts.
-
-    A second start must not check the host: it would find the devices taken by the run itself.
-    """
+    """Return why this node's part has begun before, or is over; None: this start counts."""
     path = run_dir.path
     try:
         part_ended = not place.is_whole and load_end(path, place.node, order.token) is not None
@@ -151,12 +147,7 @@ def find_begun(run_dir: RunDir, order: Order, place: Place) -> str | None:
 
 
 def find_own_slots(settings: Settings) -> Slots:
-    """Return the slots of this node: without a GPU, as many as a scheduler may send runs.
-
-    Raises:
-        Rejected: the settings name what is not here.
-        Unavailable: the driver does not list its devices.
-    """
+    """Return the slots of this node: without a GPU, as many as a scheduler may send runs."""
     slots = find_slots(
         settings.home,
         wanted=settings.devices,
@@ -171,12 +162,7 @@ def find_own_slots(settings: Settings) -> Slots:
 
 
 def wait_for_order(run_dir: RunDir) -> Order:
-    """Return the order of a run, as soon as this host sees it.
-
-    Raises:
-        Rejected: it does not.
-        Corrupt: it is none.
-    """
+    """Return the order of a run, as soon as this host sees it; else raise Rejected."""
     order = _wait_for(str(run_dir.order), partial(load_record, run_dir.order, Order))
     if order is None:
         raise Rejected(f"{run_dir.order} is not to be seen from {os.uname().nodename}")

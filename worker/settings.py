@@ -108,11 +108,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of this process.
-
-    Raises:
-        Rejected: an unknown `GONOGO_*` name, or a value that cannot be.
-    """
+    """Return the settings of this process; Rejected: an unknown name or an impossible value."""
     source = dict(os.environ if environ is None else environ)
     values = read(source, "worker")
     home = home_of(values)
@@ -143,22 +139,14 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 
 
 def parse_port(text: str) -> int:
-    """Return a TCP port; 0 asks for a free one.
-
-    Raises:
-        Rejected: not a port.
-    """
+    """Return a TCP port (0 asks for a free one), or raise Rejected."""
     if not text.isdecimal() or int(text) > 65_535:
         raise Rejected(f"GONOGO_WORKER_METRICS_PORT={text}; expected 0 to 65535")
     return int(text)
 
 
 def parse_labels(text: str) -> dict[str, str]:
-    """Return the labels of `k=v,k=v`.
-
-    Raises:
-        Rejected: a part without a name or a value.
-    """
+    """Return the labels of `k=v,k=v`, or raise Rejected."""
     labels: dict[str, str] = {}
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         name, sign, value = part.partition("=")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import worker.__main__ as application
 from worker.claims import loop
 from worker.claims.claimer import Claimer
-from worker.host.probe import Probe, ProbeStore
+from worker.host.preflight import Probe, ProbeStore
 
 
 class KnownProbe(ProbeStore):

@@ -2,7 +2,7 @@
 
 A round may be made at any moment, any number of times, by any number of workers of a home; one at a
 time holds the launch lock. A run whose directory cannot be read holds no other run back. A worker
-with a full disk claims no run.
+whose disk takes no run claims none for a while.
 """
 
 import logging
@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from gonogo import __version__
 from gonogo.contract.agent import MOST_WAIT_TEXT, MOST_WAITS, ClaimAnswer, ClaimRequest
@@ -28,7 +27,7 @@ from worker.claims.launching import KEEPER_MODULE, HostUnfit, end_and_ship, laun
 from worker.client import Backoff, ControlPlane
 from worker.engine.engine import load_submission, save_control_plane_url
 from worker.host.home import ClaimSecrets, OpenRun, RunInventory
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ProbeStore
 from worker.host.slots import Slots
 from worker.settings import Settings, keeper_environ
 from worker.shipping.shipper import Shipper
@@ -38,7 +37,6 @@ REST = Backoff(first_s=10.0, longest_s=600.0, jitter=0.0)
 """How long an unfit host claims nothing."""
 SEND_AGAIN_S = 600.0
 """How often a control plane may ask again for a run that was shipped to its end."""
-_TRIED = b"\0" * 2**16
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +69,6 @@ class Claimer:
     _children: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _retries: dict[str, Backoff] = field(default_factory=dict)
     _rest: Backoff = REST
-    _tidied: bool = False
     _sent_again: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -79,19 +76,12 @@ class Claimer:
         self._inventory = RunInventory(self.settings.runs, self.machine)
 
     def run_round(self) -> list[str] | None:
-        """End what is lost, claim until there is nothing more; return the runs started.
-
-        None when another worker of this home is making a round now.
-        """
+        """End what is lost and claim; return the runs started; None: another makes a round now."""
         self._children = [child for child in self._children if child.poll() is None]
         started: list[str] = []
         with holding(launch_lock(self.settings.home)) as mine:
             if not mine:
                 return None
-            if not self._tidied:
-                forget = partial(self._secrets.forget_gone, self.settings.runs, self.wall())
-                self.transient.tried("claims", forget, None)
-                self._tidied = True
             self._settle_all()
             for _ in range(len(self.slots.names) + 1):
                 claim = self._claim()
@@ -170,10 +160,7 @@ class Claimer:
                 self._retries[run.run] = retry.later(time.monotonic())
 
     def _settle(self, run: OpenRun) -> bool | None:
-        """Settle a run without a keeper; True when nothing is left to do, None: it continues.
-
-        Whatever lies in its directory holds no other run back.
-        """
+        """Settle a run without a keeper; True when nothing is left to do, None: it continues."""
         try:
             if load_submission(run.path) is None:
                 return self._end(run)
@@ -218,12 +205,6 @@ class Claimer:
     def _claim(self) -> ClaimAnswer | None:
         """Offer what is free; return the answer, or None when nobody answers."""
         free = self.free()
-        try:
-            if free:
-                check_room(self.settings.home, self.settings.runs)
-        except OSError as error:
-            self._rest_now(f"its disk accepts no run ({error})")
-            free = ()
         self.offered = len(free)
         client = self._connect()
         if client is None:
@@ -301,18 +282,3 @@ def shorten(texts: Mapping[str, str]) -> dict[str, str]:
     """Return run → text within the limits of a claim."""
     first = list(texts.items())[:MOST_WAITS]
     return {run: text[:MOST_WAIT_TEXT].encode(errors="replace").decode() for run, text in first}
-
-
-def check_room(home: Path, runs: Path) -> None:
-    """Write a little where a claimed run begins, and remove it.
-
-    Raises:
-        OSError: nothing can be written there.
-    """
-    for folder in (home, runs):
-        if folder == home or folder.exists():
-            path = folder / ".room"  # the launch lock is held: nobody else tries
-            try:
-                path.write_bytes(_TRIED)
-            finally:
-                path.unlink(missing_ok=True)

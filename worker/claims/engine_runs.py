@@ -163,10 +163,7 @@ class EngineRuns:
         return False
 
     def _leave_if_over(self, run_dir: RunDir, run: str) -> bool:
-        """Leave a run alone that a person has declared dead and that cannot be asked about.
-
-        A node of it that was cut off finds the request to end when it is back.
-        """
+        """Leave a run alone that a person has declared dead and that cannot be asked about."""
         if run not in self.over:
             return False
         self._supersede(run_dir)
@@ -281,11 +278,7 @@ def build_request(command: Command, now: float) -> EndRequest:
 def end_by_proof(
     name: str, ended: Ended, run_dir: RunDir, order: Order, now: float
 ) -> ExitRecord | None:
-    """Write the end of an attempt that its engine proves ended and that wrote none itself.
-
-    Args:
-        run_dir: the run's directory, which has no exit.json.
-    """
+    """Write the end of an attempt that its engine proves ended and that wrote none itself."""
     for node in range(order.nodes):
         if order.nodes > 1 and not exit_path(run_dir.path, node).exists():
             proof = {"v": 1, "by": name, "text": ended.proof, "at": now}

@@ -24,8 +24,7 @@ from gonogo.supervise.lost_run import build_infra_exit, end_lost
 from gonogo.supervise.process_records import is_kept_here, living_keeper
 from gonogo.supervise.processes import boot_id
 from worker.host.home import ClaimSecrets, OpenRun, mark_machine
-from worker.host.preflight import run_preflight
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ProbeStore, run_preflight
 from worker.host.slots import choose_devices, quarantine_devices
 from worker.settings import Settings, keeper_environ
 from worker.shipping.reports import load_or_none

@@ -35,11 +35,7 @@ REQUESTS: Requests = SimpleQueue()
 
 
 def wake(*_: object, **__: object) -> list[str]:
-    """Ask for a round, wait for its end, and return the ids of the runs that it started.
-
-    Raises:
-        TimeoutError: the round takes longer than two minutes.
-    """
+    """Ask for a round, wait for its end (two minutes at most), return the runs that it started."""
     asked: Future[list[str]] = Future()
     REQUESTS.put(asked)
     return asked.result(timeout=ROUND_LIMIT_S)
@@ -83,10 +79,7 @@ def make_rounds(claimer: Claimer, requests: Requests, stopping: StopSignal) -> N
 
 
 def end_runs(claimer: Claimer, stopping: StopSignal, *, now: float) -> None:
-    """Ask every living run to end with a checkpoint, and wait until all have ended.
-
-    A second signal ends the waiting; the runs end all the same. Runs of an engine continue.
-    """
+    """Ask every living run of this host to end with a checkpoint; a second signal ends waiting."""
     claimer.draining = True
     inventory = RunInventory(claimer.settings.runs, claimer.machine)
     asked = EndRequest(  # what a person stopped waits for a person; any other run resumes

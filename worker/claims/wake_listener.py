@@ -35,11 +35,7 @@ class WakeJob(Job):
     """A message; only `worker.claims.loop.wake` may be its name."""
 
     def perform(self) -> Any:
-        """Wake the worker, or refuse.
-
-        Raises:
-            Rejected: the message names another function.
-        """
+        """Wake the worker; raise Rejected where the message names another function."""
         if self.func_name != WAKE_JOB:
             _log.error("refused %r", self.func_name, extra={"action": "job_refused"})
             raise Rejected(f"{self.func_name!r} is not {WAKE_JOB}")

@@ -76,11 +76,7 @@ class Engine(Protocol):
         """Return what has become of an attempt."""
 
     def stop(self, handle: Handle) -> None:
-        """Ask for the end of an attempt; `find` reports when it has ended.
-
-        Raises:
-            Unavailable: the engine does not answer.
-        """
+        """Ask for the end of an attempt; `find` reports when it has ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -56,11 +56,7 @@ class Refused(Exception):
 
 
 class JobSets:
-    """Kubernetes, through JobSet; see `worker.engine.engine`.
-
-    Args:
-        runs: folder of the run directories, which all pods share.
-    """
+    """Kubernetes, through JobSet; all pods share the folder `runs`."""
 
     def __init__(self, template: Object, api: "KubernetesApi", runs: Path) -> None:
         self._template, self._api, self._runs = template, api, runs
@@ -119,12 +115,7 @@ class JobSets:
 
 
 def load_template(path: Path) -> Object:
-    """Return the JobSet that runs are made from.
-
-    Raises:
-        Rejected: it cannot be read, or is not one JobSet of one replicated job whose container
-            names RUN.
-    """
+    """Return the JobSet that runs are made from; Rejected where it is no template of a run."""
     try:
         found = [row for row in yaml.safe_load_all(path.read_text()) if row is not None]
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -158,10 +149,7 @@ def _check_template(jobset: Object) -> None:
 
 
 def fill_template(template: Object, order: Order, token: int) -> Object:
-    """Return the JobSet of an attempt.
-
-    On a profile with devices each rank gets one; on another the pods ask for none.
-    """
+    """Return the JobSet of an attempt; each rank gets a device where the profile has any."""
     jobset = copy.deepcopy(template)
     jobset["metadata"]["name"] = jobset_name(order.run, token)
     labels = jobset["metadata"].get("labels") or {}
@@ -278,10 +266,7 @@ def _where(pod: Object) -> str:
 
 
 def _is_terminated(pod: Object) -> bool:
-    """Say whether a pod's kubelet says that its containers ended, or no node ever had it.
-
-    A pod that is called failed because its node is away may still run.
-    """
+    """Say whether a pod's kubelet says that its containers ended, or no node ever had it."""
     if not pod.get("spec", {}).get("nodeName"):
         return bool(pod["metadata"].get("deletionTimestamp") or _phase(pod) == "Failed")
     rows = pod.get("status", {}).get("containerStatuses", [])

@@ -80,11 +80,7 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 
 
 def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
-    """Run one of Slurm's commands, and kill it when it does not answer.
-
-    Raises:
-        Unavailable: it is not there, or does not answer.
-    """
+    """Run one of Slurm's commands; Unavailable: it is not there, or does not answer in time."""
     try:
         return subprocess.run(
             command,
@@ -251,11 +247,7 @@ def load_last_words(path: Path) -> str | None:
 
 
 def load_defaults(path: Path) -> SlurmCluster:
-    """Return the defaults of a file that has the keys of a plan's `cluster.slurm`.
-
-    Raises:
-        Rejected: it cannot be read, or has other keys.
-    """
+    """Return the defaults of a file with the keys of `cluster.slurm`, or raise Rejected."""
     where = f"GONOGO_SLURM_DEFAULTS: {path}"
     try:
         return SlurmCluster.model_validate(parse_yaml(path.read_bytes()) or {})
@@ -270,10 +262,7 @@ def load_defaults(path: Path) -> SlurmCluster:
 
 
 def lay_over(cluster: SlurmCluster, order: Order) -> SlurmCluster:
-    """Return what an order asks of Slurm: the keys of its plan over the defaults.
-
-    On a profile with devices each rank gets one GPU, unless plan or defaults say otherwise.
-    """
+    """Return what an order asks of Slurm; a rank gets one GPU unless plan or defaults differ."""
     own = order.cluster.slurm if order.cluster is not None else None
     said = {} if own is None else {name: getattr(own, name) for name in own.model_fields_set}
     extra = {**cluster.extra, **said.get("extra", {})}
@@ -370,12 +359,7 @@ def _is_unwell(told: str) -> bool:
 
 
 def judge_job(handle: Handle, job: Mapping[str, str], nodes: Sequence[Mapping[str, str]]) -> Found:
-    """Return what the states of a job and of its nodes prove.
-
-    Args:
-        job: fields of `scontrol show job`.
-        nodes: fields of `scontrol show node` of each node that it had.
-    """
+    """Return what `scontrol show job`, and `show node` of each node that it had, prove."""
     state, reason = job.get("JobState", ""), job.get("Reason", "None")
     if job.get("JobName") != job_name(handle.run, handle.token):
         return Unknown(text=f"job {handle.name} has another name: {job.get('JobName')}")

@@ -23,8 +23,6 @@ from gonogo.supervise.processes import ProcessRef
 
 CLAIMED_NAME = "claimed.json"
 MAX_WORKERS = 64
-KEPT_S = 7 * 86_400.0
-"""How long a secret is kept at least."""
 
 
 class ClaimSecrets:
@@ -55,18 +53,6 @@ class ClaimSecrets:
             return (self._folder / run).read_text().strip() or None
         except FileNotFoundError:
             return None
-
-    def forget_gone(self, runs: Path, now: float) -> None:
-        """Drop old secrets of runs that have no directory any more.
-
-        An empty `runs` may be a folder that is mounted later: nothing is dropped then.
-        """
-        if not runs.is_dir() or not any(runs.iterdir()):
-            return
-        for path in list(self._folder.iterdir()) if self._folder.is_dir() else []:
-            run = path.name.removeprefix(".").partition(".")[0]
-            if not (runs / run).exists() and now - path.stat().st_mtime > KEPT_S:
-                path.unlink(missing_ok=True)
 
 
 def mark_machine(run_dir: Path, machine: str, boot_id: str) -> None:
@@ -165,11 +151,7 @@ def take_worker_number(home: Path) -> tuple[int, int] | None:
 
 
 def worker_name(home: Path, host: str, machine: str, number: int) -> str:
-    """Return the stable name of a worker.
-
-    Args:
-        machine: the machine's id; containers may share a host name.
-    """
+    """Return the stable name of a worker; containers may share a host name, not a machine."""
     shown = re.sub(r"[^A-Za-z0-9_.-]", "-", host)[:96]
     place = hashlib.sha256(f"{machine}:{home.resolve()}".encode()).hexdigest()[:6]
     return f"{shown}-{place}" if number == 0 else f"{shown}-{place}-{number}"

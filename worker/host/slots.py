@@ -111,14 +111,7 @@ def find_slots(
 
 
 def scheduler_slots(home: Path, wanted: str | None) -> Slots:
-    """Return the slots of a worker with an engine: one for each run that it may have there.
-
-    Args:
-        wanted: `cpu:N` for N runs; None for SCHEDULER_SLOTS.
-
-    Raises:
-        Rejected: it names devices, which the engine's hosts choose themselves.
-    """
+    """Return one slot for each run that an engine may have (`cpu:N`), or raise Rejected."""
     names = _cpu_slots(f"cpu:{SCHEDULER_SLOTS}" if wanted is None else wanted)
     if not names:
         raise Rejected(

@@ -39,15 +39,17 @@ from gonogo.rundir import RunDir, complete_bytes, save_json
 from gonogo.supervise.durable import load_json
 from worker.client import Backoff, ControlPlane, Intercepted
 from worker.shipping.reports import (
+    SentRecords,
+    build_evidence,
     build_report,
     due_events,
     first_step_at,
     load_findings,
     load_or_none,
+    pending_evidence,
     recorded_findings,
 )
 from worker.shipping.telemetry import GrowingFiles, has_content, stream_sizes
-from worker.shipping.uploads import SentRecords, build_evidence, pending_evidence
 
 RENEW_S = 1.0
 """An empty message at least this often renews the lease and returns commands."""
@@ -169,11 +171,7 @@ class Shipper:
         self._unwritten.append(finding)
 
     def finish(self, exit_record: ExitRecord, *, within_s: float = math.inf) -> bool:
-        """Send the rest and the end; True when all of it is acknowledged (`.shipped` says so).
-
-        Args:
-            within_s: what is not sent by then is left to the next call.
-        """
+        """Send the rest and the end, for so long; True when all is acknowledged (`.shipped`)."""
         if (self._dir.path / ".shipped").exists():
             return True
         try:

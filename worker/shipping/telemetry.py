@@ -173,10 +173,7 @@ class GrowingFiles:
 def build_rank_part(
     run_dir: RunDir, rank: int, start: int, most_bytes: int
 ) -> RankTelemetry | None:
-    """Return complete lines of a rank's file from byte `start` on; None when there are none.
-
-    At most `most_bytes` of them, or one line when that is longer.
-    """
+    """Return complete lines of a rank's file from byte `start` on; None when there are none."""
     path = run_dir.heartbeat(rank)
     end = load_lines(path, start, start + most_bytes).offset
     if end == start:
@@ -198,10 +195,7 @@ def build_rank_part(
 def build_stream_part(
     run_dir: RunDir, name: str, start: int, most_bytes: int = MAX_STREAM_BYTES
 ) -> StreamTelemetry | None:
-    """Return complete lines of another growing file from byte `start` on; None: there are none.
-
-    At most `most_bytes` of them; a longer line is sent in parts.
-    """
+    """The same of another growing file; a line longer than `most_bytes` goes in parts."""
     path = run_dir.path / name
     raw = _load_between(path, start, start + most_bytes)
     cut = raw.rfind(b"\n") + 1

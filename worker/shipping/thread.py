@@ -30,11 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class ShippingThread(Shipping):
-    """Ships one run until the exit record has been acknowledged or `stop` was called.
-
-    Args:
-        connect: makes the shipper, in this thread (its imports take a moment).
-    """
+    """Ships one run, by what `connect` makes, until its exit record arrived or `stop`."""
 
     def __init__(self, connect: Callable[[], "Shipper"]) -> None:
         self._connect = connect

@@ -25,8 +25,7 @@ from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
-from worker.host.preflight import run_preflight
-from worker.host.probe import Probe, ProbeStore
+from worker.host.preflight import Probe, ProbeStore, run_preflight
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 

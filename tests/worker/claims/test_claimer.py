@@ -24,7 +24,7 @@ from worker.claims import launching
 from worker.claims.claimer import SEND_AGAIN_S, Claimer
 from worker.claims.launching import make_room
 from worker.host.home import ClaimSecrets, mark_machine
-from worker.host.probe import Probe, ProbeStore
+from worker.host.preflight import Probe, ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
 from worker.shipping.shipper import Shipper

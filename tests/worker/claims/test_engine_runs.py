@@ -37,7 +37,7 @@ from worker.engine.engine import (
     save_control_plane_url,
 )
 from worker.host.home import ClaimSecrets
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ProbeStore
 from worker.host.slots import Slots
 from worker.settings import load_settings
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import time
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order, make_run_dir
 from worker.host.home import (
-    KEPT_S,
     ClaimSecrets,
     RunInventory,
     mark_machine,
@@ -34,26 +32,6 @@ def test_a_secret_is_readable_by_its_owner_alone_and_lies_outside_the_run(tmp_pa
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     secrets.save("run_1", None)
     assert secrets.load("run_1") is None
-
-
-def test_a_secret_is_kept_as_long_as_its_run_has_a_directory(tmp_path: Path) -> None:
-    secrets = ClaimSecrets(tmp_path)
-    later = time.time() + KEPT_S + 60
-    secrets.save("run_1", "of a run whose folder is mounted later")
-    secrets.forget_gone(tmp_path / "runs", later)
-    assert secrets.load("run_1") is not None
-    here, gone = make_order(), make_order()
-    make_run_dir(tmp_path / "runs", here)
-    for run in (here.run, gone.run):
-        secrets.save(run, f"of {run}")
-    for name in (f".{gone.run}.tmp", f".{here.run}.tmp"):
-        (tmp_path / "claims" / name).write_text("of a write that was killed")
-    secrets.forget_gone(tmp_path / "runs", time.time())
-    assert secrets.load(gone.run) == f"of {gone.run}"
-    secrets.forget_gone(tmp_path / "runs", later)
-    kept = sorted(path.name for path in (tmp_path / "claims").iterdir())
-    assert kept == sorted([here.run, f".{here.run}.tmp"])
-    assert secrets.load(here.run) == f"of {here.run}"
 
 
 def test_a_run_of_another_machine_is_not_ours_to_end(tmp_path: Path) -> None:

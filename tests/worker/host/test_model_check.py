@@ -10,8 +10,7 @@ from gonogo.contract.records import CheckOutcome
 from gonogo.contract.workload import is_ours
 from gonogo.rundir import save_json
 from tests.supervise.orders import make_order, make_run_dir
-from worker.host.preflight import ModelCheck
-from worker.host.probe import ProbeStore
+from worker.host.preflight import ModelCheck, ProbeStore
 
 PASS, WARN, FAIL = CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL
 

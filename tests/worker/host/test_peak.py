@@ -6,8 +6,7 @@ import pytest
 
 from gonogo.contract.records import CheckOutcome
 from tests.supervise.orders import make_order
-from worker.host.preflight import _judge_peak
-from worker.host.probe import Probe
+from worker.host.preflight import Probe, _judge_peak
 
 
 @pytest.mark.parametrize(("sms", "unfit"), [(114, []), (132, ["GPU-0"])])

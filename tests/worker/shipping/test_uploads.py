@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir
-from worker.shipping import uploads
-from worker.shipping.uploads import EvidenceFile, build_evidence, pending_evidence
+from worker.shipping import reports
+from worker.shipping.reports import EvidenceFile, build_evidence, pending_evidence
 
 
 @pytest.fixture
@@ -59,12 +59,12 @@ def test_an_uploaded_file_goes_again_only_when_it_grew(run_dir: RunDir) -> None:
 def test_the_whole_run_stays_within_the_limit(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "MAX_EVIDENCE_BYTES", 7)
+    monkeypatch.setattr(reports, "MAX_EVIDENCE_BYTES", 7)
     assert names(pending_evidence(run_dir, {}, ended=True)) == ["evidence/round1/stack.txt"]
 
 
 def test_a_large_file_is_cut_and_says_so(run_dir: RunDir, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uploads, "MAX_FILE_BYTES", 4)
+    monkeypatch.setattr(reports, "MAX_FILE_BYTES", 4)
     (item, *_) = pending_evidence(run_dir, {}, ended=True)
     report = build_evidence(run_dir, 1, item)
     assert report is not None
