@@ -16,7 +16,7 @@ import sys
 
 NO_GPU = 3
 SUITES = {
-    "attention": "bench.attention --pairs 7 --memory",
+    "attention": "bench.attention --pairs 7",
     "attention-bf16": "bench.attention --pairs 5 --dtype bf16 --lengths 1024,2048,4096",
     "decode": "bench.attention --decode --pairs 60 --lengths 512,2048,4096,16384",
     "trainer": "bench.trainer --steps 14",

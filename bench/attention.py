@@ -1,13 +1,12 @@
 """How fast is NSA against dense causal attention on one CPU thread?
 
-    python -m bench.attention --pairs 7 --lengths 1024,2048,4096,8192   # --memory: also peaks
+    python -m bench.attention --pairs 7 --lengths 1024,2048,4096,8192
     python -m bench.attention --decode --pairs 60 --lengths 512,2048,4096,16384
 
 Both are measured in one process, alternating pair by pair, in CPU time of the measuring thread. The
 figure is the median over the pairs of dense time / NSA time. Without `--decode` it is one forward +
 backward. Dense is `scaled_dot_product_attention(is_causal=True)` with the groups' keys and values
-already repeated to all heads, outside the clock. `--memory` measures, in a fresh process each, how
-far forward + backward at S = 4096 raise the peak of resident memory.
+already repeated to all heads, outside the clock.
 
 With `--decode` each token appends its keys and values to a cache and is attended: NSA by `decode`,
 dense over all keys of its groups, in the layout that suits it best. `NSA_CPU_KERNELS=0` measures
@@ -20,8 +19,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 
@@ -127,20 +124,6 @@ def measure(S: int, pairs: int, dtype: torch.dtype, *, decoding: bool) -> tuple[
         return in_turn(*steps, pairs, warm_up=WARM_UP)
 
 
-def peak_rise_mb(kind: str, dtype: str) -> float:
-    """Peak resident memory of two steps in a fresh process, above that of the imports, in MB."""
-    command = [sys.executable, "-m", "bench.attention", "--peak-of", kind, "--dtype", dtype]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
-    return float(done.stdout)
-
-
-def _own_peak_mb() -> float:
-    # Linux only, and unlike ru_maxrss it does not remember the process that started this one.
-    with open("/proc/self/status") as status:
-        line = next(line for line in status if line.startswith("VmHWM"))
-    return int(line.split()[1]) / 1024
-
-
 def main() -> None:
     """Print one line per length."""
     parser = argparse.ArgumentParser(prog="python -m bench.attention", allow_abbrev=False)
@@ -148,27 +131,15 @@ def main() -> None:
     parser.add_argument("--lengths", default="1024,2048,4096,8192")
     parser.add_argument("--dtype", choices=DTYPES, default="fp32")
     parser.add_argument("--decode", action="store_true", help="tokens of a cache of these lengths")
-    parser.add_argument("--memory", action="store_true", help="also compare peaks at S = 4096")
-    parser.add_argument("--peak-of", choices=["dense", "nsa"], help=argparse.SUPPRESS)
     given = parser.parse_args()
     dtype = DTYPES[given.dtype]
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    if given.peak_of:
-        before_mb = _own_peak_mb()
-        step = (build_dense if given.peak_of == "dense" else build_nsa)(4096, dtype)
-        step()
-        step()
-        print(_own_peak_mb() - before_mb)
-        return
     print(f"torch {torch.__version__}, 1 thread, {given.dtype}, median of {given.pairs} pairs")
     print(f"{'S':>6} {'dense ms':>9} {'nsa ms':>9} {'dense/nsa':>10}")
     for S in map(int, given.lengths.split(",")):
         dense_s, nsa_s, ratio = measure(S, given.pairs, dtype, decoding=given.decode)
         print(f"{S:>6} {dense_s * 1e3:>9.3f} {nsa_s * 1e3:>9.3f} {ratio:>10.2f}", flush=True)
-    if given.memory:
-        dense_mb, nsa_mb = (peak_rise_mb(kind, given.dtype) for kind in ("dense", "nsa"))
-        print(f"peak at 4096: dense {dense_mb:.0f} MB, nsa {nsa_mb:.0f} MB")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,15 @@ from pathlib import Path
 
 import yaml
 
-from bench.mutant_tests import import_libraries, measure, notices, own_tests
-from bench.mutations import ROOT, Mutant, mutants_of
+from bench.mutant_tests import (
+    ROOT,
+    Mutant,
+    import_libraries,
+    measure,
+    mutants_of,
+    notices,
+    own_tests,
+)
 
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"

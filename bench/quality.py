@@ -2,34 +2,30 @@
 
 Run from the repository root:
 
-    python -m bench.quality --seeds 1337,1338,1339 --steps 300 --out quality.jsonl
+    python -m bench.quality --seeds 1337,1338,1339 --steps 300
 
 Compared are NSA with the mean as compression, NSA with the learned one (`nsa_mlp`, the paper's) and
 dense attention. The demo-size model (`nsa/configs/demo.yaml`) at S = 1024 with l 16, d 8, l' 32,
 n 6, w 64: a query selects at most 192 of 1024 tokens. All kinds see the same real text
 (`local_text`) in the same order, from the same seed, with the same optimizer. The figure is the
-held-out loss in nats per byte after the last step, and the ratio of the means over the seeds. Each
-finished run is appended to `--out`, and runs that are there already are not repeated, so it can be
-stopped at any time. NSA has gates and three pairs of K/V projections where dense has one: 10 % more
-parameters here, and with the learned compression 20 %.
+held-out loss in nats per byte after the last step, and the ratio of the means over the seeds. NSA
+has gates and three pairs of K/V projections where dense has one: 10 % more parameters here, and
+with the learned compression 20 %.
 """
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
-import json
 import statistics
-import time
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from bench.trainer import lines_of_run
 from nsa.config import TrainConfig, build_config, load_config
 
-KINDS = ("nsa", "nsa_mlp", "dense")
+SPARSE = ("nsa", "nsa_mlp")
+KINDS = (*SPARSE, "dense")
 
 
 def build_study_config(
@@ -49,79 +45,37 @@ def build_study_config(
     return build_config(mapping)
 
 
-def train_and_validate(config: TrainConfig) -> dict[str, Any]:
-    """Train one model; returns its last training loss and its held-out loss, in nats per byte."""
-    began, lines = time.monotonic(), lines_of_run(config)
-    losses = [line["loss"] for line in lines if line["msg"] == "progress"]
-    return {
-        "params": lines[0]["params"],
-        "train_loss": statistics.fmean(losses[-10:]),
-        "val_loss": next(line["val_loss"] for line in lines if line["msg"] == "eval"),
-        "seconds": round(time.monotonic() - began, 1),
-    }
+def held_out_loss(config: TrainConfig) -> float:
+    """Train one model; returns its held-out loss, in nats per byte."""
+    lines = lines_of_run(config)
+    return float(next(line["val_loss"] for line in lines if line["msg"] == "eval"))
 
 
-def load_results(file: Path) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """The finished runs of a results file by (kind, seed, steps)."""
-    if not file.exists():
-        return {}
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return {(row["kind"], row["seed"], row["steps"]): row for row in rows}
-
-
-def table(results: dict[tuple[str, int, int], dict[str, Any]], steps: int) -> str:
-    """A Markdown table of validation losses, a row per seed and one of the means."""
-    seeds = sorted({seed for _, seed, done in results if done == steps})
-    there = [kind for kind in KINDS if any((kind, seed, steps) in results for seed in seeds)]
-    whole = [seed for seed in seeds if all((kind, seed, steps) in results for kind in there)]
-    sparse = [kind for kind in there if kind != "dense"]
-    heads = ["seed", *there, *(f"{kind} / dense" for kind in sparse)]
-    lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
-    columns: dict[str, list[float]] = {kind: [] for kind in there}
-    for seed in whole:
-        losses = {kind: results[(kind, seed, steps)]["val_loss"] for kind in there}
-        for kind, loss in losses.items():
-            columns[kind].append(loss)
-        lines.append(_row(str(seed), losses, sparse))
-    if whole:
-        means = {kind: statistics.fmean(column) for kind, column in columns.items()}
-        lines.append(_row("mean", means, sparse))
-    return "\n".join(lines)
-
-
-def _row(name: str, losses: dict[str, float], sparse: list[str]) -> str:
-    dense = losses.get("dense")
+def _row(name: str, losses: dict[str, float]) -> str:
+    dense = losses["dense"]
     cells = [f"{loss:.4f}" for loss in losses.values()]
-    cells += ["" if dense is None else f"{losses[kind] / dense:.4f}" for kind in sparse]
+    cells += [f"{losses[kind] / dense:.4f}" for kind in SPARSE]
     return f"| {name} | {' | '.join(cells)} |"
 
 
 def main() -> None:
-    """Run what is missing, print the table."""
+    """Train each kind from each seed; print a Markdown table, a row a seed and one of the means."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--kinds", default=",".join(KINDS))
     parser.add_argument("--seeds", default="1337,1338,1339")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--global-seqs", type=int, default=2)
     parser.add_argument("--validation-batches", type=int, default=16)
-    parser.add_argument("--out", type=Path, default=Path("quality.jsonl"))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    for seed in (int(text) for text in given.seeds.split(",")):
-        for kind in given.kinds.split(","):
-            if (kind, seed, given.steps) in load_results(given.out):
-                continue
-            print(f"{kind} seed {seed}", flush=True)
-            config = build_study_config(
-                kind, seed, given.steps, given.global_seqs, given.validation_batches
-            )
-            row = {"kind": kind, "seed": seed, "steps": given.steps}
-            row |= {"tokens": given.steps * given.global_seqs * config.model.seq_len}
-            row |= {"attention": dataclasses.asdict(config.attention)}
-            row |= train_and_validate(config)
-            with given.out.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(row) + "\n")
-    print(table(load_results(given.out), given.steps))
+    heads = ["seed", *KINDS, *(f"{kind} / dense" for kind in SPARSE)]
+    print(f"| {' | '.join(heads)} |\n{'|---' * len(heads)}|")
+    rows: list[dict[str, float]] = []
+    for seed in map(int, given.seeds.split(",")):
+        of_study = (seed, given.steps, given.global_seqs, given.validation_batches)
+        configs = {kind: build_study_config(kind, *of_study) for kind in KINDS}
+        rows.append({kind: held_out_loss(config) for kind, config in configs.items()})
+        print(_row(str(seed), rows[-1]), flush=True)
+    print(_row("mean", {kind: statistics.fmean(row[kind] for row in rows) for kind in KINDS}))
 
 
 if __name__ == "__main__":

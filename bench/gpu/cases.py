@@ -63,7 +63,6 @@ class Case:
         )  # fmt: skip
 
 
-_SMALL: dict[str, Any] = {"l": 8, "d": 4, "l_sel": 16, "n_sel": 4, "w": 20}
 _ODD: dict[str, Any] = {"H": 3, "G": 1, "D": 40, "l": 8, "d": 4, "l_sel": 12, "n_sel": 4, "w": 7}
 # Beyond 32 blocks the selected branch takes its other form.
 ON_GPU: dict[torch.dtype, tuple[Case, ...]] = {

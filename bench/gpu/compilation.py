@@ -64,12 +64,7 @@ def rehearse(calls: Sequence[Callable[[], object]]) -> list[Launch]:
 
 
 def compile_each(launches: Sequence[Launch], threads: int | None = None) -> list[Any]:
-    """Compile launches in threads; by default as many as there are processors.
-
-    Returns:
-        Triton's compiled kernels, in the order of the launches; where one does not compile, the
-        exception that the compiler raised.
-    """
+    """Compile launches in threads; returns Triton's kernel of each, or its exception."""
     device = torch.cuda.current_device() if torch.cuda.is_available() else None
 
     def compile_one(launch: Launch) -> Any:
