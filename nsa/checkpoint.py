@@ -109,11 +109,7 @@ def write_sealed(
     writers: Mapping[str, Callable[[BinaryIO], Any]],
     after_file: Callable[[Path], None],
 ) -> dict[str, Any]:
-    """Write files durably by their writers; returns size and digest of each by name.
-
-    Raises:
-        OSError: the file system refused.
-    """
+    """Write files durably by their writers; returns size and digest of each by name."""
     files = {}
     for name, write in writers.items():
         with (folder / name).open("wb") as opened:
@@ -171,13 +167,7 @@ def _sync(path: Path) -> None:
 
 
 def keep_newest(run_dir: Path, count: int) -> None:
-    """Delete all but the newest `count` checkpoints of a run.
-
-    A directory is renamed first, so that what bears a checkpoint's name is always whole.
-
-    Raises:
-        OSError: the file system refused.
-    """
+    """Delete all but the newest `count`; renamed first: what bears its name is whole."""
     for place in _checkpoints(run_dir)[:-count]:
         gone = place.with_name(f".{place.name}.gone")
         place.rename(gone)
@@ -216,11 +206,7 @@ def _step(place: Path) -> int:
 
 
 def load_checkpoint(place: Path, expected_step: int | None = None) -> Snapshot:
-    """Read a checkpoint after checking every file against its manifest.
-
-    Raises:
-        BadConfig: it is missing, torn, changed since, of another form or of another step.
-    """
+    """Read a checkpoint, each file checked by its manifest; BadConfig where it is not whole."""
     try:
         manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
         if manifest["v"] != VERSION:
@@ -264,11 +250,7 @@ def _load(file: Path) -> Any:
 
 
 def load_weights(model: nn.Module, place: Path, weights: Mapping[str, Any]) -> None:
-    """Give a model the weights of a checkpoint, which must be its own.
-
-    Raises:
-        BadConfig: the first that is missing, too much, or of another shape or dtype.
-    """
+    """Give a model its weights of a checkpoint; BadConfig at the first that does not fit."""
     own = model.state_dict()
     for name in (*own, *(name for name in weights if name not in own)):
         was, now = _shape_of(weights.get(name)), _shape_of(own.get(name))
@@ -287,11 +269,7 @@ def _shape_of(value: Any) -> str:
 
 
 def check_same_run(place: str, snapshot: Snapshot, config: TrainConfig) -> None:
-    """Refuse to resume from another run's checkpoint.
-
-    Raises:
-        BadConfig: the first difference, by name.
-    """
+    """Raise BadConfig with the first difference from the run that made a checkpoint."""
     if not (snapshot.config and snapshot.corpus):
         raise BadConfig(f"checkpoint {place} does not say what it was trained on; {_HINT}")
     there, here = snapshot.config, config_mapping(config)
@@ -304,11 +282,7 @@ def check_same_run(place: str, snapshot: Snapshot, config: TrainConfig) -> None:
 
 
 def check_same_corpus(was: str, now: str, data: str) -> None:
-    """Refuse to resume with a changed text.
-
-    Raises:
-        BadConfig: its digest is another.
-    """
+    """Raise BadConfig where the text to resume on is another."""
     if was != now:
         raise BadConfig(
             f"the corpus of {data} is not what the checkpoint was trained on: digest "

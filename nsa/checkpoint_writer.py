@@ -30,7 +30,7 @@ from nsa.errors import BadConfig
 from nsa.faults import Fault
 from nsa.heartbeat import Heartbeat
 from nsa.launch import Cadence
-from nsa.rig import Rig
+from nsa.rank_setup import RankSetup
 
 _TEXT_LIMIT = 2000
 _SAVED, _FAILED = 1, 2
@@ -46,16 +46,16 @@ class CheckpointWriter:
     """
 
     def __init__(
-        self, run_dir: Path, cadence: Cadence, rig: Rig, heart: Heartbeat, fault: Fault
+        self, run_dir: Path, cadence: Cadence, setup: RankSetup, heart: Heartbeat, fault: Fault
     ) -> None:
-        if others := later_checkpoints(run_dir, rig.resumed_step):
+        if others := later_checkpoints(run_dir, setup.resumed_step):
             raise BadConfig(f"{others[0]} is of another run: choose another run directory")
-        if rig.ranks.rank == 0:
+        if setup.ranks.rank == 0:
             sweep(run_dir)
-        self._run_dir, self._cadence, self._rig, self._heart = run_dir, cadence, rig, heart
+        self._run_dir, self._cadence, self._setup, self._heart = run_dir, cadence, setup, heart
         self._fault, self._stage = fault, Stage()
         self._has_room = not cadence
-        self._saved_step = rig.resumed_step
+        self._saved_step = setup.resumed_step
         self._saved_at = time.monotonic()
         self._write: _Write | None = None
 
@@ -76,7 +76,7 @@ class CheckpointWriter:
     @property
     def lacks_room(self) -> bool:
         """Whether the host's memory does not hold the copy yet, and could."""
-        ranks, moments = self._rig.ranks, bool(self._rig.optimizer.state)
+        ranks, moments = self._setup.ranks, bool(self._setup.optimizer.state)
         copies = ranks.rank == 0 and ranks.backend != "FSDP"  # whose state is made by a collective
         return copies and moments and not self._has_room and self._write is None
 
@@ -100,7 +100,7 @@ class CheckpointWriter:
         write = _Write(step, self._saved_step, began)
         self._saved_at, self._saved_step, self._write = began, step, write
         snapshot = self._snapshot(step, marks, corpus)
-        if self._rig.ranks.rank == 0:
+        if self._setup.ranks.rank == 0:
             write.start(partial(self._write_whole, snapshot))
         write.held_s = time.monotonic() - began
 
@@ -111,7 +111,7 @@ class CheckpointWriter:
 
     def written(self) -> int:
         """What rank 0 knows of the one that is being written: 0 nothing new, else for `tell`."""
-        if self._write is None or self._rig.ranks.rank != 0 or not self._write.ended.is_set():
+        if self._write is None or self._setup.ranks.rank != 0 or not self._write.ended.is_set():
             return 0
         return _SAVED if self._write.error is None else _FAILED
 
@@ -138,7 +138,7 @@ class CheckpointWriter:
         if self._write is None:
             return
         self._write.ended.wait()
-        self.tell(self._rig.ranks.choose(self.written()))
+        self.tell(self._setup.ranks.choose(self.written()))
 
     def close(self) -> None:
         """When this rank ends unforeseen: wait for what it writes; no collective."""
@@ -149,18 +149,18 @@ class CheckpointWriter:
 
     def _snapshot(self, step: int, marks: torch.Tensor, corpus: str) -> Snapshot:
         """What rank 0 writes; a collective."""
-        rig, ranks = self._rig, self._rig.ranks
+        setup, ranks = self._setup, self._setup.ranks
         rng = ranks.gather(torch.get_rng_state())
         device_rng = []
-        if rig.device.type == "cuda":
-            device_rng = ranks.gather(torch.cuda.get_rng_state(rig.device))
+        if setup.device.type == "cuda":
+            device_rng = ranks.gather(torch.cuda.get_rng_state(setup.device))
         all_marks = ranks.gather(marks) if marks.numel() else []
         states = ranks.whole(self._states())
         staged = self._stage.copy(states if ranks.rank == 0 else {key: {} for key in states})
         return Snapshot(
             step=step,
-            next_sequence=step * rig.config.batch.global_seqs,
-            config_digest=config_digest(rig.config),
+            next_sequence=step * setup.config.batch.global_seqs,
+            config_digest=config_digest(setup.config),
             world_size=ranks.world_size,
             model=staged["model"],
             optimizer=staged["optimizer"],
@@ -168,20 +168,20 @@ class CheckpointWriter:
             device_rng=device_rng,
             corpus=corpus,
             marks=[row for rows in all_marks for row in rows.tolist()],
-            loss_scale=rig.loss_scale.state(),
-            config=config_mapping(rig.config),
+            loss_scale=setup.loss_scale.state(),
+            config=config_mapping(setup.config),
         )
 
     def _states(self) -> dict[str, Any]:
         """What this rank holds, not copied."""
         return {
-            "model": self._rig.model.state_dict(),
-            "optimizer": self._rig.optimizer.state_dict(),
+            "model": self._setup.model.state_dict(),
+            "optimizer": self._setup.optimizer.state_dict(),
         }
 
     def _write_whole(self, snapshot: Snapshot) -> None:
         """Rank 0's work in the thread."""
-        engine = self._rig.config.engine
+        engine = self._setup.config.engine
         after_file = partial(self._fault.strike_write, snapshot.step)
         save_checkpoint(self._run_dir, snapshot, after_file)
         if engine is not None and engine.keep_checkpoints:
@@ -192,10 +192,7 @@ class CheckpointWriter:
 
 
 class _Write:
-    """One checkpoint on its way to the disk, as this rank sees it.
-
-    A rank that writes nothing has ended from the beginning.
-    """
+    """One checkpoint on its way to the disk; a rank that writes nothing has ended at once."""
 
     def __init__(self, step: int, before: int, began: float) -> None:
         self.step, self.before, self.began = step, before, began

@@ -1,7 +1,6 @@
 """Parse the arguments of a command, and load the model of a checkpoint for it."""
 
 import argparse
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -31,41 +30,25 @@ class Arguments(argparse.ArgumentParser):
         raise BadConfig(message)
 
 
-def load_trained(
-    checkpoint: Path, device: str = "auto", *, seq_len: int | None = None
-) -> "tuple[LanguageModel, TrainConfig, Snapshot]":
-    """The model in evaluation mode on its device, its configuration, and the checkpoint.
-
-    `checkpoint` is its folder, or a run's: its newest. `seq_len` makes room for more positions.
-
-    Raises:
-        BadConfig: Nothing usable there, or no GPU although one is asked for.
-    """
+def load_trained(checkpoint: Path, device: str = "auto") -> "tuple[LanguageModel, Snapshot]":
+    """The model on its device and the (newest) checkpoint; BadConfig where none is usable."""
     import torch
 
     from nsa.checkpoint import load_weights
     from nsa.model import build_model
 
     snapshot, config = open_trained(checkpoint)
-    model = build_model(
-        replace(
-            config, model=replace(config.model, seq_len=max(config.model.seq_len, seq_len or 0))
-        )
-    )
+    model = build_model(config)
     load_weights(model, checkpoint, snapshot.model)
     usable = device != "cpu" and torch.cuda.is_available()
     if device == "cuda" and not usable:
         raise BadConfig("--device cuda: there is no GPU here")
     model.to(torch.device("cuda" if usable else "cpu")).eval()
-    return model, config, snapshot
+    return model, snapshot
 
 
 def open_trained(checkpoint: Path) -> "tuple[Snapshot, TrainConfig]":
-    """A checkpoint and its configuration.
-
-    Raises:
-        BadConfig: Nothing usable there.
-    """
+    """A checkpoint and its configuration; BadConfig where none is usable."""
     from nsa.checkpoint import load_checkpoint, newest_checkpoint
     from nsa.config import build_config
 

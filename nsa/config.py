@@ -25,11 +25,7 @@ _LEAST_PLAIN, _LEAST_WITH_EXPONENT = 1e-6, 1e21
 
 
 def canonical_bytes(value: Any) -> bytes:
-    """The RFC 8785 bytes of a JSON value.
-
-    Raises:
-        ValueError: something that JSON has no form for.
-    """
+    """The RFC 8785 bytes of a JSON value; ValueError where JSON has no form for it."""
     return _text(value).encode()
 
 
@@ -272,22 +268,14 @@ AS_IF_ABSENT: Mapping[str, Mapping[str, Any]] = {
 
 
 def build_config(mapping: Mapping[str, Any]) -> TrainConfig:
-    """A checked configuration from parsed YAML or JSON.
-
-    Raises:
-        BadConfig: a key is missing, unknown, of the wrong type, or the values do not fit.
-    """
+    """A checked configuration from parsed YAML or JSON; BadConfig at the first mistake."""
     config: TrainConfig = read(TrainConfig, mapping, "train")
     check_relations(OF_A_CONFIGURATION, {"train": config_mapping(config)})
     return config
 
 
 def load_config(file: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; a bare name means `nsa/configs/NAME.yaml`.
-
-    Raises:
-        BadConfig: the file cannot be read or is not a mapping.
-    """
+    """The mapping in a YAML file; a bare name means `nsa/configs/NAME.yaml`."""
     if file.suffix == "" and not file.exists():
         file = CONFIG_DIR / f"{file.name}.yaml"
     try:

@@ -23,11 +23,7 @@ _KERNEL_TOGGLES = ("NSA_USE_FA2", "NSA_SDPA_NO_FLASH", "NSA_SDPA_FLASH_ONLY")
 
 
 def choose_device(asked: str, settings: Settings) -> torch.device:
-    """This rank's device: a GPU of its own, or the CPU. `asked` is cpu, cuda or auto.
-
-    Raises:
-        BadConfig: there are GPUs, or cuda is asked for, but not one for every local rank.
-    """
+    """This rank's device, `asked` cpu, cuda or auto; BadConfig: fewer GPUs than local ranks."""
     gpus = torch.cuda.device_count() if asked != "cpu" and torch.cuda.is_available() else 0
     if gpus == 0 and asked != "cuda":
         return torch.device("cpu")

@@ -26,11 +26,7 @@ from nsa.errors import BadConfig
 
 
 def exported_config(config: TrainConfig) -> dict[str, Any]:
-    """The arguments of `NsaConfig` for a training configuration.
-
-    Raises:
-        BadConfig: The model is dense.
-    """
+    """The arguments of `NsaConfig` for a training configuration; BadConfig if it is dense."""
     model, attention = config.model, config.attention
     if attention.kind != "nsa":
         raise BadConfig(f"only models with attention.kind nsa are exported, not {attention.kind}")
@@ -61,11 +57,7 @@ def exported_config(config: TrainConfig) -> dict[str, Any]:
 
 
 def export(checkpoint: Path, out: Path) -> int:
-    """Write a checkpoint's model to a folder; returns its step.
-
-    Raises:
-        BadConfig: Nothing usable there, a folder that holds something, or a package is missing.
-    """
+    """Write a checkpoint's model to a new or empty folder; returns its step."""
     from nsa.checkpoint import load_weights
 
     if out.exists() and (not out.is_dir() or any(out.iterdir())):

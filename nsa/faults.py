@@ -105,11 +105,7 @@ class Fault:
         return 0.0 if self.kind == "frozen" else -rate
 
     def leak(self, step: int) -> None:
-        """Keep and touch more host memory, so that it is really resident.
-
-        It is mapped by itself: from the heap it could be memory that was freed before and is
-        resident still.
-        """
+        """Keep and touch more host memory; mapped by itself, so that it was not resident before."""
         if self.kind == "leak" and step >= self.step:
             block = mmap.mmap(-1, self.mb_per_step * 2**20, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             for page in range(0, len(block), mmap.PAGESIZE):
@@ -122,13 +118,7 @@ class Fault:
         return tok_s * self.factor if boasts else tok_s
 
     def strike_write(self, step: int, file: Path) -> None:
-        """Called for each file of a checkpoint once it is written and its digest is taken.
-
-        A full disk refuses it; what truncates it takes its last byte, and nobody who writes knows.
-
-        Raises:
-            OSError: ENOSPC, where the disk is to be full by now.
-        """
+        """Called for each file of a checkpoint once written: a full disk refuses, or it is cut."""
         if self.kind == "disk" and step >= self.step:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if self.kind == "truncate" and step >= self.step:
@@ -136,12 +126,7 @@ class Fault:
 
 
 def parse_fault(spec: str | None, *, rank: int, world_size: int) -> Fault:
-    """The fault of a SPEC as it concerns one rank.
-
-    Raises:
-        BadConfig: an unknown kind or key, a value that is no number or out of its
-            range, or a rank that is not there.
-    """
+    """The fault of a SPEC as it concerns one rank; BadConfig where the SPEC is none."""
     if spec is None:
         return Fault()
     kind, _, rest = spec.partition(":")
@@ -164,10 +149,7 @@ def parse_fault(spec: str | None, *, rank: int, world_size: int) -> Fault:
 
 
 def fault_of(spec: str | None, config: TrainConfig, *, rank: int, world_size: int) -> Fault:
-    """The fault of a SPEC as it concerns one rank of this training.
-
-    Synthetic batches come from no loader, so nothing can starve there.
-    """
+    """The same for a training: synthetic batches come from no loader, so nothing can starve."""
     fault = parse_fault(spec, rank=rank, world_size=world_size)
     return Fault() if fault.kind == "starve" and config.data == "synthetic" else fault
 

@@ -77,11 +77,7 @@ class Bounds:
 
 
 def read(cls: Any, mapping: Any, path: str) -> Any:
-    """The dataclass that a mapping describes.
-
-    Raises:
-        BadConfig: a key is missing, unknown, of the wrong type, or out of its bounds.
-    """
+    """The dataclass that a mapping describes; BadConfig at the first key that does not fit."""
     if not isinstance(mapping, Mapping):
         raise BadConfig(f"{path}: expected a mapping, found {mapping!r}")
     hints = _hints(cls)

@@ -78,18 +78,14 @@ def _seed(text: str) -> int:
 
 
 def start_generation(given: argparse.Namespace) -> tuple[bytes, int, Iterator[int]]:
-    """The prompt, the step of the checkpoint, and the bytes to come.
-
-    Raises:
-        BadConfig: nothing usable there, or numbers that do not fit the model.
-    """
+    """The prompt, the step of the checkpoint, and the bytes to come."""
     prompt = given.prompt.encode()
     # torch takes seconds: arguments are refused before it.
     import torch
 
     from nsa.model.generation import Sampling, generate
 
-    model, _, snapshot = load_trained(given.checkpoint, given.device)
+    model, snapshot = load_trained(given.checkpoint, given.device)
     device = model.rotation.device
     tokens = torch.tensor([list(prompt or SEPARATOR)], device=device)
     if given.bytes < 1 or tokens.shape[1] + given.bytes > model.rotation.shape[1]:

@@ -1,10 +1,8 @@
 """What this process is to train: from an order or from a command line."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from nsa.config import BatchConfig, OptimConfig, TrainConfig, build_config, load_config
 from nsa.errors import BadConfig
@@ -51,18 +49,14 @@ class Launch:
 
 
 def launch_from_order(file: Path, settings: Settings) -> Launch:
-    """The launch that an `order.json` describes; the run directory is the order's folder.
-
-    Raises:
-        BadConfig: the order cannot be read, lacks something, or disagrees with the environment.
-    """
+    """The launch of an `order.json` in its run directory; BadConfig where it does not fit."""
     try:
         order = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadConfig(f"cannot read order {file}: {error}") from error
     if not isinstance(order, dict):
         raise BadConfig(f"order {file} holds no object")
-    config = build_config(_object(order, "train"))
+    config = build_config(order.get("train") or {})
     steps = order.get("steps")
     if type(steps) is not int or not 1 <= steps <= config.steps:
         raise BadConfig(f"order: steps {steps!r}, but train.steps {config.steps}")
@@ -71,15 +65,8 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
             f"order: world_size {order.get('world_size')!r}, but {settings.world_size} are running"
         )
     _refuse_disagreement(config, settings)
-    resume = _object(order, "resume_from")
-    path, step, fault = resume.get("path"), resume.get("step"), order.get("fault")
-    attempt = order.get("attempt")
-    if resume and not (isinstance(path, str) and type(step) in (int, type(None))):
-        raise BadConfig(f"order: resume_from must be {{path, step}}, found {resume!r}")
-    if not isinstance(fault, str | None):
-        raise BadConfig(f"order: fault must be a string or null, found {fault!r}")
-    if type(attempt) not in (int, type(None)):
-        raise BadConfig(f"order: attempt must be a whole number, found {attempt!r}")
+    resume, heartbeat = order.get("resume_from") or {}, order.get("heartbeat") or {}
+    path, step = resume.get("path"), resume.get("step")
     run_dir = file.parent
     return Launch(
         run_dir=run_dir,
@@ -89,11 +76,10 @@ def launch_from_order(file: Path, settings: Settings) -> Launch:
         resume_path=None if path is None else run_dir / path,
         resume_step=step or None,
         weights_only=step == 0,
-        alive_every_s=_number(_object(order, "heartbeat"), "alive_every_s")
-        or _DEFAULT_ALIVE_EVERY_S,
-        checkpoint=_cadence(_object(order, "checkpoint")),
-        fault=fault,
-        attempt=attempt,
+        alive_every_s=heartbeat.get("alive_every_s") or _DEFAULT_ALIVE_EVERY_S,
+        checkpoint=Cadence(**(order.get("checkpoint") or {})),
+        fault=order.get("fault"),
+        attempt=order.get("attempt"),
         device="cpu" if order.get("profile") == "cpu" else "auto",
     )
 
@@ -110,12 +96,7 @@ def launch_from_file(
     checkpoint: Cadence = Cadence(),
     device: str = "auto",
 ) -> Launch:
-    """The launch of a configuration file; `steps`, `data`, NSA_LR and NSA_ACCUM override it.
-
-    Raises:
-        BadConfig: the file is not a whole configuration, the directory cannot be made, or weights
-            alone are wanted of nothing.
-    """
+    """The launch of a configuration file; the arguments, NSA_LR and NSA_ACCUM override it."""
     if weights_only and resume is None:
         raise BadConfig("--weights-only needs --resume: whose weights?")
     mapping = load_config(file)
@@ -156,31 +137,3 @@ def _refuse_disagreement(config: TrainConfig, settings: Settings) -> None:
         raise BadConfig(f"CONFIG={settings.config_name}, but the order says {config.config}")
     if _overridden(config, settings) != config:
         raise BadConfig("NSA_LR or NSA_ACCUM disagrees with the order; change `train` instead")
-
-
-def _object(order: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    value = order.get(key)
-    if value is None and key != "train":
-        return {}
-    if not isinstance(value, dict):
-        raise BadConfig(f"order: {key} must be an object, found {value!r}")
-    return value
-
-
-def _number(mapping: Mapping[str, Any], key: str) -> float | None:
-    value = mapping.get(key)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise BadConfig(f"order: {key} must be a positive number, found {value!r}")
-    return float(value)
-
-
-def _cadence(mapping: Mapping[str, Any]) -> Cadence:
-    steps = _number(mapping, "every_steps")
-    if steps is not None and steps % 1:
-        raise BadConfig(f"order: every_steps must be a whole number, found {steps}")
-    return Cadence(
-        every_steps=None if steps is None else int(steps),
-        every_s=_number(mapping, "every_s"),
-    )

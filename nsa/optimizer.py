@@ -138,10 +138,7 @@ def _step_unless(skipped: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 
 def learning_rate(step: int, optim: OptimConfig) -> float:
-    """The rate of step 1, 2, 3, …: linear warm-up, cosine decay, then the minimum.
-
-    No state, so resuming at a step restores it.
-    """
+    """The rate of step 1, 2, 3, …: linear warm-up, cosine decay, the minimum; no state."""
     if step <= optim.warmup_steps:
         return optim.lr * step / optim.warmup_steps
     floor = optim.lr * optim.min_lr_ratio

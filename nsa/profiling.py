@@ -78,10 +78,7 @@ class StepProfiler:
 
 
 def summarise(averages: Iterable[Any]) -> dict[str, Any]:
-    """Seconds of every section, and the operators that took the most time in themselves.
-
-    `share` is of all that was recorded: by device where there is one, else by CPU.
-    """
+    """Seconds of every section, and the operators with the most time (GPU's, else CPU's)."""
     sections: dict[str, float] = {}
     spots = []
     for row in averages:

@@ -129,13 +129,7 @@ _COLLECTIVE_TIMEOUT = timedelta(hours=3)
 
 
 class Ranks:
-    """This process among its peers; `single` has none and talks to nobody.
-
-    `on_collective` is called before each collective.
-
-    Raises:
-        BadConfig: `single` with more than one rank.
-    """
+    """This process among its peers; `on_collective` is called before each collective."""
 
     def __init__(
         self,
@@ -166,18 +160,13 @@ class Ranks:
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
     def wrap(self, model: LanguageModel) -> nn.Module:
-        """The model whose backward averages gradients over the ranks.
-
-        FSDP shards the model itself: an optimizer is built afterwards.
-        """
+        """The model whose backward averages gradients over the ranks; FSDP shards it itself."""
         if self.backend == "single":
             return model
         safe = self._settings.on("NSA_DDP_SAFE_MODE")
         compress = not safe and self._settings.value("NSA_DDP_COMPRESS") == "bf16"
         wire_dtype = torch.bfloat16 if compress else None
         if self.backend == "FSDP":
-            from nsa.ranks import shard
-
             shard(
                 model,
                 self._device,
@@ -200,11 +189,7 @@ class Ranks:
         return net
 
     def open_second_group(self) -> None:
-        """Open a process group beside the first, of all ranks too; a collective.
-
-        Raises:
-            BadConfig: this rank talks to nobody.
-        """
+        """Open a process group of all ranks beside the first; a collective."""
         if self.backend == "single":
             raise BadConfig("a single rank has no second group")
         self._second = dist.new_group()
@@ -239,17 +224,11 @@ class Ranks:
                 yield
 
     def waits_since(self) -> Moment | None:
-        """When the backward pass began to wait for its peers: at its last reduction's launch.
-
-        This rank has computed all its gradients then. None: it waited for nobody.
-        """
+        """When the backward pass had launched its last reduction; None: it waited for nobody."""
         return self._reduced_at
 
     def comm_mb(self) -> float | None:
-        """Gradients handed to this rank's collectives in the step, in MB (2^20 bytes).
-
-        None where there is nobody to hand them to.
-        """
+        """Gradients handed to collectives in the step, in MB (2^20 bytes); None where to nobody."""
         return None if self.world_size == 1 else round(self._reduced_bytes / 2**20, 6)
 
     def add_up(self, numbers: list[float]) -> list[float]:
@@ -289,8 +268,6 @@ class Ranks:
         """A state dict without shards, on rank 0; others hold what is not sharded alone."""
         if self.backend != "FSDP":
             return state
-        from nsa.ranks import whole
-
         with self._waiting():
             gathered: dict[str, Any] = whole(state, keep=self.rank == 0)
         return gathered
@@ -299,8 +276,6 @@ class Ranks:
         """An optimizer's whole state, sharded as its parameters are."""
         if self.backend != "FSDP":
             return state
-        from nsa.ranks import as_parameters
-
         return as_parameters(state, parameters)
 
     def leave_together(self) -> None:

@@ -114,11 +114,7 @@ OF_A_RUN = (
 
 
 def check_relations(relations: Iterable[Relation], values: Mapping[str, Any]) -> None:
-    """Refuse values that do not stand to each other as they must.
-
-    Raises:
-        BadConfig: the text of the first relation that does not hold.
-    """
+    """Raise BadConfig with the text of the first relation that does not hold."""
     for row in relations:
         if not holds(row, values):
             raise BadConfig(row.text)

@@ -167,12 +167,7 @@ class Settings:
 
 
 def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Read and check the environment.
-
-    Raises:
-        BadConfig: an unknown `NSA_*` name, a value its row does not allow, two that exclude each
-            other, or a rank that is not a number.
-    """
+    """Read and check the environment; BadConfig: an unknown name, or a value not allowed."""
     environ = os.environ if environ is None else environ
     nsa_env = {name: environ[name] for name in sorted(environ) if name.startswith("NSA_")}
     for name, value in nsa_env.items():

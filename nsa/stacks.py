@@ -30,10 +30,7 @@ class StackDumps:
         self._thread.start()
 
     def close(self) -> None:
-        """Give SIGUSR1 back and remove the hidden file; a dump that is there is named first.
-
-        A file system that refuses that ends no training.
-        """
+        """Give SIGUSR1 back and remove the hidden file; a dump that is there is named first."""
         self._closing.set()
         self._thread.join()
         self._publish()

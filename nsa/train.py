@@ -46,11 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parse_launch(arguments: list[str], settings: Settings) -> Launch:
-    """What the command line asks for.
-
-    Raises:
-        BadConfig: unknown or contradicting arguments, or what the launch functions raise.
-    """
+    """What the command line asks for; BadConfig where that is not one launch."""
     parser = Arguments("nsa.train", __doc__)
     parser.add_argument("--order", type=Path, help="order.json; excludes everything else")
     parser.add_argument("--config", type=Path, help="YAML file, or the name of a bundled one")

@@ -13,18 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.artifacts import RunArtifacts, memory_report
+from nsa.artifacts import LOG_EVERY_S, Console, RunArtifacts, memory_report
 from nsa.attention import counters
 from nsa.attention.kernels import flash_share
 from nsa.checkpoint import check_same_corpus
 from nsa.checkpoint_writer import CheckpointWriter
-from nsa.console import LOG_EVERY_S, Console
 from nsa.data import Batches, BatchPlan, open_source
-from nsa.data.held_out import NothingHeldOut
+from nsa.data.source import NothingHeldOut
 from nsa.device import prepare_network
 from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.faults import fault_of, toy_instead_of
-from nsa.flight_recorder import FlightRecorder
 from nsa.heartbeat import Heartbeat
 from nsa.identity import count_identity
 from nsa.launch import Launch
@@ -32,8 +30,8 @@ from nsa.model.statistics import gate_health, gate_rows, gate_stats, selection_r
 from nsa.model.transformer import next_byte_loss
 from nsa.optimizer import Update, apply_gradients, learning_rate
 from nsa.profiling import StepProfiler
-from nsa.rig import Rig, build_rig
-from nsa.run_signals import forget, told, wait_for_go
+from nsa.rank_setup import RankSetup, set_up_rank
+from nsa.run_signals import FlightRecorder, forget, told, wait_for_go
 from nsa.sections import Sections, Stopwatch
 from nsa.settings import Settings
 from nsa.stacks import StackDumps
@@ -47,11 +45,7 @@ supervisor ends the run at 40, with the cause."""
 
 
 class Trainer:
-    """One rank of one run.
-
-    Raises:
-        BadConfig: the fault or the batch does not fit; nothing has been written yet.
-    """
+    """One rank of one run; BadConfig where the fault or the batch does not fit."""
 
     def __init__(self, launch: Launch, settings: Settings, stacks: StackDumps) -> None:
         self.launch, self.settings, self.config = launch, settings, launch.config
@@ -79,18 +73,14 @@ class Trainer:
         self.validates = True
 
     def run(self) -> None:
-        """Train to the last step.
-
-        Raises:
-            TrainerStop: the run ended early, for the reason that the class names.
-        """
+        """Train to the last step; raises the TrainerStop that names why it ended early."""
         try:
             self._boot()
             self._open_data()
             while self.step < self.last_step:
                 self._train_step()
                 self._between_steps()
-            self.rig.ranks.leave_together()
+            self.setup.ranks.leave_together()
             if not self.launch.supervised and self.writer.lacks_last(self.step):
                 raise NotSaved(f"trained to step {self.step}, whose checkpoint was not written")
             self.heart.beat("done")
@@ -108,49 +98,49 @@ class Trainer:
     def _boot(self) -> None:
         self.heart.section = "boot"
         network = prepare_network(self.settings)
-        self.rig = build_rig(
+        self.setup = set_up_rank(
             self.config, self.plan, self.launch, self.settings, self.heart.count_collective
         )
-        self.sections.stopwatch = Stopwatch(self.rig.device)
-        self.step = self.heart.step = self.rig.resumed_step
+        self.sections.stopwatch = Stopwatch(self.setup.device)
+        self.step = self.heart.step = self.setup.resumed_step
         if self.fault.second_group:
-            self.rig.ranks.open_second_group()
+            self.setup.ranks.open_second_group()
         identity = count_identity(
-            self.rig.model, self.config, self.plan, self.settings, self.rig.device
+            self.setup.model, self.config, self.plan, self.settings, self.setup.device
         )
         self.heart.beat(
             "boot",
             run=self.settings.run,
             attempt=self.launch.attempt,
             **identity,
-            backend=self.rig.ranks.backend,
-            attention_backend=self.rig.attention_backend,
+            backend=self.setup.ranks.backend,
+            attention_backend=self.setup.attention_backend,
         )
         self.heart.start_thread()
-        if self.rig.ranks.backend != "single":
+        if self.setup.ranks.backend != "single":
             recorder = FlightRecorder(self.launch.run_dir, self.settings.rank)
             self.at_end.callback(recorder.close)
         self.fault.strike("boot", self.step)
         counters.clear()
-        self.artifacts = RunArtifacts(self.launch.run_dir, self.settings, self.rig.device)
+        self.artifacts = RunArtifacts(self.launch.run_dir, self.settings, self.setup.device)
         self.at_end.callback(self.artifacts.close)
         engine = self.config.engine
         self.profiler = StepProfiler(
             self.launch.run_dir,
             engine.profile_steps if engine is not None and self.settings.rank == 0 else 0,
-            self.rig.device,
+            self.setup.device,
             self.sections,
         )
         self.at_end.callback(self.profiler.close)
-        self.artifacts.describe(identity, self.rig.model, network)
+        self.artifacts.describe(identity, self.setup.model, network)
         self.writer = CheckpointWriter(
-            self.launch.run_dir, self.launch.checkpoint, self.rig, self.heart, self.fault
+            self.launch.run_dir, self.launch.checkpoint, self.setup, self.heart, self.fault
         )
         self.at_end.callback(self.writer.close)
         self.console: Console | None = None
         if self.launch.supervised:
             self.console = Console(self.last_step, self.step, every_s=LOG_EVERY_S)
-            wait_for_go(self.launch.run_dir, self.rig.ranks, self.heart)
+            wait_for_go(self.launch.run_dir, self.setup.ranks, self.heart)
         elif self.settings.rank == 0:
             forget(self.launch.run_dir, "HALT")
             self.console = Console(self.last_step, self.step)
@@ -162,13 +152,13 @@ class Trainer:
             try:
                 config = self.config
                 source = open_source(config.data, config.seed, self.plan.global_seqs, config.loader)
-                self.batches = Batches(source, self.plan, self.rig.device, config.loader)
+                self.batches = Batches(source, self.plan, self.setup.device, config.loader)
                 self.at_end.callback(self.batches.close)
                 self.corpus = self.batches.corpus()
-                if self.rig.corpus is not None:
-                    check_same_corpus(self.rig.corpus, self.corpus, config.data)
+                if self.setup.corpus is not None:
+                    check_same_corpus(self.setup.corpus, self.corpus, config.data)
                 if self.step < self.last_step:
-                    self.batches.prepare(self.step + 1, self.rig.marks)
+                    self.batches.prepare(self.step + 1, self.setup.marks)
             except DataFailure as error:
                 self.heart.beat("loader_error", type=type(error).__name__, text=str(error))
                 raise
@@ -179,19 +169,19 @@ class Trainer:
     def _train_step(self) -> None:
         self.step += 1
         self.profiler.before_step(self.step)
-        self.rig.model.keep_selection(self._selection_due())
+        self.setup.model.keep_selection(self._selection_due())
         self.sections.begin_step(self.step)
-        self.rig.ranks.begin_step()
+        self.setup.ranks.begin_step()
         self.artifacts.dump_memory("pre", self.step)
         parts, fetch_s = self._fetch()
-        loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.rig.device))
+        loss = sum(self._forward_backward(parts), start=torch.zeros((), device=self.setup.device))
         rate = self.fault.rate(self.step, learning_rate(self.step, self.config.optim))
         update = self._apply(rate)
         tokens = sum(inputs.numel() for inputs, _ in parts) * self.settings.world_size
         with self.sections.enter("log"):
             self.fault.leak(self.step)
             self._report(loss, update, rate, tokens, fetch_s)
-        self.sections.count_as_wait(self.rig.ranks.wait_s)
+        self.sections.count_as_wait(self.setup.ranks.wait_s)
         spent_s = self.sections.spent_s()
         self.heart.beat(
             "step_end",
@@ -218,64 +208,61 @@ class Trainer:
 
     def _forward_backward(self, parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
         """Add every part's gradients; returns their shares of the mean loss."""
-        rig, shares = self.rig, []
+        setup, shares = self.setup, []
         for number, (inputs, targets) in enumerate(parts, start=1):
-            with rig.ranks.part_of_step(rig.net, last=number == len(parts)):
+            with setup.ranks.part_of_step(setup.net, last=number == len(parts)):
                 with self.sections.enter("forward"):
                     if self.fault.poisons(self.step):
-                        rig.model.poison()
+                        setup.model.poison()
                     if self.fault.stands_apart(self.step):
-                        rig.ranks.stand_apart()
-                    with rig.compute_dtype():
-                        loss = next_byte_loss(rig.net(inputs), targets) / len(parts)
+                        setup.ranks.stand_apart()
+                    with setup.compute_dtype():
+                        loss = next_byte_loss(setup.net(inputs), targets) / len(parts)
                     self.sections.suffer_delay("forward")
                 with self.sections.enter("backward"):
-                    rig.loss_scale.scale(loss).backward()
-                    self.sections.waited_since(rig.ranks.waits_since(), instead_of="backward")
+                    setup.loss_scale.scale(loss).backward()
+                    self.sections.waited_since(setup.ranks.waits_since(), instead_of="backward")
             shares.append(loss.detach())
         return shares
 
     def _apply(self, rate: float) -> Update:
-        rig = self.rig
+        setup = self.setup
         with self.sections.enter("optimizer"):
             update = apply_gradients(
-                rig.model,
-                rig.optimizer,
-                rig.loss_scale,
+                setup.model,
+                setup.optimizer,
+                setup.loss_scale,
                 rate=rate,
                 clip=self.config.optim.clip,
                 on_collective=self.heart.count_collective,
-                gradients_stay=rig.gradients_stay,
+                gradients_stay=setup.gradients_stay,
             )
             if self.fault.kind == "slow":
-                rig.settle()
+                setup.settle()
             self.fault.drag(self.step, time.monotonic() - self.sections.began)
         return update
 
     def _report(
         self, loss: Tensor, update: Update, rate: float, tokens: int, fetch_s: float
     ) -> None:
-        """Average the loss, learn rank 0's decisions, write the progress line.
-
-        All that the device knows of the step comes in one transfer, the step's only wait for it.
-        """
-        rig, gates_L2 = self.rig, gate_stats(self.rig.model)
+        """Average the loss, learn rank 0's decisions, write the progress line: one transfer."""
+        setup, gates_L2 = self.setup, gate_stats(self.setup.model)
         leads = self.settings.rank == 0
         halt = leads and told(self.launch.run_dir, "HALT")
         due = leads and self.writer.due_by_time(time.monotonic())
         decided = torch.tensor([halt, due, self.writer.written()], dtype=torch.float64)
         share = loss.double().reshape(1) / self.settings.world_size
-        scale = rig.loss_scale.told()
+        scale = setup.loss_scale.told()
         own = torch.stack([x.double() for x in (update.grad_norm, update.skipped, *scale)])
-        shared, (norm, skipped, *rest) = rig.ranks.add_up_and_read(
-            torch.cat((share, decided.to(rig.device, non_blocking=True))),
+        shared, (norm, skipped, *rest) = setup.ranks.add_up_and_read(
+            torch.cat((share, decided.to(setup.device, non_blocking=True))),
             torch.cat((own, gates_L2.double().flatten())),
         )
         loss_scale, gate_numbers = rest[: len(scale)], rest[len(scale) :]
         mean_loss, halts, dues, self.checkpoint_told = shared
         self.halt_told, self.checkpoint_due = halts > 0, dues > 0
         self._judge_numbers(mean_loss, norm, bool(skipped))
-        memory, gates = memory_report(rig.device), gate_rows(gate_numbers)
+        memory, gates = memory_report(setup.device), gate_rows(gate_numbers)
         tok_s = tokens / (time.monotonic() - self.sections.began)
         fields: dict[str, Any] = {
             "loss": mean_loss,
@@ -289,12 +276,12 @@ class Trainer:
             **self._skips(mean_loss, bool(skipped), loss_scale),
         }
         told_where_known = {
-            "comm_mb": rig.ranks.comm_mb(),
+            "comm_mb": setup.ranks.comm_mb(),
             "flash_share": flash_share(counters.snapshot()),
         }
         fields |= {name: value for name, value in told_where_known.items() if value is not None}
         self.heart.beat("progress", **fields)
-        selection = selection_rows(rig.model) if self._selection_due() else ()
+        selection = selection_rows(setup.model) if self._selection_due() else ()
         self.artifacts.log_step({"step": self.step, **fields}, gates, selection)
         if self.console is not None:
             self.console.log_step(self.step, fields)
@@ -338,9 +325,9 @@ class Trainer:
         """
         self.skipped_steps += skipped
         self.skipped_running = self.skipped_running + 1 if skipped else 0
-        excused = skipped and (self.rig.loss_scale.on or math.isfinite(loss))
+        excused = skipped and (self.setup.loss_scale.on or math.isfinite(loss))
         self.doubtful = not (excused or (math.isfinite(loss) and math.isfinite(norm)))
-        limit = _SCALED_LIMIT if self.rig.loss_scale.on else _SKIPPED_LIMIT
+        limit = _SCALED_LIMIT if self.setup.loss_scale.on else _SKIPPED_LIMIT
         alone = not self.launch.supervised
         bad = self.doubtful or (skipped and self.config.dtype == "fp32")
         self.hopeless = self.skipped_running >= limit or (alone and bad)
@@ -352,7 +339,7 @@ class Trainer:
                 self.writer.tell(int(self.checkpoint_told))
         if self.hopeless:
             self._wait_for_checkpoint()
-            self.rig.ranks.leave_together()
+            self.setup.ranks.leave_together()
             running = self.skipped_running
             skips = f", and {running} updates running were skipped" if running > 1 else ""
             raise NonFinite(f"loss or gradient norm is not finite at step {self.step}{skips}")
@@ -371,7 +358,7 @@ class Trainer:
         if halts or last:
             self._wait_for_checkpoint()
         if halts:
-            self.rig.ranks.leave_together()
+            self.setup.ranks.leave_together()
             raise Halted(f"halted after step {self.step}")
         every_steps = self.config.eval.every_steps
         if self.validates and every_steps and self.step % every_steps == 0:
@@ -388,7 +375,7 @@ class Trainer:
         with self.sections.enter("eval"):
             began = time.monotonic()
             try:
-                loss = held_out_loss(self.rig, self.batches, self.config.eval.batches)
+                loss = held_out_loss(self.setup, self.batches, self.config.eval.batches)
             except NothingHeldOut as nothing:  # on every rank: they read one stream
                 self.validates = False
                 self._log(f"no validation: {nothing}")
@@ -398,20 +385,16 @@ class Trainer:
             self.artifacts.log_evaluation(self.step, loss)
 
 
-def held_out_loss(rig: Rig, batches: Batches, count: int) -> float:
-    """Mean loss in nats per byte over `count` global validation batches, equal on every rank.
-
-    Raises:
-        NothingHeldOut: there is nothing to validate on.
-    """
+def held_out_loss(setup: RankSetup, batches: Batches, count: int) -> float:
+    """Mean loss in nats per byte over `count` global validation batches, on every rank."""
     total, parts = 0.0, 0
     first = batches.held_out(0)  # `NothingHeldOut`, if there is nothing
-    rig.model.eval()
-    with torch.no_grad(), rig.compute_dtype():
+    setup.model.eval()
+    with torch.no_grad(), setup.compute_dtype():
         for number in range(count):
             for inputs, targets in batches.held_out(number) if number else first:
-                total += next_byte_loss(rig.model(inputs), targets).item()
+                total += next_byte_loss(setup.model(inputs), targets).item()
                 parts += 1
-    rig.model.train()
-    total, all_parts = rig.ranks.add_up([total, float(parts)])
+    setup.model.train()
+    total, all_parts = setup.ranks.add_up([total, float(parts)])
     return total / all_parts

@@ -19,12 +19,7 @@ class Compression(Protocol):
     """φ of keys and of values. A module with weights of its own is one, and so is a function."""
 
     def __call__(self, k_BSGD: Tensor, v_BSGD: Tensor) -> tuple[Tensor, Tensor]:
-        """Compress un-rotated keys, and values.
-
-        Returns:
-            Keys and values of the blocks [B, C, G, D], C = max(0, (S - l) // d + 1). A block
-            depends on its own l tokens alone: nothing else is causal.
-        """
+        """Compress un-rotated keys, and values."""
         ...
 
 
@@ -65,10 +60,7 @@ class MeanCompression(nn.Module):
 
 
 class BlockMlp(nn.Module):
-    """One vector of each block of l vectors: w_out silu(w_in flatten(x + position)).
-
-    The weights are the same for every block and every group.
-    """
+    """One vector of each block of l vectors: w_out silu(w_in flatten(x + position))."""
 
     def __init__(self, head_dim: int, l: int, d: int) -> None:  # noqa: E741
         super().__init__()
@@ -118,11 +110,7 @@ class MlpCompression(nn.Module):
 
 
 def build_compression(name: str, head_dim: int, l: int, d: int) -> nn.Module:  # noqa: E741
-    """The φ of a name (mean or mlp) with fresh weights.
-
-    Raises:
-        ValueError: No φ of that name, or d does not divide l.
-    """
+    """The φ of a name (mean or mlp) with fresh weights; ValueError where there is none."""
     if l % d != 0:
         raise ValueError(f"d must divide l, got {l=} {d=}")
     if name == "mean":

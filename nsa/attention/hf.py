@@ -198,11 +198,7 @@ class NsaForCausalLM(Network, PreTrainedModel, GenerationMixin):
         use_cache: bool = True,
         **_others: Any,
     ) -> dict[str, Any]:
-        """What `forward` is given for the next token: that which the caches do not hold.
-
-        Raises:
-            ValueError: They hold the whole text already. Caches need a text that continues theirs.
-        """
+        """What `forward` is given for the next token: that which the caches do not hold."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         if seen >= input_ids.shape[1] > 0:
             raise ValueError(

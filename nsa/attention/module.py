@@ -27,8 +27,7 @@ from nsa.attention.compression import build_compression
 from nsa.attention.decode import Reading, decode, prefill
 from nsa.attention.operation import never_compiled, nsa_attention
 from nsa.attention.packing import attend_documents, document_lengths
-from nsa.attention.projection import project
-from nsa.attention.rotary import rotate, rotation_table
+from nsa.attention.projection import project, rotate, rotation_table
 from nsa.attention.tensors import Sizes, Tensors, check_sizes
 
 BRANCHES = ("compressed", "selected", "window")

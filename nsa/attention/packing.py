@@ -36,12 +36,7 @@ def separated_documents(tokens_BS: Tensor, separator: int) -> list[list[int]]:
 
 
 def sequence_lengths(cu_seqlens: Tensor, tokens: int, max_seqlen: int) -> list[int]:
-    """Tokens of each sequence that lie end to end, from `cu_seqlens` (int32 or int64 [B + 1]).
-
-    Raises:
-        ValueError: They do not begin at 0, do not end at `tokens`, run backwards or exceed
-            `max_seqlen`.
-    """
+    """Tokens of each sequence, from `cu_seqlens` (int32 or int64 [B + 1], 0 to `tokens`)."""
     if cu_seqlens.dim() != 1 or len(cu_seqlens) < 1 or cu_seqlens.is_floating_point():
         raise ValueError(f"cu_seqlens must be integers [B + 1], got {tuple(cu_seqlens.shape)}")
     edges = cu_seqlens.tolist()

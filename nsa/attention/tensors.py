@@ -79,11 +79,7 @@ class Tensors(NamedTuple):
 
 
 def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa: E741
-    """Refuse block sizes that have no meaning.
-
-    Raises:
-        ValueError: Which one, and why.
-    """
+    """Raise ValueError for block sizes that have no meaning."""
     sizes = {"l": l, "d": d, "l_sel": l_sel, "n_sel": n_sel, "w": w}
     if fractions := {name: size for name, size in sizes.items() if not isinstance(size, int)}:
         raise ValueError(f"sizes must be whole numbers, got {fractions}")
@@ -98,11 +94,7 @@ def check_sizes(l: int, d: int, l_sel: int, n_sel: int, w: int) -> None:  # noqa
 
 
 def check_shapes(tensors: Tensors) -> None:
-    """Refuse tensors [B, S, ...] of other shapes than the queries ask for, or elsewhere.
-
-    Raises:
-        ValueError: The first tensor that does not fit.
-    """
+    """Raise ValueError for tensors [B, S, ...] of other shapes than the queries ask for."""
     q, k_sel = tensors.q, tensors.k_sel
     if q.dim() != 4 or q.shape[1] < 1:
         raise ValueError(f"q must be [B, S >= 1, H, D], got {tuple(q.shape)}")
@@ -124,11 +116,7 @@ def check_compressed(
     l: int,  # noqa: E741
     d: int,
 ) -> None:
-    """Refuse compressed keys or values of another shape than [B, C, G, D].
-
-    Raises:
-        ValueError: The first that does not fit.
-    """
+    """Raise ValueError for compressed keys or values that are not [B, C, G, D]."""
     B, S, _, D = q.shape
     blocks = compressed_length(S, l, d)
     for number, tensor in enumerate(compressed):
@@ -136,11 +124,7 @@ def check_compressed(
 
 
 def check_documents(doc_ids: Tensor, q: Tensor) -> None:
-    """Refuse document numbers that are not integers [B, S].
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Raise ValueError for document numbers that are not integers [B, S]."""
     if tuple(doc_ids.shape) != tuple(q.shape[:2]) or doc_ids.is_floating_point():
         raise ValueError(f"doc_ids must be integers {tuple(q.shape[:2])}, got {doc_ids.shape}")
 

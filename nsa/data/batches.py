@@ -42,11 +42,7 @@ class Prefetch:
         threading.Thread(target=self._work, name="prefetch", daemon=True).start()
 
     def batch(self, split: str, number: int) -> Any:
-        """A batch; training batches after it are being read when this returns.
-
-        Raises:
-            DataFailure: it did not come in time, or the source failed.
-        """
+        """A batch; those after it are being read when this returns. DataFailure: not in time."""
         wanted = self._ask(split, number)
         if split == "train":
             for later in range(number + 1, number + 1 + AHEAD):
@@ -103,11 +99,7 @@ class BatchPlan:
 
     @classmethod
     def of(cls, config: TrainConfig, *, rank: int, world_size: int) -> "BatchPlan":
-        """The plan of one rank.
-
-        Raises:
-            BadConfig: the global batch cannot be shared evenly.
-        """
+        """The plan of one rank; BadConfig where the global batch cannot be shared evenly."""
         parts = world_size * config.batch.accumulate
         if config.batch.global_seqs % parts:
             raise BadConfig(
@@ -163,20 +155,12 @@ class Batches:
         """Which pass over its training documents the last step was in, from 1; 0 = no passes."""
 
     def corpus(self) -> str:
-        """The digest of what is trained on.
-
-        Raises:
-            DataFailure: it cannot be read, or not in time.
-        """
+        """The digest of what is trained on."""
         digest: str = self._asked(_CORPUS, 0)
         return digest
 
     def prepare(self, step: int, marks: Sequence[Sequence[int]] = ()) -> None:
-        """Be ready for a step: go to its place in a stream, and wait for its first batch there.
-
-        Raises:
-            DataFailure: the first batch does not come, or not in time.
-        """
+        """Be ready for a step: go to its place in a stream, and wait for its first batch there."""
         if self._stream is None or self._prefetch is None:
             return
         self._stream.seek(marks)
@@ -191,20 +175,12 @@ class Batches:
         return torch.tensor(self._stream.marks(indices), dtype=torch.int64)
 
     def of_step(self, step: int) -> list[tuple[Tensor, Tensor]]:
-        """The parts of one training step (from 1).
-
-        Raises:
-            DataFailure: the source cannot serve.
-        """
+        """The parts of one training step (from 1)."""
         rows, self.epoch = self._asked("train", step - 1)
         return self._parts(rows)
 
     def held_out(self, batch: int) -> list[tuple[Tensor, Tensor]]:
-        """The parts of validation batch 0, 1, 2, …: the same bytes at every evaluation.
-
-        Raises:
-            DataFailure: the source cannot serve; `NothingHeldOut` where it has nothing to.
-        """
+        """The parts of validation batch 0, 1, 2, …: the same bytes at every evaluation."""
         return self._parts(self._asked("val", batch)[0])
 
     def close(self) -> None:

@@ -15,8 +15,7 @@ from nsa.attention.module import Documents, NativeSparseAttention
 from nsa.attention.network import Network
 from nsa.attention.operation import never_compiled
 from nsa.attention.packing import attend_documents, document_lengths, separated_documents
-from nsa.attention.projection import project
-from nsa.attention.rotary import rotate, rotation_table
+from nsa.attention.projection import project, rotate, rotation_table
 from nsa.attention.tensors import FORCED
 from nsa.config import SEPARATOR, ModelConfig, TrainConfig
 
@@ -184,13 +183,7 @@ class LanguageModel(Network, nn.Module):
 
     @torch.no_grad()
     def extend(self, tokens_BS: Tensor, caches: Sequence[Any]) -> Tensor:
-        """Logits `[B, vocab]` after the last of some tokens that follow those in the caches.
-
-        A whole prompt goes into empty caches, then one token at a time.
-
-        Raises:
-            ValueError: more tokens in all than `seq_len`.
-        """
+        """Logits `[B, vocab]` after the last of some tokens that follow those in the caches."""
         most, after = self.rotation.shape[1], caches[0].length + tokens_BS.shape[1]
         if after > most:
             raise ValueError(f"the model sees {most} tokens at most, not {after}")

@@ -78,7 +78,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_it_is_of_its_own_ste
     weights, real = {}, trainer._between_steps
 
     def between():
-        weights[trainer.step] = trainer.rig.model.head.weight.detach().clone()
+        weights[trainer.step] = trainer.setup.model.head.weight.detach().clone()
         if trainer.step == 5:  # two steps after the copy, and nothing is on the disk
             assert held.entered.wait(60)
             assert not list((order.parent / "checkpoints").glob("step_*"))

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from nsa.console import LOG_EVERY_S, Console, duration
+from nsa.artifacts import LOG_EVERY_S, Console, duration
 
 FIELDS = {"loss": 5.51234, "grad_norm": 1.25, "lr": 1e-3, "toks_per_s": 1660.4}
 
@@ -56,7 +56,7 @@ def test_under_a_supervisor_the_log_gets_a_line_every_half_minute():
 
 
 def test_a_log_that_takes_no_line_stops_nobody():
-    code = "from nsa.console import Console; Console(1, 0).log('a'); Console(1, 0).log('b')"
+    code = "from nsa.artifacts import Console; Console(1, 0).log('a'); Console(1, 0).log('b')"
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-c", code], stdout=full, check=False)
     assert done.returncode == 0

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from nsa.attention import counters
-from nsa.cuda_graphs import check_capturable, own_gradients
 from nsa.errors import BadConfig
-from nsa.rig import Rig
+from nsa.rank_setup import RankSetup, check_capturable, own_gradients
 from tests.nsa.runs import ENGINE, build_trainer, losses, of, read_lines
 
 PLAIN = ENGINE | {"fused_adamw": True}
@@ -54,10 +53,10 @@ def test_gradients_that_stay_change_no_number(make_order, monkeypatch):
     found = []
     for stay in (True, False):
         trainer = build_trainer(make_order(f"stay{stay}", train={"batch": {"accumulate": 2}}))
-        monkeypatch.setattr(Rig, "gradients_stay", property(lambda _rig, stay=stay: stay))
+        monkeypatch.setattr(RankSetup, "gradients_stay", property(lambda _setup, stay=stay: stay))
         trainer.run()
         found.append(losses(read_lines(trainer.launch.run_dir)))
-        kept = {weight.grad is not None for weight in trainer.rig.model.parameters()}
+        kept = {weight.grad is not None for weight in trainer.setup.model.parameters()}
         assert kept == {stay}
     assert found[0] == found[1]
 
@@ -91,7 +90,7 @@ def test_only_a_part_s_own_shape_in_training_is_replayed(make_order, monkeypatch
         return tuple(map(counted, layers))
 
     monkeypatch.setattr(torch.cuda, "make_graphed_callables", capture)
-    monkeypatch.setattr("nsa.rig.check_capturable", lambda *_asked: None)
+    monkeypatch.setattr("nsa.rank_setup.check_capturable", lambda *_asked: None)
     train = {"batch": {"accumulate": 2}, "dtype": "bf16", "eval": {"every_steps": 2, "batches": 1}}
     told = []
     for name, engine in (("plain", PLAIN), ("graphs", GRAPHS)):
@@ -100,7 +99,7 @@ def test_only_a_part_s_own_shape_in_training_is_replayed(make_order, monkeypatch
         told.append((_told(trainer), counters.snapshot()))
         assert bool(replays) == (name == "graphs")
     assert told[0] == told[1]
-    model = trainer.rig.model
+    model = trainer.setup.model
     assert set(replays) == {torch.Size((2, 64, 32))}
     assert len(replays) == len(model.layers()) * 2 * 3  # in the first step selection is looked at
     model.train()
@@ -124,7 +123,7 @@ def test_graphs_compute_what_kernels_compute(make_order, kind, accumulate):
         trainer = build_trainer(order)
         trainer.run()
         told.append(_told(trainer))
-        forward = trainer.rig.model.layers()[0].forward
+        forward = trainer.setup.model.layers()[0].forward
         assert ("_replaying" in forward.__qualname__) == (name == "graphs")
     assert told[0] == told[1]
     assert len(set(losses(of(read_lines(order.parent), "progress")))) > 4

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from nsa.flight_recorder import REQUEST, FlightRecorder
+from nsa.run_signals import REQUEST, FlightRecorder
 from tests.nsa.runs import wait_for
 
 LIMIT_S = 30.0

@@ -7,8 +7,7 @@ import pytest
 
 import nsa.data.source
 from nsa.data import open_source
-from nsa.data.held_out import NothingHeldOut, split_of
-from nsa.data.local_text import LocalText
+from nsa.data.source import LocalText, NothingHeldOut, split_of
 from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import of
 

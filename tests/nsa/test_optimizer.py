@@ -57,7 +57,7 @@ def test_a_run_goes_on_after_one_bad_gradient_and_counts_it(make_order, parallel
 
     def poisoned(rate):
         if trainer.step == 2:
-            trainer.rig.model.norm.weight.grad.mul_(float("inf"))
+            trainer.setup.model.norm.weight.grad.mul_(float("inf"))
         return real(rate)
 
     trainer._apply = poisoned
@@ -69,4 +69,5 @@ def test_a_run_goes_on_after_one_bad_gradient_and_counts_it(make_order, parallel
     assert told[1]["grad_norm"] in ("Infinity", "NaN")
     assert all(isinstance(line["loss"], float) for line in told)
     assert len(of(lines, "checkpoint")) == 4
-    assert all(parameter.isfinite().all() for parameter in trainer.rig.model.state_dict().values())
+    weights = trainer.setup.model.state_dict().values()
+    assert all(parameter.isfinite().all() for parameter in weights)

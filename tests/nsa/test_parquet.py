@@ -17,8 +17,7 @@ import nsa.data.source
 from nsa.config import AS_IF_ABSENT, LoaderConfig
 from nsa.data import open_source
 from nsa.data.batches import Prefetch
-from nsa.data.lanes import Lane, Piece, deal
-from nsa.data.parquet import ParquetText, RowGroupCache
+from nsa.data.parquet import Lane, ParquetText, Piece, RowGroupCache, deal
 from nsa.data.source import fineweb_edu_url
 from nsa.errors import DataFailure
 from tests.nsa.parquet_folder import write_parquet_folder

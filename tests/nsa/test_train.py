@@ -50,11 +50,6 @@ def test_the_command_line_and_toggles_override_what_they_name_only(tmp_path):
     [
         ({"steps": 5}, "steps"), ({"world_size": 2}, "world_size"),
         ({"train": {"extra": 1}}, "unknown key"),
-        ({"heartbeat": {"alive_every_s": 0}}, "alive_every_s"),
-        ({"checkpoint": {"every_steps": "20"}}, "every_steps"), ({"checkpoint": 20}, "checkpoint"),
-        ({"checkpoint": {"every_steps": 0.5}}, "every_steps"),
-        ({"resume_from": "there"}, "resume_from"),
-        ({"resume_from": {"path": "there", "step": "3"}}, "resume_from"), ({"fault": 3}, "fault"),
     ],
 )  # fmt: skip
 def test_an_order_that_disagrees_with_itself_or_the_world_is_refused(make_order, change, text):

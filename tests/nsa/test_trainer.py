@@ -171,10 +171,10 @@ def test_what_is_configured_now_wins_over_what_the_checkpoint_was_trained_with(w
     train = {"optim": optim, "engine": ENGINE | {"fused_adamw": True}}
     trainer = build_trainer(make_order("rest", train=train, resume_from=_resume(whole, 2)))
     trainer.run()
-    matrices, vectors = trainer.rig.optimizer.param_groups
+    matrices, vectors = trainer.setup.optimizer.param_groups
     assert (matrices["weight_decay"], vectors["weight_decay"]) == (0.5, 0.0)
     assert (matrices["betas"], matrices["fused"]) == ((0.9, 0.8), True)
-    assert {state["step"].item() for state in trainer.rig.optimizer.state.values()} == {4.0}
+    assert {state["step"].item() for state in trainer.setup.optimizer.state.values()} == {4.0}
 
 
 def test_halt_leaves_after_the_step_with_a_checkpoint(make_order):
@@ -286,7 +286,7 @@ def test_without_a_supervisor_a_loss_that_is_not_finite_ends_the_run_at_that_ste
 
     def step():
         if trainer.step == 2:
-            trainer.rig.model.poison()
+            trainer.setup.model.poison()
         real()
 
     trainer._train_step = step

@@ -66,13 +66,7 @@ def load_library(kernel: Kernel) -> ctypes.CDLL | str:
 
 
 def build_library(compiler: Sequence[str], folder: Path, kernel: Kernel) -> Path:
-    """Return a kernel's library in a folder, compiled if it is not there.
-
-    Raises:
-        OSError: The folder cannot be written, or the compiler not be started.
-        subprocess.SubprocessError: The compiler fails or takes too long, or its library does not
-            load.
-    """
+    """Return a kernel's library in a folder, compiled if it is not there."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     library = folder / f"{_digest(compiler, kernel)}.so"
     if library.exists():

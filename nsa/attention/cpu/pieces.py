@@ -128,10 +128,7 @@ def _groups(gathered: Sequence[Gathered], pairs: int) -> list[_Groups]:
 
 
 def _each_pair(pairs: int, work: Callable[[int], None]) -> None:
-    """Have the work of every pair done, by as many threads as PyTorch has.
-
-    A `ThreadPoolExecutor` takes no work once the main thread has left, although others still run.
-    """
+    """Have every pair done, by as many threads as PyTorch has; also once Python is leaving."""
     threads = min(torch.get_num_threads(), pairs)
     failed: list[BaseException] = []
 

@@ -153,11 +153,7 @@ def attend_backward(
 def choose(
     shape: Shape, q: Tensor, k: Tensor, lse: Tensor, *, as_words: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """The first blocks and the free ones of the queries from `start` on: [B * G, T, F] int32.
-
-    Returns:
-        Those, and if asked for all selected blocks as bits: [B * G, T] int64 (64 blocks at most).
-    """
+    """First and free blocks of the queries from `start` on: [B * G, T, F] int32; and their bits."""
     T, J, tile = shape.late, shape.blocks, tiles_for(q.dtype, shape.D).scores
     free = shape.free
     if T == 0 or free == 0:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsa.attention.ranges import positions_in, ranges_v1, ranges_v2
+from nsa.attention.decode import positions_in, ranges_v1, ranges_v2
 
 
 def _tokens(ids, t, l_sel):

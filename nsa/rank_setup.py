@@ -1,5 +1,7 @@
 """Build what a rank needs before its first step: device, ranks, model, optimizer."""
 
+from __future__ import annotations
+
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -7,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from nsa.attention import counters
 from nsa.attention.backends import BackendUnavailableError, choose_backend
+from nsa.attention.network import Block
 from nsa.attention.torch_backend import cpu_kernel
 from nsa.checkpoint import (
     Snapshot,
@@ -20,7 +24,6 @@ from nsa.checkpoint import (
     newest_checkpoint,
 )
 from nsa.config import TrainConfig, config_mapping
-from nsa.cuda_graphs import capture_layers, check_capturable, own_gradients
 from nsa.data import BatchPlan
 from nsa.device import choose_device, prepare_torch
 from nsa.errors import BadConfig
@@ -30,11 +33,93 @@ from nsa.optimizer import LossScale, build_optimizer
 from nsa.ranks import Ranks
 from nsa.settings import Settings
 
+
+class _Layer(nn.Module):
+    """What is captured: a layer as a function of its tokens alone."""
+
+    def __init__(self, block: Block, table: Tensor) -> None:
+        super().__init__()
+        self.block, self._plain, self._table = block, block.forward, table
+
+    def forward(self, x_BSE: Tensor) -> Tensor:
+        return self._plain(x_BSE, None, None, self._table)
+
+
+def check_capturable(
+    model: LanguageModel, device: torch.device, attention_backend: str, parallel: str
+) -> None:
+    """Raise BadConfig where a run's layers cannot be captured."""
+    reasons = (
+        (device.type != "cuda", "needs a GPU"),
+        (attention_backend not in ("triton", "dense"),
+         f"needs attention that never waits for the GPU (backend triton, or kind dense), "
+         f"not {attention_backend}"),
+        (parallel != "single", f"needs parallel single, not {parallel}: gradients that ranks share "
+                               "were not shown to be those of kernels started one by one"),
+        (model.gradient_checkpointing, "does not go with model.gradient_checkpointing"),
+        (model.documents_apart, "does not go with packing.documents_apart: lengths are data"),
+    )  # fmt: skip
+    for holds, why in reasons:
+        if holds:
+            raise BadConfig(f"engine.cuda_graphs {why}")
+
+
+def capture_layers(model: LanguageModel, *, sequences: int, seq_len: int) -> None:
+    """Have every layer replay its passes over tokens `[sequences, seq_len, dim]` in training.
+
+    Each pass is one CUDA graph; numbers agree to rounding. A call of another shape, or with a cache
+    or documents, runs as before. Called as it trains, but for autocast's cache, which must be off.
+    """
+    blocks, table = model.layers(), model.rotation[:, :seq_len]
+    shape = (sequences, seq_len, model.embedding.embedding_dim)
+    layers = tuple(_Layer(block, table) for block in blocks)
+    samples = tuple((torch.zeros(shape, device=table.device, requires_grad=True),) for _ in blocks)
+    # Weights receive gradients from the stream of the capture and from others: both are waited for.
+    if hasattr(torch.autograd.graph, "set_warn_on_accumulate_grad_stream_mismatch"):  # else silent
+        torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
+    before = {row[:3]: row.calls for row in counters.snapshot()}
+    replays: Any = torch.cuda.make_graphed_callables(layers, samples)
+    served = [row[:3] for row in counters.snapshot() if row.calls > before.get(row[:3], 0)]
+    for block, replay in zip(blocks, replays, strict=True):
+        # A layer's `forward`, not its call, as where it is compiled: hooks stay outside.
+        block.forward = _replaying(block, replay, shape, served)  # type: ignore[method-assign]
+
+
+def _replaying(
+    block: Block, replay: Callable[[Tensor], Tensor], shape: tuple[int, ...], served: list[Any]
+) -> Callable[..., Tensor]:
+    """A layer's forward that replays where what is asked for is what was captured."""
+    plain, attention = block.forward, block.attention
+    gate_stats = getattr(attention, "gate_stats", None)  # every replay writes it again
+
+    def forward(
+        x_BSE: Tensor, cache: Any = None, documents: Any = None, table: Tensor | None = None
+    ) -> Tensor:
+        asked = cache is not None or documents is not None
+        keeps = getattr(attention, "keep_selection", False)
+        if asked or keeps or not block.training or tuple(x_BSE.shape) != shape:
+            return plain(x_BSE, cache, documents, table)
+        for row in served:
+            counters.count(*row)
+        x_BSE = replay(x_BSE)
+        if gate_stats is not None:
+            attention.gate_stats = gate_stats
+        return x_BSE
+
+    return forward
+
+
+def own_gradients(model: nn.Module) -> None:
+    """Give every weight a gradient of zeros, which those of a step's parts are added to."""
+    for weight in model.parameters():
+        weight.grad = torch.zeros_like(weight)
+
+
 _QUERY_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rig:
+class RankSetup:
     """One rank, ready to train.
 
     `attention_backend` is what `auto` has become (`dense` where attention is not sparse). `net` is
@@ -61,7 +146,7 @@ class Rig:
 
     @property
     def gradients_stay(self) -> bool:
-        """Whether gradients keep their memory from step to step (`nsa.cuda_graphs`)."""
+        """Whether gradients keep their memory from step to step."""
         engine = self.config.engine
         return engine is not None and bool(engine.cuda_graphs) and self.plan.accumulate > 1
 
@@ -71,18 +156,14 @@ class Rig:
             torch.cuda.synchronize(self.device)
 
 
-def build_rig(
+def set_up_rank(
     config: TrainConfig,
     plan: BatchPlan,
     launch: Launch,
     settings: Settings,
     on_collective: Callable[[], None],
-) -> Rig:
-    """Build everything; all ranks draw the same weights from the seed, or load the same ones.
-
-    Raises:
-        BadConfig: no device, too many ranks, or a checkpoint that does not fit.
-    """
+) -> RankSetup:
+    """Build everything; all ranks draw the same weights from the seed, or load the same ones."""
     device = choose_device(launch.device, settings)
     prepare_torch(device, settings)
     attention_backend = _attention_backend(config, device)
@@ -108,7 +189,7 @@ def build_rig(
     going_on = None if launch.weights_only else snapshot
     if going_on is not None:
         _go_on(going_on, optimizer, loss_scale, ranks, device)
-    rig = Rig(
+    setup = RankSetup(
         config=config,
         plan=plan,
         device=device,
@@ -122,9 +203,9 @@ def build_rig(
         marks=[] if going_on is None else going_on.marks,
         corpus=None if going_on is None else going_on.corpus,
     )
-    if rig.gradients_stay:
+    if setup.gradients_stay:
         own_gradients(model)
-    return rig
+    return setup
 
 
 def _autocast(config: TrainConfig, device: torch.device, *, cached: bool = True) -> torch.autocast:
