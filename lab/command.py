@@ -18,9 +18,7 @@ from gonogo.cli.exits import Exit
 from gonogo.cli.output import duration, err, out, print_fields, print_json, print_table
 from gonogo.contract.errors import Rejected
 from gonogo.supervise.processes import die_with_parent
-from lab.plan import Part, cells_of, plan_parts, pool_cells
-from lab.run import simulate_part
-from lab.tally import Tally, report_of
+from lab.run import Part, Tally, cells_of, plan_parts, pool_cells, report_of, simulate_part
 
 TELL_EVERY_S = 10.0
 app = typer.Typer(pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -84,41 +82,30 @@ def simulate(
 
 
 def _simulated(parts: Sequence[Part], jobs: int | None) -> list[Tally]:
-    """Return every part's tally: sick runs first, then by cost, the most costly first."""
+    """Return every part's tally: sick runs first, then the longest."""
     jobs = jobs or os.cpu_count() or 1
-    left = sorted(parts, key=lambda part: (part.sick is None, -part.cost))
-    whole, done, began = sum(part.cost for part in left), 0.0, time.monotonic()
-    told, tallies = began, list[Tally]()
-    for part, tally in _worked(left, min(jobs, len(left) or 1)):
+    left = sorted(parts, key=lambda part: (part.sick is None, -part.hours))
+    tallies, told = list[Tally](), time.monotonic()
+    for tally in _worked(left, min(jobs, len(left) or 1)):
         tallies.append(tally)
         for halt in tally.halts:
             err.print(f"halted: {halt}", highlight=False, markup=False, soft_wrap=True)
-        done += part.cost
-        now = time.monotonic()
-        if now - told >= TELL_EVERY_S:
-            told = now
-            left_s = (now - began) * (whole - done) / done
-            hours = sum(row.run_hours for row in tallies)
-            halts = sum(len(row.halts) for row in tallies)
-            err.print(
-                f"{len(tallies)} of {len(parts)} runs, {hours:.0f} run-hours, {halts} halted,"
-                f" about {duration(left_s)} left",
-                highlight=False,
-            )
+        if time.monotonic() - told >= TELL_EVERY_S:
+            told = time.monotonic()
+            err.print(f"{len(tallies)} of {len(parts)} runs", highlight=False)
     return tallies
 
 
-def _worked(parts: Sequence[Part], jobs: int) -> Iterable[tuple[Part, Tally]]:
-    """Yield each part and its tally as it is done."""
+def _worked(parts: Sequence[Part], jobs: int) -> Iterable[Tally]:
+    """Yield the tally of each part as it is done."""
     if jobs == 1:
-        yield from ((part, simulate_part(part)) for part in parts)
+        yield from map(simulate_part, parts)
         return
     with ProcessPoolExecutor(
         jobs, mp_context=get_context("spawn"), initializer=die_with_parent
     ) as pool:
-        running = {pool.submit(simulate_part, part): part for part in parts}
-        for future in as_completed(running):
-            yield running[future], future.result()
+        for future in as_completed([pool.submit(simulate_part, part) for part in parts]):
+            yield future.result()
 
 
 def _print(document: dict[str, Any]) -> None:

@@ -83,9 +83,6 @@ class Noise:
     load_s: tuple[float, float] = (10.0, 240.0)
     load_x: tuple[float, float] = (1.1, 1.6)
     """How many times longer steps take meanwhile."""
-    short_load_share: float = 0.3
-    short_load_s: tuple[float, float] = (2.0, 20.0)
-    short_load_x: tuple[float, float] = (1.6, 4.0)
     outside_share: float = 0.1
     """Runs that spend time between their steps in no section, or in one of a name of its own: an
     agent's episodes, answers that are generated."""
@@ -102,8 +99,6 @@ class Noise:
     standstill_rate: float = 0.05
     """Times that all ranks stand still together, and write nothing: their hosts, or a disk."""
     standstill_s: tuple[float, float] = (2.0, 55.0)
-    other_loss_share: float = 0.2
-    """Runs whose loss does not only fall: see `losses`."""
     spike_rate_steps: float = 1 / 3000
     spike: tuple[float, float] = (0.3, 1.5)
     spike_decay: float = 0.8
@@ -111,9 +106,6 @@ class Noise:
     late_tick_s: tuple[float, float] = (0.5, 20.0)
     asleep_rate: float = 0.02
     asleep_s: float = 300.0
-    messy_share: float = 0.25
-    """Runs whose lines come repeated and out of order."""
-    mess: float = 0.2
 
 
 STANDARD = Noise()
@@ -126,13 +118,6 @@ class Habits:
     epoch_steps: int = 0
     """After so many steps a step waits for a restarting loader (0: never)."""
     epoch_s: tuple[float, float] = (2.0, 60.0)
-    grows_at: tuple[int, ...] = ()
-    """Steps from which on each carries more: a batch ramp, longer sequences."""
-    grows_x: float = 1.0
-    """By how much, in tokens and time."""
-    recompiles_at: frozenset[int] = frozenset()
-    """Steps whose forward compiles, for a shape that is new."""
-    recompile_s: tuple[float, float] = (2.0, 30.0)
     first_eval_s: float = 0.0
     """An evaluation before the first step."""
     lag_s: float = 0.0
@@ -140,35 +125,18 @@ class Habits:
     lag_from: int = 0
     """The first rank whose lines are: those of the watcher's own host may be read at once."""
 
-    def grown_x(self, step: int) -> float:
-        """How much more than the first a step carries."""
-        return self.grows_x ** sum(step >= at for at in self.grows_at)
-
 
 PLAIN = Habits()
-EARLY_STEPS = 32
-"""Ramps begin after these; a first shape may be new in any of them."""
 
 
-def draw_habits(noise: Noise, dice: random.Random, steps: int, ranks: int = 1) -> Habits:
-    """Return the habits of a healthy run of so many steps and ranks."""
+def draw_habits(noise: Noise, dice: random.Random, ranks: int) -> Habits:
+    """Return the habits of a healthy run of so many ranks."""
 
     def has() -> bool:
         return dice.random() < noise.habit_share
 
-    def some(most: int) -> list[int]:
-        """Return some steps after the first ones."""
-        last = max(EARLY_STEPS + 1, steps)
-        return sorted(dice.randrange(EARLY_STEPS, last) for _ in range(dice.randint(1, most)))
-
-    def shapes() -> list[int]:
-        return [dice.randrange(2, EARLY_STEPS), *some(4)]
-
     return Habits(
         epoch_steps=dice.randrange(50, 3000) if has() else 0,
-        grows_at=tuple(some(3)) if has() else (),
-        grows_x=dice.uniform(1.1, 2.0),
-        recompiles_at=frozenset(shapes() if has() else ()),
         first_eval_s=dice.uniform(*noise.eval_s) if has() else 0.0,
         lag_s=dice.uniform(*noise.lag_s) if has() else 0.0,
         lag_from=dice.choice((0, ranks // 2)),
@@ -206,12 +174,6 @@ class Reporting:
     """Whether a boot line has step 0 even in a resumed process."""
     own_clock: bool = False
     """Whether the monotonic clock counts from the start of the process."""
-
-    @property
-    def tokens(self) -> bool:
-        """Whether the ends of steps say how many tokens they carried."""
-        left_out = self.messages_left_out | self.fields_left_out
-        return not left_out & {Msg.STEP_END, "tokens"}
 
     def tells(self, msg: str, step: int, rank: int) -> bool:
         """Whether a rank writes a line."""
@@ -253,21 +215,10 @@ class Who(StrEnum):
     """Which ranks save or evaluate, and what the others do meanwhile."""
 
     ALL = "all"
-    UNEVEN = "uneven"
-    """All, of shares of other sizes: who is done waits for the others, and names nothing."""
     FIRST = "first"
     """Rank 0 alone: the others continue until they need it."""
     FIRST_AWAITED = "first_awaited"
     """Rank 0 alone: the others wait for it in a barrier that nobody names."""
-    LAST_AWAITED = "last_awaited"
-
-
-class When(StrEnum):
-    """Where in the loop a script saves and evaluates."""
-
-    IN_STEP = "in_step"
-    AFTER_STEP = "after_step"
-    AFTER_ASKING = "after_asking"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,12 +242,11 @@ class Script:
     """Whether it goes from section to section and is never in none, as the adapters do."""
     logs_every: int = 0
     """Steps after which it names that it logs, of which rank 0 does more (0: never)."""
-    straight: bool = False
-    """Whether one that evaluates or saves goes there from logging, without a word in between."""
     asks: bool = True
     """Whether it asks after each step if it shall halt: the only collective that is counted."""
     tells_tokens: bool = True
-    when: When = When.AFTER_ASKING
+    in_step: bool = False
+    """Whether it evaluates and saves before it reports the step, not after it."""
     evaluates: Pause = Pause()
     saves: Pause = Pause()
 
@@ -327,10 +277,9 @@ def draw_script(dice: random.Random, step_s: float) -> Script:
         names_computing=kind in ("named", "flows"),
         flows=flows,
         logs_every=dice.choice((0, 1, 10, 50)),
-        straight=dice.random() < 0.3,
         asks=flows or dice.random() < 0.8,
         tells_tokens=dice.random() < 0.8,
-        when=When.AFTER_ASKING if flows else dice.choice(tuple(When)),
+        in_step=not flows and dice.random() < 0.3,
         evaluates=pause((0, 10, 50, 200), (1.0, 20.0, 200.0, 1200.0), evals),
         saves=pause((0, 20, 50, 200), (1.0, 20.0, 90.0, 400.0), saves),
     )

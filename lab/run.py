@@ -7,29 +7,274 @@ the right detector, with the right rank and section, after its onset.
 import math
 import random
 from collections import Counter
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order
+from gonogo.contract.outcome import Detector
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS
-from gonogo.watch.registry import detector_names
+from gonogo.watch.registry import all_detectors, detector_names
 from lab.faults import FAULTS, Fault
-from lab.noise import PLAIN, Noise, Script, draw_habits, draw_script
-from lab.numbers import LOSSES, Loss
-from lab.plan import Part
+from lab.noise import PLAIN, STANDARD, Noise, Script, draw_habits, draw_script
 from lab.scripted import Scripted
-from lab.tally import Answer, Halt, Tally
 from lab.training import Training
 from lab.watcher import Watcher
+
+STEP_S = (1.0, 2.4, 25.0, 60.0)
+RANKS = (1, 2, 4, 8)
+RUN_STEPS = 12_000
+RUN_HOURS = (0.1, 48.0)
+SICK_HOURS, SICK_LEAST, SICK_MOST = 1000.0, 2, 12
+"""Each fault is simulated once per so many healthy hours, so many times at least and at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """Runs of one step time and number of ranks."""
+
+    step_s: float
+    ranks: int
+    hours: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One run to simulate."""
+
+    seed: str
+    step_s: float
+    ranks: int
+    hours: float
+    noise: Noise = STANDARD
+    sick: str | None = None
+
+
+def cells_of(hours: float, step_s: Sequence[float], ranks: Sequence[int]) -> list[Cell]:
+    """Return cells that share `hours`: longer steps and fewer ranks, which cost less, get more.
+
+    Each pair's share goes with its step time to the power of 1.1 over its ranks: of 1, 2.4, 25 and
+    60 s some 1, 2, 27 and 70 %.
+    """
+    weights = {(s, r): s**1.1 / r for s in step_s for r in ranks}
+    whole = sum(weights.values())
+    return [
+        Cell(step_s=s, ranks=r, hours=hours * weight / whole) for (s, r), weight in weights.items()
+    ]
+
+
+POOL_HOURS = 20_001.0
+MANY_STEPS = 1_000_000
+
+
+def pool_cells() -> list[Cell]:
+    """Return the cells that a release is judged by: 20 000 hours, and two cells of many steps.
+
+    The first of the two has a million steps of 0.05 s on one rank. The second has 64 ranks with a
+    million steps in all (15 625 of the run), because a step costs as much for each rank.
+    """
+    many = [
+        Cell(step_s=0.05, ranks=1, hours=MANY_STEPS * 0.05 / 3600.0),
+        Cell(step_s=1.0, ranks=64, hours=MANY_STEPS / 64 * 1.6 / 3600.0),
+    ]
+    return cells_of(POOL_HOURS, STEP_S, RANKS) + many
+
+
+def fault_rows() -> list[Fault]:
+    """Return the faults that a detector we have is to answer."""
+    names = {row.name for row in all_detectors()}
+    return [row for row in FAULTS if names.intersection(row.by)]
+
+
+def plan_parts(cells: Sequence[Cell], *, seed: int, healthy_only: bool = False) -> list[Part]:
+    """Return every run of the cells, and the sick ones."""
+    parts = [part for cell in cells for part in _healthy_parts(cell, seed)]
+    if not healthy_only:
+        hours = sum(cell.hours for cell in cells)
+        times = min(SICK_MOST, max(SICK_LEAST, round(hours / SICK_HOURS)))
+        ranks = [cell.ranks for cell in cells if cell.ranks > 1] or [2]
+        parts += [
+            _sick_part(row, number, seed, sorted(set(ranks)))
+            for row in fault_rows()
+            for number in range(times)
+        ]
+    return parts
+
+
+def _healthy_parts(cell: Cell, seed: int) -> list[Part]:
+    least, most = RUN_HOURS
+    run_h = min(most, max(least, RUN_STEPS * cell.step_s / 3600.0))
+    count = max(1, round(cell.hours / run_h))
+    return [
+        Part(
+            seed=f"{seed}/standard/{cell.step_s:g}/{cell.ranks}/{number}",
+            step_s=cell.step_s,
+            ranks=cell.ranks,
+            hours=cell.hours / count,
+        )
+        for number in range(count)
+    ]
+
+
+def _sick_part(row: Fault, number: int, seed: int, ranks: Sequence[int]) -> Part:
+    step_s = row.step_s[number % len(row.step_s)]
+    return Part(
+        seed=f"{seed}/standard/{row.name}/{number}",
+        step_s=step_s,
+        ranks=min(ranks[number % len(ranks)], 8),
+        hours=(row.onset_step * 3.0 * step_s + row.within_s) / 3600.0,
+        sick=row.name,
+    )
+
+
+BOUND_PART = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """A healthy run that was halted: enough to simulate it again."""
+
+    detector: str
+    seed: str
+    step_s: float
+    ranks: int
+    hour: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a sick run got."""
+
+    sick: str
+    by: str
+    """Detector that answered, or the one that ought to."""
+    latency_s: float | None
+    """From the onset; None when it was missed."""
+    wrong: str | None = None
+    """What was found instead of what is due."""
+    seed: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tally:
+    """What one part, or all of them, found."""
+
+    run_hours: float = 0.0
+    steps: int = 0
+    lines: int = 0
+    halts: tuple[Halt, ...] = ()
+    warnings: Counter[str] = field(default_factory=Counter)
+    answers: tuple[Answer, ...] = ()
+
+    @classmethod
+    def of(cls, tallies: Iterable["Tally"]) -> "Tally":
+        """Return the sum of tallies, in a fixed order."""
+        parts = list(tallies)
+        warnings: Counter[str] = Counter()
+        for part in parts:
+            warnings.update(part.warnings)
+        return cls(
+            run_hours=math.fsum(part.run_hours for part in parts),
+            steps=sum(part.steps for part in parts),
+            lines=sum(part.lines for part in parts),
+            halts=tuple(sorted((h for p in parts for h in p.halts), key=lambda h: h.seed)),
+            warnings=warnings,
+            answers=tuple(sorted((a for p in parts for a in p.answers), key=lambda a: a.seed)),
+        )
+
+
+def upper_bound(events: int, hours: float) -> float:
+    """Return the exact 95 % upper bound of a Poisson rate, in events per hour.
+
+    It is half the chi-square quantile at 0.95 with 2·(events + 1) degrees of freedom, over the
+    hours; for no event that is 3.0 / hours.
+    """
+    if hours <= 0:
+        return math.inf
+    low, high = 0.0, 10.0 + 4.0 * (events + 1)
+    for _ in range(200):
+        middle = (low + high) / 2
+        if _at_most(events, middle) > BOUND_PART:
+            low = middle
+        else:
+            high = middle
+    return high / hours
+
+
+def _at_most(events: int, mean: float) -> float:
+    """Return the probability of at most so many events."""
+    log_mean = math.log(mean) if mean else -math.inf
+    terms = (k * log_mean - mean - math.lgamma(k + 1) if k else -mean for k in range(events + 1))
+    return math.fsum(math.exp(term) for term in terms)
+
+
+def quantile(values: Iterable[float], share: float) -> float | None:
+    """Return the smallest value that at least `share` of them do not exceed."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def report_of(tally: Tally) -> dict[str, Any]:
+    """Return the report as plain JSON values; rates are per 1000 run-hours."""
+    hours = tally.run_hours
+    halts = Counter(halt.detector for halt in tally.halts)
+    names = sorted({*halts, *(answer.by for answer in tally.answers), *tally.warnings})
+    count = len(tally.halts)
+    warned = sum(n for name, n in tally.warnings.items() if name != Detector.WATCHER)
+    bound = upper_bound(count, hours) if hours else None
+    return {
+        "run_hours": round(hours, 3),
+        "steps": tally.steps,
+        "lines": tally.lines,
+        "false_halts": count,
+        "per_1000h": round(1000.0 * count / hours, 4) if hours else None,
+        "upper95_per_1000h": None if bound is None else round(1000.0 * bound, 4),
+        "warnings_per_1000h": round(1000.0 * warned / hours, 4) if hours else None,
+        "sick_runs": len(tally.answers),
+        "missed": sum(answer.latency_s is None for answer in tally.answers),
+        "by_detector": {name: _row(tally, name, halts[name]) for name in names},
+        "misses": [
+            {"sick": a.sick, "due": a.by, "found": a.wrong, "seed": a.seed}
+            for a in tally.answers
+            if a.latency_s is None
+        ],
+        "halts": [
+            {
+                "detector": halt.detector,
+                "seed": halt.seed,
+                "step_s": halt.step_s,
+                "ranks": halt.ranks,
+                "hour": round(halt.hour, 3),
+                "text": halt.text,
+            }
+            for halt in tally.halts
+        ],
+    }
+
+
+def _row(tally: Tally, name: str, false_halts: int) -> dict[str, Any]:
+    answers = [answer for answer in tally.answers if answer.by == name]
+    latencies = [answer.latency_s for answer in answers if answer.latency_s is not None]
+    p50, p99 = quantile(latencies, 0.5), quantile(latencies, 0.99)
+    return {
+        "false_halts": false_halts,
+        "warnings": tally.warnings[name],
+        "sick": len(answers),
+        "missed": len(answers) - len(latencies),
+        "latency_p50_s": None if p50 is None else round(p50, 3),
+        "latency_p99_s": None if p99 is None else round(p99, 3),
+    }
+
 
 T0 = 5000.0
 SICK_STEPS = 20_000
 TOKENS, VOCAB = 2**15, 256
-NO_LANGUAGE, REWARDED = frozenset({"gan", "ppo"}), frozenset({"grpo"})
-"""Kinds of losses that no language model has, and one that has, but not of its first words."""
 FLOOR_SHARE = 0.85
 """Floor of a plan that has one, as a share of the run's natural speed."""
 OF_NAME = {row.name: row for row in FAULTS}
@@ -57,19 +302,18 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
     step_s = expected_step_s(noise, part.step_s, part.ranks)
     if sick is not None:
         noise = replace(noise, cut_rate=0.0)
-    vocab, other_loss = _loss(noise, dice) if sick is None else (VOCAB, None)
     script = _script(noise, dice, sick, part.step_s)
     outside = sick is None and dice.random() < noise.outside_share
     outside_x = dice.uniform(*noise.outside_x) if outside else 0.0
     if script is not None and script.flows:
         outside_x = 0.0  # it is never in no section
     watch = dict(sick.watch) if sick else {}
-    is_ours = script is None and other_loss is None and not outside_x
+    is_ours = script is None and not outside_x
     if is_ours:
         watch = halts_asked(watch)  # the bundled plans of our own trainer ask for them
     expected_s = step_s + outside_x * part.step_s
-    order = _order(part, expected_s, vocab, sick, watch, dice, is_ours=is_ours)
-    habits = PLAIN if sick is not None else draw_habits(noise, dice, order.last_step, part.ranks)
+    order = _order(part, expected_s, sick, watch, dice, is_ours=is_ours)
+    habits = PLAIN if sick is not None else draw_habits(noise, dice, part.ranks)
     of_run: dict[str, Any] = {
         "noise": noise,
         "dice": dice,
@@ -77,7 +321,6 @@ def _watched(part: Part) -> tuple[Training, Watcher]:
         "sick": sick,
         "now": T0,
         "outside_x": outside_x,
-        "other_loss": other_loss,
         "habits": habits,
     }
     if script is None:
@@ -127,21 +370,9 @@ def expected_step_s(noise: Noise, step_s: float, ranks: int) -> float:
     return mean_s * (1.0 + ranks * (pause_s + stall_s) / 3600.0)
 
 
-def _loss(noise: Noise, dice: random.Random) -> tuple[int | None, Loss | None]:
-    """Return the vocabulary of a run, and its loss if the loss is of another kind."""
-    if dice.random() >= noise.other_loss_share:
-        return VOCAB, None
-    name = dice.choice(sorted(LOSSES))
-    loss = LOSSES[name](dice)
-    if name in NO_LANGUAGE:
-        return None, loss
-    return (VOCAB if name in REWARDED else round(math.exp(loss(1)["loss"]))), loss
-
-
 def _order(
     part: Part,
     step_s: float,
-    vocab: int | None,
     sick: Fault | None,
     watch: dict[str, Any],
     dice: random.Random,
@@ -173,7 +404,7 @@ def _order(
             params=125_000_000,
             dim=768,
             layers=12,
-            vocab=vocab,
+            vocab=VOCAB,
             dtype="fp16" if fp16 else "bf16",
             tokens_per_step=TOKENS,
             world_size=part.ranks,

@@ -14,7 +14,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.records import ProcessState
 from gonogo.trainer.position import Position
 from lab.faults import Fault
-from lab.noise import UNNAMED_STALL_S, WHOLE, Pause, Reporting, Script, When, Who
+from lab.noise import UNNAMED_STALL_S, WHOLE, Pause, Reporting, Script, Who
 from lab.ranks import Probe, Rank
 from lab.training import ANNOUNCED_S, BACKWARD, FORWARD, OPTIMIZER, Training
 
@@ -162,7 +162,7 @@ class Scripted(Training):
         times = self.draw_step()
         for rank, own_s in zip(self.ranks, times, strict=True):
             self._fetch(rank, own_s, probe)
-            self._compute(rank, "forward", FORWARD * own_s + self.compile_s, probe)
+            self._compute(rank, "forward", FORWARD * own_s, probe)
             self._compute(rank, "backward", BACKWARD * own_s, probe)
             self.wait_for_disk(rank, own_s, probe)
         self._synchronise()
@@ -173,14 +173,12 @@ class Scripted(Training):
         if script.flows:
             self._log(probe)
             self._ask()
-        if script.when is When.IN_STEP and self._breaks(probe):
-            return
+        if script.in_step:
+            self._breaks(probe)
         self._tell_step()
-        if script.when is When.AFTER_STEP and self._breaks(probe):
-            return
         if script.asks and step < self.order.last_step:
             self._ask()
-        if script.when is When.AFTER_ASKING:
+        if not script.in_step:
             self._breaks(probe)
 
     def _fetch(self, rank: AttachedRank, own_s: float, probe: Probe) -> None:
@@ -208,12 +206,11 @@ class Scripted(Training):
             mean_s = LOG_SHARE * self.step_s * (1.0 if rank.rank == 0 else 0.1)
             rank.spend(self.dice.expovariate(1.0 / mean_s))
             self._stay(rank, "log", probe)
-            if not self.script.straight:
-                rank.enter(self._outside_of_all)
+            rank.enter(self._outside_of_all)
 
     def _tell_step(self) -> None:
         numbers = self._series.of_step(self.step)
-        tokens = round((self.order.identity.tokens_per_step or 0) * self.habits.grown_x(self.step))
+        tokens = self.order.identity.tokens_per_step or 0
         for rank in self.ranks:
             rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)
             row = {**numbers, "host_rss_mb": rank.rss_mb}
@@ -241,51 +238,37 @@ class Scripted(Training):
             return None
         return "data" if self.step < self.order.last_step else "checkpoint"
 
-    def _breaks(self, probe: Probe) -> bool:
-        """Log, evaluate and save when due; return whether all ranks were restarted."""
+    def _breaks(self, probe: Probe) -> None:
+        """Log, evaluate and save when due."""
         if not self.script.flows:
             self._log(probe)
         for section, pause in (("eval", self.script.evaluates), ("checkpoint", self.script.saves)):
             hangs = self._hangs and self.sick is not None and self.sick.section == section
             if not hangs and not (pause.every and self.step % pause.every == 0):
                 continue
-            if self._pause(section, pause, probe):
-                return True
+            self._pause(section, pause, probe)
             if section == "checkpoint":
                 self.saved_step = self.ranks[0].place.ended
         self._leave()
-        return False
 
     def _leave(self) -> None:
         for rank in self.ranks:
             rank.enter(self._outside_of_all)
 
-    def _pause(self, section: str, pause: Pause, probe: Probe) -> bool:
-        """Evaluate or save on the acting ranks; return whether all ranks were restarted."""
-        alone = {Who.FIRST: 0, Who.FIRST_AWAITED: 0, Who.LAST_AWAITED: len(self.ranks) - 1}
-        acting = [rank for rank in self.ranks if rank.rank == alone.get(pause.who, rank.rank)]
+    def _pause(self, section: str, pause: Pause, probe: Probe) -> None:
+        """Evaluate or save on the acting ranks."""
+        acting = self.ranks if pause.who is Who.ALL else self.ranks[:1]
         seconds = pause.seconds * self.dice.uniform(0.7, 1.0)
-        least = 0.4 if pause.who is Who.UNEVEN else 0.97
-        well = self.sick is None
-        if well and self.saved_step and self.chance(self.noise.restart_rate, seconds):
-            until = self.known_until + seconds * self.dice.random()
-            until = max(until, *(rank.now for rank in self.ranks))  # all are there until it ends
-            for rank in self.ranks:
-                rank.enter(section if rank in acting else self._outside_of_all)
-                rank.spend(max(0.0, until - rank.now))
-            self.restart(probe)
-            return True
         for rank in self.ranks:
             if rank in acting:
                 rank.enter(section)
-                self._act(rank, section, seconds * self.dice.uniform(least, 1.0), probe)
+                self._act(rank, section, seconds * self.dice.uniform(0.97, 1.0), probe)
                 rank.enter(self._outside_of_all)
             else:
                 rank.enter(section if self.script.flows else None)
         if pause.who is not Who.FIRST:
             self._synchronise()
         self._leave()
-        return False
 
     def _act(self, rank: AttachedRank, section: str, seconds: float, probe: Probe) -> None:
         """Save or evaluate; now and then a rank cannot speak, or waits for its disk."""

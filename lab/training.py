@@ -5,17 +5,103 @@ rank is ready: its peers wait for it in backward, and once more in log. `known_u
 to which every rank's lines have been written.
 """
 
+import math
 import random
 from collections.abc import Sequence
-from dataclasses import replace
+from typing import Any
 
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.records import ProcessState
 from lab.faults import Fault
 from lab.noise import PLAIN, WHOLE, Habits, Noise, Reporting, draw_reporting
-from lab.numbers import Loss, Series
 from lab.ranks import Probe, Rank, Wall
+
+FIRST_LOSS = math.log(256)
+LAST_LOSS = 1.6
+FALL_STEPS = 60.0
+LEAK_MB = 25.0
+SCALE_GROWS_STEPS = 2000
+"""As torch.amp.GradScaler's growth_interval."""
+
+
+class Series:
+    """The numbers of one run's steps, the same on every rank but for memory."""
+
+    def __init__(
+        self,
+        noise: Noise,
+        dice: random.Random,
+        *,
+        sick: str | None,
+        onset: int,
+        fp16: bool,
+    ) -> None:
+        self._noise, self._dice, self._sick, self._onset = noise, dice, sick, onset
+        self._fp16 = fp16
+        self._spike = 0.0
+        self._frozen: dict[str, float] = {}
+        self._skip = False
+        self._scale, self._applied = 65536.0, 0
+
+    def of_step(self, step: int) -> dict[str, Any]:
+        """Return the numbers of one step's `progress` lines."""
+        noise, dice = self._noise, self._dice
+        self._spike *= noise.spike_decay
+        if dice.random() < noise.spike_rate_steps:
+            self._spike = dice.uniform(*noise.spike)
+        fall = (1.0 + (step - 1) / FALL_STEPS) ** -0.5
+        loss = LAST_LOSS + (FIRST_LOSS - LAST_LOSS) * fall
+        numbers: dict[str, Any] = {
+            "loss": loss + dice.gauss(0.0, 0.03) + self._spike,
+            "grad_norm": (0.6 + 2.0 * fall + 3.0 * self._spike) * dice.lognormvariate(0.0, 0.2),
+            "lr": 1e-3 * min(1.0, step / 200),
+            "gate_entropy": 0.9 + 0.02 * dice.random(),
+            "gate_max": 0.45 + 0.05 * dice.random(),
+            "gate_collapse_frac": 0.0,
+        }
+        if self._fp16:
+            numbers |= self._scaled()
+        if self._sick is not None and step >= self._onset:
+            self._fall_ill(numbers, step)
+        return numbers
+
+    def _scaled(self) -> dict[str, Any]:
+        """Return fp16's loss scaling: an overflow halves the scale, time doubles it."""
+        self._skip = self._dice.random() < (0.2 if self._skip else 1 / 1000)
+        self._applied = 0 if self._skip else self._applied + 1
+        told = {"skipped": self._skip, "loss_scale": self._scale}
+        if self._skip:
+            self._scale /= 2.0
+            return {**told, "grad_norm": math.inf}
+        if self._applied % SCALE_GROWS_STEPS == 0:
+            self._scale *= 2.0
+        return told
+
+    def _fall_ill(self, numbers: dict[str, Any], step: int) -> None:
+        sick = self._sick
+        if sick == "nan" and step == self._onset:
+            numbers["loss"] = math.nan
+        elif sick == "divergence":
+            numbers["loss"] += 0.02 * (step - self._onset)
+        elif sick == "frozen_loss":
+            if not self._frozen:
+                self._frozen = {name: numbers[name] for name in ("loss", "grad_norm")}
+            numbers |= self._frozen
+        elif sick == "zero_gradients":
+            numbers["grad_norm"] = 0.0
+        elif sick == "gate_collapse":
+            numbers |= {"gate_entropy": 0.05, "gate_max": 0.98, "gate_collapse_frac": 1.0}
+        elif sick == "first_loss":
+            numbers["loss"] = 9.0
+
+    def rss_mb(self, before: float, step: int) -> float:
+        """Return a rank's memory after a step: caches that fill, or a continuing leak."""
+        if self._sick == "leak" and step >= self._onset:
+            return before + LEAK_MB * self._dice.random()
+        level = 2400.0 + 200.0 * (1.0 - math.exp(-step / 500.0))
+        return before + 0.05 * (level - before) + self._dice.gauss(0.0, 4.0)
+
 
 FORWARD, BACKWARD, OPTIMIZER = 0.3, 0.6, 0.1
 """Shares of a step's computing."""
@@ -45,7 +131,6 @@ class Training:
         sick: Fault | None,
         now: float,
         outside_x: float = 0.0,
-        other_loss: Loss | None = None,
         habits: Habits = PLAIN,
     ) -> None:
         self.order, self.noise, self.dice, self.step_s = order, noise, dice, step_s
@@ -68,15 +153,14 @@ class Training:
             sick=None if sick is None else sick.numbers,
             onset=0 if sick is None else sick.onset_step,
             fp16=order.identity.dtype == "fp16",
-            other=other_loss,
         )
         self._loaded_until, self._slower_x = 0.0, 1.0
         """Until when a neighbour takes processors, and how many times longer steps take."""
         self.paused = ""
         """The section in which interpreters stand in this step, if any does."""
-        self.epoch_s = self.compile_s = 0.0
-        """How much longer each rank waits for its loader, and its forward takes, in this step."""
-        self.habits = habits if reporting.tokens else replace(habits, grows_at=())
+        self.epoch_s = 0.0
+        """How much longer each rank waits for its loader in this step."""
+        self.habits = habits
         self._outside_x = outside_x
         """Median time between two steps, in step times."""
         self._apart_s = 0.0
@@ -204,7 +288,7 @@ class Training:
             fetched.append(self.fetch_s(own_s))
             rank.spend(fetched[-1])
             self.pause("data", rank, own_s)
-            self._section(rank, "forward", FORWARD * own_s + self.compile_s)
+            self._section(rank, "forward", FORWARD * own_s)
             self._section(rank, "backward", BACKWARD * own_s)
             self.wait_for_disk(rank, own_s, probe)
             rank.collective_seq += 1
@@ -233,7 +317,7 @@ class Training:
     ) -> None:
         """Every rank writes its progress and the end of its step."""
         numbers = self._series.of_step(self.step)
-        tokens = round((self.order.identity.tokens_per_step or 0) * self.habits.grown_x(self.step))
+        tokens = self.order.identity.tokens_per_step or 0
         claim_x = self.fault.claim_x if self.fault is not None else 1.0
         for rank, own_s, fetch_s, wait_s in zip(self.ranks, times, fetched, waits, strict=True):
             rank.rss_mb = self._series.rss_mb(rank.rss_mb, self.step)
@@ -291,12 +375,10 @@ class Training:
         if self.compiles:
             times = [times[0] + dice.uniform(*noise.compile_s)] * len(times)
             self.compiles = False
-        self.epoch_s = self.compile_s = 0.0
+        self.epoch_s = 0.0
         if habits.epoch_steps and step > 1 and step % habits.epoch_steps == 1:
             longest_s = EPOCH_SHARE * habits.epoch_steps * self.step_s
             self.epoch_s = min(dice.uniform(*habits.epoch_s), longest_s)
-        if step in habits.recompiles_at:
-            self.compile_s = dice.uniform(*habits.recompile_s)
         return times
 
     def _times(self) -> list[float]:
@@ -304,7 +386,6 @@ class Training:
         moved = noise.drift_sigma * (2.0 / noise.drift_steps) ** 0.5
         self.drift = self.drift * (1.0 - 1.0 / noise.drift_steps) + dice.gauss(0.0, moved)
         common_s = self.step_s * dice.lognormvariate(self.drift, noise.sigma)
-        common_s *= self.habits.grown_x(self.step)
         if self.sick is None:
             common_s = self._slowed(common_s)
         if fault is not None:
@@ -318,18 +399,13 @@ class Training:
         """Return how long a step takes that begins now, with a neighbour that may take a part."""
         noise, dice, now = self.noise, self.dice, self.known_until
         if now >= self._loaded_until and self.chance(noise.load_rate, step_s):
-            short = dice.random() < noise.short_load_share
-            seconds = dice.uniform(*(noise.short_load_s if short else noise.load_s))
-            self._loaded_until = now + seconds
-            self._slower_x = dice.uniform(*(noise.short_load_x if short else noise.load_x))
+            self._loaded_until = now + dice.uniform(*noise.load_s)
+            self._slower_x = dice.uniform(*noise.load_x)
         loaded_s = min(max(0.0, self._loaded_until - now), step_s * self._slower_x)
         return step_s + loaded_s * (1.0 - 1.0 / self._slower_x)
 
     def fetch_s(self, step_s: float) -> float:
-        """Return how long a rank waits for its loader in a step of so many seconds.
-
-        Even with a restart of the loader, a stall does not exceed the deadline of data.
-        """
+        """Return how long a rank waits for its loader in a step, within the deadline of data."""
         noise, dice = self.noise, self.dice
         if self.fault is not None and self.fault.fetch_share:
             share = self.fault.fetch_share / (1.0 - self.fault.fetch_share)

@@ -1,8 +1,8 @@
 """What does a watcher make of simulated lines? Ticks, now and then late, folded as live ones are.
 
-Lines arrive at the first tick after they were written; in a messy run some come twice and some a
-tick later than those behind them. A tick that brings nothing changes nothing unless a deadline has
-passed, and no deadline is shorter than seconds: of such ticks every second one or so is folded.
+Lines arrive at the first tick after they were written. A tick that brings nothing changes nothing
+unless a deadline has passed, and no deadline is shorter than seconds: of such ticks every second
+one or so is folded.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gonogo.contract.finding import Finding, Near, Severity
-from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.records import ProcessState, RankProbe, StackProbe, Tick
 from gonogo.timeline.lines import Line
@@ -29,7 +29,6 @@ UNHEARD_ROUNDS_S = 20.0
 """Pause between two readings of stacks when no rank is heard."""
 BLOCKS_APART = 0.37
 """Shares of a block by which one rank's begin after those of the rank before."""
-HISTORY = 16
 NODE_SILENT_S = 10.0
 """After which the watcher knows nothing of the processes of a node that it does not hear."""
 NODE_CUT_SHARE = 0.7
@@ -102,15 +101,12 @@ class Watcher:
         self._ranks, self._noise, self._dice, self._wall = ranks, noise, dice, wall
         self._order, self._cut = order, Cut()
         self._interval_s = dice.choice((0.2, 0.25, 0.5, 1.0))
-        self._messy = dice.random() < noise.messy_share
         self._proto = Tick(n=0, mono=0.0, ts=0.0, interval_s=self._interval_s)
         self._n = 0
         self._now = self._folded = now
         self._state = start(order)
         self._next_late_s = 0.0
         """By how much the next tick comes late."""
-        self._held: dict[int, list[Heartbeat]] = {}
-        self._history: dict[int, list[Heartbeat]] = {}
         self._probes: list[tuple[float, RankProbe]] = []
         self._rounds: list[float] = []
         """When stacks are to be read."""
@@ -154,8 +150,6 @@ class Watcher:
 
     def _due(self) -> float:
         """Return the time before which a tick that comes in time has nothing to do."""
-        if self._held:
-            return self._now
         times = [self._folded + IDLE_TICK_S - ROUNDING_S]
         times += [self._readable(rank.rank, rank.lines[0][0]) for rank in self._ranks if rank.lines]
         if self._probes:
@@ -232,30 +226,7 @@ class Watcher:
             beats[rank.rank] = [beat for _, beat in lines[:count]]
             del lines[:count]
             self.lines += count
-        if not self._messy:
-            return beats
-        for number in self._held:
-            beats.setdefault(number, [])
-        return self._mixed(beats)
-
-    def _mixed(self, beats: dict[int, list[Heartbeat]]) -> dict[int, list[Heartbeat]]:
-        """Return the lines with some repeated, some out of order, some kept for the next tick."""
-        mixed: dict[int, list[Heartbeat]] = {}
-        for rank, came in beats.items():
-            dice, mess = self._dice, self._noise.mess
-            lines = came + self._held.pop(rank, [])
-            history = (self._history.get(rank, []) + came)[-HISTORY:]
-            if any(beat.msg == Msg.BOOT for beat in came):
-                history = []
-            elif len(lines) > 1 and dice.random() < mess:
-                self._held[rank] = [lines.pop(dice.randrange(len(lines) - 1))]
-            self._history[rank] = history
-            if history and dice.random() < mess:
-                lines.append(dice.choice(history))
-            if dice.random() < mess:
-                dice.shuffle(lines)
-            mixed[rank] = lines
-        return mixed
+        return beats
 
     def _written_by(self, rank: int, now: float) -> float:
         """Return up to when what a rank wrote can be read; blocks of ranks begin apart."""

@@ -8,9 +8,8 @@ import pytest
 
 from gonogo.contract.order import Order
 from lab.noise import STANDARD, Reporting
-from lab.plan import Part
 from lab.ranks import Rank, Wall
-from lab.run import simulate_part
+from lab.run import Part, simulate_part
 from lab.watcher import cut_at
 from tests.watch.streams import order_of
 

@@ -11,8 +11,7 @@ import pytest
 import gonogo.trainer
 from gonogo.contract.heartbeat import Heartbeat
 from lab.noise import STANDARD, Pause, Script, Who
-from lab.plan import Part
-from lab.run import simulate_part
+from lab.run import Part, simulate_part
 from lab.scripted import Scripted
 from tests.trainer.runs import lines_of, write_order
 from tests.watch.streams import order_of

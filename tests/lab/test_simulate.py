@@ -6,9 +6,18 @@ from dataclasses import replace
 import pytest
 
 from lab.faults import FAULTS
-from lab.plan import MANY_STEPS, Cell, Part, cells_of, fault_rows, plan_parts, pool_cells
-from lab.run import simulate_part
-from lab.tally import Tally, report_of
+from lab.run import (
+    MANY_STEPS,
+    Cell,
+    Part,
+    Tally,
+    cells_of,
+    fault_rows,
+    plan_parts,
+    pool_cells,
+    report_of,
+    simulate_part,
+)
 
 SEED = 20_261_120
 CELLS = [

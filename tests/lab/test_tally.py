@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.tally import Answer, Halt, Tally, report_of, upper_bound
+from lab.run import Answer, Halt, Tally, report_of, upper_bound
 
 
 @pytest.mark.parametrize(

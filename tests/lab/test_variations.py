@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from lab.noise import STANDARD
-from lab.plan import Part
-from lab.run import simulate_part
+from lab.run import Part, simulate_part
 
 
 def test_a_run_of_every_habit_is_not_halted() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lab.faults import FAULTS, Fault
-from lab.plan import Part
-from lab.run import watched
+from lab.run import Part, watched
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario
 
