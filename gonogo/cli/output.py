@@ -130,8 +130,10 @@ def print_made(answer: Mapping[str, Any], address: str, again: str, *, as_json: 
 
 def say(text: str, before: str = "gonogo: ") -> None:
     """Print a line on stderr. A closed terminal or pipe does not end the command."""
-    with suppress(OSError):
+    try:
         print(harmless(shorten_ids(before + text)), file=sys.stderr, flush=True)
+    except OSError:
+        drop_unwritten(sys.stderr)
 
 
 @contextmanager
