@@ -30,9 +30,7 @@ from gonogo.device_slots import choose_together
 from gonogo.files import is_there
 from gonogo.judge.facts.files import RunFiles
 from gonogo.rundir import RunDir
-from gonogo.supervise.device_records import without_quarantined
-from gonogo.supervise.devices.choice import has_devices, visible_devices
-from gonogo.supervise.devices.query import list_host_devices
+from gonogo.supervise.devices.choice import has_devices, list_host_devices, visible_devices
 from gonogo.supervise.durable import load_json, save_json
 from gonogo.supervise.end_request import reads_no_halt
 from gonogo.supervise.keeper.kill import end_processes
@@ -47,6 +45,7 @@ from gonogo.supervise.locks import (
     launch_lock,
     open_host_folder,
     take_lock,
+    without_quarantined,
 )
 from gonogo.supervise.lost_run import end_lost
 from gonogo.supervise.preflight.host_checks import check_host

@@ -40,11 +40,9 @@ class DiskSeen(Recorded):
     free_mb: Megabytes
     total_mb: Megabytes
     free_files: Count | None = None  # Free inodes; null: unknown or unlimited.
-    errors: Count = 0
     refused: bool = False  # A small write was refused within the last minute.
     checkpoints_mb: Megabytes | None = None  # Free space for checkpoints; null: same file system.
     read_only: bool = False
-    saving: bool = False  # The draft of a checkpoint grows.
 
 
 class CheckpointSeen(Recorded):
@@ -78,33 +76,19 @@ class PreflightPeak(Recorded):
     of: str | None = None
 
 
-class BusyProgram(Recorded):
-    """A program of other users of the host."""
-
-    name: str
-    cores: Annotated[Finite, Field(ge=0)]
-
-
 class HostCpu(Recorded):
     """Use of the host's processors since the last look; reported while tasks wait."""
 
     over_s: Annotated[Finite, Field(ge=0)]
     cores: Annotated[int, Field(ge=1)]
-    load: Annotated[Finite, Field(ge=0)] | None = None
     pressure: Share | None = None  # Share of the time in which a task waited for a processor.
     waited: dict[str, Share] = Field(default_factory=dict)
     """Rank → share of the time in which its main thread waited for a processor."""
     others_cores: Annotated[Finite, Field(ge=0)] | None = None  # Used by other processes.
-    busiest: list[BusyProgram] = Field(default_factory=list)
 
     def words(self) -> str:
-        """Return the figures: `3.8 runnable tasks a core (cc1 2.9 cores)`."""
-        programs = ", ".join(f"{row.name} {row.cores:.1f} cores" for row in self.busiest)
-        if self.load is not None:
-            text = f"{self.load / self.cores:.1f} runnable tasks a core"
-        else:
-            text = f"{self.others_cores or 0.0:.1f} cores used by others"
-        return f"{text} ({programs})" if programs else text
+        """Return the figures: `2.9 of 4 cores used by others`."""
+        return f"{self.others_cores or 0.0:.1f} of {self.cores} cores used by others"
 
 
 class DeviceReadings(Recorded):
@@ -231,8 +215,7 @@ class Standing(Recorded):
     """Ranks that wait for nobody and for which, in the end, others wait."""
     unfinished: list[int] = Field(default_factory=list)
     """Ranks whose device has not ended a collective that their peers have ended."""
-    silent: list[int] = Field(default_factory=list)
-    disagree: str | None = None  # What the calls disagree in: op, order, shape or dtype.
+    disagree: str | None = None  # What the calls disagree in: op, shape or dtype.
     unanswered: list[int] = Field(default_factory=list)
     asked_mono: float | None = None
     text: str

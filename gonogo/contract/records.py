@@ -207,9 +207,7 @@ class ExitRecord(Recorded):
     """Node → what it had written, if it reported its end; None: a run on one node."""
 
 
-PREFLIGHT_CHECKS = (
-    *("devices", "disk", "shm", "orphans", "code", "environment", "peak", "resume", "store"),
-)
+PREFLIGHT_CHECKS = ("devices", "disk", "shm", "orphans", "code", "environment", "peak", "resume")
 """Ids of the preflight checks in their order; an order requires some of them."""
 SANITY = "sanity"
 CHECKS_OF_THE_RUN = frozenset({"code", "resume", SANITY})  # Checks that say nothing about the host.

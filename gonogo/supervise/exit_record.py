@@ -23,8 +23,6 @@ from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, EndRequest, is_as
 from gonogo.supervise.last_lines import (
     Ended,
     error_of_cause,
-    gave_its_error,
-    got_no_go,
     is_read_only_program,
     last_error_line,
     last_words,
@@ -47,6 +45,8 @@ _FAILING = re.compile(
     r"Stale file handle|\bESTALE\b|Input/output error|\bEIO\b|Transport endpoint is not connected",
     re.I,
 )
+_ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
+"""How the last line of a traceback begins."""
 _HEARTBEATS = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _CHUNK_BYTES = 2**20
 
@@ -70,15 +70,8 @@ def build_exit(
 ) -> dict[str, Any]:
     """Return exit.json."""
     first = _first_failed(run_dir, ranks)
-    end = _End(
-        run_dir=run_dir,
-        order=order,
-        request=request,
-        agent=agent,
-        ranks=ranks,
-        first=first,
-        oom_at=oom_at.get(first) if oom_at and first is not None else None,
-    )
+    killed_at = oom_at.get(first) if oom_at and first is not None else None
+    end = _End(run_dir, order, request, agent, ranks, first, killed_at)
     reason, ended_by, text = _find_cause(end)
     shown = ranks[first] if first is not None else None
     if shown is None or not shown.is_known:
@@ -104,27 +97,13 @@ def build_exit(
 def build_refusal(
     reason: str, ended_by: str, text: str, *, run_dir: Path, order: Mapping[str, Any], now: float
 ) -> dict[str, Any]:
-    """Return exit.json of a run that was not started.
-
-    Args:
-        ended_by: an actor.
-        text: why, in a sentence.
-    """
-    return {
-        "v": 1,
-        "code": None,
-        "signal": None,
-        "ended_at": now,
-        "ended_by": ended_by,
-        "reason": reason,
-        "text": text,
-        "agent": None,
-        "ranks": {},
-        **build_binding(run_dir, order),
-    }
+    """Return exit.json of a run that was not started."""
+    cause = {"ended_at": now, "ended_by": ended_by, "reason": reason, "text": text}
+    nothing: dict[str, Any] = {"code": None, "signal": None, "agent": None, "ranks": {}}
+    return {"v": 1, **nothing, **cause, **build_binding(run_dir, order)}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _End:
     """What is known about a run's end; the fields are those of `build_exit`."""
 
@@ -136,11 +115,6 @@ class _End:
     first: int | None
     """The rank that failed first."""
     oom_at: float | None
-
-
-def count_programs(order: Mapping[str, Any]) -> int:
-    """Return how many wrapped programs are started: one a rank, or a command once a node."""
-    return int(order.get("nodes") or 1) if order.get("command") else int(order["world_size"])
 
 
 def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
@@ -161,7 +135,8 @@ def _first_failed(run_dir: Path, ranks: Mapping[int, Ended]) -> int | None:
 def _find_cause(end: _End) -> Cause:
     run_dir, order, request = end.run_dir, end.order, end.request
     command_left = bool(order.get("command")) and end.agent is not None and end.agent.code == 0
-    clean = len(end.ranks) >= count_programs(order) and all(
+    programs = int(order.get("nodes") or 1) if order.get("command") else int(order["world_size"])
+    clean = len(end.ranks) >= programs and all(
         ended.code == 0 or (command_left and not ended.is_known) for ended in end.ranks.values()
     )
     short = ranks_short(run_dir, order)
@@ -190,9 +165,6 @@ def _failed(end: _End) -> Cause:
     near_oom = end.oom_at is not None and abs(end.oom_at - ended.at) <= OOM_WITHIN_S
     if near_oom and (ended.signal == _KILL or ended.code == 128 + _KILL):  # a shell's code
         return _OOM, "trainer", f"{_name(end, first)} was killed by the kernel: out of memory"
-    if got_no_go(end.run_dir, end.order, first):
-        text = f"{_name(end, first)} was ready, and nobody let it begin (no .GO came)"
-        return "watcher_failed", "infra", text
     if near_oom and ended.code:
         text += "; the kernel killed a process for want of memory about then"
     words = last_words(end.run_dir, end.order, first, ended, alone=len(end.ranks) == 1)
@@ -204,7 +176,7 @@ def _failed(end: _End) -> Cause:
         return _DISK_FULL, "trainer", text
     if _FAILING.search(words) is not None:
         return _DISK_FULL, "trainer", f"{text}: the file system failed"
-    if full and ended.code and not gave_its_error(end.run_dir, end.order, first):
+    if full and ended.code and not _ERROR.search(words):
         return _DISK_FULL, "trainer", f"{text}; the disk took no word of why"
     return _ENDED_BY_ITSELF, "trainer", text
 
@@ -262,16 +234,9 @@ def build_binding(run_dir: Path, order: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def count_heartbeats(run_dir: Path, *, give_up: float = 0.0) -> dict[str, dict[str, Any]]:
-    """Return name → bytes, lines and digest of the complete lines of each heartbeat file.
-
-    Args:
-        give_up: until when (monotonic clock) a failing disk is asked again.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for match in filter(None, map(_HEARTBEATS.fullmatch, sorted(os.listdir(run_dir)))):
-        read = _tried(run_dir / match[0], _read_lines, give_up) or _Lines()
-        found[match[0]] = {"bytes": read.bytes, "lines": read.lines, "sha256": read.sha256}
-    return found
+    """Return name → bytes, lines and digest of the complete lines of each heartbeat file."""
+    names = filter(_HEARTBEATS.fullmatch, sorted(os.listdir(run_dir)))
+    return {name: _tried(run_dir / name, _read_lines, give_up) or {**_NOTHING} for name in names}
 
 
 def seal_file(path: Path) -> dict[str, Any]:
@@ -282,17 +247,11 @@ def seal_file(path: Path) -> dict[str, Any]:
 
 def seal_lines(path: Path, *, give_up: float = 0.0) -> dict[str, Any]:
     """Return length and SHA-256 of a growing file up to the end of its last complete line."""
-    read = _tried(path, _read_lines, give_up) or _Lines()
-    return {"bytes": read.bytes, "sha256": read.sha256}
+    read = _tried(path, _read_lines, give_up) or _NOTHING
+    return {"bytes": read["bytes"], "sha256": read["sha256"]}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Lines:
-    """The complete lines of a file."""
-
-    bytes: int = 0
-    lines: int = 0
-    sha256: str = hashlib.sha256().hexdigest()
+_NOTHING = {"bytes": 0, "lines": 0, "sha256": hashlib.sha256().hexdigest()}
 
 
 def _tried(path: Path, work: Callable[[Path], _T], give_up: float) -> _T | None:
@@ -307,8 +266,8 @@ def _tried(path: Path, work: Callable[[Path], _T], give_up: float) -> _T | None:
         return None
 
 
-def _read_lines(path: Path) -> _Lines:
-    """Read a file in chunks, since a line may be of any length."""
+def _read_lines(path: Path) -> dict[str, Any]:
+    """Return the seal of the complete lines; a line may be of any length."""
     lines = size = whole = 0
     read, whole_lines = hashlib.sha256(), hashlib.sha256()
     with read_plain(path) as stream:
@@ -322,4 +281,4 @@ def _read_lines(path: Path) -> _Lines:
                 whole_lines = read.copy()
             read.update(chunk[cut:])
             size += len(chunk)
-    return _Lines(bytes=whole, lines=lines, sha256=whole_lines.hexdigest())
+    return {"bytes": whole, "lines": lines, "sha256": whole_lines.hexdigest()}

@@ -19,13 +19,10 @@ from gonogo.log_errors import (
     signs_in,
 )
 from gonogo.trainer.heartbeat_writer import ATTACHED
-from gonogo.trainer.run_dir import NOT_LET_BEGIN, UNTOLD
 
 _TAIL_BYTES = 65_536
 _LOG_BYTES = 16_384
 """The end of a log, in which the last traceback lies."""
-_ERROR = re.compile(r"^[\w.]*(?:Error|Exception)\b", re.M)
-"""How the last line of a traceback begins."""
 _FROM_OUTSIDE = frozenset({9, 15})
 """Signals that no error of a program's own ends it by."""
 
@@ -133,11 +130,7 @@ def error_of_cause(
 def last_words(
     run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended, *, alone: bool
 ) -> str:
-    """Return the error that a rank ended with; empty if a signal from outside ended it.
-
-    Args:
-        alone: whether the log is its own.
-    """
+    """Return the error that a rank ended with; empty if a signal from outside ended it."""
     if ended.signal in _FROM_OUTSIDE:
         return ""
     error = last_error_line(run_dir, rank) or {}
@@ -151,22 +144,6 @@ def lost_a_peer(run_dir: Path, order: Mapping[str, Any], rank: int, ended: Ended
     if ended.code == 0:
         return False
     return bool(signs_in(last_words(run_dir, order, rank, ended, alone=False)) & OF_VICTIMS)
-
-
-def gave_its_error(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Return whether a rank's last heartbeat or its log shows an error."""
-    if last_error_line(run_dir, rank) is not None:
-        return True
-    return _ERROR.search(last_error(_log_text(run_dir, order, rank))) is not None
-
-
-def got_no_go(run_dir: Path, order: Mapping[str, Any], rank: int) -> bool:
-    """Return whether a rank reported its identity and waited for `.GO` in vain."""
-    if (run_dir / ".GO").exists():
-        return False
-    error = last_error_line(run_dir, rank) or {}
-    log = _log_text(run_dir, order, rank)
-    return NOT_LET_BEGIN in f"{error.get('text')}\n{log}" and UNTOLD not in log
 
 
 def load_tail(path: Path, limit: int = _TAIL_BYTES) -> bytes:

@@ -1,4 +1,6 @@
-"""Locks of runs and devices by `flock`, which the kernel releases with its holder. Stdlib only.
+"""Locks of runs and devices by `flock`, and GPUs in quarantine. Standard library only.
+
+The kernel releases a lock with its holder.
 
 - `runs/{run}/.keeper.lock`: held by the run's keeper, or by a process that ends a lost run.
 - `GONOGO_HOME/locks/launch.lock`: held while a run is claimed, launched or reaped.
@@ -6,10 +8,16 @@
 - `{GONOGO_LOCKS}/{uuid}.lock`: a GPU, shared by all homes of the host (default folder
   `/run/lock/gonogo`; the home's own if that cannot be used). It is held until the GPU's memory is
   proven free (`gonogo.supervise.devices.after_run`).
+
+A GPU in quarantine has `GONOGO_HOME/quarantine/{uuid}.json`: `{v, device, reason, since, until,
+boot_id}`. `until` is in Unix seconds; null means until a reboot. Removing the file ends the
+quarantine. An unreadable record counts as a quarantine.
 """
 
 import errno
 import fcntl
+import json
+import logging
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -18,12 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gonogo.device_slots import is_gpu
+from gonogo.supervise.durable import save_json
+from gonogo.supervise.processes import boot_id
 
+LASTS_S = 600.0
+"""How long a quarantine holds that no reboot ends."""
 HOST_FOLDER = Path("/run/lock/gonogo")
-_FOR_ALL = 0o1777
 _SAFE = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 """All users share the host's folder: wait for no pipe and follow no link there."""
-_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENXIO})
+
+_log = logging.getLogger(__name__)
 
 
 def take_lock(path: Path) -> int | None:
@@ -39,26 +51,14 @@ def take_lock(path: Path) -> int | None:
 
 
 def _open(path: Path) -> int:
-    """Open a lock file, created if it is missing.
-
-    In a folder of all users the kernel refuses O_CREAT on another user's file
-    (fs.protected_regular).
-    """
-    for flags in (os.O_RDWR, os.O_RDONLY):
-        try:
-            return os.open(path, flags | _SAFE)
-        except FileNotFoundError:
-            break
-        except OSError as error:
-            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
-                raise
+    """Open a lock file, created if it is missing; another user's is only read."""
+    mode = 0o666 if path.parent.stat().st_mode & stat.S_IWOTH else 0o600
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    except FileExistsError:
+        return os.open(path, os.O_RDWR | os.O_CREAT | _SAFE, mode)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         return os.open(path, os.O_RDONLY | _SAFE)
-    if path.parent.stat().st_mode & stat.S_IWOTH:
-        os.fchmod(descriptor, 0o666)
-    return descriptor
 
 
 @contextmanager
@@ -78,9 +78,7 @@ def is_locked(path: Path) -> bool:
         descriptor = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
         return False
-    except OSError as error:
-        if error.errno not in _NOT_OURS:
-            raise
+    except PermissionError:
         return True
     try:  # shared: two callers do not see each other
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -113,11 +111,10 @@ class DeviceLocks:
 def open_host_folder(folder: Path = HOST_FOLDER) -> Path | None:
     """Return the host's lock folder, created if need be; None if it cannot be used."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = folder.lstat()  # a link may lead to a folder of ours
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-        if ours and stat.S_IMODE(found.st_mode) != _FOR_ALL:
-            folder.chmod(_FOR_ALL)
+        folder.mkdir(parents=True)
+        folder.chmod(0o1777)
+    except FileExistsError:
+        pass
     except OSError:
         return None
     return folder if os.access(folder, os.R_OK | os.W_OK | os.X_OK) else None
@@ -131,3 +128,81 @@ def keeper_lock(run_dir: Path) -> Path:
 def launch_lock(home: Path) -> Path:
     """Return the lock file for claiming, launching and reaping in a home."""
     return home / "locks" / "launch.lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantine:
+    """Why one device is not to be used."""
+
+    device: str
+    path: Path
+    reason: str
+    until: float | None = None
+    """Unix seconds; None = until a reboot, or until the file is removed."""
+    boot: str | None = None
+
+    def holds(self, now: float) -> bool:
+        """Return whether the device is still not to be used; `now` in Unix seconds."""
+        if self.until is not None:
+            return now < self.until
+        return self.boot is None or self.boot == boot_id()
+
+
+def quarantine(
+    home: Path, device: str, reason: str, *, now: float, until_reboot: bool = False
+) -> Quarantine:
+    """Record that a device is not to be used; `now` in Unix seconds."""
+    before = _load_quarantine(_quarantine_path(home, device))
+    reboots = before is not None and before.until is None and before.boot == boot_id()
+    made = Quarantine(
+        device=device,
+        path=_quarantine_path(home, device),
+        reason=reason,
+        until=None if until_reboot or reboots else now + LASTS_S,
+        boot=boot_id(),
+    )
+    made.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    record = {"device": device, "reason": reason, "since": now, "until": made.until}
+    save_json(made.path, {"v": 1, **record, "boot_id": made.boot})
+    _log.error("%s: %s", device, reason, extra={"action": "device_quarantined"})
+    return made
+
+
+def load_quarantines(home: Path, now: float) -> dict[str, Quarantine]:
+    """Return device → quarantine that holds now; `now` in Unix seconds."""
+    folder = home / "quarantine"
+    try:
+        names = sorted(os.listdir(folder))
+    except FileNotFoundError:
+        return {}
+    shown = (name for name in names if name.endswith(".json") and not name.startswith("."))
+    found = (_load_quarantine(folder / name) for name in shown)
+    return {row.device: row for row in found if row is not None and row.holds(now)}
+
+
+def without_quarantined(home: Path, slots: Iterable[str], now: float) -> tuple[str, ...]:
+    """Return the slots that may be used, in their order."""
+    records = ((slot, _load_quarantine(_quarantine_path(home, slot))) for slot in slots)
+    return tuple(slot for slot, row in records if row is None or not row.holds(now))
+
+
+def _load_quarantine(path: Path) -> Quarantine | None:
+    """Return one record; None if there is none. An unreadable one holds."""
+    try:
+        found = json.loads(path.read_bytes())
+        until, boot = found["until"], found.get("boot_id")
+        return Quarantine(
+            device=path.stem,
+            path=path,
+            reason=str(found["reason"]),
+            until=None if until is None else float(until),
+            boot=None if boot is None else str(boot),
+        )
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return Quarantine(device=path.stem, path=path, reason="its record cannot be read")
+
+
+def _quarantine_path(home: Path, device: str) -> Path:
+    return home / "quarantine" / f"{device}.json"

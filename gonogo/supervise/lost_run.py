@@ -34,10 +34,8 @@ def end_lost(
 ) -> ExitRecord | None:
     """End what is left of a lost run and record it; None while something outlives SIGKILL.
 
-    After UNKILLABLE_S such processes are named in exit.json instead.
-
-    Args:
-        proof: why nothing of it is left on other hosts, if it had any.
+    After UNKILLABLE_S such processes are named in exit.json instead. `proof`: why nothing of it is
+    left on other hosts, if it had any.
     """
     left = describe(end_processes(order.run, _recorded(run_dir.path)))
     if left and not _is_long_unended(run_dir.path, now):
@@ -71,12 +69,7 @@ def build_infra_exit(
     by: Actor = Actor.INFRA,
     left: Sequence[Mapping[str, Any]] = (),
 ) -> ExitRecord:
-    """Return exit.json of a run that infrastructure ended.
-
-    Args:
-        text: the same in a sentence.
-        by: who had asked it to end before that.
-    """
+    """Return exit.json of a run that infrastructure ended."""
     stamps = {
         str(rank): record
         for rank in range(order.world_size)

@@ -26,7 +26,7 @@ from gonogo.files import append_line, create_plain
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
-from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.host.usage import HostMemoryProbe
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.process_records import alive_path, exit_path, watch_path
 from gonogo.supervise.processes import LifeSigns

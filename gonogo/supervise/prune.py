@@ -10,11 +10,11 @@ import os
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isfinite
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pydantic import BaseModel
 
@@ -105,46 +105,30 @@ class Choice:
 
 
 def old_enough(facts: Sequence[RunFacts], policy: Policy, now: float) -> list[RunFacts]:
-    """Return the runs that nothing in the home keeps, before the service is asked.
-
-    Args:
-        facts: of every run directory of the home.
-        policy: what is kept.
-        now: Unix seconds, as below.
-    """
+    """Return the runs that nothing in the home keeps; `now` in Unix seconds, as below."""
     kept = _kept(facts, policy, now)
     return [row for row in facts if not _held_here(row, policy, kept)]
 
 
 def decide(facts: Sequence[RunFacts], policy: Policy, course: Course, now: float) -> list[Choice]:
     """Return what happens to every run directory; `course` is of the runs of `old_enough`."""
-    kept = _kept(facts, policy, now)
-    return [
-        _choice(row, policy, _held_here(row, policy, kept) or _held_by_course(row, course))
-        for row in facts
-    ]
-
-
-def _choice(row: RunFacts, policy: Policy, why: str) -> Choice:
-    stays = Choice(run=row.run, experiment=row.experiment, what=None, why=why)
-    if why:
-        return stays
-    size = row.checkpoint_bytes if policy.checkpoints_only else row.bytes
-    if policy.checkpoints_only and not size:
-        return replace(stays, why="it has no checkpoints")
-    what = What.CHECKPOINTS if policy.checkpoints_only else What.ALL
-    return replace(stays, what=what, bytes=size)
-
-
-def _is_gone(row: RunFacts) -> bool:
-    return row.pruned is What.ALL
+    kept, only = _kept(facts, policy, now), policy.checkpoints_only
+    found = []
+    for row in facts:
+        why = _held_here(row, policy, kept) or _held_by_course(row, course)
+        if only and not row.checkpoint_bytes:
+            why = why or "it has no checkpoints"
+        what = None if why else What.CHECKPOINTS if only else What.ALL
+        size = row.checkpoint_bytes if only else row.bytes
+        found.append(Choice(run=row.run, experiment=row.experiment, what=what, bytes=size, why=why))
+    return found
 
 
 def _kept(facts: Sequence[RunFacts], policy: Policy, now: float) -> dict[str, str]:
     """Return the experiments that the policy keeps, and why."""
     ends: dict[str, float] = {}
     for row in facts:
-        if not _is_gone(row):
+        if row.pruned is not What.ALL:
             ended = inf if row.ended_at is None or not isfinite(row.ended_at) else row.ended_at
             ends[row.experiment] = max(ended, ends.get(row.experiment, ended))
     recent = f"its experiment ended within {policy.keep_days:g} days"
@@ -155,7 +139,7 @@ def _held_here(row: RunFacts, policy: Policy, kept: Mapping[str, str]) -> str:
     """Return why a run stays, by its own home; empty: it may go."""
     if row.living:
         return "its keeper lives"
-    if _is_gone(row):  # perhaps cut short
+    if row.pruned is What.ALL:  # perhaps cut short
         return "" if row.bytes and not policy.checkpoints_only else "it was pruned before"
     if row.ended_at is None:
         return "it has no exit.json that can be read"
@@ -166,7 +150,7 @@ def _held_here(row: RunFacts, policy: Policy, kept: Mapping[str, str]) -> str:
 
 def _held_by_course(row: RunFacts, course: Course) -> str:
     """Return why a run stays, by its experiment; empty: it may go."""
-    if _is_gone(row):
+    if row.pruned is What.ALL:
         return ""
     if not row.known:
         return "" if row.decided else "it is not decided"
@@ -269,8 +253,11 @@ def _record(path: Path, model: type[_M]) -> _M | None:
 
 def _decided(decisions: Path) -> set[str]:
     """Return the runs with a decision in this home."""
-    found = (_load_json(path) for path in decisions.glob("dec_*.json"))
-    return {row["run"] for row in found if isinstance(row.get("run"), str)}
+    found = set()
+    for path in decisions.glob("dec_*.json"):
+        with suppress(OSError):
+            found.add(str((load_json(path) or {}).get("run")))
+    return found
 
 
 def _size(path: Path) -> int:
@@ -284,10 +271,3 @@ def _size(path: Path) -> int:
                 found = (Path(folder) / name).lstat()
                 size += min(found.st_size, found.st_blocks * 512 or found.st_size)
     return size
-
-
-def _load_json(path: Path) -> dict[str, Any]:
-    try:
-        return load_json(path) or {}
-    except OSError:
-        return {}

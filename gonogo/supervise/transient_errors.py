@@ -27,11 +27,7 @@ _T = TypeVar("_T")
 
 
 class TransientErrors:
-    """Runs calls that may fail for a while; used from one thread.
-
-    Args:
-        log: receives one line when a kind of call begins to fail, and one when it works again.
-    """
+    """Runs calls that may fail for a while, and logs that once; used from one thread."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -22,8 +22,8 @@ from gonogo.cli.settings import Settings, load_settings
 from gonogo.contract.order import Order
 from gonogo.contract.records import ExitRecord, Preflight
 from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.devices.choice import Listing
 from gonogo.supervise.devices.device import Device
-from gonogo.supervise.devices.query import Listing
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
 from gonogo.supervise.processes import find_process

@@ -338,7 +338,7 @@ class Life:
                 **disk(one((32.0, 500.0, 1_000.0, 2_000.0)), free_files=one((None, 5, 16))),
                 "checkpoints_mb": one((None, None, 500.0, 1_000.0, 2_000.0)),
                 "refused": one((False, False, True)), "read_only": one((False, False, True)),
-                "saving": one((False, False, True)),
+                "saving": one((False, False, True)),  # of earlier watchers
             },
             "host_memory": memory(
                 one((100.0, 900.0, 960.0)), one((1000.0, 1000.0, None)), {"0": one((450.0, 600.0))}
@@ -349,7 +349,7 @@ class Life:
                 for rank in ranks
             ],
             "host_cpu": {
-                "over_s": one((2.0, 4.0)), "cores": 4, "load": 8.0, "pressure": one((None, 0.5)),
+                "over_s": one((2.0, 4.0)), "cores": 4, "pressure": one((None, 0.5)),
                 "waited": one(({}, {"0": 0.5}, {"0": 0.5, "1": 0.75})),
                 "others_cores": one((0.5, 1.0, 3.0)),
             },

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise import device_records as rooms
-from gonogo.supervise.device_records import load_quarantines, quarantine, without_quarantined
+from gonogo.supervise import locks as rooms
+from gonogo.supervise.locks import load_quarantines, quarantine, without_quarantined
 
 DAY = 86_400.0
 

@@ -258,28 +258,6 @@ def test_what_a_full_disk_kept_from_saying_why_is_not_the_programs(
     assert record.reason is reason
 
 
-@pytest.mark.parametrize(
-    ("log", "go", "by"),
-    [
-        ("gonogo: no .GO within 120 s\n", False, Actor.INFRA),
-        ("gonogo: no .GO within 120 s\n", True, Actor.TRAINER),
-        ("the order checks dim, which this script does not report\nno .GO within 1 s\n", False,
-         Actor.TRAINER),
-        ("gonogo: this order asks for 3 heads\n", False, Actor.TRAINER),
-    ],
-    ids=["nobody watched", "it was let begin", "it does not say who it is", "another error"],
-)  # fmt: skip
-def test_a_rank_that_waited_in_vain_for_its_go_is_not_to_blame(
-    log: str, go: bool, by: Actor, tmp_path: Path
-) -> None:
-    (tmp_path / "rank1.log").write_text(log)
-    if go:
-        (tmp_path / ".GO").touch()
-    record = build(tmp_path, {0: ended(signal=15, at=2.0), 1: ended(4, at=1.0)})
-    assert record.ended_by is by
-    assert (record.reason is OutcomeCode.WATCHER_FAILED) is (by is Actor.INFRA)
-
-
 def refuse(tmp_path: Path, order: dict[str, Any]) -> dict[str, Any]:
     return build_refusal(
         "start_failed", "trainer", "not allowed", run_dir=tmp_path, order=order, now=5.0

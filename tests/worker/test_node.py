@@ -15,10 +15,9 @@ from gonogo.contract.errors import Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.records import Check, CheckOutcome, Preflight
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.device_records import load_quarantines
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.locks import DeviceLocks, holding
+from gonogo.supervise.locks import DeviceLocks, holding, load_quarantines
 from gonogo.supervise.process_records import exit_path, meet_path, own_keeping
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import node as program

@@ -24,12 +24,10 @@ from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY, CheckOutcome, Pref
 from gonogo.contract.workload import is_ours
 from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, save_json
-from gonogo.supervise.devices.choice import may_use_gpus
-from gonogo.supervise.devices.query import SeenDevices, query_devices
+from gonogo.supervise.devices.choice import SeenDevices, may_use_gpus, query_devices
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.preflight.code import load_branch, load_git_sha
-from gonogo.supervise.preflight.device_checks import judge_peaks
-from gonogo.supervise.preflight.host_checks import check_code, check_store, make_checks
+from gonogo.supervise.preflight.host_checks import check_code, judge_peaks, make_checks
 from gonogo.supervise.processes import boot_id
 
 PROBE_LIMIT_S = 90.0
@@ -333,7 +331,6 @@ def run_preflight(
         "environment": lambda: _check_environment(probe, folder),
         "peak": lambda: peak,
         "resume": lambda: checks.check_resume(order),
-        "store": lambda: check_store(order, run_dir),
     }
     own = {} if sanity is None else {SANITY: sanity.result}
     made = make_checks({check_id: rows[check_id] for check_id in PREFLIGHT_CHECKS} | own)

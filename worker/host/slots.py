@@ -18,12 +18,15 @@ from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.order import Order
 from gonogo.contract.plan import hardware_profiles
 from gonogo.device_slots import choose_together, gpus_of
-from gonogo.supervise.device_records import quarantine, without_quarantined
-from gonogo.supervise.devices.choice import find_devices, visible_devices
-from gonogo.supervise.devices.device import Device, DeviceUnreadable
-from gonogo.supervise.devices.device_script import load_script
-from gonogo.supervise.devices.query import Listing, has_nodes, list_host_devices
-from gonogo.supervise.locks import DeviceLocks, open_host_folder
+from gonogo.supervise.devices.choice import (
+    Listing,
+    find_devices,
+    has_nodes,
+    list_host_devices,
+    visible_devices,
+)
+from gonogo.supervise.devices.device import Device, DeviceUnreadable, load_script
+from gonogo.supervise.locks import DeviceLocks, open_host_folder, quarantine, without_quarantined
 
 _log = logging.getLogger(__name__)
 

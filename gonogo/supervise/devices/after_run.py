@@ -33,9 +33,10 @@ from gonogo.contract.outcome import Detector, OutcomeCode
 from gonogo.contract.records import ExitRecord
 from gonogo.files import is_there
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.device_records import quarantine
-from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, may_use_gpus
-from gonogo.supervise.devices.device import DeviceCalls, DeviceUnreadable
+from gonogo.supervise.devices.choice import choose_devices_of, may_use_gpus
+from gonogo.supervise.devices.device import DeviceUnreadable, Scripted
+from gonogo.supervise.devices.nvml import Nvml
+from gonogo.supervise.locks import quarantine
 from gonogo.supervise.settings import load_devices_script
 from gonogo.supervise.transient_errors import TransientErrors
 
@@ -52,7 +53,7 @@ _transient = TransientErrors(_log)
 
 
 def await_free(
-    calls: DeviceCalls,
+    calls: Nvml | Scripted,
     left: dict[str, str],
     free: Callable[[str], None],
     limit_s: float = LIMIT_S,
@@ -80,7 +81,7 @@ def await_free(
         sleep(_POLL_S)
 
 
-def _use_of(calls: DeviceCalls, uuid: str) -> str | None:
+def _use_of(calls: Nvml | Scripted, uuid: str) -> str | None:
     """Return what is still on a device; None when it is free."""
     try:
         device = next((row for row in calls.devices() if row.uuid == uuid), None)
@@ -98,31 +99,19 @@ def _use_of(calls: DeviceCalls, uuid: str) -> str | None:
 
 
 def faulty_ranks(run_dir: RunDir) -> set[int | None]:
-    """Return the ranks whose device ended the run; None among them stands for all.
-
-    Raises:
-        OSError: the disk refuses.
-    """
+    """Return the ranks whose device ended the run; None among them stands for all."""
+    found: set[int | None] = set()
     try:
         record = load_record(run_dir.exit, ExitRecord)
         if record is None or record.reason is not OutcomeCode.HARDWARE:
-            return set()
-        lines = load_all_lines(run_dir.findings)
-    except GonogoError:
-        return set()
-    found = [row for line in lines if (row := _finding(line)) is not None]
-    return {
-        row.rank
-        for row in found
-        if row.detector == Detector.HARDWARE and row.severity is Severity.HALT
-    }
-
-
-def _finding(line: bytes) -> Finding | None:
-    try:
-        return Finding.model_validate_json(line)
-    except ValidationError:
-        return None
+            return found
+        for line in load_all_lines(run_dir.findings):
+            row = Finding.model_validate_json(line)
+            if row.detector == Detector.HARDWARE and row.severity is Severity.HALT:
+                found.add(row.rank)
+    except (GonogoError, ValidationError):
+        return found
+    return found
 
 
 def _held(text: str) -> tuple[str, int]:
@@ -145,19 +134,21 @@ def main(argv: Sequence[str]) -> int:
     run_dir, limit_s, home = RunDir(asked.run_dir.absolute()), float(asked.limit_s), asked.home
     try:
         order = _transient.retried("the order", partial(load_record, run_dir.order, Order), limit_s)
-        if order is not None and not may_use_gpus(order):
+        if order is None or not may_use_gpus(order):
             return 0
         faulty = _await_end(run_dir, asked.node, limit_s)
+        devices = choose_devices_of(order, tuple(held), script=load_devices_script())
     except (OSError, Corrupt) as error:
         for device in held:
-            _quarantine(
-                home, device, f"it is not known if it is free after {run_dir.path.name}: {error}"
-            )
+            text = f"it is not known if it is free after {run_dir.path.name}: {error}"
+            _quarantine(home, device, text)
         return 0
-    devices = None if order is None else _devices_of(order, tuple(held))
+    except (GonogoError, DeviceUnreadable) as error:
+        _log.error("%s", error, extra={"action": "no_devices"})
+        return 0
     if devices is None or devices.scripted:
         return 0
-    first = 0 if order is None else asked.node * order.ranks_per_node
+    first = asked.node * order.ranks_per_node
     for device in [name for rank, name in enumerate(held, first) if {rank, None} & faulty]:
         text = f"{run_dir.path.name} ended as hardware (see its findings)"
         _quarantine(home, device, text, until_reboot=True)
@@ -182,25 +173,12 @@ def _await_end(run_dir: RunDir, node: int, limit_s: float) -> set[int | None]:
 
 
 def _quarantine(home: Path, device: str, reason: str, *, until_reboot: bool = False) -> None:
-    work = partial(quarantine, home, device, reason, until_reboot=until_reboot, now=time.time())
-    _record(device, work)
-
-
-def _record(device: str, work: Callable[[], object]) -> None:
     """Write a record of a device, as soon as the disk takes it."""
+    work = partial(quarantine, home, device, reason, until_reboot=until_reboot, now=time.time())
     try:
         _transient.retried(f"the record of {device}", work, RECORD_LIMIT_S)
     except OSError as error:
         _log.error("no record of %s: %s", device, error, extra={"action": "device_unrecorded"})
-
-
-def _devices_of(order: Order, held: Sequence[str]) -> RunDevices | None:
-    """Return the devices of the run, which has ended."""
-    try:
-        return choose_devices_of(order, held, script=load_devices_script())
-    except (GonogoError, DeviceUnreadable) as error:
-        _log.error("%s", error, extra={"action": "no_devices"})
-        return None
 
 
 if __name__ == "__main__":

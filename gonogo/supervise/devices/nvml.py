@@ -1,9 +1,10 @@
 """Ask NVIDIA's management library (NVML), through `nvidia-ml-py`.
 
 The library is loaded at the first question, so a host without it has no devices. Any call may hang
-with the driver. Only processes of their own use this (`query`, `sampler`, `after_run`).
+with the driver. Only processes of their own use this (`choice`, `sampler`, `after_run`).
 
-Not covered: several drivers; MIG slices; MPS, whose server looks like another user's process.
+Not covered: several drivers; errors of NVLink other than Xid 74; MIG slices; MPS, whose server
+looks like another user's process.
 """
 
 import importlib
@@ -17,7 +18,6 @@ from gonogo.supervise.devices.device import Device, DeviceHealth, DeviceUnreadab
 MB = 2**20
 MOST_EVENTS = 256
 """Xid events taken at once."""
-_LINK_ERRORS = ("REPLAY", "RECOVERY", "CRC_FLIT", "CRC_DATA")
 REASONS = {
     0x1: "gpu_idle",
     0x2: "applications_clocks_setting",
@@ -34,34 +34,24 @@ _T = TypeVar("_T")
 
 
 class Nvml:
-    """The devices of this host's NVIDIA driver.
-
-    Args:
-        load: returns the module `pynvml`; for tests.
-    """
+    """The devices of this host's NVIDIA driver."""
 
     def __init__(self, load: Callable[[], Any] = lambda: importlib.import_module("pynvml")) -> None:
         self._load = load
         self._lib: Any = None
         self._events: dict[str, Any] = {}
-        self.silent = 0
-        """GPUs that the driver counts and that did not answer when last asked."""
 
     def devices(self) -> list[Device]:
-        """Return every device of the host; a lost GPU hides no other.
-
-        Raises:
-            DeviceUnreadable: the driver does not answer.
-        """
+        """Return every device of the host; a lost GPU hides no other."""
         found: list[Device] = []
-        self.silent, last = 0, None
+        last: DeviceUnreadable | None = None
         for index in range(self._call("nvmlDeviceGetCount")):
             try:
                 handle = self._call("nvmlDeviceGetHandleByIndex", index)
                 uuid = self._call("nvmlDeviceGetUUID", handle)
                 name = self._call("nvmlDeviceGetName", handle)
             except DeviceUnreadable as error:
-                self.silent, last = self.silent + 1, error
+                last = error
                 continue
             memory = _known(partial(self._call, "nvmlDeviceGetMemoryInfo", handle))
             total_mb = None if memory is None else memory.total / MB
@@ -95,7 +85,6 @@ class Nvml:
             throttle=_known(lambda: self._throttle(device)),
             ecc_uncorrected=None if errors is None else int(errors),
             remap_pending=_known(lambda: any(self._remapped(device))),
-            nvlink_errors=_known(lambda: self._link_errors(device)),
             xids=_known(lambda: self._xids(device)),
         )
 
@@ -117,43 +106,29 @@ class Nvml:
         *_, pending, failed = self._ask("nvmlDeviceGetRemappedRows", device)
         return bool(pending), bool(failed)
 
-    def _link_errors(self, device: Device) -> int:
-        """Return replays, recoveries and checksum errors of all links together."""
-        found: list[int] = []
-        counters = [f"NVML_NVLINK_ERROR_DL_{name}" for name in _LINK_ERRORS]
-        for link in range(self._named("NVML_NVLINK_MAX_LINKS")):
-            try:
-                if self._ask("nvmlDeviceGetNvLinkState", device, link):
-                    ask = partial(self._ask, "nvmlDeviceGetNvLinkErrorCounter", device, link)
-                    found += [int(ask(counter)) for counter in counters]
-            except DeviceUnreadable:
-                break  # there are no more links
-        if not found:
-            raise DeviceUnreadable("no link that counts its errors")
-        return sum(found)
-
     def _xids(self, device: Device) -> list[int]:
         """Return the Xids since the last call; the first call begins to listen."""
+        lib = self._library()
         if device.uuid not in self._events:
             events = self._call("nvmlEventSetCreate")
-            kind = self._named("nvmlEventTypeXidCriticalError")
-            handle = self._call("nvmlDeviceGetHandleByUUID", device.uuid)
-            self._call("nvmlDeviceRegisterEvents", handle, kind, events)
+            kind = "nvmlEventTypeXidCriticalError"
+            self._ask("nvmlDeviceRegisterEvents", device, kind, events)
             self._events[device.uuid] = events
         found: list[int] = []
         while len(found) < MOST_EVENTS:
             try:
-                event = self._library().nvmlEventSetWait_v2(self._events[device.uuid], 0)
-            except self._named("NVMLError_Timeout"):
+                event = lib.nvmlEventSetWait_v2(self._events[device.uuid], 0)
+            except lib.NVMLError_Timeout:
                 break
-            except self._named("NVMLError") as error:
+            except lib.NVMLError as error:
                 raise DeviceUnreadable(str(error)) from error
             found.append(int(event.eventData))
         return found
 
     def _ask(self, name: str, device: Device, *more: Any) -> Any:
         """Ask about a device; texts among the arguments are names of constants."""
-        arguments = [self._named(row) if isinstance(row, str) else row for row in more]
+        lib = self._library()
+        arguments = [getattr(lib, row) if isinstance(row, str) else row for row in more]
         return self._call(name, self._call("nvmlDeviceGetHandleByUUID", device.uuid), *arguments)
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -163,13 +138,6 @@ class Nvml:
             return getattr(lib, name)(*arguments)
         except (lib.NVMLError, AttributeError, UnicodeDecodeError, OSError) as error:
             raise DeviceUnreadable(f"{name}: {error}") from error
-
-    def _named(self, name: str) -> Any:
-        """Return a constant or class of the library."""
-        try:
-            return getattr(self._library(), name)
-        except AttributeError as error:
-            raise DeviceUnreadable(f"this nvidia-ml-py has no {name}") from error
 
     def _library(self) -> Any:
         """Return the library, loaded and initialised."""

@@ -16,8 +16,9 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,7 @@ from gonogo.contract.order import Order
 from gonogo.files import append_line
 from gonogo.rundir import RunDir, load_lines, load_record
 from gonogo.supervise.devices.choice import RunDevices, choose_devices_of
-from gonogo.supervise.devices.device import Device, DeviceUnreadable
-from gonogo.supervise.devices.device_script import reached_step
+from gonogo.supervise.devices.device import Device, DeviceUnreadable, reached_step
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.launch.nodes import NoPlace, Place
 from gonogo.supervise.processes import LifeSigns, die_with_parent
@@ -52,17 +52,12 @@ class DeviceLines:
         self._path = run_dir.devices
         self._offset = 0
         self._after = float("-inf")
-        self.unreadable = 0
 
     def look(self, now: float) -> list[dict[str, Any]] | None:
-        """Return the new samples, oldest first; None when there is none.
-
-        Raises:
-            OSError: the file exists and cannot be read.
-        """
+        """Return the new samples, oldest first; None when there is none."""
         part = load_lines(self._path, self._offset, self._offset + LOOK_BYTES)
         self._offset = part.offset
-        parsed = [sample for line in part.lines if (sample := self._parse(line)) is not None]
+        parsed = filter(None, map(parse_sample, part.lines))
         new = [sample for sample in parsed if sample.mono > self._after]
         if not new:
             return None
@@ -81,14 +76,6 @@ class DeviceLines:
         except OSError as error:
             _log.warning("devices.jsonl: %s", error, extra={"action": "unobserved"})
 
-    def _parse(self, line: bytes) -> DeviceSample | None:
-        sample = parse_sample(line)
-        if sample is None:
-            self.unreadable += 1
-            if self.unreadable == 1:
-                _log.warning("devices.jsonl: a line is no sample", extra={"action": "odd_line"})
-        return sample
-
 
 def parse_sample(line: bytes) -> DeviceSample | None:
     """Return the sample on one line, or None."""
@@ -100,13 +87,20 @@ def parse_sample(line: bytes) -> DeviceSample | None:
 
 def _offset_behind(path: Path, mono: float) -> int:
     """Return an offset behind which all samples later than `mono` lie."""
+    behind = 0
+    for offset, samples in _parts(path):
+        if samples and samples[-1].mono > mono:
+            break
+        behind = offset
+    return behind
+
+
+def _parts(path: Path) -> Iterator[tuple[int, list[DeviceSample]]]:
+    """Yield the samples of a file, part by part, and where each part ends."""
     offset = 0
     while (part := load_lines(path, offset)).lines:
-        last = next(filter(None, map(parse_sample, reversed(part.lines))), None)
-        if last is not None and last.mono > mono:
-            break
         offset = part.offset
-    return offset
+        yield offset, list(filter(None, map(parse_sample, part.lines)))
 
 
 @dataclass(slots=True)
@@ -121,11 +115,7 @@ class _Node:
 
 
 class OtherNodes:
-    """The new samples of the other nodes, for node 0; a node without a file has none.
-
-    Args:
-        place: the node whose sampler this is; only node 0 has others.
-    """
+    """The new samples of the other nodes, for node 0; a node without a file has none."""
 
     def __init__(self, run_dir: RunDir, order: Order, place: Place) -> None:
         numbers = range(1, place.nodes) if place.leads else ()
@@ -153,14 +143,11 @@ class OtherNodes:
 
     def _skip_copied(self, copied: Path) -> None:
         """Leave out what a sampler before this one has copied."""
-        offset = 0
         try:
-            while (part := load_lines(copied, offset)).lines:
-                offset = part.offset
-                for sample in filter(None, map(parse_sample, part.lines)):
-                    for node in self._nodes:
-                        if sample.rank in node.ranks and sample.own_mono is not None:
-                            node.after = max(node.after, sample.own_mono)
+            for sample in (row for _, samples in _parts(copied) for row in samples):
+                for node in self._nodes:
+                    if sample.rank in node.ranks and sample.own_mono is not None:
+                        node.after = max(node.after, sample.own_mono)
         except OSError as error:
             _log.warning("%s: %s", copied.name, error, extra={"action": "unobserved"})
 
@@ -171,18 +158,13 @@ LINES_A_RULE = 4
 """Least number of lines a device within the shortest time over which a rule averages."""
 POLL_S = 1.0
 POLL_SCRIPTED_S = 0.1
-_EVENTS = ("throttle", "ecc_uncorrected", "remap_pending", "nvlink_errors")
+_EVENTS = ("throttle", "ecc_uncorrected", "remap_pending")
 
 _log = logging.getLogger("gonogo.supervise.devices.sampler")
 
 
 class Sampler:
-    """Samples the devices of one run, or of one node's part of it.
-
-    Args:
-        others: samples of the other nodes, on node 0.
-        every_s: longest time between two lines of a device.
-    """
+    """Samples the devices of one run, or of one node's part of it."""
 
     def __init__(
         self,
@@ -203,17 +185,24 @@ class Sampler:
         self._found: dict[int, Device] | None = None
         self._last: dict[str, tuple[float, DeviceReadings]] = {}
         self._unwritten_xids: dict[str, list[int]] = {}
-        self.unwritten = 0
-        """Lines that the disk refused."""
+        self._refused = False
 
     def poll(self) -> int:
         """Ask every device once and write what is due; returns the lines written."""
         written = 0
         for rank, device in self._ranks().items():
             readings, now = self._read(device), self._clock()
-            if self._is_due(device.uuid, readings, now) and self._write(
-                rank, device, readings, now
-            ):
+            if not self._is_due(device.uuid, readings, now):
+                continue
+            sample = DeviceSample(
+                ts=self._wall(),
+                mono=now,
+                uuid=device.uuid,
+                index=device.index,
+                rank=rank,
+                **readings.model_dump(),
+            )
+            if self._put(sample):
                 written += 1
                 self._last[device.uuid] = (now, readings)
                 self._unwritten_xids.pop(device.uuid, None)
@@ -258,17 +247,6 @@ class Sampler:
             return readings.model_copy(update={"xids": before.xids}) != before
         return any(getattr(readings, name) != getattr(before, name) for name in _EVENTS)
 
-    def _write(self, rank: int, device: Device, readings: DeviceReadings, now: float) -> bool:
-        sample = DeviceSample(
-            ts=self._wall(),
-            mono=now,
-            uuid=device.uuid,
-            index=device.index,
-            rank=rank,
-            **readings.model_dump(),
-        )
-        return self._put(sample)
-
     def _put(self, sample: DeviceSample) -> bool:
         """Write a line; False if the disk refuses it."""
         document = sample.wire()
@@ -277,8 +255,8 @@ class Sampler:
         try:
             append_line(self._path, wire_line(document))
         except OSError as error:
-            self.unwritten += 1
-            if self.unwritten == 1:
+            if not self._refused:
+                self._refused = True
                 _log.warning("devices.jsonl: %s", error, extra={"action": "unwritten"})
             return False
         return True
@@ -314,7 +292,7 @@ def main(argv: Sequence[str]) -> int:
             asked.held,
             script=script,
             elapsed_s=_since_start(run_dir),
-            step=lambda: reached_step(run_dir),
+            step=partial(reached_step, run_dir),
         )
     except (DeviceUnreadable, NoPlace) as error:
         _log.error("%s", error, extra={"action": "no_devices"})

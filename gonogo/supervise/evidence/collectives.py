@@ -4,24 +4,20 @@ The front of a rank in a process group is its first collective that has not ende
 each member of the group whose front is lower, or that has not entered the front. With NCCL the host
 enqueues collectives long before the device reaches them, so a pending entry alone names nobody.
 
-The rules, in this order:
-
-1. `disagree`: callers of one collective differ in operation, shape or dtype. A single rank against
-   at least two others is named (`only`).
-2. `unfinished` (NCCL): a rank has not ended a collective that its peers have ended. Its device is
-   stuck.
-3. `only` (not NCCL): a rank alone entered its collective, and every other rank stands elsewhere.
-4. `behind`: others wait for the rank, and the rank waits for nobody. Chains of waiting ranks across
-   groups are followed to this root.
-5. `silent` (NCCL): there is no dump of the rank, and every chain ends at a rank without a dump.
+| rule, in this order | who is named |
+|---|---|
+| `disagree` | callers differ in operation, shape or dtype; one rank against two or more (`only`) |
+| `unfinished` (NCCL) | the device of a rank has not ended what its peers have ended |
+| `only` (not NCCL) | a rank alone entered its collective, and all others stand elsewhere |
+| `behind` | others wait for the rank, and it waits for nobody |
 
 With NCCL nobody is named while a rank still works, by the times in the dumps. With other backends
-nobody is named by rules 3 and 4 unless every rank has answered.
+nobody is named by the last two rules unless every rank has answered.
 
-Not covered: a kernel that never ends between two collectives, without start times in the recorder
-(TORCH_NCCL_ENABLE_TIMING=1). A link that breaks in the middle of a collective. Coalesced messages.
-A rank that waits on the host for another one. Two faults at once. Dumps of active calls alone. With
-NCCL, one collective too many in a group of its own.
+Not covered: a kernel that never ends between two collectives. A link that breaks in the middle of a
+collective. A rank that waits for a message, or on the host for another one: nobody looks behind it.
+Two faults at once. Dumps of active calls alone. With NCCL, one collective too many in a group of
+its own.
 
 The method follows nvidia-resiliency-ext (attribution/trace_analyzer) and
 torch.distributed.flight_recorder.
@@ -30,7 +26,7 @@ torch.distributed.flight_recorder.
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gonogo.contract.observation import Dump, Entry, Standing
 from gonogo.contract.stack_trace import ranks_text
@@ -45,10 +41,9 @@ _ALL_RANKS = re.compile(
 """Collectives that end nowhere before every rank has entered them."""
 _UNEVEN = re.compile(r"all_?to_?all|(?<!all_)(?<!all)gather|(?<!reduce_)scatter|_v")
 """Operations whose ranks may bring different shapes."""
-_MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)")
 
-_Front = tuple[int, int]
-"""Number of a collective, and its stage: 0 not entered, 1 entered, 2 started by the device."""
+_Front = tuple[int, bool]
+"""Number of a collective, and whether it was entered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,31 +62,13 @@ class _Group:
     absent: tuple[int, ...]
     """Members that answered and have entered nothing here."""
 
-    def waiting(self, stage: int = 1) -> list[int]:
-        """Return the ranks that have entered their front; with stage 2, that have started it."""
-        return [rank for rank, front in self.fronts.items() if front[1] >= stage]
+    def waiting(self) -> list[int]:
+        """Return the ranks that have entered their front."""
+        return [rank for rank, front in self.fronts.items() if front[1]]
 
     def at(self, rank: int) -> Entry:
         """Return the pending entry of a rank that waits."""
         return self.calls[rank][self.fronts[rank][0]]
-
-
-@dataclass(slots=True)
-class _Waits:
-    """Which ranks wait for which."""
-
-    targets: dict[int, set[int]] = field(default_factory=dict)
-    """Rank → ranks that it may wait for; a rank without a dump is a target, never a key."""
-    sure: set[int] = field(default_factory=set)
-    """Ranks for which others surely wait."""
-    opaque: set[int] = field(default_factory=set)
-    """Ranks with a pending message whose peer is not recorded."""
-
-    def add(self, rank: int, target: int, *, surely: bool = False) -> None:
-        """Record that a rank may wait for another, or surely does."""
-        self.targets.setdefault(rank, set()).add(target)
-        if surely:
-            self.sure.add(target)
 
 
 def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
@@ -104,18 +81,12 @@ def analyse(dumps: Mapping[int, Dump], world_size: int) -> Standing | None:
     if not heard:
         return None
     unanswered = [rank for rank in range(world_size) if rank not in heard]
-    found = _analyse(heard, unanswered, world_size, ahead=ahead)
-    text = found.text
-    if unanswered:
-        text += f"; no answer from {ranks_text(unanswered)}"
-    if found.silent:
-        text += ", and all others wait"
+    found = _analyse(heard, ahead=ahead, complete=not unanswered)
+    text = f"{found.text}; no answer from {ranks_text(unanswered)}" if unanswered else found.text
     return found.model_copy(update={"unanswered": unanswered, "text": text})
 
 
-def _analyse(
-    heard: Mapping[int, Dump], unanswered: Collection[int], world: int, *, ahead: bool
-) -> Standing:
+def _analyse(heard: Mapping[int, Dump], *, ahead: bool, complete: bool) -> Standing:
     quiet_s = _quiet_s(heard) if ahead else None
     if quiet_s is not None and quiet_s < QUIET_S:
         text = f"a collective was enqueued or ended {max(0.0, quiet_s):.1f} s before the dump"
@@ -124,22 +95,18 @@ def _analyse(
     found = _disagreement(groups) or (_unfinished(groups) if ahead else None)
     if found is not None:
         return found
-    alone = None if ahead or unanswered else _alone(groups, heard)
+    alone = _alone(groups, heard) if complete and not ahead else None
     if alone is not None:
         only = alone.waiting()[0]
         found = _describe(alone, [])
         text = f"rank {only} alone{found.text.removeprefix(f'rank {only}')}"
         text += ": one too many there, or skipped by the others"
         return found.model_copy(update={"only": only, "text": text})
-    waits = _waits(groups, heard, ahead=ahead)
-    roots = sorted((waits.sure & heard.keys()) - waits.targets.keys() - waits.opaque)
-    behind = roots if ahead or not unanswered else []
-    silent = _silent(waits, heard, unanswered, world) if ahead and not behind else []
-    group = _most_telling(groups, behind or silent)
+    behind = _behind(groups, heard, ahead=ahead) if ahead or complete else []
+    group = _most_telling(groups, behind)
     if group is None:
         return Standing(text="every collective that was entered has ended")
-    found = _describe(group, behind)
-    return found.model_copy(update={"behind": behind, "silent": silent})
+    return _describe(group, behind).model_copy(update={"behind": behind})
 
 
 def _of_device(dump: Dump) -> Dump:
@@ -189,9 +156,7 @@ def _groups(heard: Mapping[int, Dump]) -> Iterator[_Group]:
 
 def _front(calls: Mapping[int, Entry]) -> _Front:
     seq = min((seq for seq, entry in calls.items() if entry.stands), default=None)
-    if seq is None:
-        return max(calls) + 1, 0
-    return seq, 2 if calls[seq].state == "started" else 1
+    return (max(calls) + 1, False) if seq is None else (seq, True)
 
 
 def _disagreement(groups: Sequence[_Group]) -> Standing | None:
@@ -204,7 +169,7 @@ def _disagreement(groups: Sequence[_Group]) -> Standing | None:
         )
         for seq in sorted({min(seqs) for seqs in pending if seqs}):
             calls = {rank: of[seq] for rank, of in group.calls.items() if seq in of}
-            what = _differs(calls, group, seq)
+            what = _differs(calls)
             if what is not None:
                 odd.add(_odd_one(calls, what))
                 first = first or _describe_disagreement(group, seq, calls, what)
@@ -213,13 +178,12 @@ def _disagreement(groups: Sequence[_Group]) -> Standing | None:
     return first and first.model_copy(update={"only": only})
 
 
-def _differs(calls: Mapping[int, Entry], group: _Group, seq: int) -> str | None:
-    """Return in what the calls of one collective disagree: op, order, dtype or shape; else None."""
+def _differs(calls: Mapping[int, Entry]) -> str | None:
+    """Return in what the calls of one collective disagree: op, dtype or shape; else None."""
     entries = list(calls.values())
     ops = {entry.op for entry in entries}
     if len(ops) > 1:
-        following = {of[seq + 1].op for of in group.calls.values() if seq + 1 in of}
-        return "order" if following == ops else "op"
+        return "op"
     if len({json.dumps(entry.input_dtypes) for entry in entries}) > 1:
         return "dtype"
     uneven = _UNEVEN.search(entries[0].op.lower())
@@ -308,83 +272,35 @@ def _alone(groups: Sequence[_Group], heard: Mapping[int, Dump]) -> _Group | None
     if not lonely or stands != heard.keys():
         return None
 
-    def age(group: _Group) -> _Front:
+    def age(group: _Group) -> tuple[int, int]:
         entry = group.at(group.waiting()[0])
         return entry.collective_seq_id, entry.time_created_ns
 
     return min(lonely, key=age)
 
 
-def _waits(groups: Sequence[_Group], heard: Mapping[int, Dump], *, ahead: bool) -> _Waits:
-    """Return which ranks wait for which.
-
-    If the recorder notes starts, a rank waits only in collectives that its device has started.
-    """
-    waits = _Waits()
-    entries = [entry for dump in heard.values() for entry in dump.entries]
-    stage = 2 if any(entry.state == "started" for entry in entries) else 1
+def _behind(groups: Sequence[_Group], heard: Mapping[int, Dump], *, ahead: bool) -> list[int]:
+    """Return the ranks for which others surely wait, and that wait for nobody."""
+    awaited: set[int] = set()
+    waiting = {
+        rank
+        for rank, dump in heard.items()
+        if any(entry.is_p2p and entry.stands for entry in dump.entries)
+    }
     for group in groups:
-        for rank in group.cut:
-            waits.targets.setdefault(rank, set()).update({*group.members} - {rank})
-        for rank in group.waiting(stage):
+        waiting |= group.cut
+        for rank in group.waiting():
+            own = group.fronts[rank]
+            binds = not ahead or _ALL_RANKS.search(group.at(rank).op) is not None
             for member in {*group.members} - {rank}:
-                _add_member(waits, group, rank, member, heard, ahead=ahead)
-    for rank, dump in heard.items():
-        for entry in dump.entries:
-            if entry.is_p2p and entry.stands and (stage == 1 or entry.state == "started"):
-                _add_message(waits, rank, dump, entry)
-    return waits
-
-
-def _add_member(
-    waits: _Waits,
-    group: _Group,
-    rank: int,
-    member: int,
-    heard: Collection[int],
-    *,
-    ahead: bool,
-) -> None:
-    """Add whether a rank that waits in a group waits for a member of the group."""
-    own, front = group.fronts[rank], group.fronts.get(member)
-    binds = not ahead or _ALL_RANKS.search(group.at(rank).op) is not None
-    if member not in heard or member in group.cut:
-        waits.add(rank, member)
-    elif front is None:  # it has entered nothing here, or it is not recorded any more
-        waits.add(rank, member, surely=binds and own[0] == 1)
-    elif front < own:
-        waits.add(rank, member, surely=binds)
-    elif front == own == min(group.fronts.values()):
-        waits.add(rank, member)  # all have come: any of them may hold the others
-
-
-def _add_message(waits: _Waits, rank: int, dump: Dump, entry: Entry) -> None:
-    """Add for whom a rank waits with a pending message."""
-    match, ranks = _MESSAGE.search(entry.op), sorted(dump.groups.get(entry.group, ()))
-    if match is None or int(match[3]) >= len(ranks):
-        waits.opaque.add(rank)
-    else:
-        waits.add(rank, ranks[int(match[3])])
-
-
-def _silent(
-    waits: _Waits, heard: Mapping[int, Dump], unanswered: Collection[int], world: int
-) -> list[int]:
-    """Return the ranks without a dump at which all chains end; empty where that is open."""
-    if not unanswered or 2 * len(unanswered) >= world or waits.opaque:
-        return []
-    ends: set[int] = set()
-    for rank in heard:
-        seen, open_ = {rank}, [rank]
-        while open_:
-            new = waits.targets.get(open_.pop(), set()) - seen
-            seen |= new
-            open_ += new
-        reached = seen.difference(heard)
-        if not reached:
-            return []
-        ends |= reached
-    return sorted(ends)
+                front = group.fronts.get(member)
+                late = own[0] == 1 if front is None else front < own
+                if late and binds:
+                    awaited.add(member)
+                # if all have come, any of them may hold the others
+                if front is None or late or front == own == min(group.fronts.values()):
+                    waiting.add(rank)
+    return sorted((awaited & heard.keys()) - waiting)
 
 
 def _most_telling(groups: Sequence[_Group], late: Collection[int]) -> _Group | None:

@@ -31,28 +31,17 @@ _NEWEST = 4_000
 _POLL_S = 0.05
 
 
-def find_pipes(run_dir: Path) -> list[Path]:
-    """Return the pipes at which ranks with NCCL wait to be asked for their flight record."""
-    return sorted(run_dir.glob(".nccl_dump_rank_*"))
-
-
 def gather_dumps(folder: Path, word: str, ranks: Collection[int]) -> dict[int, Dump]:
     """Ask the ranks for their dumps; return rank → dump once all have answered, or LIMIT_S passed.
 
-    Args:
-        folder: where ranks with our library write.
-        word: of the request; their answers bear it.
-        ranks: those of which an answer is expected.
-
-    Raises:
-        OSError: the disk refuses the request.
+    Answers in `folder` bear the `word` of the request.
     """
     asked_at, give_up = time.time(), time.monotonic() + LIMIT_S
     draft = folder / f"{REQUEST_NAME}.part"
     with create_plain(draft) as stream:
         stream.write(word.encode())
     draft.replace(folder / REQUEST_NAME)
-    for pipe in find_pipes(folder.parent):
+    for pipe in folder.parent.glob(".nccl_dump_rank_*"):
         poke(pipe)
     found: dict[int, Dump] = {}
     while True:
@@ -89,9 +78,7 @@ def _read_torch(run_dir: Path, rank: int, asked_at: float) -> Dump | None:
 def read_record(raw: bytes, rank: int, ts: float = 0.0) -> Dump | None:
     """Return the dump in torch's own record, JSON or a pickle; None if it is none.
 
-    Args:
-        rank: the rank of the file's name, which torch's formats lack.
-        ts: Unix seconds at which the file was written; 0: unknown.
+    `ts`: Unix seconds at which the file was written; 0: unknown.
     """
     if not raw or len(raw) > MAX_RECORD_BYTES:
         return None

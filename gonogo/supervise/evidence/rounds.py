@@ -86,29 +86,24 @@ class _Collectors:
         return [self._probes.get_nowait() for _ in range(self._probes.qsize())]
 
     def _jobs_of_node(
-        self, number: int, target: Target, pid: int, *, native: bool
+        self, number: int, targets: Mapping[int, Target], *, native: bool
     ) -> dict[str, Collector]:
-        """Return file → collector of what only a rank's own host can see.
+        """Return file → collector of what only a rank's own host can see."""
+        jobs: dict[str, Collector] = {}
+        for rank, target in sorted(targets.items()):
+            if target.pid is not None and not target.elsewhere:
+                stacks, process = _names_of_node(rank)
+                jobs[stacks] = partial(self._read_stacks, number, target, target.pid, native)
+                jobs[process] = partial(_read_proc, target.pid)
+        return jobs
 
-        Args:
-            pid: its process.
-            native: whether native frames are wanted.
-        """
-
-        def read() -> str:
-            text, probe = self._stacks.read(
-                pid,
-                rank=target.rank,
-                round_number=number,
-                stopped=target.stopped,
-                native=native,
-            )
-            if probe is not None:
-                self._probes.put(probe)
-            return text
-
-        stacks, process = _names_of_node(target.rank)
-        return {stacks: read, process: partial(_read_proc, pid)}
+    def _read_stacks(self, number: int, target: Target, pid: int, native: bool) -> str:
+        text, probe = self._stacks.read(
+            pid, rank=target.rank, round_number=number, stopped=target.stopped, native=native
+        )
+        if probe is not None:
+            self._probes.put(probe)
+        return text
 
 
 class Evidence(_Collectors):
@@ -131,13 +126,7 @@ class Evidence(_Collectors):
         native: bool = False,
         most: int = MAX_ROUNDS_OF_SUSPICION,
     ) -> Round | None:
-        """Start a round; None if the run has had its share, or the disk refuses.
-
-        Args:
-            reason: detector that asks for it.
-            native: whether native frames are wanted.
-            most: largest number of a round.
-        """
+        """Start a round; None if number `most` is reached, or the disk refuses."""
         if self._taken >= most:
             return None
         folder = self._dir.evidence / f"{self._taken + 1:02d}_{reason}"
@@ -151,18 +140,21 @@ class Evidence(_Collectors):
         jobs = self._jobs(targets, native=native)
         living = [row for _, row in sorted(targets.items()) if row.pid is not None]
         asked = [row.rank for row in living if not row.stopped]
-        names = list(jobs)
+        dumps: list[str] = []
         if asked and len(targets) > 1:
             gather = partial(self._gather, folder, asked, len(targets), now)
             jobs = {"collectives.txt": gather, **jobs}
-            names = ["collectives.txt", *map(_name_of_dump, asked), *names]
+            dumps = [f"collectives_rank{rank}.json" for rank in asked]
         elsewhere = [name for row in living if row.elsewhere for name in _names_of_node(row.rank)]
+        names = (*jobs, *dumps, *elsewhere)
         found.paths += [str((folder / name).relative_to(self._dir.path)) for name in names]
-        found.paths += [str((folder / name).relative_to(self._dir.path)) for name in elsewhere]
-        started = [_start_collector(folder / name, collect) for name, collect in jobs.items()]
+        found.threads += _start(folder, jobs)
         if elsewhere:
-            self._ask_followers(folder, native=native)
-        found.threads += filter(None, started)
+            asks = {"v": 1, "number": self._taken, "native": native}
+            try:
+                save_json(folder / ASKED_NAME, asks)
+            except OSError as error:
+                _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
         return found
 
     def take_observations(self) -> dict[str, Any]:
@@ -171,19 +163,9 @@ class Evidence(_Collectors):
             return {}
         return {"collectives": self._standings.pop(0).model_dump(mode="json")}
 
-    def _ask_followers(self, folder: Path, *, native: bool) -> None:
-        """Ask the nodes' followers to look at their ranks."""
-        try:
-            save_json(folder / ASKED_NAME, {"v": 1, "number": self._taken, "native": native})
-        except OSError as error:
-            _log.warning("no one is asked: %s", error, extra={"action": "evidence_failed"})
-
     def _jobs(self, targets: Mapping[int, Target], *, native: bool) -> dict[str, Collector]:
         """Return file → collector, without those of the collectives."""
-        jobs: dict[str, Collector] = {}
-        for _, target in sorted(targets.items()):
-            if target.pid is not None and not target.elsewhere:
-                jobs |= self._jobs_of_node(self._taken, target, target.pid, native=native)
+        jobs = self._jobs_of_node(self._taken, targets, native=native)
         for rank in sorted(targets):
             jobs[f"log_rank{rank}.txt"] = partial(_tail, self._dir.rank_log(rank), LOG_LINES)
             beats = partial(_tail, self._dir.heartbeat(rank), HEARTBEATS)
@@ -201,7 +183,7 @@ class Evidence(_Collectors):
         for rank in asked:
             dump = dumps.get(rank)
             text = "failed: no answer" if dump is None else dump.model_dump_json()
-            _write(folder / _name_of_dump(rank), f"{text}\n")
+            _write(folder / f"collectives_rank{rank}.json", f"{text}\n")
         found = analyse(dumps, world_size)
         if found is None:
             return "no rank has reported its collectives\n"
@@ -222,43 +204,25 @@ class NodeEvidence(_Collectors):
         self._look_at = float("-inf")
 
     def tend(self, now: float, targets: Mapping[int, Target]) -> None:
-        """Take the rounds that were asked for since the last call.
-
-        Args:
-            targets: the ranks of this node.
-
-        Raises:
-            OSError: the folder cannot be read just now.
-        """
+        """Take the rounds that were asked for since the last call."""
         if now < self._look_at:
             return
         self._look_at = now + LOOK_EVERY_S
         for path in sorted(self._dir.evidence.glob(f"[0-9]*_*/{ASKED_NAME}")):
-            if path not in self._seen:
-                self._seen.add(path)
-                self._take(path.parent, load_json(path) or {}, targets)
-
-    def _take(
-        self, folder: Path, asked: Mapping[str, object], targets: Mapping[int, Target]
-    ) -> None:
-        number, native = asked.get("number"), asked.get("native") is True
-        if not isinstance(number, int):
-            return
-        for target in targets.values():
-            if target.pid is not None:
-                jobs = self._jobs_of_node(number, target, target.pid, native=native)
-                for name, collect in jobs.items():
-                    if not (folder / name).exists():
-                        _start_collector(folder / name, collect)
+            if path in self._seen:
+                continue
+            self._seen.add(path)
+            asked = load_json(path) or {}
+            number, native = asked.get("number"), asked.get("native") is True
+            if isinstance(number, int):
+                jobs = self._jobs_of_node(number, targets, native=native)
+                new = {name: job for name, job in jobs.items() if not (path.parent / name).exists()}
+                _start(path.parent, new)
 
 
 def _names_of_node(rank: int) -> tuple[str, str]:
     """Return the files that only a rank's own host can write."""
     return f"stacks_rank{rank}.txt", f"proc_rank{rank}.txt"
-
-
-def _name_of_dump(rank: int) -> str:
-    return f"collectives_rank{rank}.json"
 
 
 def _read_proc(pid: int) -> str:
@@ -278,13 +242,15 @@ def _tail(path: Path, lines: int) -> str:
     return "".join(tail.splitlines(keepends=True)[-lines:])
 
 
-def _start_collector(path: Path, collect: Collector) -> threading.Thread | None:
-    """Start a collector; None if the host has no thread for it."""
-    try:
-        return start_thread(partial(_run_collector, path, collect), path.name)
-    except OSError as error:
-        _write(path, f"failed: {error}\n")
-        return None
+def _start(folder: Path, jobs: Mapping[str, Collector]) -> list[threading.Thread]:
+    """Start collectors; those for which the host has no thread are left out."""
+    threads = []
+    for name, collect in jobs.items():
+        try:
+            threads.append(start_thread(partial(_run_collector, folder / name, collect), name))
+        except OSError as error:
+            _write(folder / name, f"failed: {error}\n")
+    return threads
 
 
 def _run_collector(path: Path, collect: Collector) -> None:

@@ -33,11 +33,7 @@ _WAITING = re.compile(
 
 
 class StackReader:
-    """Reads stacks; safe to use from several threads.
-
-    Args:
-        program: path of py-spy; None when it is missing.
-    """
+    """Reads stacks with py-spy; safe to use from several threads."""
 
     def __init__(self, program: str | None) -> None:
         self._program = program
@@ -55,14 +51,7 @@ class StackReader:
         native: bool = False,
         limit_s: float = LIMIT_S,
     ) -> tuple[str, StackProbe | None]:
-        """Return the stacks of one process as text, and what detectors use of them.
-
-        Args:
-            round_number: number of the evidence round.
-            stopped: whether the process was stopped at the last look.
-            native: whether native frames are wanted.
-            limit_s: seconds for all attempts.
-        """
+        """Return the stacks of one process as text, and what detectors use of them."""
         if self._program is None:
             return "py-spy is not installed\n", None
         ways: list[tuple[list[str], float]] = [([], limit_s)]
@@ -74,20 +63,20 @@ class StackReader:
         said = []
         for options, seconds in ways:
             command = [self._program, "dump", "--pid", str(pid), "--json", *options]
-            threads, problem = self._run_json(command, seconds)
-            if threads is not None:
+            try:
+                done = self.run(command, seconds)
+                threads = json.loads(done.stdout) if done.returncode == 0 else None
+                problem = f"code {done.returncode}: {done.stderr.decode('utf-8', 'replace')[:300]}"
+            except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+                threads, problem = None, str(error)
+            if isinstance(threads, list):
                 is_native = "--native" in options
                 return render(threads), build_probe(threads, pid, rank, round_number, is_native)
             said.append(f"{' '.join(command)}: {problem}\n")
         return "".join(said), None
 
     def run(self, command: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[bytes]:
-        """Run a command in a process group of its own, bounded by coreutils' `timeout`.
-
-        Raises:
-            subprocess.TimeoutExpired: `timeout` itself did not end.
-            OSError: the command cannot be started.
-        """
+        """Run a command in a process group of its own, bounded by coreutils' `timeout`."""
         bounded = ["timeout", "-s", "KILL", f"{limit_s:.1f}", *command]
         with self._lock:
             if self._stopped:
@@ -111,20 +100,6 @@ class StackReader:
             for group in self._running:
                 with suppress(ProcessLookupError):
                     os.killpg(group, signal.SIGKILL)
-
-    def _run_json(
-        self, command: Sequence[str], limit_s: float
-    ) -> tuple[list[dict[str, Any]] | None, str]:
-        """Return a command's JSON, or None and why not."""
-        try:
-            done = self.run(command, limit_s)
-            if done.returncode != 0:
-                said = done.stderr.decode("utf-8", "replace")[:300]
-                return None, f"code {done.returncode}: {said}"
-            found = json.loads(done.stdout)
-        except (subprocess.TimeoutExpired, OSError, ValueError) as error:
-            return None, str(error)
-        return (found, "") if isinstance(found, list) else (None, "no list of threads")
 
 
 def find_py_spy() -> str | None:
@@ -187,11 +162,8 @@ def _innermost(frames: Sequence[dict[str, Any]]) -> str:
 
 def _frame(frame: dict[str, Any]) -> Frame:
     line = frame.get("line")
-    return Frame(
-        function=str(frame.get("name")),
-        file=str(frame.get("short_filename") or frame.get("filename") or ""),
-        line=line if isinstance(line, int) and line > 0 else None,
-    )
+    file = str(frame.get("short_filename") or frame.get("filename") or "")
+    return Frame(function=str(frame.get("name")), file=file, line=line or None)
 
 
 def _is_waiting(frames: Sequence[dict[str, Any]]) -> bool:

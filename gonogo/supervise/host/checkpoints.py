@@ -41,11 +41,7 @@ class _Gone(Exception):
 
 
 class Checkpoints:
-    """The source `checkpoints`.
-
-    Args:
-        bytes_per_s: how fast files are read at most.
-    """
+    """The source `checkpoints`."""
 
     kind = "checkpoints"
     every_s = 1.0
@@ -62,11 +58,7 @@ class Checkpoints:
         self._began = False
 
     def look(self, now: float) -> list[dict[str, Any]] | None:
-        """Return what was verified since the last look; None when there is nothing new.
-
-        Raises:
-            OSError: the folder cannot be listed, or no thread can be started.
-        """
+        """Return what was verified since the last look; None when there is nothing new."""
         before, self._sighted = self._sighted, self._claims()
         for name in [name for name, seal in self._sighted.items() if before.get(name) == seal]:
             self._known[name] = self._sighted[name]
@@ -134,9 +126,7 @@ def verify(
 ) -> CheckpointSeen:
     """Return whether a checkpoint is whole, or that it is gone.
 
-    Args:
-        bytes_per_s: how fast files are read at most.
-        report: called when the files of a large checkpoint begin to be read.
+    `report` is called when the files of a large checkpoint begin to be read.
     """
     attempt = partial(_verify_once, run_dir, folder, bytes_per_s, report)
     try:
@@ -144,7 +134,7 @@ def verify(
     except _Gone:
         return _result(run_dir, folder, gone=True)
     except (OSError, GonogoError) as error:
-        if not _is_there(folder):
+        if _seal(folder) is None:
             return _result(run_dir, folder, gone=True)
         return _result(run_dir, folder, text=str(error))
 
@@ -197,17 +187,6 @@ def _seal(folder: Path) -> _Seal | None:
     except (OSError, ValueError):
         return None
     return (seen.st_size, seen.st_mtime_ns) if stat.S_ISREG(seen.st_mode) else None
-
-
-def _is_there(folder: Path) -> bool:
-    """Whether a folder has a manifest, or a disk does not answer."""
-    try:
-        (folder / MANIFEST).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
-    return True
 
 
 def _sha256(path: Path, bytes_per_s: float) -> str:

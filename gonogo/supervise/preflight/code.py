@@ -24,14 +24,11 @@ _SOURCES = (
 
 
 def load_git_sha(root: Path) -> str | None:
-    """Return which code is in a folder.
+    """Return which code is in a folder: a checkout, or the folder that holds the packages.
 
     A checkout has the id of its commit. Changes add `+` and 12 hex digits: the digest of `git diff
     HEAD` and of the untracked sources. Without git, or in a checkout that ignores our packages, it
     is `tree-` and a digest of the sources. None if git does not answer in time.
-
-    Args:
-        root: the checkout, or the folder that holds the packages.
     """
     try:
         top, commit = _git(root, "rev-parse", "--show-toplevel"), _git(root, "rev-parse", "HEAD")

@@ -2,6 +2,11 @@
 
 One fail, and the run is not started. A check that could not be made warns. `check_orphans` ends
 processes of runs whose keeper is gone. Not covered: shared memory that dead processes have left.
+
+On a profile with devices, a device fails if it does not report its use, its memory's errors or why
+its clock is held down. Devices in use, with uncorrectable errors, with rows that could not be
+remapped, held down by the power brake, missing, or slow fail. Pending rows, heat and memory without
+ECC warn.
 """
 
 import logging
@@ -9,30 +14,147 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 from gonogo.contract.errors import Corrupt
 from gonogo.contract.order import Order
 from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.records import Check, CheckOutcome, Manifest, Preflight
+from gonogo.device_slots import gpus_of
 from gonogo.rundir import RunDir, load_sealed, save_json
-from gonogo.supervise.devices.query import SeenDevices, query_devices
+from gonogo.supervise.devices.choice import SeenDevice, SeenDevices, query_devices
 from gonogo.supervise.keeper.kill import end_processes, find_processes
 from gonogo.supervise.preflight.code import load_branch, load_git_sha
-from gonogo.supervise.preflight.device_checks import Fitness, Result, judge_devices
 from gonogo.supervise.process_records import is_kept_elsewhere, is_kept_here
 from gonogo.supervise.processes import TOKEN_NAME, iter_pids, load_environ, pid_namespace
 
-WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume", "store")
+BUSY_DEVICE_MB = 512
+BRAKES = frozenset({"hw_slowdown", "hw_power_brake_slowdown"})
+HEAT = frozenset({"hw_thermal_slowdown", "sw_thermal_slowdown"})
+LEAST_OF_PROFILE = 0.5
+"""Share of the profile's peak below which a GPU is another one than ordered, or sick."""
+LEAST_OF_NODE = 0.9
+"""Share of the host's median below which a GPU holds all others up."""
+FAIL, WARN = CheckOutcome.FAIL, CheckOutcome.WARN
+
+Result = tuple[CheckOutcome, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitness:
+    """Whether the devices of a run are fit."""
+
+    outcome: CheckOutcome
+    text: str
+    unfit: dict[str, str] = field(default_factory=dict)
+    """Device → why no run should get it for now."""
+
+
+def judge_devices(seen: SeenDevices, held: Sequence[str], needed: int) -> Fitness:
+    """Return whether the devices of a run are fit.
+
+    `needed` devices are required by the profile; if 0, what is unknown only warns.
+    """
+    unfit: dict[str, list[str]] = {}
+    said: list[str] = [] if seen.error is None else [seen.error]
+    warned: list[str] = []
+    for row in seen.devices:
+        for outcome, text in _judge(row, strict=needed > 0):
+            if outcome is FAIL:
+                unfit.setdefault(row.uuid, []).append(text)
+            else:
+                warned.append(f"device {row.index} {text}")
+    known = {row.uuid for row in seen.devices}
+    absent = [] if seen.error or seen.scripted else [u for u in gpus_of(held) if u not in known]
+    for uuid in absent:
+        unfit.setdefault(uuid, []).append("is not in the driver's list")
+    if len(seen.devices) < needed and seen.error is None:
+        said.append(f"{len(seen.devices)} devices can be read; {needed} ranks need one each")
+    names = {row.uuid: f"device {row.index}" for row in seen.devices}
+    failed = [f"{names.get(uuid, uuid)} {'; '.join(texts)}" for uuid, texts in unfit.items()]
+    if failed or (said and needed):
+        reasons = {uuid: "; ".join(texts) for uuid, texts in unfit.items()}
+        return Fitness(outcome=FAIL, text="; ".join([*failed, *said]), unfit=reasons)
+    if said or warned:
+        return Fitness(outcome=WARN, text="; ".join([*said, *warned]))
+    told = ", ".join(f"rank {row.rank}: {row.name} {row.uuid}" for row in seen.devices)
+    return Fitness(outcome=CheckOutcome.PASS, text=told)
+
+
+def _judge(row: SeenDevice, *, strict: bool) -> Iterator[tuple[CheckOutcome, str]]:
+    """Yield what is wrong with one device; `strict`: what is unknown fails."""
+    if row.processes:
+        yield FAIL, f"is used by processes {row.processes}"
+    elif row.mem_used_mb is not None and not row.mem_used_mb <= BUSY_DEVICE_MB:
+        yield FAIL, f"has {row.mem_used_mb:.0f} MB in use"
+    unknown = list(_unknown(row))
+    if unknown:
+        yield (FAIL if strict else WARN), f"does not say {', '.join(unknown)}"
+    if row.ecc_uncorrected:
+        yield FAIL, f"has {row.ecc_uncorrected} uncorrectable memory errors"
+    if row.remap_failed:
+        yield FAIL, "has a row that could not be remapped"
+    elif row.remap_pending:
+        yield WARN, "has a row to remap"
+    held_down = set(row.throttle or ())
+    if held_down & BRAKES:
+        yield FAIL, f"is held down: {', '.join(sorted(held_down & BRAKES))}"
+    elif held_down & HEAT:
+        yield WARN, f"is held down by heat: {', '.join(sorted(held_down & HEAT))}"
+    if row.ecc_on is False:
+        yield WARN, "corrects no memory errors: ECC is off"
+
+
+def _unknown(row: SeenDevice) -> Iterator[str]:
+    """Yield what a device does not report but must."""
+    if row.processes is None or row.mem_used_mb is None:
+        yield "what is on it"
+    if row.throttle is None:
+        yield "why its clock is held down"
+    if row.ecc_on is None or (row.ecc_on and row.ecc_uncorrected is None):
+        yield "its memory's errors"
+    if row.remap_pending is None:
+        yield "whether rows wait to be remapped"
+
+
+def judge_peaks(
+    measured: Mapping[str, float | None], node: Mapping[str, float], profile_flops: float | None
+) -> tuple[Result, dict[str, str]]:
+    """Return whether every device of a run is fast enough, and which are not.
+
+    Args:
+        measured: device of the run → FLOP/s; None: not measured.
+        node: GPU of the host → FLOP/s, of the same kind.
+    """
+    unfit: dict[str, str] = {}
+    middle = median(node.values()) if node else None
+    for device, flops in measured.items():
+        if flops is None:
+            unfit[device] = "its matrix product was not measured"
+        elif profile_flops is not None and flops < LEAST_OF_PROFILE * profile_flops:
+            unfit[device] = f"{_tera(flops)}: {flops / profile_flops:.0%} of the profile's"
+        elif middle is not None and flops < LEAST_OF_NODE * middle:
+            unfit[device] = f"{_tera(flops)}: {flops / middle:.0%} of this host's median"
+    if unfit:
+        text = "; ".join(f"{device} {why}" for device, why in unfit.items())
+        return (CheckOutcome.FAIL, text), unfit
+    total = sum(flops for flops in measured.values() if flops is not None)
+    return (CheckOutcome.PASS, f"{_tera(total)} measured"), {}
+
+
+def _tera(flops: float) -> str:
+    return f"{flops / 1e12:.3f} TFLOP/s"
+
+
+WITHOUT_SERVICE = ("devices", "disk", "shm", "orphans", "code", "resume")
 """Checks of a run that no service orders."""
-GB, MB = 10**9, 1e6
+GB = 10**9
 LEAST_DISK_BYTES = GB // 4
 WARN_DISK_BYTES = 5 * GB
 LEAST_SHM_BYTES = 64 * 2**20
-TRIED_BYTES = 8 * 2**20
-SLOW_CHECKPOINT_S = 120.0
 _BYTES_PER_PARAMETER = 12
 """A checkpoint: fp32 parameters and the two moments of Adam."""
 _SMI_LIMIT_S = 15.0
@@ -44,13 +166,7 @@ _log = logging.getLogger(__name__)
 def check_host(
     order: Order, run_dir: RunDir, *, devices: Sequence[str] | None, cwd: Path, node: int = 0
 ) -> Preflight:
-    """Make the checks of `WITHOUT_SERVICE`, write `preflight/` and return the record.
-
-    Args:
-        devices: devices chosen for it; None if there are too few.
-        cwd: folder of the program.
-        node: of the run; later nodes write `preflight/node{K}/`.
-    """
+    """Make the checks of `WITHOUT_SERVICE`, write `preflight/` and return the record."""
     place = run_dir.preflight_of(node)
     folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)
@@ -63,7 +179,6 @@ def check_host(
             "orphans": lambda: check_orphans(order.run, run_dir.path.parent),
             "code": lambda: check_code(cwd, folder, order.files),
             "resume": lambda: check_start(order),
-            "store": lambda: check_store(order, run_dir),
         }
     )
     passed = all(check.outcome is not CheckOutcome.FAIL for check in made)
@@ -72,28 +187,22 @@ def check_host(
     return record
 
 
-def make_checks(rows: Mapping[str, Callable[[], tuple[CheckOutcome, str]]]) -> list[Check]:
+def make_checks(rows: Mapping[str, Callable[[], Result]]) -> list[Check]:
     """Make the checks (id → function) in their order; one that cannot be made warns."""
-    return [_make(check_id, check) for check_id, check in rows.items()]
-
-
-def _make(check_id: str, check: Callable[[], tuple[CheckOutcome, str]]) -> Check:
-    try:
-        outcome, text = check()
-    except OSError as error:
-        outcome, text = CheckOutcome.WARN, f"could not be checked: {error}"
-    if outcome is not CheckOutcome.PASS:
-        _log.warning("%s: %s: %s", check_id, outcome, text, extra={"action": "preflight_check"})
-    return Check(id=check_id, outcome=outcome, text=text)
+    made = []
+    for check_id, check in rows.items():
+        try:
+            outcome, text = check()
+        except OSError as error:
+            outcome, text = CheckOutcome.WARN, f"could not be checked: {error}"
+        if outcome is not CheckOutcome.PASS:
+            _log.warning("%s: %s: %s", check_id, outcome, text, extra={"action": "preflight_check"})
+        made.append(Check(id=check_id, outcome=outcome, text=text))
+    return made
 
 
 def check_devices(order: Order, devices: Sequence[str] | None, seen: SeenDevices | None) -> Result:
-    """There are enough devices, they are sound, and nobody else uses them.
-
-    Args:
-        devices: slots chosen for it; None if there are too few.
-        seen: what they report; None if the run has none.
-    """
+    """There are enough devices, they are sound, and nobody else uses them."""
     if devices is None:
         text = f"profile {order.profile} with {order.ranks_per_node} ranks needs more free devices"
         return CheckOutcome.FAIL, text
@@ -115,18 +224,13 @@ def judge_fitness(order: Order, devices: Sequence[str], seen: SeenDevices | None
     return judge_devices(seen or SeenDevices(), devices, owed)
 
 
-def checkpoint_bytes(order: Order) -> int:
-    """Return the approximate size of a checkpoint; 0 if unknown."""
-    return (order.identity.params or 0) * _BYTES_PER_PARAMETER
-
-
 def check_disk(order: Order, folder: Path) -> Result:
     """There is room for a checkpoint (else fail), for two and 5 GB (else warn)."""
     found = shutil.disk_usage(folder)
     if not found.total:
         return CheckOutcome.WARN, f"the file system of {folder} counts no room"
     free = found.free
-    checkpoint = checkpoint_bytes(order)
+    checkpoint = (order.identity.params or 0) * _BYTES_PER_PARAMETER
     least = max(checkpoint, LEAST_DISK_BYTES)
     text = f"{free / GB:.1f} GB free in {folder}"
     if free < least:
@@ -153,7 +257,9 @@ def check_orphans(run: str, runs: Path) -> Result:
         return CheckOutcome.FAIL, "processes of this very run are alive already"
     orphans = {
         token
-        for pid, token, environ in living_runs()
+        for pid in iter_pids()
+        if (match := _TOKEN.search(environ := load_environ(pid)))
+        if (token := match.group(1).decode())
         if _is_orphaned(runs / token, environ) and not _is_in_a_container(pid)
     }
     left = [token for token in sorted(orphans) if end_processes(token)]
@@ -164,22 +270,8 @@ def check_orphans(run: str, runs: Path) -> Result:
     return CheckOutcome.PASS, "none"
 
 
-def living_runs() -> Iterator[tuple[int, str, bytes]]:
-    """Yield pid, run id and environment of each living process of a run."""
-    for pid in iter_pids():
-        environ = load_environ(pid)
-        if match := _TOKEN.search(environ):
-            yield pid, match.group(1).decode(), environ
-
-
-def check_code(root: Path, folder: Path, files: Sequence[str] = ()) -> tuple[CheckOutcome, str]:
-    """The commit of the program's folder is known; it is written to `git_sha.txt`.
-
-    Args:
-        root: folder of the program.
-        folder: where it is written.
-        files: those whose digests are the code's identity.
-    """
+def check_code(root: Path, folder: Path, files: Sequence[str] = ()) -> Result:
+    """The commit of the program's folder is known; it is written to `git_sha.txt`."""
     absent = [name for name in files if not (root / name).is_file()]
     if absent:
         return CheckOutcome.WARN, f"workload.files: {', '.join(absent)}: no such file in {root}"
@@ -231,60 +323,11 @@ def check_start(order: Order) -> Result:
     return check_resume(order)
 
 
-def check_store(order: Order, run_dir: RunDir) -> Result:
-    """How long a checkpoint will take to write.
-
-    Raises:
-        OSError: the store refuses a write.
-    """
-    return judge_store(measure_store(run_dir.path), checkpoint_bytes(order))
-
-
-def measure_store(folder: Path) -> float:
-    """Return the bytes a second that are written to a folder, synced.
-
-    Raises:
-        OSError: a write is refused.
-    """
-    path = folder / f".store-{os.urandom(6).hex()}"
-    block = os.urandom(2**20)
-    began = time.perf_counter()
+def load_nvidia_smi() -> bytes:
+    """Return `nvidia-smi -q -x`; empty if it does not answer."""
+    command = ("nvidia-smi", "-q", "-x")
     try:
-        with path.open("wb") as stream:
-            for _ in range(TRIED_BYTES // len(block)):
-                stream.write(block)
-            stream.flush()
-            os.fsync(stream.fileno())
-        seconds = time.perf_counter() - began
-    finally:
-        path.unlink(missing_ok=True)
-    return TRIED_BYTES / max(seconds, 1e-6)
-
-
-def judge_store(bytes_per_s: float, checkpoint_bytes: int) -> tuple[CheckOutcome, str]:
-    """Return how long a checkpoint takes.
-
-    Args:
-        bytes_per_s: what was measured.
-        checkpoint_bytes: of one checkpoint; 0: unknown.
-    """
-    text = f"takes {bytes_per_s / MB:.0f} MB/s"
-    if not checkpoint_bytes:
-        return CheckOutcome.PASS, text
-    seconds = checkpoint_bytes / bytes_per_s
-    text = f"{text}; a checkpoint of {checkpoint_bytes / MB:.0f} MB takes about {seconds:.1f} s"
-    return (CheckOutcome.WARN if seconds > SLOW_CHECKPOINT_S else CheckOutcome.PASS), text
-
-
-def load_nvidia_smi() -> bytes | None:
-    """Return `nvidia-smi -q -x`, empty if it does not answer; None without the program."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return None
-    try:
-        done = subprocess.run(
-            [program, "-q", "-x"], capture_output=True, timeout=_SMI_LIMIT_S, check=False
-        )
+        done = subprocess.run(command, capture_output=True, timeout=_SMI_LIMIT_S, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return b""
     return done.stdout

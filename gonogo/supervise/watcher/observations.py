@@ -18,9 +18,7 @@ from gonogo.contract.records import Preflight
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.devices.sampler import DeviceLines
 from gonogo.supervise.host.checkpoints import Checkpoints
-from gonogo.supervise.host.disk import Disk
-from gonogo.supervise.host.memory import HostMemoryProbe
-from gonogo.supervise.host.processors import HostCpuProbe
+from gonogo.supervise.host.usage import Disk, HostCpuProbe, HostMemoryProbe
 from gonogo.supervise.transient_errors import TransientErrors
 
 _log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from gonogo.watch.view import View
 
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.observation.Standing`."""
-_LISTS = ("behind", "unfinished", "silent")
+_LISTS = ("behind", "unfinished")
 """Fields of the observation that list ranks."""
 MOST_TIED = 8
 """Ranks that a finding lists if one of them is the culprit."""
@@ -68,11 +68,10 @@ def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culpri
     direct = {calls.get("only"), *calls.get("unfinished", ())}
     alone = [] if held else [stream for stream in among if stream.rank in direct]
     suspects, behind = alone or _behind(held or among), calls.get("behind", [])
-    silent = calls.get("silent", [])
     if not held and not alone:
-        suspects = _distinguished(view, suspects, behind, silent, mono)
+        suspects = _distinguished(view, suspects, behind, mono)
     gone = [stream.rank for stream in view.active() if view.cut_off(stream, mono)]
-    by_recorder = alone or (len(suspects) == 1 and [suspects[0].rank] in (behind, silent))
+    by_recorder = alone or (len(suspects) == 1 and [suspects[0].rank] == behind)
     why = f": {calls.get('text', '')}" if by_recorder else ""
     if held or alone or (len(suspects) == 1 and not gone):
         stream = min(suspects, key=lambda stream: stream.rank)
@@ -143,13 +142,12 @@ def _lowest(
 
 
 def _distinguished(
-    view: View, tied: list[RankStream], late: list[int], silent: list[int], mono: float
+    view: View, tied: list[RankStream], late: list[int], mono: float
 ) -> list[RankStream]:
     """Return the ranks that are silent, or that alone do not wait; else all of them.
 
     Args:
         late: ranks for which all others wait in collectives, by the flight recorders.
-        silent: ranks without a dump for which all others wait; only a stack can confirm them.
     """
     fresh = view.fresh(tied, mono)
     if view.speak_on(tied, fresh):
@@ -158,8 +156,7 @@ def _distinguished(
     if late and waits.keys() >= set(late):
         contradicted = any(waits[rank] for rank in late)
         return tied if contradicted else [row for row in tied if row.rank in late]
-    away = [row for row in tied if waits[row.rank] is False]
-    return [row for row in away if not silent or row.rank in silent] or tied
+    return [row for row in tied if waits[row.rank] is False] or tied
 
 
 def recorded(view: View, among: Iterable[RankStream]) -> Mapping[str, Any]:

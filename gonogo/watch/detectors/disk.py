@@ -115,7 +115,7 @@ class Disk(Detector[Room]):
         if room_mb >= halt_mb:
             return replace(own, short_since=None), findings
         pausing = (Section.CHECKPOINT, Section.EVAL)  # takes room, and may give it back
-        if seen.saving or any(stream.section in pausing for stream in view.active()):
+        if any(stream.section in pausing for stream in view.active()):
             return own, findings
         since = tick.mono if own.short_since is None else own.short_since
         if tick.mono - since >= _patience_s(view, tick):

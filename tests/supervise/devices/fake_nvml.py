@@ -69,11 +69,6 @@ class FakeNvml:
     NVML_TEMPERATURE_GPU = 0
     NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
     NVML_VOLATILE_ECC = 0
-    NVML_NVLINK_MAX_LINKS = 18
-    NVML_NVLINK_ERROR_DL_REPLAY = 0
-    NVML_NVLINK_ERROR_DL_RECOVERY = 1
-    NVML_NVLINK_ERROR_DL_CRC_FLIT = 2
-    NVML_NVLINK_ERROR_DL_CRC_DATA = 3
     nvmlEventTypeXidCriticalError = 8
 
     def __init__(
@@ -166,14 +161,6 @@ class FakeNvml:
     def nvmlDeviceGetRemappedRows(self, handle: str) -> tuple[int, int, int, int]:
         found: tuple[int, int, int, int] = self._row(handle)["remap"]
         return found
-
-    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:
-        if link >= 4:
-            raise NVMLError("Invalid Argument")
-        return int(link != 2)
-
-    def nvmlDeviceGetNvLinkErrorCounter(self, handle: str, link: int, counter: int) -> int:
-        return 1
 
     def nvmlEventSetCreate(self) -> dict[str, str]:
         return {}

@@ -10,11 +10,14 @@ import pytest
 
 from gonogo.contract.errors import Rejected
 from gonogo.contract.workload import OURS
-from gonogo.supervise.devices.choice import RunDevices, choose_devices_of, visible_devices
-from gonogo.supervise.devices.device import Device
-from gonogo.supervise.devices.device_script import Scripted
+from gonogo.supervise.devices.choice import (
+    RunDevices,
+    choose_devices_of,
+    query_devices,
+    visible_devices,
+)
+from gonogo.supervise.devices.device import Device, Scripted
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.devices.query import query_devices
 from gonogo.supervise.keeper.companions import samples_devices
 from tests.supervise.orders import make_order
 

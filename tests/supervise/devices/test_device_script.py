@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.observation import DevicesScript
-from gonogo.supervise.devices.device import Device, DeviceUnreadable
-from gonogo.supervise.devices.device_script import (
+from gonogo.supervise.devices.device import (
     BEFORE_THE_RUN,
+    Device,
+    DeviceUnreadable,
     Scripted,
     build_fault_script,
     load_script,

@@ -38,7 +38,6 @@ def test_every_reading_is_taken_in_its_unit() -> None:
         throttle=["sw_power_cap", "hw_thermal_slowdown"],
         ecc_uncorrected=2,
         remap_pending=True,
-        nvlink_errors=12,
         xids=[],
     )
 
@@ -64,8 +63,6 @@ def test_xids_are_told_once_and_by_device() -> None:
         ("nvmlDeviceGetCurrentClocksThrottleReasons", "throttle"),
         ("nvmlDeviceGetTotalEccErrors", "ecc_uncorrected"),
         ("nvmlDeviceGetRemappedRows", "remap_pending"),
-        ("nvmlDeviceGetNvLinkState", "nvlink_errors"),
-        ("nvmlDeviceGetNvLinkErrorCounter", "nvlink_errors"),
         ("nvmlDeviceRegisterEvents", "xids"),
         ("nvmlEventSetWait_v2", "xids"),
     ],
@@ -75,7 +72,7 @@ def test_one_call_that_fails_leaves_its_own_reading_unknown(function: str, field
     (device, _) = calls.devices()
     found = calls.read(device).model_dump()
     unknown = {name for name, value in found.items() if value is None}
-    assert unknown - {"mem_total_mb"} == {field}
+    assert unknown - {"mem_total_mb", "nvlink_errors"} == {field}
 
 
 @pytest.mark.parametrize("failing", [{"nvmlInit"}, {"nvmlDeviceGetCount"}, {"nvmlDeviceGetUUID"}])
@@ -84,10 +81,9 @@ def test_a_driver_that_fails_has_no_devices_and_says_why(failing: set[str]) -> N
         nvml(FakeNvml(failing)).devices()
 
 
-def test_a_lost_gpu_hides_no_other_and_is_counted() -> None:
+def test_a_lost_gpu_hides_no_other() -> None:
     calls = nvml(FakeNvml(gpus=[gpu("GPU-0", lost=True), gpu("GPU-1")]))
     assert [row.uuid for row in calls.devices()] == ["GPU-1"]
-    assert calls.silent == 1
     gone = Device(uuid="GPU-0", index=0, name="x")
     assert calls.read(gone) == DeviceReadings()
     with pytest.raises(DeviceUnreadable, match="lost"):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from gonogo.supervise.host.disk import (
-    GREW_WITHIN_S,
+from gonogo.supervise.host.usage import (
     REFUSED_FOR_S,
     REPEAT_S,
     UNCOUNTED_MB,
@@ -39,11 +36,9 @@ def test_room_is_what_the_file_system_says(small: Path) -> None:
         "free_mb": 2.0,
         "total_mb": 2.0,
         "free_files": 39,
-        "errors": 0,
         "refused": False,
         "checkpoints_mb": None,
         "read_only": False,
-        "saving": False,
     }
 
 
@@ -56,46 +51,6 @@ def test_a_file_system_that_counts_no_room_is_not_full(
     monkeypatch.setattr(os, "statvfs", lambda path: nothing)
     seen = Disk(tmp_path).look(0.0) or {}
     assert (seen["free_mb"], seen["total_mb"]) == (UNCOUNTED_MB, 0.0)
-
-
-def test_a_checkpoint_is_being_written_while_its_draft_grows(tmp_path: Path) -> None:
-    disk = Disk(tmp_path)
-    draft = tmp_path / "checkpoints" / ".step_000020.draft"
-
-    def saving(now: float) -> bool:
-        seen = disk.look(now)
-        assert seen is not None
-        return bool(seen["saving"])
-
-    assert not saving(0.0)
-    draft.mkdir(parents=True)
-    (draft / "model.pt").write_bytes(b"x")
-    assert saving(1.0)  # reported at once
-    assert saving(0.9 + GREW_WITHIN_S)
-    assert not saving(1.1 + GREW_WITHIN_S)  # it waits for a disk
-    (draft / "manifest.json").write_bytes(b"{}")
-    draft.rename(draft.with_name("step_000020"))
-    assert not saving(1.1 + GREW_WITHIN_S + REPEAT_S)
-
-
-@pytest.mark.parametrize("file", ["model.pt", "rank1/__1_0.distcp"], ids=["flat", "sharded"])
-def test_one_that_is_written_in_place_is_being_written_until_it_has_its_manifest(
-    tmp_path: Path, file: str
-) -> None:
-    """A trainer that saves in a thread, and keeps one: the disk holds two and a half."""
-    folder, disk, now = tmp_path / "checkpoints", Disk(tmp_path), time.time()
-    assert (disk.look(0.0) or {})["saving"] is False
-    for step in (200, 400):
-        place = folder / f"step_{step:06d}" / file
-        place.parent.mkdir(parents=True)
-        for n in (1, 2):
-            place.write_bytes(b"x" * n)
-            os.utime(place, (now, now + step + n))
-            assert (disk.look(step + n * GREW_WITHIN_S) or {})["saving"] is True
-        (folder / f"step_{step:06d}" / "manifest.json").write_bytes(b"{}")
-        assert (disk.look(step + 2 * GREW_WITHIN_S + REPEAT_S) or {})["saving"] is False
-    shutil.rmtree(folder / "step_000200")
-    assert (disk.look(900.0) or {})["saving"] is False
 
 
 def test_it_is_told_again_when_it_changed_and_every_five_seconds(small: Path) -> None:

@@ -1,4 +1,4 @@
-"""Memory of host, control group and ranks: made-up kernels of both versions, and this one."""
+"""Memory of host, control group and ranks: a made-up kernel, and this one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from gonogo.contract.observation import HostMemory
 from gonogo.rundir import RunDir
-from gonogo.supervise.host.memory import HostMemoryProbe
+from gonogo.supervise.host.usage import HostMemoryProbe
 from gonogo.supervise.processes import load_stat
 
 GB = 2**30
@@ -71,7 +71,7 @@ def test_without_control_groups_the_host_says(kernel: Kernel) -> None:
     assert gb(kernel.look()) == (4.0, 64.0)
 
 
-def test_a_group_of_version_2_counts_without_cached_files(kernel: Kernel) -> None:
+def test_a_group_counts_without_cached_files(kernel: Kernel) -> None:
     kernel.says("0::/run/x")
     kernel.group("run/x", v2(10 * GB, 9.0, cached_gb=6.0))
     assert gb(kernel.look()) == (3.0, 10.0)
@@ -97,15 +97,6 @@ def test_a_path_that_is_not_mounted_is_the_root(kernel: Kernel) -> None:
     kernel.says("0::/docker/0123")
     kernel.group(".", v2(8 * GB, 2.0))
     assert gb(kernel.look()) == (2.0, 8.0)
-
-
-def test_a_group_of_version_1(kernel: Kernel) -> None:
-    kernel.says("9:cpu,cpuacct:/x", "8:memory:/job/7", "0::/")
-    stat = {"total_inactive_file": GB, "total_active_file": GB, "inactive_file": 9 * GB}
-    files = {"memory.limit_in_bytes": 12 * GB, "memory.usage_in_bytes": 5 * GB, "memory.stat": stat}
-    kernel.group("memory/job/7", files)
-    kernel.group("memory/job", {**files, "memory.limit_in_bytes": 2**63 - 4096})
-    assert gb(kernel.look()) == (3.0, 12.0)
 
 
 def test_ranks_that_run_are_told_with_the_memory_that_they_hold(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, file_seal, load_record, save_json
-from gonogo.supervise.devices.query import SeenDevice, SeenDevices
+from gonogo.supervise.devices.choice import SeenDevice, SeenDevices
 from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.preflight import host_checks as checks
 from gonogo.supervise.processes import boot_id, load_stat

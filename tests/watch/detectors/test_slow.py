@@ -153,11 +153,9 @@ def host(busy_s: float, waited: Sequence[float] = (0.6, 0.6), **fields: Any) -> 
     return {
         "over_s": busy_s,
         "cores": 2,
-        "load": 7.6,
         "pressure": 0.99,
         "waited": {str(rank): share for rank, share in enumerate(waited)},
         "others_cores": 1.4,
-        "busiest": [{"name": "cc1plus", "cores": 1.3}],
         **fields,
     }
 
@@ -180,7 +178,7 @@ def test_a_starved_host_is_no_slow_run() -> None:
     seen = slowed(host(2.0, (0.75, 0.71)))
     assert seen.halts == []
     (warn,) = [row for row in seen.of(Severity.WARN) if row.detector == "slow"]
-    assert "the host is busy: 3.8 runnable tasks a core (cc1plus 1.3 cores), 7" in warn.text
+    assert "the host is busy: 1.4 of 2 cores used by others, 7" in warn.text
     texts = map(str, not_observed(seen.state))
     assert any("Slow steps were not judged: the host is busy" in text for text in texts)
 

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gonogo.contract.errors import Rejected, Unavailable
-from gonogo.supervise.device_records import quarantine
+from gonogo.supervise.devices.choice import Listing
 from gonogo.supervise.devices.device import Device
-from gonogo.supervise.devices.query import Listing
-from gonogo.supervise.locks import DeviceLocks, holding, is_locked
+from gonogo.supervise.locks import DeviceLocks, holding, is_locked, quarantine
 from tests.supervise.orders import make_order
 from worker.host import slots
 from worker.host.slots import SCHEDULER_SLOTS, Slots, choose_devices, find_slots, scheduler_slots
