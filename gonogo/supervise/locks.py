@@ -18,6 +18,7 @@ import errno
 import fcntl
 import json
 import logging
+import math
 import os
 import stat
 from collections.abc import Iterable, Iterator
@@ -130,79 +131,36 @@ def launch_lock(home: Path) -> Path:
     return home / "locks" / "launch.lock"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Quarantine:
-    """Why one device is not to be used."""
-
-    device: str
-    path: Path
-    reason: str
-    until: float | None = None
-    """Unix seconds; None = until a reboot, or until the file is removed."""
-    boot: str | None = None
-
-    def holds(self, now: float) -> bool:
-        """Return whether the device is still not to be used; `now` in Unix seconds."""
-        if self.until is not None:
-            return now < self.until
-        return self.boot is None or self.boot == boot_id()
-
-
 def quarantine(
     home: Path, device: str, reason: str, *, now: float, until_reboot: bool = False
-) -> Quarantine:
+) -> None:
     """Record that a device is not to be used; `now` in Unix seconds."""
-    before = _load_quarantine(_quarantine_path(home, device))
-    reboots = before is not None and before.until is None and before.boot == boot_id()
-    made = Quarantine(
-        device=device,
-        path=_quarantine_path(home, device),
-        reason=reason,
-        until=None if until_reboot or reboots else now + LASTS_S,
-        boot=boot_id(),
-    )
-    made.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    record = {"device": device, "reason": reason, "since": now, "until": made.until}
-    save_json(made.path, {"v": 1, **record, "boot_id": made.boot})
+    path, boot = home / "quarantine" / f"{device}.json", boot_id()
+    reboots = until_reboot or _load_quarantine(path) == (math.inf, boot)
+    until = None if reboots else now + LASTS_S
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    record = {"device": device, "reason": reason, "since": now, "until": until, "boot_id": boot}
+    save_json(path, {"v": 1, **record})
     _log.error("%s: %s", device, reason, extra={"action": "device_quarantined"})
-    return made
-
-
-def load_quarantines(home: Path, now: float) -> dict[str, Quarantine]:
-    """Return device → quarantine that holds now; `now` in Unix seconds."""
-    folder = home / "quarantine"
-    try:
-        names = sorted(os.listdir(folder))
-    except FileNotFoundError:
-        return {}
-    shown = (name for name in names if name.endswith(".json") and not name.startswith("."))
-    found = (_load_quarantine(folder / name) for name in shown)
-    return {row.device: row for row in found if row is not None and row.holds(now)}
 
 
 def without_quarantined(home: Path, slots: Iterable[str], now: float) -> tuple[str, ...]:
     """Return the slots that may be used, in their order."""
-    records = ((slot, _load_quarantine(_quarantine_path(home, slot))) for slot in slots)
-    return tuple(slot for slot, row in records if row is None or not row.holds(now))
+
+    def may_be_used(slot: str) -> bool:
+        until, boot = _load_quarantine(home / "quarantine" / f"{slot}.json")
+        return now >= until or (until == math.inf and boot not in (None, boot_id()))
+
+    return tuple(filter(may_be_used, slots))
 
 
-def _load_quarantine(path: Path) -> Quarantine | None:
-    """Return one record; None if there is none. An unreadable one holds."""
+def _load_quarantine(path: Path) -> tuple[float, str | None]:
+    """Return until when a record holds (infinite: until a reboot), and the boot of its host."""
     try:
         found = json.loads(path.read_bytes())
         until, boot = found["until"], found.get("boot_id")
-        return Quarantine(
-            device=path.stem,
-            path=path,
-            reason=str(found["reason"]),
-            until=None if until is None else float(until),
-            boot=None if boot is None else str(boot),
-        )
+        return math.inf if until is None else float(until), None if boot is None else str(boot)
     except FileNotFoundError:
-        return None
+        return -math.inf, None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Quarantine(device=path.stem, path=path, reason="its record cannot be read")
-
-
-def _quarantine_path(home: Path, device: str) -> Path:
-    return home / "quarantine" / f"{device}.json"
+        return math.inf, None

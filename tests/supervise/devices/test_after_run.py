@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import (
     DeviceLocks,
     is_locked,
-    load_quarantines,
     open_host_folder,
     take_lock,
 )
@@ -109,9 +107,9 @@ def test_a_device_that_stays_held_is_quarantined_and_let_go(
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    (row,) = load_quarantines(tmp_path, time.time()).values()
-    assert row.device == "GPU-0"
-    assert "900 MB of its memory are in use" in row.reason
+    (row,) = (tmp_path / "quarantine").iterdir()
+    assert row.name == "GPU-0.json"
+    assert "900 MB of its memory are in use" in row.read_text()
 
 
 @pytest.mark.parametrize("now", ["a stale handle", "torn"])
@@ -133,8 +131,7 @@ def test_a_device_is_kept_away_where_nobody_can_look_whose_it_was(
     told = ["--home", str(tmp_path), "--limit-s", "0.6", "--held", f"GPU-0={held}"]
     assert after_run.main([str(run_dir.path), *told]) == 0
     os.close(held)
-    (row,) = load_quarantines(tmp_path, time.time()).values()
-    assert "it is not known" in row.reason
+    assert "it is not known" in (tmp_path / "quarantine" / "GPU-0.json").read_text()
 
 
 def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
@@ -154,7 +151,7 @@ def test_the_gpus_of_a_lost_keeper_are_held_until_they_are_free(
     script.write_text(json.dumps([healthy("GPU-0")]))
     assert looking.wait(60) == 0
     assert not is_locked(locks.path("GPU-0"))
-    assert load_quarantines(tmp_path, time.time()) == {}
+    assert not (tmp_path / "quarantine").exists()
 
 
 def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
@@ -176,4 +173,4 @@ def test_a_keeper_passes_its_gpu_on_to_who_proves_it_free(
     assert other.free(("GPU-0",)) == (), "its memory is held"
     script.write_text(json.dumps([healthy("GPU-0")]))
     wait_until(lambda: other.free(("GPU-0",)), "the device")
-    assert load_quarantines(home, time.time()) == {}
+    assert not (home / "quarantine").exists()
