@@ -1,8 +1,9 @@
 """Commands that submit, list and steer experiments."""
 
 import re
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Annotated, Any
 
 import typer
@@ -106,19 +107,30 @@ def list_(
     state: Annotated[ExperimentState | None, typer.Option(help="Only in this state.")] = None,
     name: Annotated[str | None, typer.Option(help="Only if the name contains this.")] = None,
     label: Labels = None,
+    owner: Annotated[str | None, typer.Option(help="Only submitted by this user or key.")] = None,
+    since: Annotated[
+        str | None, typer.Option(help="Only submitted since: an age (90m, 12h, 7d) or a date.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List experiments, newest first, with the reason of each verdict."""
     labels = parse_pairs(label or [], "--label")
+    oldest = None if since is None else parse_since(since, datetime.now(UTC))
+    chosen = bool(name or labels or owner or since)
     with connect() as client:
-        if not (name or labels):
+        if not chosen:
             page = client.get("/experiments", state=state, limit=limit)
         else:
+            rows = takewhile(
+                lambda row: oldest is None or datetime.fromisoformat(row["created_at"]) >= oldest,
+                client.pages("/experiments", state=state),
+            )
             fitting = (
                 row
-                for row in client.pages("/experiments", state=state)
+                for row in rows
                 if (name or "").lower() in row["name"].lower()
                 and labels.items() <= row["labels"].items()
+                and owner in (None, row["submitted_by"])
             )
             page = {"items": list(islice(fitting, limit)), "next_cursor": None}
     none = "no experiment yet; submit one with: gonogo submit demo"
@@ -138,10 +150,20 @@ def list_(
             "why": lambda row: escape(row.cause.text if row.cause else row.waiting_for or ""),
         },
         as_json=as_json,
-        empty="no experiment fits" if name or labels or state else none,
+        empty="no experiment fits" if chosen or state else none,
         cut=("name", "why"),
         optional=("why", "submitted", "state", "phase", "took", "plan", "by"),
     )
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the instant of `90m`, `12h` or `7d` ago, or of a date or an RFC 3339 time."""
+    if (age := re.fullmatch(r"(\d+)([mhd])", text)) is not None:
+        return now - int(age[1]) * timedelta(minutes={"m": 1, "h": 60, "d": 1440}[age[2]])
+    try:
+        return datetime.fromisoformat(text).astimezone()
+    except ValueError as error:
+        raise Rejected(f"--since: found {text!r}; expected 90m, 12h, 7d or a date") from error
 
 
 def _verdict(row: ExperimentView) -> str:

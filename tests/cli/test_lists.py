@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 
 import pytest
 
+from gonogo.cli.experiments import parse_since
 from gonogo.cli.output import out
+from gonogo.contract.errors import Rejected
 from gonogo.contract.wire import short_id
 from gonogo.judge.failures import explain
 from tests.cli.conftest import Gonogo
@@ -85,6 +88,12 @@ def test_the_list_keeps_the_verdict_at_any_width(
         (("--name", "SECOND"), ["second"]),
         (("--label", "team=a"), ["first"]),
         (("--label", "team=a", "--label", "kind=x"), []),
+        (("--owner", "local admin"), ["second", "first"]),
+        (("--owner", "ann"), []),
+        (("--since", "1h", "--limit", "1"), ["second"]),
+        (("--since", "2999-01-01"), []),
+        (("--state", "finished"), ["first"]),
+        (("--state", "finished", "--name", "second"), []),
     ],
 )
 def test_the_list_is_filtered(
@@ -97,6 +106,14 @@ def test_the_list_is_filtered(
     listed = gonogo("list", "--json", *options).json()["items"]
     assert [row["name"] for row in listed] == found
     assert found or gonogo("list", *options).out == "no experiment fits\n"
+
+
+def test_an_age_or_a_date_is_read_and_nothing_else() -> None:
+    now = datetime(2026, 5, 8, 12, tzinfo=UTC)
+    assert parse_since("90m", now) == datetime(2026, 5, 8, 10, 30, tzinfo=UTC)
+    assert parse_since("2026-05-08T01:00:00Z", now) == datetime(2026, 5, 8, 1, tzinfo=UTC)
+    with pytest.raises(Rejected, match="--since: found 'soon'"):
+        parse_since("soon", now)
 
 
 @pytest.mark.parametrize("width", [60, 200])
