@@ -77,9 +77,8 @@ class Follower:
         if self._is_being_ended():
             self._evidence.stop()
         else:
-            self._transient.tried(
-                "evidence", partial(self._evidence.tend, now, self._prober.targets()), None
-            )
+            work = partial(self._evidence.tend, self._prober.targets())
+            self._transient.tried("evidence", work, None)
         line = NodeLine(
             node=self._place.node,
             token=self._order.token,

@@ -1,7 +1,7 @@
 """Take rounds of evidence about a run that looks sick, beside the watching.
 
 A round is a folder `evidence/{number}_{detector}/`: collectives, stacks, process state, the last
-log lines and heartbeats of the ranks, and nvidia-smi. Each collector has a thread and a time limit,
+log lines of the ranks, and nvidia-smi. Each collector has a thread and a time limit,
 and writes its error into its file. On several nodes the watcher asks by `.round.json`, and the
 follower of each node writes the files of its ranks.
 """
@@ -33,11 +33,8 @@ MAX_ROUNDS_OF_SUSPICION = 6
 MAX_ROUNDS_BEFORE_HALTS = MAX_ROUNDS - 1
 """The last round is kept for findings that end the run."""
 LOG_LINES = 500
-HEARTBEATS = 512
 MAX_FILE_BYTES = 2 * 2**20
 ASKED_NAME = ".round.json"
-LOOK_EVERY_S = 0.4
-"""How often a follower looks for new rounds."""
 _ROUND = re.compile(r"([0-9]{2})_")
 _PROC_FILES = ("status", "wchan", "io", "stack", "syscall")
 _log = logging.getLogger(__name__)
@@ -167,12 +164,10 @@ class Evidence(_Collectors):
         """Return file → collector, without those of the collectives."""
         jobs = self._jobs_of_node(self._taken, targets, native=native)
         for rank in sorted(targets):
-            jobs[f"log_rank{rank}.txt"] = partial(_tail, self._dir.rank_log(rank), LOG_LINES)
-            beats = partial(_tail, self._dir.heartbeat(rank), HEARTBEATS)
-            jobs[f"heartbeats_rank{rank}.jsonl"] = beats
+            jobs[f"log_rank{rank}.txt"] = partial(_tail, self._dir.rank_log(rank))
         for path in [self._dir.torchrun_log, *sorted(self._dir.path.glob("torchrun_node*.log"))]:
             node = path.stem.removeprefix("torchrun")
-            jobs[f"torchrun_log{node}.txt"] = partial(_tail, path, LOG_LINES)
+            jobs[f"torchrun_log{node}.txt"] = partial(_tail, path)
         if shutil.which("nvidia-smi"):
             jobs["nvidia_smi.xml"] = self._nvidia_smi
         return jobs
@@ -201,13 +196,9 @@ class NodeEvidence(_Collectors):
     def __init__(self, run_dir: RunDir) -> None:
         super().__init__(run_dir)
         self._seen: set[Path] = set()
-        self._look_at = float("-inf")
 
-    def tend(self, now: float, targets: Mapping[int, Target]) -> None:
+    def tend(self, targets: Mapping[int, Target]) -> None:
         """Take the rounds that were asked for since the last call."""
-        if now < self._look_at:
-            return
-        self._look_at = now + LOOK_EVERY_S
         for path in sorted(self._dir.evidence.glob(f"[0-9]*_*/{ASKED_NAME}")):
             if path in self._seen:
                 continue
@@ -237,9 +228,9 @@ def _read_proc(pid: int) -> str:
     return "".join(parts)
 
 
-def _tail(path: Path, lines: int) -> str:
+def _tail(path: Path) -> str:
     tail = load_tail(path, limit=MAX_FILE_BYTES).decode("utf-8", "replace")
-    return "".join(tail.splitlines(keepends=True)[-lines:])
+    return "".join(tail.splitlines(keepends=True)[-LOG_LINES:])
 
 
 def _start(folder: Path, jobs: Mapping[str, Collector]) -> list[threading.Thread]:

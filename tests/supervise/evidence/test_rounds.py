@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir
-from gonogo.supervise.evidence.rounds import HEARTBEATS, LOG_LINES, Evidence, Round, Target
+from gonogo.supervise.evidence.rounds import LOG_LINES, Evidence, Round, Target
 from gonogo.supervise.evidence.stacks import StackReader
 from tests.supervise.runs import no_threads
 
@@ -24,7 +24,6 @@ def finished(found: Round | None) -> Round:
 def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> None:
     run_dir = RunDir(tmp_path)
     run_dir.rank_log(0).write_text("".join(f"line {n}\n" for n in range(2 * LOG_LINES)))
-    run_dir.heartbeat(0).write_text("{}\n" * (2 * HEARTBEATS))
     targets = {0: Target(rank=0, pid=os.getpid()), 1: Target(rank=1, pid=None)}
     found = finished(Evidence(run_dir).start_round("stall", targets, 0.0))
     assert all((tmp_path / path).is_file() for path in found.paths)
@@ -32,7 +31,6 @@ def test_round_names_its_files_beforehand_and_writes_each(tmp_path: Path) -> Non
     folder = tmp_path / "evidence" / "01_stall"
     log = (folder / "log_rank0.txt").read_text().splitlines()
     assert (len(log), log[-1]) == (LOG_LINES, f"line {2 * LOG_LINES - 1}")
-    assert len((folder / "heartbeats_rank0.jsonl").read_text().splitlines()) == HEARTBEATS
     assert "State:" in (folder / "proc_rank0.txt").read_text()
     assert not (folder / "stacks_rank1.txt").exists()
 

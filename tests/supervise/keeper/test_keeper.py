@@ -55,7 +55,7 @@ def test_hanging_rank_is_named_and_ended_and_the_evidence_shows_where(new_run: N
     stacks = [path for path in evidence if path.endswith("stacks_rank1.txt")]
     assert "strike" in (run.path / stacks[0]).read_text()
     names = {Path(path).name for path in evidence}
-    assert {"proc_rank0.txt", "log_rank0.txt", "heartbeats_rank1.jsonl"} <= names
+    assert {"proc_rank0.txt", "log_rank0.txt"} <= names
     run.assert_replays()
 
 
