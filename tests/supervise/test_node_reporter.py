@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,12 +9,10 @@ import pytest
 from gonogo.contract.records import NodeLine
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise import node_reporter
-from gonogo.supervise.durable import save_json
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.process_records import alive_path, exit_path
-from gonogo.supervise.processes import LifeSigns, boot_id, load_stat
+from gonogo.supervise.processes import LifeSigns
 from tests.supervise.orders import make_order
-from tests.supervise.runs import wait_until
 
 
 @pytest.mark.parametrize("left", [b"", b'{"v":1,"node":1,"tok'], ids=["whole", "torn"])
@@ -49,37 +45,3 @@ def test_it_gives_a_sign_every_second(tmp_path: Path) -> None:
 
     follows.follow(lambda: now[0], sleep)
     assert list(signs.values()) == [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]
-
-
-@pytest.mark.parametrize(("stopped_s", "state"), [(9.0, "T"), (12.0, "S")])
-def test_a_keeper_of_its_node_that_is_stopped_is_told_to_go_on(
-    tmp_path: Path, stopped_s: float, state: str
-) -> None:
-    """Its program had ended by itself, and node 0 waited for its word until the time limit."""
-    order = make_order(nodes=2, world_size=2)
-    place = Place.of(order.document(), 1)
-    follows = node_reporter.Follower(RunDir(tmp_path), order, place, LifeSigns())
-    with subprocess.Popen(["sleep", "600"]) as keeper:
-        began = load_stat(keeper.pid)
-        assert began is not None
-        told = {"pid": keeper.pid, "start_ticks": began.start_ticks, "boot_id": boot_id()}
-        save_json(tmp_path / "keeper_node1.json", told)
-        keeper.send_signal(signal.SIGSTOP)
-        wait_until(lambda: seen(keeper.pid) == "T", "it to be stopped")
-        now = [100.0]
-
-        def sleep(seconds: float) -> None:
-            now[0] += max(seconds, 0.1)
-            if now[0] > 100.0 + stopped_s:
-                exit_path(tmp_path, 1).touch()
-
-        follows.follow(lambda: now[0], sleep)
-        try:
-            wait_until(lambda: seen(keeper.pid) == state, "it to be woken, or not")
-        finally:
-            keeper.kill()
-
-
-def seen(pid: int) -> str | None:
-    found = load_stat(pid)
-    return None if found is None else found.state
