@@ -71,14 +71,14 @@ def test_training_by_hand_is_told_line_by_line_and_goes_on_from_a_runs_folder(tm
     file.write_text(yaml.safe_dump(tiny | {"eval": {"every_steps": 4, "batches": 1}}))
     done = _train("--config", file, "--out", one, "--steps", 4, "--checkpoint-every", 2)
     assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
+    lines = done.stdout.splitlines()
     assert lines[0].startswith("step 1/4  loss ")
     assert lines[-2].startswith("step 4/4  loss ")
     assert lines[-2].endswith("done")
     assert re.fullmatch(r"validation after step 4: loss \d\.\d{4}", lines[-1])
     done = _train("--config", file, "--out", two, "--steps", 6, "--resume", one)
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("step 5/6  loss ")
+    assert done.stdout.startswith("step 5/6  loss ")
     assert [line["step"] for line in of(read_lines(two), "progress")] == [5, 6]
 
 
