@@ -2,7 +2,6 @@
 
     make mutants                                   # goes on where it stopped, for 55 minutes
     python -m bench.mutants --only stall,slow      # modules whose name holds one of these
-    python -m bench.mutants --part 1/2 & python -m bench.mutants --part 2/2   # on two cores
     python -m bench.mutants --list                 # how many there are, and what became of them
     python -m bench.mutants --prune                # drops the reasons of code that is gone
 
@@ -18,7 +17,6 @@ import hashlib
 import json
 import sys
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -95,18 +93,12 @@ def main() -> int:
     parser.add_argument("--only", default="")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--prune", action="store_true")
-    parser.add_argument("--part", default="1/1", help="K/N: the Kth of N parts")
     asked = parser.parse_args()
     mutants = all_mutants([part for part in asked.only.split(",") if part])
     if asked.prune:
         prune(gone(all_mutants([]), load_reasons()))
     known, reasons = load_results(mutants), load_reasons()
-    part, parts = map(int, asked.part.split("/"))
-    left = [
-        row
-        for row in mutants
-        if row.name not in known and zlib.crc32(row.name.encode()) % parts == part - 1
-    ]
+    left = [row for row in mutants if row.name not in known]
     left.sort(key=lambda row: row.name in reasons)  # what is expected to survive takes longest
     if left and not asked.list and not asked.prune:
         _run(left, at_most_s=asked.seconds, until=time.monotonic() + 60 * asked.minutes)

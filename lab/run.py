@@ -18,8 +18,7 @@ from gonogo.contract.outcome import Detector
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.contract.workload import OURS
 from gonogo.watch.registry import all_detectors, detector_names
-from lab.faults import FAULTS, Fault
-from lab.noise import PLAIN, STANDARD, Noise, Script, draw_habits, draw_script
+from lab.noise import FAULTS, PLAIN, STANDARD, Fault, Noise, Script, draw_habits, draw_script
 from lab.scripted import Scripted
 from lab.training import Training
 from lab.watcher import Watcher

@@ -13,8 +13,7 @@ from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Msg, StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.records import ProcessState
 from gonogo.trainer.position import Position
-from lab.faults import Fault
-from lab.noise import UNNAMED_STALL_S, WHOLE, Pause, Reporting, Script, Who
+from lab.noise import UNNAMED_STALL_S, WHOLE, Fault, Pause, Reporting, Script, Who
 from lab.ranks import Probe, Rank
 from lab.training import ANNOUNCED_S, BACKWARD, FORWARD, OPTIMIZER, Training
 

@@ -13,8 +13,7 @@ from typing import Any
 from gonogo.contract.heartbeat import StepSections
 from gonogo.contract.order import Order
 from gonogo.contract.records import ProcessState
-from lab.faults import Fault
-from lab.noise import PLAIN, WHOLE, Habits, Noise, Reporting, draw_reporting
+from lab.noise import PLAIN, WHOLE, Fault, Habits, Noise, Reporting, draw_reporting
 from lab.ranks import Probe, Rank, Wall
 
 FIRST_LOSS = math.log(256)

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nsa.artifacts import LOG_EVERY_S, Console, RunArtifacts, memory_report
+from nsa.artifacts import LOG_EVERY_S, Console, RunArtifacts, StepProfiler, memory_report
 from nsa.attention import counters
 from nsa.attention.kernels import flash_share
 from nsa.checkpoint import check_same_corpus
 from nsa.checkpoint_writer import CheckpointWriter
 from nsa.data import Batches, BatchPlan, open_source
-from nsa.data.source import NothingHeldOut
+from nsa.data.batches import NothingHeldOut
 from nsa.device import prepare_network
 from nsa.errors import DataFailure, Halted, NonFinite, NotSaved
 from nsa.faults import fault_of, toy_instead_of
@@ -29,7 +29,6 @@ from nsa.launch import Launch
 from nsa.model.statistics import gate_health, gate_rows, gate_stats, selection_rows
 from nsa.model.transformer import next_byte_loss
 from nsa.optimizer import Update, apply_gradients, learning_rate
-from nsa.profiling import StepProfiler
 from nsa.rank_setup import RankSetup, set_up_rank
 from nsa.run_signals import FlightRecorder, forget, told, wait_for_go
 from nsa.sections import Sections, Stopwatch

@@ -22,8 +22,7 @@ from gonogo.machine_id import load_home_id, load_machine_id
 from gonogo.planning.resolve import checkout_root
 from worker.claims.claimer import Claimer
 from worker.claims.engine_runs import EngineRuns
-from worker.claims.loop import REQUESTS, StopSignal, end_runs, make_rounds
-from worker.claims.wake_listener import start_listening
+from worker.claims.loop import REQUESTS, StopSignal, end_runs, make_rounds, start_listening
 from worker.engine.engine import Engine
 from worker.engine.jobset import JobSets, KubernetesApi, load_template
 from worker.engine.slurm import Slurm, load_defaults

@@ -8,7 +8,7 @@ Python, PyTorch, Triton, numpy and PyYAML are enough, and a C compiler, which Tr
 
 Each stage is a process with a deadline, in order of value:
 
-- `machine`: versions and ceilings (copy, bf16 product);
+- `machine`: versions;
 - `correctness`: against the plain equations, against the torch backend at 8k to 64k, and repeated;
 - `attention`: forward and backward at 2k to 64k beside flash and cuDNN, with the break-even;
 - `trainer_steps`: real steps of the trainer at 2 and 32 sequences;

@@ -1,4 +1,4 @@
-"""On what was this measured, and what could it do at best?"""
+"""On what was this measured?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import triton
 
-from bench.gpu.rows import Context, append_row, timings
+from bench.gpu.rows import Context, append_row
 
 _ASKED = "name,driver_version,clocks.sm,clocks.max.sm,power.limit,utilization.gpu,mig.mode.current"
 
@@ -26,8 +26,8 @@ def _answer(*command: str) -> str | None:
 
 
 def run(context: Context) -> None:
-    """Rows `environment` and `ceiling` (copy, bf16 product)."""
-    device, tiny = context.device, context.tiny
+    """Write the row `environment`."""
+    device = context.device
     append_row(
         context.file,
         "environment",
@@ -37,14 +37,3 @@ def run(context: Context) -> None:
         gpus=_answer("nvidia-smi", f"--query-gpu={_ASKED}", "--format=csv,noheader"),
         git=_answer("git", "describe", "--always", "--dirty"),
     )
-    size, side = (2**24, 256) if tiny else (2**30, 8192)
-    source = torch.zeros(size, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    copy = timings(lambda: target.copy_(source), device)
-    append_row(
-        context.file, "ceiling", of="copy", **copy, rate=f"{2 * size / copy['ms'] / 1e6:.0f} GB/s"
-    )
-    a, b = torch.randn(2, side, side, device=device, dtype=torch.bfloat16)
-    product = timings(lambda: a @ b, device)
-    tflop_s = 2 * side**3 / product["ms"] / 1e9
-    append_row(context.file, "ceiling", of="bf16 product", **product, rate=f"{tflop_s:.2f} TFLOP/s")

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from nsa.config import SEPARATOR
-from nsa.data.source import NothingHeldOut, split_of
+from nsa.data.batches import NothingHeldOut, split_of
 from nsa.errors import DataFailure
 
 _MARKS_KEPT = 256

@@ -109,11 +109,9 @@ def stage(tmp_path: Path) -> Iterator[Callable[[str], list[dict[str, Any]]]]:
     torch.set_num_threads(threads)
 
 
-def test_the_machine_has_versions_and_ceilings(stage: Any) -> None:
-    environment, *ceilings = stage("machine")
+def test_the_machine_has_versions(stage: Any) -> None:
+    (environment,) = stage("machine")
     assert environment["torch"] == torch.__version__
-    assert {row["row"] for row in ceilings} == {"ceiling"}
-    assert all(row["ms"] > 0 for row in ceilings)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from lab.faults import FAULTS
+from lab.noise import FAULTS
 from lab.run import (
     MANY_STEPS,
     Cell,

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsa.data import BatchPlan, open_source
-from nsa.data.source import LocalText
+from nsa.data.batches import LocalText
 from nsa.errors import DataFailure
 
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from nsa.artifacts import _label_on_gpu, _ranked_by, summarise
 from nsa.attention import Kernels, use_kernels
 from nsa.checkpoint import load_checkpoint
 from nsa.errors import BadConfig, NonFinite
-from nsa.profiling import _label_on_gpu, _ranked_by, summarise
 from tests.nsa.runs import ENGINE, build_trainer, losses, of, read_lines
 
 needs_compiler = pytest.mark.skipif(

@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-import nsa.data.source
+import nsa.data.batches
 from nsa.data import open_source
-from nsa.data.source import LocalText, NothingHeldOut, split_of
+from nsa.data.batches import LocalText, NothingHeldOut, split_of
 from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import of
 
@@ -59,7 +59,7 @@ def written(kind, tmp_path, monkeypatch):
                 (folder / f"{number}.py").write_text(text)
         else:
             write_parquet_folder(folder, documents, files=files, rows_per_group=10)
-        monkeypatch.setattr(nsa.data.source, "_FINEWEB_URL", str(folder))
+        monkeypatch.setattr(nsa.data.batches, "_FINEWEB_URL", str(folder))
         return folder
 
     return write

@@ -24,7 +24,7 @@ def left(tmp_path_factory):
     order = write_order(folder, train=train, checkpoint={"every_steps": 4})
     environ = {"NSA_MEM_DUMP_EVERY": "2", "NCCL_DEBUG": "WARN", "HOME": "/not/recorded"}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("nsa.profiling._HOT_SPOTS", 1000)  # all rows: which are hot is chance
+        patched.setattr("nsa.artifacts._HOT_SPOTS", 1000)  # all rows: which are hot is chance
         build_trainer(order, environ).run()
     return order.parent
 

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nsa.data.source
+import nsa.data.batches
 from nsa.config import AS_IF_ABSENT, LoaderConfig
 from nsa.data import open_source
-from nsa.data.batches import Prefetch
+from nsa.data.batches import Prefetch, fineweb_edu_url
 from nsa.data.parquet import Lane, ParquetText, Piece, RowGroupCache, deal
-from nsa.data.source import fineweb_edu_url
 from nsa.errors import DataFailure
 from tests.nsa.parquet_folder import write_parquet_folder
 from tests.nsa.runs import build_trainer, losses, of, read_lines, told
@@ -193,7 +192,7 @@ def test_fineweb_edu_is_the_same_reader_over_its_url_and_keeps_what_it_fetched(
 ):
     opened = fsspec.core.url_to_fs
     monkeypatch.setattr(fsspec.core, "url_to_fs", lambda url: opened(url.partition("#")[0]))
-    monkeypatch.setattr(nsa.data.source, "_FINEWEB_URL", remote + "#{revision}")
+    monkeypatch.setattr(nsa.data.batches, "_FINEWEB_URL", remote + "#{revision}")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     whole = {**AS_IF_ABSENT["loader"], "revision": "0" * 40}
 
@@ -220,10 +219,10 @@ def test_fineweb_edu_is_the_same_reader_over_its_url_and_keeps_what_it_fetched(
 
 
 def test_fineweb_edu_is_the_revision_that_is_configured_and_needs_the_hub_package(monkeypatch):
-    monkeypatch.setattr(nsa.data.source, "find_spec", lambda name: object())
+    monkeypatch.setattr(nsa.data.batches, "find_spec", lambda name: object())
     hub = "hf://datasets/HuggingFaceFW/fineweb-edu"
     assert fineweb_edu_url("a" * 40) == f"{hub}@{'a' * 40}/sample/10BT"
-    monkeypatch.setattr(nsa.data.source, "find_spec", lambda name: None)
+    monkeypatch.setattr(nsa.data.batches, "find_spec", lambda name: None)
     with pytest.raises(DataFailure, match="needs huggingface_hub"):
         open_source("fineweb_edu", 0, 2)
 

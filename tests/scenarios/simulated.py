@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from lab.faults import FAULTS, Fault
+from lab.noise import FAULTS, Fault
 from lab.run import Part, watched
 from tests.scenarios import scenario
 from tests.scenarios.scenario import Outcome, Scenario

@@ -32,7 +32,7 @@ from tests.servers import RedisServer, wait_until
 from tests.supervise.orders import make_order
 from tests.unit_socket import UnitSocket
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
-from worker.claims.wake_listener import QUEUE_NAME
+from worker.claims.loop import QUEUE_NAME
 
 ROOT = checkout_root()
 LIGHT_WORKER = (sys.executable, "-m", "tests.worker.light_worker")

@@ -22,8 +22,14 @@ from gonogo.supervise.keeper_start import start_draining
 from gonogo.supervise.locks import holding, launch_lock
 from gonogo.supervise.processes import boot_id
 from gonogo.supervise.transient_errors import TransientErrors
-from worker.claims.engine_runs import EngineRuns
-from worker.claims.launching import KEEPER_MODULE, HostUnfit, end_and_ship, launch, prepare_dir
+from worker.claims.engine_runs import (
+    KEEPER_MODULE,
+    EngineRuns,
+    HostUnfit,
+    end_and_ship,
+    launch,
+    prepare_dir,
+)
 from worker.client import Backoff, ControlPlane
 from worker.engine.engine import load_submission, save_control_plane_url
 from worker.host.home import ClaimSecrets, OpenRun, RunInventory

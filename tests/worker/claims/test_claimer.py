@@ -20,9 +20,9 @@ from gonogo.supervise.locks import DeviceLocks, holding, is_locked, launch_lock
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import completed, make_order, make_run_dir, write_beats
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from worker.claims import launching
+from worker.claims import engine_runs
 from worker.claims.claimer import SEND_AGAIN_S, Claimer
-from worker.claims.launching import make_room
+from worker.claims.engine_runs import make_room
 from worker.host.home import ClaimSecrets, mark_machine
 from worker.host.preflight import Probe, ProbeStore
 from worker.host.slots import Slots
@@ -153,7 +153,7 @@ def test_a_run_queued_again_by_a_restore_starts_once(
 ) -> None:
     """A claim that does not name it has it given out again, and what lives is fenced off."""
     with subprocess.Popen(["true"]) as keeper:
-        monkeypatch.setattr(launching, "start_keeper", lambda *_, **__: keeper)
+        monkeypatch.setattr(engine_runs, "start_keeper", lambda *_, **__: keeper)
     order = ship(claimer, plane)
     plane.runs[order.run] = RunStore(token=order.token + 1, secret="another")
     plane.orders.append(make_order(run=order.run, token=order.token + 1))
@@ -176,7 +176,7 @@ def test_an_unfit_host_rests_ever_longer(
 ) -> None:
     unfit = Check(id="shm", outcome=CheckOutcome.FAIL, text="full")
     record = Preflight(passed=False, checks=[unfit])
-    monkeypatch.setattr(launching, "run_preflight", lambda *_, **__: record)
+    monkeypatch.setattr(engine_runs, "run_preflight", lambda *_, **__: record)
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     plane.orders += [make_order(), make_order()]
@@ -221,7 +221,7 @@ def test_a_keeper_that_fails_to_start_ends_the_run(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "no memory")
 
-    monkeypatch.setattr(launching, "start_keeper", refuse)
+    monkeypatch.setattr(engine_runs, "start_keeper", refuse)
     order = make_order()
     plane.orders.append(order)
     assert claimer.run_round() == []

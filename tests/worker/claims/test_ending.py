@@ -16,7 +16,7 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.processes import boot_id, load_stat
 from tests.supervise.orders import make_order, make_run_dir, write_beats, write_finding
 from tests.worker.control_plane import KEY, FakeControlPlane, RunStore, serving
-from worker.claims.launching import ShipperOf, end_and_ship
+from worker.claims.engine_runs import ShipperOf, end_and_ship
 from worker.client import ControlPlane
 from worker.host.home import OpenRun, RunInventory
 from worker.shipping.shipper import Shipper

@@ -18,8 +18,7 @@ from rq.serializers import JSONSerializer
 
 from gonogo.contract.agent import WAKE_JOB
 from tests.servers import RedisServer, wait_until
-from worker.claims.loop import REQUESTS
-from worker.claims.wake_listener import QUEUE_NAME, start_listening
+from worker.claims.loop import QUEUE_NAME, REQUESTS, start_listening
 
 LIMIT_S = 20.0
 
