@@ -115,6 +115,24 @@ def close_to_others(file: Path | int) -> None:
             os.chmod(file, stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
 
 
+def replace_file(path: Path, content: bytes, *, syncs: bool = True) -> None:
+    """Write a file whole or not at all, over what was there; durable if it syncs."""
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(content)
+            if syncs:
+                stream.flush()
+                os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    if syncs:
+        sync_folder(path.parent)
+
+
 def place_first(spare: Path, path: Path) -> bool:
     """Give a written file its name unless the name exists; True if this call gave it.
 

@@ -22,7 +22,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
 from gonogo.contract.records import FileSeal
-from gonogo.files import is_for_good, read_plain, read_small, sync_folder
+from gonogo.files import is_for_good, read_plain, read_small, replace_file
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
 _RANK_EXIT = re.compile(r"exit_rank(0|[1-9][0-9]{0,5})\.json")
@@ -285,19 +285,8 @@ def file_seal(path: Path) -> FileSeal:
 def save_json(path: Path, value: Any) -> None:
     """Write a small JSON file atomically and durably (temporary file, fsync, rename, fsync)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        with temporary.open("x", encoding="utf-8") as stream:
-            json.dump(wire_value(value), stream, indent=1, ensure_ascii=False, allow_nan=False)
-            stream.write("\n")
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)
+    text = json.dumps(wire_value(value), indent=1, ensure_ascii=False, allow_nan=False)
+    replace_file(path, f"{text}\n".encode())
 
 
 def load_pruned(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.metrics_file import Shipping
 from gonogo.supervise.watcher.watcher import main
 from worker.settings import load_settings
 from worker.shipping.thread import ShippingThread

@@ -11,27 +11,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gonogo.files import NoPlainFile, create_plain, place_first, read_small, sync_folder
+from gonogo.files import NoPlainFile, create_plain, place_first, read_small, replace_file
 
 
 def save_json(path: Path, value: Any) -> None:
     """Write a JSON file atomically and durably, over what was there."""
-    temporary = _draft(path, value, syncs=True)
-    try:
-        temporary.replace(path)
-    except OSError:
-        _remove(temporary)
-        raise
-    sync_folder(path.parent)
+    replace_file(path, _encoded(value))
 
 
 def create_json(path: Path, value: Any) -> bool:
     """Write a JSON file unless there is one; return whether this call created it."""
-    temporary = _draft(path, value, syncs=False)
+    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
     try:
+        temporary.write_bytes(_encoded(value))
         return place_first(temporary, path)
     finally:
-        _remove(temporary)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def load_json(path: Path) -> dict[str, Any] | None:
@@ -47,24 +43,8 @@ def load_json(path: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _draft(path: Path, value: Any, *, syncs: bool) -> Path:
-    text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
-    temporary = path.with_name(f".{path.name}.{os.urandom(6).hex()}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            stream.write(f"{text}\n".encode())
-            if syncs:
-                stream.flush()
-                os.fsync(stream.fileno())
-    except BaseException:
-        _remove(temporary)
-        raise
-    return temporary
-
-
-def _remove(temporary: Path) -> None:
-    with suppress(OSError):
-        temporary.unlink()
+def _encoded(value: Any) -> bytes:
+    return f"{json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)}\n".encode()
 
 
 RESERVE_NAME = ".reserve"
@@ -77,10 +57,7 @@ _T = TypeVar("_T")
 class Reserve:
     """Files of zeros that are deleted, one by one, when the disk is full.
 
-    Args:
-        run_dir: the run's directory.
-        name: how the files' names begin; each node and each rank has its own.
-        pieces: how many files.
+    Each node and each rank has its own `name`.
     """
 
     def __init__(self, run_dir: Path, name: str = RESERVE_NAME, pieces: int = PIECES) -> None:

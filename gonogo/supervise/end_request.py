@@ -16,8 +16,7 @@ from gonogo.trainer.heartbeat_writer import READ
 
 HALT_NAME = ".HALT"
 KILL_NAME = ".kill"
-HALT_LIMIT_S = 300.0
-"""The longest time that a trainer gets to leave by itself."""
+HALT_LIMIT_S = 300.0  # The longest time that a trainer gets to leave by itself.
 REASONS = frozenset({
     "completed", "nonzero_exit", "oom", "start_failed", "stalled", "too_slow", "non_finite",
     "diverged", "config_mismatch", "resource_limit", "hardware", "preflight_failed",
@@ -26,8 +25,7 @@ REASONS = frozenset({
 })  # fmt: skip
 ACTORS = frozenset({"trainer", "watchdog", "operator", "infra"})
 """The values of gonogo.contract.outcome (a test compares them)."""
-_LARGEST = 1e15
-"""No clock shows as much."""
+_LARGEST = 1e15  # No clock shows as much.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +33,7 @@ class EndRequest:
     """Why and how a run is to end.
 
     `reason` is an outcome code and `ended_by` an actor. `at` is in Unix seconds, `until_mono` in
-    seconds of this host's monotonic clock. `dump` asks the ranks for their stacks first.
+    seconds of this host's monotonic clock.
     """
 
     reason: str
@@ -44,12 +42,10 @@ class EndRequest:
     text: str = ""
     key: str | None = None
     until_mono: float | None = None
-    leave_s: float | None = None
-    """The time to leave in seconds, for keepers on other nodes."""
+    leave_s: float | None = None  # The time to leave in seconds, for keepers on other nodes.
     moving_s: float | None = None
     """The time of ranks that neither evaluate nor save; the watcher ends them then."""
     grace_s: float = 1.0
-    dump: bool = True
 
 
 def ask_halt(run_dir: Path, request: EndRequest) -> bool:
@@ -72,10 +68,7 @@ def is_asked(path: Path) -> bool:
 
 
 def load_request(path: Path) -> EndRequest | None:
-    """Return the request in `.HALT` or `.kill`; None if there is no such file.
-
-    A file that is not written as ours are was made by hand.
-    """
+    """Return the request in `.HALT` or `.kill`; None: no file. Any other is made by hand."""
     try:
         status = path.lstat()
     except FileNotFoundError:

@@ -13,16 +13,14 @@ from pathlib import Path
 from gonogo.device_slots import gpus_of
 from gonogo.files import append_plain
 from gonogo.supervise.durable import load_json
-from gonogo.supervise.keeper.children import start_heir
-from gonogo.supervise.keeper.companions import build_drain_command
+from gonogo.supervise.keeper.children import build_drain_command, start_heir
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, take_lock
 from gonogo.supervise.process_records import living_keeper
 from gonogo.supervise.processes import own_module
 
 KEEPER_MODULE = "gonogo.supervise.keeper"
-READY_LIMIT_S = 60.0
-"""How long a keeper may take to start from a slow disk."""
+READY_LIMIT_S = 60.0  # How long a keeper may take to start from a slow disk.
 _POLL_S = 0.01
 
 _log = logging.getLogger(__name__)
@@ -40,13 +38,7 @@ def start_keeper(
     place: Place | None = None,
     options: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start the keeper of a run, and return when it holds its devices or has failed.
-
-    Args:
-        cwd: the folder in which the keeper, and all that it starts, runs.
-        module: the keeper.
-        options: further arguments of the keeper.
-    """
+    """Start the keeper of a run, and return when it holds its devices or has failed."""
     taken = [part for name in devices for part in ("--lock", str(locks.path(name)))]
     log_name, record = "keeper.log", "keeper.json"
     if place is not None:

@@ -22,23 +22,21 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
 from gonogo.contract.records import NodeLine
-from gonogo.files import append_line, create_plain
+from gonogo.files import append_line, replace_file
 from gonogo.rundir import RunDir, load_record
 from gonogo.supervise.end_request import HALT_NAME, KILL_NAME, is_asked
 from gonogo.supervise.evidence.rounds import NodeEvidence
 from gonogo.supervise.host.usage import HostMemoryProbe
 from gonogo.supervise.launch.nodes import NoPlace, Place
-from gonogo.supervise.process_records import alive_path, exit_path, watch_path
+from gonogo.supervise.process_records import ALIVE_NAME, EXIT_NAME, WATCH_NAME
 from gonogo.supervise.processes import LifeSigns
 from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.watcher.look import INTERVAL_S
-from gonogo.supervise.watcher.observations import Observations
+from gonogo.supervise.watcher.look import INTERVAL_S, Observations
 from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.supervise.watcher.watcher import start_watching
 
 ALIVE_EVERY_S = 1.0
-KEPT_LINES = 1000
-"""The most lines that wait for a disk."""
+KEPT_LINES = 1000  # The most lines that wait for a disk.
 
 _log = logging.getLogger("gonogo.supervise.node_reporter")
 
@@ -59,7 +57,7 @@ class Follower:
 
     def follow(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         """Look until the part has ended and its end has been looked at."""
-        ended_path = exit_path(self._dir.path, self._place.node)
+        ended_path = self._dir.path / EXIT_NAME.format(self._place.node)
         while True:
             now = clock()
             ended = self._transient.tried("the end", ended_path.exists, False)
@@ -95,7 +93,7 @@ class Follower:
         if line.ranks or line.agent or line.stacks or line.observations:
             self._unwritten = [*self._unwritten[-KEPT_LINES:], line]
         while self._unwritten:
-            _append(watch_path(self._dir.path, self._place.node), self._unwritten[0])
+            _append(self._dir.path / WATCH_NAME.format(self._place.node), self._unwritten[0])
             self._unwritten.pop(0)
 
     def _is_being_ended(self) -> bool:
@@ -106,17 +104,12 @@ class Follower:
         )
 
     def _be_seen(self, now: float) -> None:
-        """Rewrite `.alive_node{K}`."""
         self._alive_at = now + ALIVE_EVERY_S
-        path = alive_path(self._dir.path, self._place.node)
-        draft = path.with_name(f"{path.name}.part")
-        with create_plain(draft) as stream:
-            stream.write(f"{self._order.token} {self._number}\n".encode())
-        draft.replace(path)
+        path = self._dir.path / ALIVE_NAME.format(self._place.node)
+        replace_file(path, f"{self._order.token} {self._number}\n".encode(), syncs=False)
 
 
 def _append(path: Path, line: NodeLine) -> None:
-    """Add one line to a file."""
     document: dict[str, Any] = {"v": line.v, **line.model_dump(mode="json", exclude_defaults=True)}
     append_line(path, wire_line(document))
 

@@ -15,7 +15,7 @@
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -30,23 +30,13 @@ class RankRecord:
     """One rank's process."""
 
     ref: ProcessRef
-    wrapper: int
-    """Process id of the writer."""
-    launched: bool = False
-    """Whether the command started it, and may restart it."""
-    by_shell: bool = False
-    """Whether a shell stands between, which hides exit codes."""
+    wrapper: int  # Process id of the writer.
+    launched: bool = False  # Whether the command started it, and may restart it.
+    by_shell: bool = False  # Whether a shell stands between, which hides exit codes.
 
 
 def save_rank_record(folder: Path, rank: int, record: RankRecord, at: float) -> None:
-    """Write a rank's record.
-
-    Args:
-        folder: the run directory.
-        rank: number of the rank.
-        record: what to write.
-        at: Unix seconds.
-    """
+    """Write a rank's record; `at` in Unix seconds."""
     document = {
         "v": 1,
         "pid": record.ref.pid,
@@ -84,18 +74,17 @@ def _path(folder: Path, rank: int) -> Path:
 
 
 def living_keeper(run_dir: Path, name: str = "keeper.json") -> ProcessRef | None:
-    """Return the keeper of a run, or of one node's part of it, if it lives on this host.
-
-    Args:
-        run_dir: the run's directory.
-        name: of the keeper's record; each node but the first has its own.
-    """
-    return _living(run_dir / name)
+    """Return the keeper of a run, or of one node's part of it, if it lives on this host."""
+    record = load_json(run_dir / name) or {}
+    keeper = process_of(record)
+    if keeper is None or record.get("boot_id") != boot_id() or not keeper.is_alive():
+        return None
+    return keeper
 
 
 def is_kept_here(run_dir: Path) -> bool:
     """Return whether a keeper of any node of a run lives on this host."""
-    return any(_living(path) is not None for path in run_dir.glob("keeper*.json"))
+    return any(living_keeper(run_dir, path.name) for path in run_dir.glob("keeper*.json"))
 
 
 def is_kept_elsewhere(run_dir: Path) -> bool:
@@ -114,18 +103,10 @@ def process_of(record: Mapping[str, Any] | None) -> ProcessRef | None:
     return ProcessRef(pid=pid, start_ticks=start_ticks)
 
 
-def _living(path: Path) -> ProcessRef | None:
-    record = load_json(path) or {}
-    keeper = process_of(record)
-    if keeper is None or record.get("boot_id") != boot_id() or not keeper.is_alive():
-        return None
-    return keeper
-
-
 MET_NAME = ".met.json"
-_SIMPLE = ("node", "token", "host", "boot_id", "pid_ns", "address")
-SILENT_S = 10.0
-"""A node is silent after so long without a sign of its follower."""
+MEET_NAME, EXIT_NAME, GONE_NAME = ".meet_node{}.json", "exit_node{}.json", ".gone_node{}.json"
+ALIVE_NAME, WATCH_NAME = ".alive_node{}", "watch_node{}.jsonl"
+SILENT_S = 10.0  # A node is silent after so long without a sign of its follower.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,17 +117,14 @@ class Keeping:
     token: int
     host: str
     boot_id: str
-    pid_ns: str
-    """The namespace of its process id."""
-    ref: ProcessRef
-    address: str
-    """`host:port` at which node 0 can be reached."""
+    pid_ns: str  # The namespace of its process id.
+    pid: int
+    start_ticks: int
+    address: str  # `host:port` at which node 0 can be reached.
 
     def document(self, at: float) -> dict[str, Any]:
         """Return the JSON form; `at` in Unix seconds."""
-        simple = {name: getattr(self, name) for name in _SIMPLE}
-        ref = {"pid": self.ref.pid, "start_ticks": self.ref.start_ticks}
-        return {"v": 1, **simple, **ref, "at": at}
+        return {"v": 1, **asdict(self), "at": at}
 
 
 def own_keeping(*, node: int, token: int, address: str) -> Keeping:
@@ -158,39 +136,15 @@ def own_keeping(*, node: int, token: int, address: str) -> Keeping:
         host=os.uname().nodename,
         boot_id=boot_id(),
         pid_ns=pid_namespace(),
-        ref=ProcessRef(pid=os.getpid(), start_ticks=stat.start_ticks if stat else 0),
+        pid=os.getpid(),
+        start_ticks=stat.start_ticks if stat else 0,
         address=address,
     )
 
 
-def meet_path(run_dir: Path, node: int) -> Path:
-    """Return the path of `.meet_node{K}.json`."""
-    return run_dir / f".meet_node{node}.json"
-
-
-def exit_path(run_dir: Path, node: int) -> Path:
-    """Return the path of `exit_node{K}.json`."""
-    return run_dir / f"exit_node{node}.json"
-
-
-def alive_path(run_dir: Path, node: int) -> Path:
-    """Return the path of `.alive_node{K}`."""
-    return run_dir / f".alive_node{node}"
-
-
-def watch_path(run_dir: Path, node: int) -> Path:
-    """Return the path of `watch_node{K}.jsonl`."""
-    return run_dir / f"watch_node{node}.jsonl"
-
-
-def gone_path(run_dir: Path, node: int) -> Path:
-    """Return the path of `.gone_node{K}.json`."""
-    return run_dir / f".gone_node{node}.json"
-
-
 def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
     """Return how a node's part of an attempt ended; None if it has not reported that."""
-    found = load_json(exit_path(run_dir, node)) or {}
+    found = load_json(run_dir / EXIT_NAME.format(node)) or {}
     written = found.get("token", token)
     return found if found and isinstance(written, int) and written >= token else None
 
@@ -198,28 +152,17 @@ def load_end(run_dir: Path, node: int, token: int) -> dict[str, Any] | None:
 def load_sign(run_dir: Path, node: int) -> str:
     """Return the newest sign of a node's follower; a changed one is a sign of life."""
     try:
-        return alive_path(run_dir, node).read_text()
+        return (run_dir / ALIVE_NAME.format(node)).read_text()
     except FileNotFoundError:
         return ""
 
 
 def load_keeping(run_dir: Path, node: int) -> Keeping | None:
     """Return the keeper of a node; None if it has not come."""
-    return keeping_of(load_json(meet_path(run_dir, node)) or {})
-
-
-def keeping_of(found: Mapping[str, Any]) -> Keeping | None:
-    """Return the record in a document; None if it is not one."""
+    found = load_json(run_dir / MEET_NAME.format(node)) or {}
     try:
-        return Keeping(
-            node=int(found["node"]),
-            token=int(found["token"]),
-            host=str(found["host"]),
-            boot_id=str(found["boot_id"]),
-            pid_ns=str(found["pid_ns"]),
-            address=str(found["address"]),
-            ref=ProcessRef(pid=int(found["pid"]), start_ticks=int(found["start_ticks"])),
-        )
+        kinds: dict[str, Any] = {row.name: row.type for row in fields(Keeping)}
+        return Keeping(**{name: kind(found[name]) for name, kind in kinds.items()})
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -230,7 +173,7 @@ def proof_of_loss(run_dir: Path, node: int) -> str | None:
     Silence proves nothing. Proof is `.gone_node{K}.json`, or that the node's keeper was a process
     of this host and is dead: its ranks die with it.
     """
-    ended = exit_path(run_dir, node)
+    ended = run_dir / EXIT_NAME.format(node)
     if ended.exists():
         return None
     proof = _proof(run_dir, node)
@@ -238,14 +181,14 @@ def proof_of_loss(run_dir: Path, node: int) -> str | None:
 
 
 def _proof(run_dir: Path, node: int) -> str | None:
-    word = load_json(gone_path(run_dir, node))
+    word = load_json(run_dir / GONE_NAME.format(node))
     if word is not None:
         return f"{word.get('by') or 'somebody'} says: {word.get('text') or 'it has ended'}"
     keeping = load_keeping(run_dir, node)
-    if keeping is None or keeping.ref.is_alive():
+    if keeping is None or ProcessRef(pid=keeping.pid, start_ticks=keeping.start_ticks).is_alive():
         return None
     # Virtual machines resumed from one snapshot share a boot id, but not a host name.
     here = os.uname().nodename, boot_id(), pid_namespace()
     if (keeping.host, keeping.boot_id, keeping.pid_ns) != here:
         return None
-    return f"its keeper, process {keeping.ref.pid}, is gone"
+    return f"its keeper, process {keeping.pid}, is gone"

@@ -13,9 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gonogo import __version__
-from gonogo.git_commit import load_commit
-
 TOKEN_NAME = "GONOGO_RUN"
 NODE_NAME = "GONOGO_RUN_NODE"
 """`{run id}/{node}`, where a run has several nodes: two of them may share a host."""
@@ -23,7 +20,6 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "busybox", "fish", "tcsh"})
 """Programs that hide how the programs they started ended."""
 SIGN_EVERY_S = 1.0
-_ROOT = Path(__file__).resolve().parents[2]
 _PYTHON = str(Path(sys.executable).parent.resolve() / Path(sys.executable).name)
 """Read at the start: a link to "the current release" may point elsewhere later. The last part is
 not resolved, since that would leave the virtual environment."""
@@ -89,9 +85,9 @@ class ProcessRef:
         return True
 
 
-def load_stat(pid: int, task: int | None = None) -> Stat | None:
-    """Return the state of a process (or of one of its threads), or None when it is gone."""
-    fields = _stat_fields(f"{pid}" if task is None else f"{pid}/task/{task}")
+def load_stat(pid: int) -> Stat | None:
+    """Return the state of a process, or None when it is gone."""
+    fields = _stat_fields(pid)
     if fields is None:
         return None
     return Stat(
@@ -106,25 +102,24 @@ def load_stat(pid: int, task: int | None = None) -> Stat | None:
 
 def load_cpu_s(pid: int) -> float | None:
     """Return the CPU seconds of a process and all below it, ended children included."""
-    own = _stat_fields(f"{pid}")
+    own = _stat_fields(pid)
     if own is None:
         return None
-    below = (_stat_fields(f"{child}") for child in find_descendants(pid))
+    below = (_stat_fields(child) for child in find_descendants(pid))
     ticks = sum(sum(map(int, row[11:15])) for row in (own, *below) if row is not None)
     return ticks / TICKS_PER_S
 
 
 def load_exit_status(ref: ProcessRef) -> int | None:
     """Return how a process ended, as `os.waitpid` would; None before, and once its parent asked."""
-    fields = _stat_fields(f"{ref.pid}")
+    fields = _stat_fields(ref.pid)
     if fields is None or fields[0] not in _ENDED_STATES or int(fields[19]) != ref.start_ticks:
         return None
     return int(fields[49])
 
 
-def _stat_fields(name: str) -> list[str] | None:
-    """Return the fields of /proc/<name>/stat behind the program's name."""
-    text = _read(f"/proc/{name}/stat")
+def _stat_fields(pid: int) -> list[str] | None:
+    text = _read(f"/proc/{pid}/stat")
     return text[text.rindex(b")") + 2 :].decode().split() if text else None
 
 
@@ -256,11 +251,6 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def load_release(root: Path = _ROOT) -> dict[str, str | None]:
-    """Return `version` and `git_sha` of gonogo (None outside of a checkout)."""
-    return {"version": __version__, "git_sha": load_commit(root)}
-
-
 def own_python() -> str:
     """Return the path of this interpreter."""
     return _PYTHON
@@ -275,21 +265,13 @@ def own_module(module: str) -> list[str]:
 
 
 class LifeSigns:
-    """Signs of life of this process for its keeper: one byte a second into a pipe.
-
-    Args:
-        descriptor: a pipe's end that never blocks; None if nobody listens.
-    """
+    """Signs of life for the keeper: one byte a second into a pipe that never blocks."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor, self._due = descriptor, float("-inf")
 
     def give(self, now: float) -> None:
-        """Give a sign when it is time.
-
-        Args:
-            now: monotonic seconds.
-        """
+        """Give a sign when it is time; `now` in monotonic seconds."""
         if self._descriptor is None or now < self._due:
             return
         self._due = now + SIGN_EVERY_S

@@ -62,7 +62,7 @@ def test_earlier_of_halt_and_kill_names_the_cause(tmp_path: Path) -> None:
     "said",
     [
         {"at": "now"}, {"until_mono": "x"}, {"until_mono": True}, {"leave_s": []}, {"text": 5},
-        {"grace_s": None}, {"dump": "no"}, {"moving_s": math.inf}, {"key": 7}, {"at": math.nan},
+        {"grace_s": None}, {"moving_s": math.inf}, {"key": 7}, {"at": math.nan},
         {"leave_s": 10**400},
     ],
     ids=lambda said: " ".join(said),

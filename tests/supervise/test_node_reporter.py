@@ -10,7 +10,7 @@ from gonogo.contract.records import NodeLine
 from gonogo.rundir import RunDir, load_lines
 from gonogo.supervise import node_reporter
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.process_records import alive_path, exit_path
+from gonogo.supervise.process_records import ALIVE_NAME, EXIT_NAME
 from gonogo.supervise.processes import LifeSigns
 from tests.supervise.orders import make_order
 
@@ -38,10 +38,10 @@ def test_it_gives_a_sign_every_second(tmp_path: Path) -> None:
     now, signs = [100.0], dict[str, float]()
 
     def sleep(seconds: float) -> None:
-        signs.setdefault(alive_path(tmp_path, 1).read_text(), now[0])
+        signs.setdefault((tmp_path / ALIVE_NAME.format(1)).read_text(), now[0])
         now[0] += 0.25
         if now[0] > 105.0:
-            exit_path(tmp_path, 1).touch()
+            (tmp_path / EXIT_NAME.format(1)).touch()
 
     follows.follow(lambda: now[0], sleep)
     assert list(signs.values()) == [100.0, 101.0, 102.0, 103.0, 104.0, 105.0]

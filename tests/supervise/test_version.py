@@ -6,8 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gonogo import __version__
-from gonogo.supervise.processes import load_release
+from gonogo.git_commit import load_commit
 
 ROOT = Path(__file__).parents[2]
 
@@ -20,19 +19,19 @@ def git(folder: Path, *arguments: str) -> str:
 
 
 def test_a_checkout_tells_its_commit_and_an_installation_none(tmp_path: Path) -> None:
-    assert load_release(tmp_path) == {"version": __version__, "git_sha": None}
+    assert load_commit(tmp_path) is None
     checkout = tmp_path / "checkout"
     checkout.mkdir()
     git(checkout, "init", "-q", "-b", "main")
     git(checkout, "commit", "-q", "--allow-empty", "-m", "first")
     sha = git(checkout, "rev-parse", "HEAD")
-    assert load_release(checkout)["git_sha"] == sha
+    assert load_commit(checkout) == sha
     git(checkout, "worktree", "add", "-q", "-b", "other", str(tmp_path / "worktree"))
-    assert load_release(tmp_path / "worktree")["git_sha"] == sha
+    assert load_commit(tmp_path / "worktree") == sha
     git(checkout, "pack-refs", "--all")
-    assert load_release(checkout)["git_sha"] == sha
+    assert load_commit(checkout) == sha
     git(checkout, "checkout", "-q", "--detach")
-    assert load_release(checkout)["git_sha"] == sha
+    assert load_commit(checkout) == sha
 
 
 def test_what_a_run_starts_stays_in_the_folder_that_the_link_named(tmp_path: Path) -> None:

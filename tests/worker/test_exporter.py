@@ -12,8 +12,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from gonogo.supervise.watcher.journal import BOUNDS_S, StepTimes
 from gonogo.supervise.watcher.metrics_file import save_metrics
-from gonogo.supervise.watcher.pace import BOUNDS_S, StepTimes
 from tests.supervise.orders import make_order
 from worker.exporter import HostCollector, HostView, start_exporter
 

@@ -17,7 +17,7 @@ from gonogo.rundir import RunDir, save_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, load_request
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.locks import DeviceLocks, holding
-from gonogo.supervise.process_records import exit_path, meet_path, own_keeping
+from gonogo.supervise.process_records import EXIT_NAME, MEET_NAME, own_keeping
 from tests.supervise.orders import completed, make_order, make_run_dir
 from worker import node as program
 from worker.host.slots import Slots
@@ -42,7 +42,8 @@ def test_an_unfit_gpu_is_quarantined(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def kept(run_dir: RunDir, order: Order, node: int) -> None:
     """Its keeper came together with the others, and holds its lock no more."""
     save_json(
-        meet_path(run_dir.path, node), own_keeping(node=node, token=1, address="a:1").document(5.0)
+        run_dir.path / MEET_NAME.format(node),
+        own_keeping(node=node, token=1, address="a:1").document(5.0),
     )
 
 
@@ -55,7 +56,7 @@ def has_ended(run_dir: RunDir, order: Order, node: int) -> None:
 
 
 def part_has_ended(run_dir: RunDir, order: Order, node: int) -> None:
-    save_json(exit_path(run_dir.path, node), {"v": 1})
+    save_json(run_dir.path / EXIT_NAME.format(node), {"v": 1})
 
 
 @pytest.mark.parametrize(
@@ -87,10 +88,10 @@ def test_the_first_start_reports_an_unfit_host(
     run_dir = make_run_dir(tmp_path / "runs", order)
     if nodes == 2:
         older = own_keeping(node=1, token=0, address="a:1").document(5.0)
-        save_json(meet_path(run_dir.path, 1), older)
+        save_json(run_dir.path / MEET_NAME.format(1), older)
         kept(run_dir, order, 0)
     assert start(tmp_path, monkeypatch, order, nodes - 1) == 0
-    assert (run_dir.exit if nodes == 1 else exit_path(run_dir.path, 1)).exists()
+    assert (run_dir.exit if nodes == 1 else run_dir.path / EXIT_NAME.format(1)).exists()
 
 
 def test_a_leave_request_uses_the_reserve_of_a_full_disk(

@@ -28,9 +28,9 @@ from gonogo.supervise.keeper_start import start_keeper
 from gonogo.supervise.locks import DeviceLocks, holding, keeper_lock
 from gonogo.supervise.lost_run import build_infra_exit, end_lost
 from gonogo.supervise.process_records import (
+    EXIT_NAME,
+    GONE_NAME,
     MET_NAME,
-    exit_path,
-    gone_path,
     is_kept_here,
     living_keeper,
 )
@@ -474,9 +474,9 @@ def end_by_proof(
 ) -> ExitRecord | None:
     """Write the end of an attempt that its engine proves ended and that wrote none itself."""
     for node in range(order.nodes):
-        if order.nodes > 1 and not exit_path(run_dir.path, node).exists():
+        if order.nodes > 1 and not (run_dir.path / EXIT_NAME.format(node)).exists():
             proof = {"v": 1, "by": name, "text": ended.proof, "at": now}
-            save_json(gone_path(run_dir.path, node), proof)
+            save_json(run_dir.path / GONE_NAME.format(node), proof)
     request = asked_by(run_dir.path)
     if request is None or (run_dir.path / "keeper.json").exists():
         return end_lost(run_dir, order, now, proof=ended.proof)

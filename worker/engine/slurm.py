@@ -25,7 +25,7 @@ from gonogo.contract.workload import SlurmCluster
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.files import is_there, read_plain
 from gonogo.judge.follow_up.explanation import printable
-from gonogo.supervise.process_records import MET_NAME, meet_path
+from gonogo.supervise.process_records import MEET_NAME, MET_NAME
 from gonogo.supervise.processes import own_module, own_python
 from worker.engine.engine import Ended, Found, Handle, Running, Unknown
 from worker.settings import slurm_environ
@@ -160,7 +160,7 @@ class Slurm:
         """Return what Slurm reports of one job, or reported before it forgot the job."""
         run_dir = self._runs / handle.run
         began = (run_dir / "keeper.json").exists()  # before Slurm is asked: its answer is newer
-        meets = is_there(meet_path(run_dir, 0)) and not is_there(run_dir / MET_NAME)
+        meets = is_there(run_dir / MEET_NAME.format(0)) and not is_there(run_dir / MET_NAME)
         done = self._run(["scontrol", "show", "job", "--oneliner", handle.name])
         if done.returncode != 0 and _GONE.search(done.stderr):
             forgotten = Unknown(text=f"Slurm knows no job {handle.name} any more")

@@ -16,7 +16,7 @@ from gonogo.contract.agent import Command, TelemetryAck
 from gonogo.contract.finding import Finding
 from gonogo.contract.records import ExitRecord
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.metrics_file import Shipping
 
 if TYPE_CHECKING:  # its imports take a moment, which is the thread's, not the first tick's
     from worker.shipping.shipper import Shipper

@@ -147,7 +147,6 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _take_all(paths: Sequence[Path]) -> dict[str, int] | None:
-    """Take the lock of every device, or return None; wait a moment for one that is being freed."""
     taken: dict[str, int] = {}
     give_up = time.monotonic() + _LOCK_WAIT_S
     for path in paths:
@@ -160,7 +159,6 @@ def _take_all(paths: Sequence[Path]) -> dict[str, int] | None:
 
 
 def _held(text: str) -> tuple[str, int]:
-    """Return name and descriptor of `NAME=FD`."""
     name, _, descriptor = text.rpartition("=")
     os.set_inheritable(int(descriptor), False)
     return name, int(descriptor)

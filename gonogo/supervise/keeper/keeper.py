@@ -10,17 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gonogo import __version__
 from gonogo.device_slots import gpus_of
+from gonogo.git_commit import load_commit
 from gonogo.supervise.durable import RESERVE_NAME, Reserve, save_json
 from gonogo.supervise.end_request import asked_by
 from gonogo.supervise.keeper.children import (
     Child,
+    Companions,
     StopSignals,
+    build_drain_command,
     reap_all,
     start_child,
     start_heir,
 )
-from gonogo.supervise.keeper.companions import Companions, build_drain_command
 from gonogo.supervise.keeper.kill import end_processes
 from gonogo.supervise.keeper.nodes import (
     MEET_LIMIT_S,
@@ -34,11 +37,10 @@ from gonogo.supervise.keeper.run_end import OutOfMemory, RunEnd
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.command import Allowed, build_command, build_environment
 from gonogo.supervise.launch.nodes import Place
-from gonogo.supervise.processes import NODE_NAME, boot_id, load_release, load_stat
+from gonogo.supervise.processes import NODE_NAME, boot_id, load_stat
 from gonogo.supervise.transient_errors import TransientErrors
 
-LAST_WORDS_S = 60.0
-"""How long the watcher may ship after the end, and a disk may refuse exit.json."""
+LAST_WORDS_S = 60.0  # How long the watcher may ship after the end, and a disk may refuse exit.json.
 _LOOP_S = 0.05
 
 _log = logging.getLogger("gonogo.supervise.keeper")
@@ -47,11 +49,8 @@ _log = logging.getLogger("gonogo.supervise.keeper")
 class Keeper:
     """One supervised run; `run` returns when everything is over.
 
-    Args:
-        watcher: module that watches the run, started with its directory.
-        meet_s: how long to wait for the other nodes.
-        shield: SIGTERM comes to every process of the run; launcher and ranks are to survive it and
-            leave because they are asked to.
+    With `shield` SIGTERM comes to every process of the run; launcher and ranks survive it and leave
+    because they are asked to.
 
     Raises:
         LaunchRefused: the order asks for what this host does not start.
@@ -76,7 +75,8 @@ class Keeper:
         self._place, self._allowed, self._meet_s = place, allowed, meet_s
         self._agent_environ = build_environment(order, run_dir, environ, locks, allowed, place)
         build_command(order, run_dir, allowed, replace(place, rendezvous="node0:0"))  # or refuse
-        self._started_at, self._release = time.time(), load_release()
+        self._started_at = time.time()
+        self._git_sha = load_commit(Path(__file__).resolve().parents[3])
         self._deadline_s = (order.get("limits") or {}).get("deadline_s")
         self._grace_s = float((order.get("halt") or {}).get("grace_s") or 0.0)
         self._transient = TransientErrors(_log)
@@ -100,10 +100,7 @@ class Keeper:
         self._over = False
 
     def run(self) -> None:
-        """Start, keep, end, and write exit.json.
-
-        An OSError of the run directory ends nothing: the call is repeated a moment later.
-        """
+        """Start, keep, end, and write exit.json. What the run directory refuses is tried again."""
         wake = self._stops.listen()
         tried = self._transient.tried
         tried("the reserve", self._reserve.hold, None)
@@ -114,10 +111,11 @@ class Keeper:
             return
         started = time.monotonic()
         self._companions.tend(started)
-        while not tried("the end", partial(self._is_over, agent), False):
+        is_over = self._end.is_over
+        while not tried("the end", lambda: is_over(time.monotonic(), agent), False):
             self._wait(wake)
             now = time.monotonic()
-            self._memory.look(now)
+            self._memory.look()
             tried("a limit", partial(self._limit, now - started), None)
             twice = self._stops.are_two
             tried("requests", partial(self._end.obey, now, agent, at_once=twice), None)
@@ -165,7 +163,6 @@ class Keeper:
         self._transient.tried("the reserve", self._reserve.free, None)
 
     def _await_nodes(self, agent: Child, started: float, wake: int) -> None:
-        """Write exit.json when every node has reported its end."""
         nodes = OtherNodes(self._dir, self._order, self._grace_s)
         tried = self._transient.tried
         while True:
@@ -182,9 +179,6 @@ class Keeper:
             end_processes(f"{self._order['run']}/{node}", name=NODE_NAME)
         self._save(wake, lambda: nodes.save_exit(self._end.first_request(), agent.ended))
 
-    def _is_over(self, agent: Child) -> bool:
-        return self._end.is_over(time.monotonic(), agent)
-
     def _save(self, wake: int, save: Callable[[], None]) -> None:
         """Write how it ended, as soon as the disk accepts it."""
         give_up = time.monotonic() + LAST_WORDS_S
@@ -199,7 +193,6 @@ class Keeper:
             self._wait(wake)
 
     def _limit(self, age_s: float) -> None:
-        """Ask the run to leave at its deadline, after a stop signal, or without a watcher."""
         if self._stops:
             self._end.ask_to_leave(*self._stops.cause(), shield=self._shield)
         if (failed := self._companions.failed) is not None:
@@ -209,7 +202,6 @@ class Keeper:
             self._end.ask_to_leave("deadline", "watchdog", text)
 
     def _start_agent(self, wake: int) -> Child | None:
-        """Start torchrun or the command; None if the host cannot."""
         log = self._dir / self._place.own("torchrun.log")
         command = build_command(self._order, self._dir, self._allowed, self._place)
         environ = dict(self._agent_environ)
@@ -290,7 +282,8 @@ class Keeper:
                 "pid": os.getpid(),
                 "start_ticks": own.start_ticks if own else 0,
                 "boot_id": boot_id(),
-                **self._release,
+                "version": __version__,
+                "git_sha": self._git_sha,
                 "locks": list(self._locks),
                 "started_at": self._started_at,
                 "agent": self._agent.document() if self._agent else None,

@@ -1,6 +1,6 @@
 """Ending every process of a run, and proving that none is left. Standard library only.
 
-Order: stacks (SIGUSR1 where it is handled, NCCL's recorder), SIGCONT, SIGTERM, grace, then SIGKILL
+Order: stacks (SIGUSR1 where it is handled), SIGCONT, SIGTERM, grace, then SIGKILL
 in sweep after sweep until none is left. A sweep hits the recorded processes, the keeper's
 descendants, and every process that carries the run's token.
 
@@ -13,7 +13,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,9 @@ from gonogo.supervise.processes import (
 )
 from gonogo.supervise.transient_errors import start_thread
 
-DUMP_S = 0.3
-"""The time that ranks get to write their stacks."""
+DUMP_S = 0.3  # The time that ranks get to write their stacks.
 SWEEP_S = 0.2
-EMPTY_SWEEPS = 3
-"""One empty sweep proves nothing: a process may fork after the listing."""
+EMPTY_SWEEPS = 3  # One empty sweep proves nothing: a process may fork after the listing.
 UNKILLABLE_S = 60.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0
 END_LIMIT_S = 3.0
@@ -44,23 +41,11 @@ SCAN_LIMIT_S = 5.0
 _log = logging.getLogger("gonogo.supervise.keeper")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Swept:
-    """The result of one scan for a token."""
-
-    found: frozenset[ProcessRef]
-    whole: bool
-    """Whether every process was read; False if the kernel did not answer."""
-
-
 class TokenScan:
     """Finds the processes that carry a run's token.
 
     Reading `/proc/PID/environ` takes the process's mmap lock and may hang for ever. So a thread
     reads, and the process at which it hangs is skipped from then on.
-
-    Args:
-        read: returns a process's environment.
     """
 
     def __init__(
@@ -76,12 +61,10 @@ class TokenScan:
 
     def sweep(
         self, number: signal.Signals | None = None, *, passes: int = 1, spare: Iterable[int] = ()
-    ) -> Swept:
-        """Read every process, and send a signal to each that carries the token.
+    ) -> tuple[frozenset[ProcessRef], bool]:
+        """Return the processes that carry the token, and whether every process could be read.
 
-        Args:
-            number: the signal; None sends none.
-            passes: how often to read, as long as nothing is found.
+        Each gets the signal, unless it is None. While none is found, all are read `passes` times.
         """
         skipped = {os.getpid(), *spare, *self._unreadable}
         found: set[ProcessRef] = set()
@@ -100,16 +83,15 @@ class TokenScan:
             thread = start_thread(work, "scan")
         except OSError:  # the host has no thread left
             work()
-            return Swept(found=frozenset(found), whole=True)
+            return frozenset(found), True
         thread.join(self._limit_s)
         if not thread.is_alive():
-            return Swept(found=frozenset(found), whole=True)
+            return frozenset(found), True
         self._unreadable.add(reading[0])
         _log.warning("process %d does not let its environment be read", reading[0])
-        return Swept(found=frozenset(found.copy()), whole=False)
+        return frozenset(found.copy()), False
 
     def _look(self, pid: int, number: signal.Signals | None) -> list[ProcessRef]:
-        """Return the process if it lives and carries the mark."""
         stat = load_stat(pid)
         if stat is None or stat.ended:
             return []
@@ -130,12 +112,7 @@ def scan_for(run: str, place: Place) -> TokenScan:
 
 
 class Killer:
-    """Ends the processes of one run; `advance` is called until it returns True.
-
-    Args:
-        dump: whether to ask for stacks first.
-        root: process whose descendants are the run's; None: this one.
-    """
+    """Ends the processes of one run; `advance` is called until it returns True."""
 
     def __init__(
         self,
@@ -146,7 +123,6 @@ class Killer:
         spare: Callable[[], frozenset[int]],
         grace_s: float,
         dump: bool,
-        pipes: Iterable[Path] = (),
         now: float,
         root: int | None = None,
     ) -> None:
@@ -160,7 +136,7 @@ class Killer:
         self._clear = self._terminated = False
         self._terminate_at = now
         if dump:
-            self._dump(pipes)
+            self._dump()
             self._terminate_at = now + DUMP_S
         self._kill_at = self._terminate_at + grace_s
 
@@ -191,15 +167,14 @@ class Killer:
         return describe(self._living)
 
     def _sweep(self, now: float) -> bool:
-        """Kill what lives; return True when nothing was found."""
         known = frozenset(ref for ref in self._known if ref.is_alive())
         for process in known:
             process.send(signal.SIGKILL)
         descendants = self._end_descendants()
-        marked = self._scan.sweep(signal.SIGKILL, passes=EMPTY_SWEEPS, spare=self._spare())
-        found = known | descendants | marked.found
+        marked, whole = self._scan.sweep(signal.SIGKILL, passes=EMPTY_SWEEPS, spare=self._spare())
+        found = known | descendants | marked
         self._living = frozenset(ref for ref in found if ref.is_alive())
-        if not found and marked.whole:
+        if not found and whole:
             return True
         if self._living - self._hit:
             self._pause_s, self._sweep_at = FIRST_PAUSE_S, now
@@ -224,12 +199,10 @@ class Killer:
             seen |= living
         return frozenset(seen)
 
-    def _dump(self, pipes: Iterable[Path]) -> None:
+    def _dump(self) -> None:
         for rank in self._ranks:
             if catches(rank.pid, signal.SIGUSR1):
                 rank.send(signal.SIGUSR1)
-        for pipe in pipes:
-            poke(pipe)
         self._wake_all()
 
     def _wake_all(self) -> None:
@@ -252,22 +225,14 @@ def describe(processes: Iterable[ProcessRef]) -> list[dict[str, Any]]:
 
 
 def find_processes(token: str, *, passes: int = 1) -> frozenset[int]:
-    """Return the pids of the processes that carry a run's token.
-
-    Args:
-        passes: how often to look, as long as there is none.
-    """
-    return frozenset(ref.pid for ref in TokenScan(token).sweep(passes=passes).found)
+    """Return the pids of the processes that carry a run's token."""
+    return frozenset(ref.pid for ref in TokenScan(token).sweep(passes=passes)[0])
 
 
 def end_processes(
     token: str, known: Collection[ProcessRef] = (), *, name: str = TOKEN_NAME
 ) -> frozenset[ProcessRef]:
-    """SIGKILL every process of a run whose keeper is gone; return those that outlive it.
-
-    Args:
-        known: processes that are known to be the run's.
-    """
+    """SIGKILL every process of a run whose keeper is gone; return those that outlive it."""
     scan = TokenScan(token, name=name)
     give_up = time.monotonic() + END_LIMIT_S
     pause_s = 0.01
@@ -275,9 +240,9 @@ def end_processes(
         living = {ref for ref in known if ref.is_alive()}
         for process in living:
             process.send(signal.SIGKILL)
-        swept = scan.sweep(signal.SIGKILL)
-        living |= swept.found
-        if not living and swept.whole:
+        marked, whole = scan.sweep(signal.SIGKILL)
+        living |= marked
+        if not living and whole:
             return frozenset()
         if time.monotonic() >= give_up:
             return frozenset(ref for ref in living if ref.is_alive()) or frozenset(living)

@@ -27,30 +27,26 @@ from gonogo.supervise.exit_record import AGAIN_S, build_exit, build_refusal, sea
 from gonogo.supervise.last_lines import Ended, ended_of
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.process_records import (
+    EXIT_NAME,
+    GONE_NAME,
+    MEET_NAME,
     MET_NAME,
     SILENT_S,
-    exit_path,
-    gone_path,
+    WATCH_NAME,
     load_end,
     load_keeping,
     load_sign,
-    meet_path,
     own_keeping,
     proof_of_loss,
-    watch_path,
 )
 from gonogo.supervise.processes import boot_id
 
-MEET_LIMIT_S = 600.0
-"""How long the first node waits for the last: caches may be cold."""
-SETTLE_S = 20.0
-"""The time of the watcher for its own finding after a part of the run has failed."""
-LOST_S = 120.0
-"""A network file system may show the signs of a node a minute late."""
+MEET_LIMIT_S = 600.0  # How long the first node waits for the last: caches may be cold.
+SETTLE_S = 20.0  # The time of the watcher for its own finding after a part of the run has failed.
+LOST_S = 120.0  # A network file system may show the signs of a node a minute late.
 AWAY_S = 5.0
 """A keeper that has not looked for so long was suspended; every node gets its time again."""
-_FAR = "192.0.2.1"
-"""Address of nobody: the kernel names the interface that leads there."""
+_FAR = "192.0.2.1"  # Address of nobody: the kernel names the interface that leads there.
 
 
 class NotMet(Exception):
@@ -94,8 +90,7 @@ class Meeting:
         return met
 
     def _come(self) -> None:
-        """Write that this node is here, once for the attempt."""
-        path, document = meet_path(self._dir, self.own.node), self.own.document(time.time())
+        path, document = self._dir / MEET_NAME.format(self.own.node), self.own.document(time.time())
         if not create_json(path, document):
             before = load_keeping(self._dir, self.own.node)
             if before is not None and before != self.own and before.token >= self.own.token:
@@ -107,7 +102,6 @@ class Meeting:
         self._came = True
 
     def _lead(self) -> str | None:
-        """Return the address when every node has come, after writing it for them."""
         for node in range(1, self._place.nodes):
             self._check_ended(node)
         if self._absent():
@@ -117,12 +111,10 @@ class Meeting:
         return self.own.address
 
     def _absent(self) -> list[int]:
-        """Return the nodes that have not come for this attempt."""
         rows = {node: load_keeping(self._dir, node) for node in range(1, self._place.nodes)}
         return [n for n, row in rows.items() if row is None or row.token != self.own.token]
 
     def _follow(self) -> str | None:
-        """Return the address when node 0 has written it."""
         if (self._dir / "exit.json").exists():
             raise NotMet("the run ended before it began")
         self._check_ended(0)
@@ -136,7 +128,6 @@ class Meeting:
             raise NotMet(f"node {node} on {ended.get('host')} starts nothing: {said}")
 
     def _missing(self) -> str:
-        """Return a sentence about who has not come."""
         own = f"node {self.own.node} on {self.own.host}"
         if not self._place.leads:
             return (
@@ -182,10 +173,8 @@ class OtherNodes:
         self._looked = float("-inf")
         self._signs: dict[int, tuple[str, float]] = {}
         """Node → the newest sign of its follower, and its time (monotonic seconds)."""
-        self.ends: dict[int, dict[str, Any]] = {}
-        """Node → its `exit_node{K}.json`."""
-        self.lost: dict[int, str] = {}
-        """Node → why it is lost."""
+        self.ends: dict[int, dict[str, Any]] = {}  # Node → its `exit_node{K}.json`.
+        self.lost: dict[int, str] = {}  # Node → why it is lost.
 
     @property
     def unheard(self) -> list[int]:
@@ -195,8 +184,7 @@ class OtherNodes:
     def are_over(self, now: float, *, stopped: bool) -> bool:
         """Return whether every node has ended or is lost; end the rest after a failure.
 
-        Args:
-            stopped: whether this keeper was asked to stop: a scheduler kills it soon.
+        When `stopped`, a scheduler kills this keeper soon.
         """
         away, self._looked = now - self._looked >= AWAY_S, now
         for node in self.unheard:
@@ -220,7 +208,6 @@ class OtherNodes:
         return False
 
     def _quiet_s(self, node: int, now: float, *, away: bool) -> float:
-        """Return for how long a node's follower has given no sign."""
         sign, heard = load_sign(self._dir, node), self._signs.get(node)
         if heard is None or heard[0] != sign or away:
             heard = self._signs[node] = (sign, now)
@@ -231,8 +218,8 @@ class OtherNodes:
         give_up = time.monotonic() + AGAIN_S
         seals = {
             str(node): {
-                "exit": seal_file(exit_path(self._dir, node)),
-                "watch": seal_lines(watch_path(self._dir, node), give_up=give_up),
+                "exit": seal_file(self._dir / EXIT_NAME.format(node)),
+                "watch": seal_lines(self._dir / WATCH_NAME.format(node), give_up=give_up),
             }
             for node in sorted(self.ends)
         }
@@ -257,7 +244,6 @@ class OtherNodes:
         save_json(self._dir / "exit.json", {**record, "unheard": self.unheard, "nodes": seals})
 
     def _stamps(self) -> dict[int, Ended]:
-        """Return how every rank ended, as far as there is a stamp."""
         paths = {r: f"exit_rank{r}.json" for r in range(int(self._order["world_size"]))}
         found = {rank: load_json(self._dir / name) for rank, name in paths.items()}
         return {rank: ended_of(row) for rank, row in found.items() if row is not None}
@@ -278,7 +264,6 @@ class OtherNodes:
         )
 
     def _end_rest(self) -> None:
-        """Ask every node to end, unless somebody did."""
         if any(is_asked(self._dir / name) for name in (HALT_NAME, KILL_NAME)):
             return
         node, why = next(iter(self.lost.items()), (None, ""))
@@ -318,7 +303,7 @@ def save_node_end(
         "oom_at": oom_at,
         "refused": dict(refused) if refused is not None else None,
     }
-    save_json(exit_path(run_dir, place.node), record)
+    save_json(run_dir / EXIT_NAME.format(place.node), record)
 
 
 def save_refusal(
@@ -347,7 +332,7 @@ def report_lost_keeper(run_dir: Path, node: int, token: int, now: float) -> bool
     if keeping is None or keeping.token != token or proof is None:
         return False
     word = {"v": 1, "by": os.uname().nodename, "text": proof, "at": now}
-    return create_json(gone_path(run_dir, node), word)
+    return create_json(run_dir / GONE_NAME.format(node), word)
 
 
 def main(argv: Sequence[str]) -> int:

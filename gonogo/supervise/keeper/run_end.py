@@ -39,8 +39,6 @@ from gonogo.supervise.process_records import (
     recorded_ranks,
 )
 
-LOOK_EVERY_S = 1.0
-
 
 def load_oom_kills(
     proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")
@@ -48,9 +46,6 @@ def load_oom_kills(
     """Return how many processes the kernel has killed for want of memory; None: unknown.
 
     In a container the path of our group may be the host's. Then the root is our group.
-
-    Args:
-        proc, cgroups: where the kernel's files are.
     """
     groups = [row[3:] for row in _lines(proc / "self" / "cgroup") if row.startswith("0::/")]
     own = [cgroups / group.lstrip("/") / "memory.events" for group in (*groups, "/")]
@@ -63,26 +58,15 @@ def load_oom_kills(
 
 
 class OutOfMemory:
-    """When the kernel last killed for want of memory.
-
-    Args:
-        load: returns the counter.
-    """
+    """When the kernel last killed for want of memory."""
 
     def __init__(self, load: Callable[[], int | None] = load_oom_kills) -> None:
-        self._load, self._known, self._due = load, load(), float("-inf")
+        self._load, self._known = load, load()
         self.at: float | None = None
         """Unix seconds of the look that found more kills than the one before."""
 
-    def look(self, now: float, *, at_once: bool = False) -> None:
-        """Read the counter, when it is time.
-
-        Args:
-            at_once: whether to read it now.
-        """
-        if now < self._due and not at_once:
-            return
-        self._due = now + LOOK_EVERY_S
+    def look(self) -> None:
+        """Read the counter."""
         found = self._load()
         if found is not None and self._known is not None and found > self._known:
             self.at = time.time()
@@ -102,12 +86,7 @@ DEAF_LIMIT_S = 30.0
 
 
 class RunEnd:
-    """The end of one run, or of the part of it that one node has.
-
-    Args:
-        reserve: disk space for requests.
-        memory: what the kernel killed for want of memory.
-    """
+    """The end of one run, or of the part of it that one node has."""
 
     def __init__(
         self,
@@ -132,9 +111,7 @@ class RunEnd:
     def ask_to_leave(self, reason: str, ended_by: str, text: str, *, shield: bool = False) -> None:
         """Ask the ranks to leave with a checkpoint, unless the run is ending already.
 
-        Args:
-            reason, ended_by, text: why.
-            shield: whether the ranks got the same signal from the scheduler.
+        With `shield` the scheduler has sent them the same signal.
         """
         if not self._is_asked():
             leave_s = HALT_LIMIT_S
@@ -143,11 +120,7 @@ class RunEnd:
             self._put(ask_halt, self._request(reason, ended_by, text, leave_s))
 
     def obey(self, now: float, agent: Child, *, at_once: bool) -> None:
-        """Do what the request files ask.
-
-        Args:
-            at_once: whether the keeper was asked to stop a second time.
-        """
+        """Do what the request files ask; `at_once` after a second signal."""
         if self._is_asked() and all(self._stamp(rank).exists() for rank in self._programs):
             self._finish(now, agent)  # torchrun takes seconds to report what the stamps show
         if self._killer is not None:
@@ -160,7 +133,7 @@ class RunEnd:
         if request is None and self._first_node_ended(now):
             request = self._request("keeper_lost", "infra", "node 0 has ended", None)
         if request is not None:
-            self._kill(now, agent, grace_s=request.grace_s, dump=request.dump)
+            self._kill(now, agent, grace_s=request.grace_s, dump=True)
 
     def end_unseen(self, now: float, agent: Child, cause: tuple[str, str, str]) -> None:
         """Kill every process without a look at the run directory, whose file system may be gone."""
@@ -187,7 +160,7 @@ class RunEnd:
 
     def save_exit(self, agent: Child, statuses: Mapping[int, Ended]) -> None:
         """Write exit.json, or this node's part."""
-        self._memory.look(time.monotonic(), at_once=True)
+        self._memory.look()
         stamps, oom_at = self._complete_stamps(statuses, agent.ended), self._memory.at
         if not self._place.is_whole:
             save_node_end(
@@ -233,7 +206,6 @@ class RunEnd:
         return self._dir / f"exit_rank{rank}.json"
 
     def _has_run_out(self, now: float) -> bool:
-        """Return whether the time to leave, as `.HALT` gives it, is over."""
         if self._halt_until is None:
             request = load_request(self._dir / HALT_NAME) or self._unwritten
             if request is None:
@@ -269,7 +241,6 @@ class RunEnd:
         )
 
     def _finish(self, now: float, agent: Child) -> None:
-        """Kill what is left without waiting."""
         if self._killer is None:
             self._kill(now, agent, grace_s=0.0)
         else:
@@ -286,12 +257,10 @@ class RunEnd:
             spare=self._spare,
             grace_s=grace_s,
             dump=dump,
-            pipes=() if unseen else sorted(self._dir.glob(".nccl_dump_rank_*")),
             now=now,
         )
 
     def _rank_records(self) -> dict[int, RankRecord]:
-        """Return the process of every rank that was started here."""
         ranks: Iterable[int] = self._programs
         if self._launches:  # a command may start more ranks than one
             ranks = [rank for rank in recorded_ranks(self._dir) if rank in self._place.ranks]

@@ -31,17 +31,13 @@ _PASSED_ON = (
     "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES", "HF_HOME", "SSL_CERT_FILE",
 )  # fmt: skip
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-_NO_GPU = ("", "-1")
-"""Values for a program that computes on the CPU."""
+_NO_GPU = ("", "-1")  # Values for a program that computes on the CPU.
 _BEYOND_OUR_DEADLINES_S = 7200
-OBSERVE = "GONOGO_OBSERVE"
-"""Name of the environment: `0` switches the observer off."""
+OBSERVE = "GONOGO_OBSERVE"  # Name of the environment: `0` switches the observer off.
 _OBSERVER = Path(__file__).resolve().parents[2] / "observer" / "site"
-RECORDED_CALLS = "2000"
-"""Collectives that torch's flight recorder keeps of each rank."""
+RECORDED_CALLS = "2000"  # Collectives that torch's flight recorder keeps of each rank.
 _HERE = "127.0.0.1"
-_JOIN_S = 600
-"""How long a torchrun waits for the others; torch may come from a cold file system."""
+_JOIN_S = 600  # How long a torchrun waits for the others; torch may come from a cold file system.
 
 
 class LaunchRefused(ValueError):
@@ -58,12 +54,7 @@ class Allowed:
     """Names of the environment, or `any`; `any` also passes on the host's own environment."""
 
     def starts(self, program: str, cwd: Path) -> bool:
-        """Say whether a program may be started.
-
-        Args:
-            program: a module, a script, or the first word of a command.
-            cwd: the folder in which it would be.
-        """
+        """Say whether a program may be started."""
         if ANY in self.programs or program in self.programs:
             return True
         place = _place_of(program, cwd)
@@ -171,7 +162,6 @@ def _rendezvous(order: Mapping[str, Any], place: Place) -> list[str]:
 
 
 def _words(order: Mapping[str, Any], field: str, run_dir: Path) -> list[str]:
-    """Return the words of an order, with the placeholders that are filled at the start."""
     words = [str(word) for word in order.get(field) or ()]
     return fill_words(words, _known(order, run_dir)) if _is_filled(order, field) else words
 
@@ -181,7 +171,6 @@ def _is_filled(order: Mapping[str, Any], field: str) -> bool:
 
 
 def _known(order: Mapping[str, Any], run_dir: Path) -> dict[str, str]:
-    """Return the values of `{run_dir}` and `{resume}`; the latter is empty without a checkpoint."""
     point = (order.get("resume_from") or {}).get("path")
     return {RUN_DIR: str(run_dir), RESUME: str(run_dir / point) if point else ""}
 
@@ -250,7 +239,6 @@ def build_environment(
 
 
 def _observer_path(order: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, str]:
-    """Return the PYTHONPATH that loads `gonogo.observer` into a command."""
     if not order.get("command") or dict(order.get("env") or {}).get(OBSERVE) == "0":
         return {}
     path = [str(_OBSERVER), *filter(None, [chosen.get("PYTHONPATH")])]

@@ -26,13 +26,10 @@ class NoPlace(ValueError):
 class Place:
     """The part of an order that one node has."""
 
-    node: int
-    """Number of this node, from 0."""
+    node: int  # Number of this node, from 0.
     nodes: int
-    ranks: range
-    """The ranks that run here."""
-    devices: tuple[str, ...] = ()
-    """Slots held here, in the order of the ranks."""
+    ranks: range  # The ranks that run here.
+    devices: tuple[str, ...] = ()  # Slots held here, in the order of the ranks.
     rendezvous: str | None = None
     """`host:port` of node 0, where the launchers meet; None: one node, or not known yet."""
 
@@ -46,9 +43,6 @@ class Place:
         rendezvous: str | None = None,
     ) -> Self:
         """Return the place of one node of an order.
-
-        Args:
-            rendezvous: where the launchers meet, if that is known already.
 
         Raises:
             NoPlace: the order has no such node, or its ranks cannot be divided evenly.
@@ -137,19 +131,12 @@ class NodeLauncher:
     """The variables in which one launcher gives a process its place."""
 
     name: str
-    node: str
-    """Number of this node, from 0."""
-    counts: tuple[str, ...] = ()
-    """Number of nodes, the most exact first."""
-    addresses: tuple[str, ...] = ()
-    """Address of node 0, or a list of hosts that begins with it."""
-    launch: tuple[str, ...] = ()
-    """Variables that differ between launches."""
-    local: str | None = None
-    """Number of this process among those on the node: only 0 is allowed."""
-    once: str
-    """How one process is started on each node."""
-    source: str
+    node: str  # Number of this node, from 0.
+    counts: tuple[str, ...] = ()  # Number of nodes, the most exact first.
+    addresses: tuple[str, ...] = ()  # Address of node 0, or a list of hosts that begins with it.
+    launch: tuple[str, ...] = ()  # Variables that differ between launches.
+    local: str | None = None  # Number of this process among those on the node: only 0 is allowed.
+    once: str  # How one process is started on each node.
 
 
 NODE_LAUNCHERS = (
@@ -160,7 +147,6 @@ NODE_LAUNCHERS = (
         launch=("PMIX_NAMESPACE",),
         local="OMPI_COMM_WORLD_LOCAL_RANK",
         once="mpirun --map-by ppr:1:node",
-        source="https://docs.open-mpi.org/en/v5.0.x/tuning-apps/environment-var.html",
     ),
     NodeLauncher(
         name="SkyPilot",
@@ -169,7 +155,6 @@ NODE_LAUNCHERS = (
         addresses=("SKYPILOT_NODE_IPS",),
         launch=("SKYPILOT_TASK_ID",),
         once="num_nodes: N in the task",
-        source="https://docs.skypilot.co/en/stable/running-jobs/environment-variables.html",
     ),
     NodeLauncher(
         name="dstack",
@@ -178,7 +163,6 @@ NODE_LAUNCHERS = (
         addresses=("DSTACK_MASTER_NODE_IP",),
         launch=("DSTACK_RUN_ID", "DSTACK_RUN_NAME"),
         once="nodes: N in the task",
-        source="https://dstack.ai/docs/concepts/tasks/#distributed-tasks",
     ),
     NodeLauncher(
         name="Slurm",
@@ -188,7 +172,6 @@ NODE_LAUNCHERS = (
         launch=("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"),
         local="SLURM_LOCALID",
         once="srun --ntasks-per-node=1",
-        source="https://slurm.schedmd.com/srun.html#SECTION_OUTPUT-ENVIRONMENT-VARIABLES",
     ),
     NodeLauncher(
         name="indexed Job (JobSet, Kubeflow Trainer)",
@@ -196,7 +179,6 @@ NODE_LAUNCHERS = (
         counts=("PET_NNODES", "NNODES"),
         addresses=("PET_MASTER_ADDR", "MASTER_ADDR"),
         once="completionMode: Indexed with one pod a node",
-        source="https://kubernetes.io/docs/concepts/workloads/controllers/job/#completion-mode",
     ),
     NodeLauncher(
         name="torchrun's variables",
@@ -205,7 +187,6 @@ NODE_LAUNCHERS = (
         addresses=("PET_MASTER_ADDR",),
         launch=("PET_RDZV_ID",),
         once="PET_NODE_RANK",
-        source="https://docs.pytorch.org/docs/stable/elastic/run.html",
     ),
 )
 
@@ -216,12 +197,9 @@ class NodeTold:
 
     launcher: NodeLauncher
     node: int
-    nodes: int | None
-    """None: unknown."""
-    address: str | None
-    """Address of node 0; None: unknown."""
-    launch: str
-    """The same on all nodes of a launch; empty if unknown."""
+    nodes: int | None  # None: unknown.
+    address: str | None  # Address of node 0; None: unknown.
+    launch: str  # The same on all nodes of a launch; empty if unknown.
 
 
 def read_node(environ: Mapping[str, str]) -> NodeTold | None:

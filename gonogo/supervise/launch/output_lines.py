@@ -31,8 +31,7 @@ from gonogo.trainer.heartbeat_writer import (
     Taken,
 )
 
-LINE_BYTES = 8192
-"""Longer lines are cut."""
+LINE_BYTES = 8192  # Longer lines are cut.
 _READ_BYTES = 2**18
 _POLL_S = 0.1
 _STANDING = re.compile(rb"\d/\d+ \[\d+:\d[^\]]{0,400}\]$")
@@ -41,11 +40,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class OutputLines:
-    """Reads one program's log and writes its heartbeats.
-
-    Args:
-        begin: bytes that the log had before it.
-    """
+    """Reads one program's log and writes its heartbeats."""
 
     def __init__(
         self,
@@ -74,14 +69,7 @@ class OutputLines:
         self._by_shell = os.path.basename((order.get("command") or ("",))[0]) in SHELLS
 
     def read(self, within_s: float = math.inf) -> bool:
-        """Write what is new, and `alive` of silent ranks.
-
-        Args:
-            within_s: how long it may take.
-
-        Returns:
-            Whether all of the log was read.
-        """
+        """Write what is new, and `alive` of silent ranks; say whether that was all."""
         if self._is_off:
             return True
         if (self._folder / ATTACHED).exists():
@@ -123,10 +111,6 @@ class OutputLines:
         """Write the rest, and `done` of each rank that left by itself at a known end.
 
         A shell's exit code 0 does not prove that of its program.
-
-        Args:
-            code: exit code, or minus the signal.
-            asked: whether the run was asked to end.
         """
         self._is_closing = True
         by_itself = self._read_the_rest() and code == 0 and not asked
@@ -140,7 +124,6 @@ class OutputLines:
             rank.file.finish()
 
     def _read_the_rest(self) -> bool:
-        """Read what is left; return False if the disk refuses for too long."""
         give_up = time.monotonic() + LAST_S
         while True:
             with suppress(OSError):
@@ -265,11 +248,7 @@ class _Rank:
 
 
 class LogLines:
-    """The lines of a log.
-
-    Args:
-        begin: bytes at its start that are not read.
-    """
+    """The lines of a log."""
 
     def __init__(self, path: Path, begin: int) -> None:
         self._path, self._offset = path, begin

@@ -14,26 +14,15 @@ from enum import StrEnum
 from typing import Any
 
 MOST_RANKS = 1024
-MOST_STEPS = 10**9
-"""A larger number is no step (a time stamp)."""
+MOST_STEPS = 10**9  # A larger number is no step (a time stamp).
 RECENT = 6
 """A more exact format that fits two of so many lines takes over; rarer lines are remarks."""
-LEAP_X = 10
-"""A number so many strides ahead may be a remark (`will save at step 300`)."""
+LEAP_X = 10  # A number so many strides ahead may be a remark (`will save at step 300`).
 TOGETHER_S = 30.0
 """Ranks print the same step within this time. A repeated number after it is movement."""
 ZEROS = 3
 """Lines in a row with loss 0 and a norm that is not finite: mixed precision skips one or two."""
 _NUMBERS = ("loss", "lr", "grad_norm", "toks_per_s", "tokens")
-_LOSS_WORDS = ("loss", "cost", "xent")
-_LOSS = re.compile(
-    r"(?i)(?:loss|cost|xent)(?:[\w/]{0,24}(?:[ _/]train)?\W{1,4} {0,12}"
-    r"(?:tensor\(|np\.float\d\d\()?(?:[\d.+-]|nan|inf)|.{0,40} (?:at|after|in|for) )"
-)
-_OTHER = re.compile(
-    r" *\d+(?:: |/\d+ +[\d.]+[GM] | +(?:\d|nan))|\[\d+\]\s|\W{0,4}\[batch=|=+ Step |.*\[step=\d"
-)
-"""How lines of guessed formats without a loss begin."""
 _LENGTH = re.compile(
     r"(?:\.0+)?(it)? {0,8}(?:/|of) {0,8}(\d{1,3}(?:[,_]\d{3})+|\d+)(?:\.0+)?(?:it)?"
     r"(?![\d/]|\.\d)( \[)?"
@@ -69,17 +58,13 @@ class Count:
 
     def __init__(self) -> None:
         self.step = self._base = self._stride = 0
-        self.last: int | None = None
-        """The largest number."""
+        self.last: int | None = None  # The largest number.
         self.doubt: Doubt | None = None
-        self.total: int | None = None
-        """The total that its lines print: 80 in `8/80`."""
+        self.total: int | None = None  # The total that its lines print: 80 in `8/80`.
         self._leapt = False
-        self._late: int | None = None
-        """The newest number, if it is smaller than the largest."""
+        self._late: int | None = None  # The newest number, if it is smaller than the largest.
         self._newest: tuple[int, str | None] = (0, None)
-        self._at = 0.0
-        """When the largest number came."""
+        self._at = 0.0  # When the largest number came.
 
     def take(
         self, number: int, total: int | None, mark: str | None, now: float, *, bar: bool
@@ -156,12 +141,7 @@ class _Hit:
 
 
 class PrintedSteps:
-    """Reads steps from lines.
-
-    Args:
-        patterns: the formats, the most exact first.
-        guessed: whether nobody chose the patterns.
-    """
+    """Reads steps from lines."""
 
     def __init__(
         self, patterns: Sequence[str], steps: int | None, *, guessed: bool, rank: int = 0
@@ -176,10 +156,8 @@ class PrintedSteps:
         self._totals = tuple(f"{sign}{end}" for end in ends for sign in ("/", "/ ", "of "))
         self._kept: tuple[int, int] | None = None
         self._recent = deque[tuple[int, int]](maxlen=RECENT)
-        self._counts: dict[tuple[tuple[int, int] | None, int], Count] = {}
-        """By format and rank."""
-        self._shown: dict[int, tuple[int, int]] = {}
-        """The format of the last step of each rank."""
+        self._counts: dict[tuple[tuple[int, int] | None, int], Count] = {}  # By format and rank.
+        self._shown: dict[int, tuple[int, int]] = {}  # The format of the last step of each rank.
         self._zeros: dict[int, int] = {}
 
     def take(self, text: str, now: float) -> Iterator[Shown]:
@@ -198,8 +176,7 @@ class PrintedSteps:
         return self.count(rank).end(self._steps)
 
     def _take(self, text: str, now: float) -> Iterator[Shown]:
-        hits = self._hits(text) if not self._guessed or self._may_fit(text) else []
-        for hit in hits:
+        for hit in self._hits(text):
             fields = self._fields(hit.match)
             named = whole_number(hit.match.groupdict().get("rank"))
             rank = self._rank if named is None else named
@@ -207,15 +184,7 @@ class PrintedSteps:
                 self._find_lost_zero(rank, fields)
                 yield from self._show(hit, rank, fields, now)
 
-    def _may_fit(self, text: str) -> bool:
-        """Say whether a guessed format may fit: to try each of them takes far longer."""
-        small = text.lower()
-        if any(word in small for word in _LOSS_WORDS) and _LOSS.search(text) is not None:
-            return True
-        return any(word in text for word in self._totals) or _OTHER.match(text) is not None
-
     def _hits(self, text: str) -> list[_Hit]:
-        """Return the most exact format that fits, and the kept one if it does."""
         found: list[_Hit] = []
         kept = self._kept or (2, -1)
         seeks_run = any(word in text for word in self._totals)
@@ -268,7 +237,6 @@ class PrintedSteps:
             yield Shown(rank=rank, step=None, fields=fields)
 
     def _keep(self, kind: tuple[int, int]) -> None:
-        """Keep the most exact format: at once the first, and one of the ordered total."""
         self._recent.append(kind)
         again = kind[0] == 0 or self._recent.count(kind) > 1
         if self._kept is None or (kind < self._kept and again):

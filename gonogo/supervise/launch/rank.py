@@ -4,20 +4,23 @@
 
 - starts the program with its output in `rank{N}.log`;
 - passes SIGTERM, SIGINT, SIGUSR1 and SIGUSR2 on, dies with its parent and takes the program along;
-- names the program's process in `.rank{N}.json`, or the ranks below a launcher (`launched_ranks`);
+- names the program's process in `.rank{N}.json`, or the ranks below a launcher (`Launched`);
 - writes heartbeats from the program's output if the order has patterns (`output_lines`);
 - writes `exit_rank{N}.json` and ends as the program ended.
 """
 
 import argparse
+import json
 import logging
 import os
 import resource
+import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,30 +29,185 @@ from typing import Any, Generic, TypeVar
 
 from gonogo.files import append_plain, is_there
 from gonogo.supervise.durable import RESERVE_NAME, Reserve, load_json, save_json
-from gonogo.supervise.last_lines import Ended, lost_a_peer
-from gonogo.supervise.launch.launched_ranks import Launched
+from gonogo.supervise.last_lines import Ended, load_tail, lost_a_peer
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.launch.output_lines import OutputLines
 from gonogo.supervise.process_records import RankRecord, save_rank_record
 from gonogo.supervise.processes import (
+    SHELLS,
     ProcessRef,
     allow_tracing,
     be_killed_first,
     die_with_parent,
+    find_descendants,
+    find_process,
+    load_environ,
+    load_exit_status,
+    load_program,
     load_stat,
 )
-from gonogo.supervise.transient_errors import TransientErrors
+from gonogo.supervise.transient_errors import TransientErrors, start_thread
+
+LOOK_EVERY_S = 0.5
+RARELY_S = 5.0  # Seconds between looks while all ranks are known and alive.
+SETTLE_S = 10.0  # Seconds to wait for ranks that end together with the command.
+LEAST_REST_X = 50
+"""A look through all processes of a large host takes long; the pause is a multiple of it."""
+_LINE_BYTES = 16_384
+_NAMES = frozenset((b"RANK", b"LOCAL_RANK", b"WORLD_SIZE"))
+
+
+class Launched:
+    """The ranks of one command."""
+
+    def __init__(
+        self, folder: Path, order: Mapping[str, Any], program: int, ranks: range | None = None
+    ) -> None:
+        self._folder, self._order, self._program = folder, order, program
+        self._world_size = int(order["world_size"])
+        self._here = range(self._world_size) if ranks is None else ranks
+        self._own_names = _variables(load_environ(os.getpid()))
+        self._ranks: dict[int, ProcessRef] = {}
+        self._ends = Ends()
+        self._look_at = float("-inf")
+        self._calm = False
+        self._are_more = False
+
+    def look(self, now: float) -> None:
+        """Look for ranks that are unknown or gone, when it is time."""
+        if now < self._look_at and (not self._calm or self._all_live()):
+            return  # a rank that has ended since may have been started again
+        self._seek()
+        self._calm = len(self._ranks) == len(self._here) and self._all_live()
+        took_s = time.monotonic() - now
+        rest_s = RARELY_S if self._calm else LOOK_EVERY_S
+        self._look_at = now + max(rest_s, LEAST_REST_X * took_s)
+
+    def _all_live(self) -> bool:
+        return all(ref.is_alive() for ref in self._ranks.values())
+
+    def _seek(self) -> None:
+        below = find_descendants(self._program)
+        if not below:
+            return
+        found = {**self._by_environment(below), **self._by_heartbeats(below)}
+        for rank, pid in sorted(found.items()):
+            self._take(rank, pid)
+
+    def save_ends(self) -> frozenset[int]:
+        """Write how each rank ended, if it was seen; return the ranks that are known."""
+        if self._are_more:
+            return frozenset()
+        self._ends.settle(SETTLE_S)
+        for rank in sorted(self._ranks, reverse=True):  # rank 0's stamp ends the wait
+            ended = self._ends.of(self._ranks[rank])
+            if ended is not None:
+                missed = lost_a_peer(self._folder, self._order, rank, ended)
+                ended = replace(ended, lost_peer=missed)
+                save_json(self._folder / f"exit_rank{rank}.json", ended.document())
+        return frozenset(self._ranks)
+
+    def _take(self, rank: int, pid: int) -> None:
+        ref = find_process(pid)
+        if ref is None or ref == self._ranks.get(rank):
+            return
+        self._ends.watch(ref)
+        self._save(rank, ref)
+        self._ranks[rank] = ref
+
+    def _save(self, rank: int, ref: ProcessRef) -> None:
+        record = RankRecord(
+            ref=ref, wrapper=os.getpid(), launched=True, by_shell=self._is_by_shell(ref.pid)
+        )
+        save_rank_record(self._folder, rank, record, time.time())
+
+    def _is_by_shell(self, pid: int) -> bool:
+        while pid not in (self._program, 0):
+            stat = load_stat(pid)
+            pid = 0 if stat is None else stat.ppid
+            if load_program(pid) in SHELLS:
+                return True
+        return False
+
+    def _by_heartbeats(self, below: Collection[int]) -> dict[int, int]:
+        named = {rank: self._named(rank) for rank in self._here}
+        return {rank: pid for rank, pid in named.items() if pid is not None and pid in below}
+
+    def _named(self, rank: int) -> int | None:
+        path = self._folder / f"heartbeat_rank{rank}.jsonl"
+        *_, last = [b"", *load_tail(path, _LINE_BYTES).splitlines()[-2:]]
+        try:
+            found = json.loads(last)
+        except (ValueError, RecursionError):
+            return None
+        pid = found.get("pid") if isinstance(found, dict) else None
+        return pid if isinstance(pid, int) else None
+
+    def _by_environment(self, below: Collection[int]) -> dict[int, int]:
+        """Return rank → the topmost process with its RANK, if there is only one."""
+        names = {pid: _variables(load_environ(pid)) for pid in below}
+        told: dict[int, list[int]] = {}
+        for pid, said in names.items():
+            rank = said.get(b"RANK")
+            if rank is None or said == self._own_names:
+                continue
+            parent = load_stat(pid)
+            if parent is not None and names.get(parent.ppid) != said:
+                told.setdefault(int(rank), []).append(pid)
+                self._are_more |= int(said.get(b"WORLD_SIZE") or 0) > self._world_size
+        only = {rank: pids[0] for rank, pids in told.items() if len(pids) == 1}
+        return {rank: pid for rank, pid in only.items() if rank in self._here}
+
+
+class Ends:
+    """How processes ended that are no children of ours; a thread of each reads it at once."""
+
+    def __init__(self) -> None:
+        self._threads: dict[ProcessRef, threading.Thread] = {}
+        self._ended: dict[ProcessRef, Ended] = {}
+
+    def watch(self, ref: ProcessRef) -> None:
+        """Watch for the end of a process; one that is gone already is not seen."""
+        with suppress(OSError):
+            descriptor = os.pidfd_open(ref.pid)
+            if ref not in self._threads and ref.stat() is not None:
+                self._threads[ref] = start_thread(partial(self._wait, ref, descriptor), "end")
+            else:
+                os.close(descriptor)
+
+    def of(self, ref: ProcessRef) -> Ended | None:
+        """Return how a process ended; None where nobody saw it."""
+        return self._ended.get(ref)
+
+    def settle(self, limit_s: float) -> None:
+        """Wait until the end of every process that is gone by now was read."""
+        give_up = time.monotonic() + limit_s
+        for ref in [ref for ref in self._threads if not ref.is_alive()]:
+            self._threads[ref].join(max(0.0, give_up - time.monotonic()))
+
+    def _wait(self, ref: ProcessRef, descriptor: int) -> None:
+        select.select([descriptor], [], [])
+        status = load_exit_status(ref)
+        if status is not None:
+            value = os.waitstatus_to_exitcode(status)
+            code, number = (None, -value) if value < 0 else (value, None)
+            self._ended[ref] = Ended(code=code, signal=number, at=time.time())
+        os.close(descriptor)
+
+
+def _variables(environ: bytes) -> dict[bytes, bytes]:
+    rows = (row.partition(b"=") for row in environ.split(b"\0"))
+    return {name: text for name, _, text in rows if name in _NAMES and text.isdigit()}
+
 
 _CALLS = frozenset({signal.SIGUSR1, signal.SIGUSR2})
 _FORWARDED = _CALLS | {signal.SIGTERM, signal.SIGINT}
 _WAITED = _FORWARDED | {signal.SIGCHLD}
 _READ_EVERY_S = 0.1
-_LOOK_S = 0.2
-"""Longest time of reading output between two looks for signals."""
+_LOOK_S = 0.2  # Longest time of reading output between two looks for signals.
 _STAMPED_WITHIN_S = 0.25
 """How long the exit record waits for the last lines: half of `process_death.settle_s`."""
-LAST_WORDS_S = 10.0
-"""How long a disk may refuse the exit record."""
+LAST_WORDS_S = 10.0  # How long a disk may refuse the exit record.
 _transient = TransientErrors(logging.getLogger("gonogo.supervise.launch.rank"))
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -164,12 +322,7 @@ def _start(program: list[str], log: Path, *, shielded: bool) -> subprocess.Popen
 
 
 class Guarded(Generic[_T]):
-    """A task beside the program: what the host refuses is tried again, another failure ends it.
-
-    Args:
-        what: name of the task.
-        make: builds what does it; None: there is no such task.
-    """
+    """A task beside the program: what the host refuses is tried again, another failure ends it."""
 
     def __init__(self, what: str, make: Callable[[], _T] | None) -> None:
         self._what, self._make = what, make
@@ -199,11 +352,7 @@ def _wait(
     *,
     every_s: float,
 ) -> tuple[int, bool]:
-    """Pass signals on until the program has ended; record its process when the disk takes it.
-
-    Returns:
-        its code, or minus its signal, and whether it was asked to end.
-    """
+    """Pass signals on until the program ends; return its status, and whether it was asked to."""
     asked = False
     recorded = _transient.tried("which process it is", record, False)
     while (status := child.poll()) is None:

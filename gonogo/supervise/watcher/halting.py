@@ -37,7 +37,7 @@ from gonogo.supervise.evidence.rounds import (
     MAX_ROUNDS_OF_SUSPICION,
     Evidence,
 )
-from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.rank_probes import Processes
 from gonogo.timeline.rank import RankStream
 from gonogo.trainer.heartbeat_writer import READ
@@ -48,14 +48,12 @@ EVIDENCE_WAIT_S = 1.0
 SECOND_ROUND_S, NEXT_ROUND_S = 5.0, 60.0
 """After a suspicion, and after each round of a run that still stands."""
 RECENT_ROUND_S = 10.0
-SIGN_AFTER_S = 3.0
-"""A node that is heard so long after a finding was there when it happened."""
+SIGN_AFTER_S = 3.0  # A node that is heard so long after a finding was there when it happened.
 FORESIGHT_S = 8.0
 """More than a round takes: ranks have three seconds to answer, stacks five to be read."""
 LEAST_SHARE = 0.5
 """A limit is near only after this share of it, since a limit of seconds is always near."""
-AT_CHECKPOINT_SHARE = 0.5
-"""The share of a finding's projected time that may be waited."""
+AT_CHECKPOINT_SHARE = 0.5  # The share of a finding's projected time that may be waited.
 AT_CHECKPOINT_LIMIT_S = 3600.0
 SUPERSEDED_LIMIT_S = 10.0
 
@@ -119,12 +117,7 @@ def leaving(request: EndRequest, leaving_s: float, mono: float, most_s: float) -
 
 
 class Halting:
-    """Evidence and requests of one run.
-
-    Args:
-        pace: how long leaving may take.
-        step_of: returns the step that a rank is in now.
-    """
+    """Evidence and requests of one run."""
 
     def __init__(
         self,
@@ -146,25 +139,14 @@ class Halting:
         self._standing = Standing()
 
     def asked(self) -> bool:
-        """Return whether the run has been asked to end, by anybody.
-
-        Raises:
-            OSError: the disk does not answer.
-        """
+        """Return whether the run has been asked to end, by anybody."""
         return is_asked(self._dir.halt) or self._is_killed()
 
     def _is_killed(self) -> bool:
         return is_asked(self._dir.path / KILL_NAME)
 
     def observe(self, finding: Finding, now: float) -> Finding:
-        """Decide on a new finding, take evidence for it, and return it with its evidence.
-
-        Args:
-            finding: as the fold made it; not recorded yet.
-
-        Raises:
-            OSError: the disk refuses the evidence; a halt is decided on all the same.
-        """
+        """Decide on a new finding, take evidence for it, and return it with its evidence."""
         if finding.severity not in (Severity.SUSPECT, Severity.HALT):
             return finding
         if ends_run(finding):
@@ -181,11 +163,7 @@ class Halting:
         return finding.model_copy(update={"evidence": paths}) if paths else finding
 
     def foresee(self, state: WatchState, now: float) -> None:
-        """Take a round of evidence when a deadline is near: it may name the rank.
-
-        Raises:
-            OSError: the disk refuses the evidence.
-        """
+        """Take a round of evidence when a deadline is near: it may name the rank."""
         if self._order.world_size < 2:
             return
         detector = find_near_deadline(state, now)
@@ -227,11 +205,7 @@ class Halting:
             self._put(self._build(OutcomeCode.NODE_LOST, Actor.INFRA, text))
 
     def hurry(self, ranks: Mapping[int, RankStream], now: float) -> None:
-        """Kill ranks that were asked to leave and stand still.
-
-        Args:
-            ranks: as they were last heard.
-        """
+        """Kill ranks that were asked to leave and stand still."""
         request = load_request(self._dir.halt)
         if request is None or self._is_killed() or (self._dir.path / READ).exists():
             return
@@ -264,12 +238,7 @@ class Halting:
         self._pending = None  # only now: a request that the disk refuses is repeated
 
     def _answer(self, finding: Finding, silent: Mapping[int, float], now: float) -> None:
-        """Ask for the end that a finding demands.
-
-        Args:
-            finding: one that ends the run.
-            silent: node → seconds since it was heard; while a node is silent the cause is unknown.
-        """
+        """Ask for the end that a finding demands; while a node is silent the cause is unknown."""
         died = finding.detector == Detector.PROCESS_DEATH
         by = Actor.TRAINER if died else Actor.WATCHDOG
         request = self._build(cause_of(finding), by, finding.text)
@@ -284,7 +253,6 @@ class Halting:
             self._ask_to_leave(request, now)
 
     def _decide(self, finding: Finding, now: float, act_at: float) -> None:
-        """Take a halt as the one that ends the run, unless there is one already."""
         waits_s = patience_s(finding, self._order, leaving_s=self._pace.leaving_s())
         if waits_s > 0:  # a restarted watcher does not begin the wait again
             waits_s -= min(waits_s, max(0.0, time.time() - finding.at))
@@ -314,7 +282,6 @@ class Halting:
         return by_relevance(last.paths, rank) if last is not None else []
 
     def _build(self, reason: OutcomeCode, by: Actor, text: str) -> EndRequest:
-        """Return a request to kill."""
         return EndRequest(
             reason=reason.value,
             ended_by=by.value,
@@ -340,16 +307,13 @@ class Halting:
 class Standing:
     """Since when ranks that were asked to leave do nothing that may lead to their end."""
 
-    since: float | None = None
-    """Monotonic seconds."""
+    since: float | None = None  # Monotonic seconds.
     place: tuple[object, ...] = ()
 
     def lasts_s(self, ranks: Mapping[int, RankStream], now: float, *, may_step: bool) -> float:
         """Return for how long no rank has evaluated, saved or seen the request.
 
-        Args:
-            ranks: as they were last heard.
-            may_step: whether ranks that change their place, or name no section, move as well.
+        With `may_step` ranks that change their place, or name no section, move as well.
         """
         moves = any(map(_is_busy, ranks.values()))
         if may_step:
@@ -375,10 +339,8 @@ def find_near_deadline(state: WatchState, now: float) -> Detector | None:
 
 
 def _is_busy(row: RankStream) -> bool:
-    """Return whether a rank evaluates, saves, or has seen that it is to leave."""
     return not row.done and (row.halt_seen or row.section in NON_TRAINING_SECTIONS)
 
 
 def _place(row: RankStream) -> tuple[object, ...]:
-    """Return what changes when a rank moves."""
     return (row.step, row.completed, row.section, row.section_seq, row.halt_seen, row.done)

@@ -8,35 +8,195 @@ Lines that a full disk refuses are kept, up to KEPT_BYTES, and written in order 
 room. No refusal ends the watch.
 """
 
-import errno
+import bisect
+import hashlib
+import json
 import logging
-import os
+import math
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Annotated, Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gonogo.contract.canonical import wire_line
+from gonogo.contract.errors import Corrupt
 from gonogo.contract.finding import Finding
+from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
-from gonogo.contract.records import Tick
-from gonogo.files import append_plain
-from gonogo.rundir import RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
-from gonogo.supervise.transient_errors import TransientErrors
-from gonogo.supervise.watcher.snapshots import Memory, Snapshots, load_snapshot
-from gonogo.watch import WatchState, fold, start, tick_digest, tick_line
+from gonogo.contract.records import FileSeal, Tick
+from gonogo.files import append_line, append_plain, read_plain, replace_file
+from gonogo.rundir import TICK_BYTES, RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
+from gonogo.supervise.transient_errors import TransientErrors, start_thread
+from gonogo.timeline.lines import Arrival
+from gonogo.watch import WatchState, dump_state, fold, load_state, start, tick_digest, tick_line
 
-KEPT_BYTES = 4 * 2**20
-"""Some hours of a run whose ranks cannot write either."""
-QUIET_S = 5.0
-"""Longest time without a recorded tick."""
-WATCHED_NAME = ".watched"
-"""Says that the last tick is written."""
+UNKNOWN_CHECKPOINT_S = 30.0
+UNKNOWN_STEP_S = 30.0
+LAST_STEPS = 5
+MOST_S = 1e9
+BOUNDS_S = (
+    *(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+    *(25.0, 60.0, 120.0, 300.0, 600.0, math.inf),
+)
+"""Upper bounds of the histogram's buckets in seconds, inclusive."""
 
-_log = logging.getLogger("gonogo.supervise.watcher")
+
+class StepTimes(BaseModel):
+    """A histogram of step durations, for Prometheus."""
+
+    sum: float = 0.0  # Seconds of all steps.
+    counts: list[Annotated[int, Field(ge=0, lt=2**53)]] = Field(
+        default_factory=lambda: [0] * len(BOUNDS_S),
+        min_length=len(BOUNDS_S),
+        max_length=len(BOUNDS_S),
+    )
+    """Steps of each bucket, not cumulated."""
+
+    def add(self, seconds: float) -> None:
+        """Count a step."""
+        self.counts[bisect.bisect_left(BOUNDS_S, seconds)] += 1
+        self.sum += seconds
+
+    def cumulated(self) -> list[tuple[str, int]]:
+        """Return bound → steps that took no longer, as Prometheus writes both."""
+        total, found = 0, []
+        for bound, count in zip(BOUNDS_S, self.counts, strict=True):
+            total += count
+            found.append(("+Inf" if bound == math.inf else str(bound), total))
+        return found
+
+
+class Pace(BaseModel):
+    """Durations of the latest steps and of the longest checkpoint, in seconds."""
+
+    steps_s: list[float] = []
+    checkpoint_s: float | None = None
+    times: StepTimes = Field(default_factory=StepTimes)
+
+    def take(self, rank: int, beat: Heartbeat, arrival: Arrival) -> None:
+        """Take a line as the timeline gives it."""
+        seconds = beat.dt_step_s if beat.msg == Msg.STEP_END else beat.dt
+        if seconds is None or not 0 <= seconds < MOST_S:
+            return
+        if beat.msg == Msg.STEP_END:
+            self.steps_s = [*self.steps_s, seconds][-LAST_STEPS:]
+            self.times.add(seconds)
+        elif beat.msg == Msg.CHECKPOINT:
+            self.checkpoint_s = max(seconds, self.checkpoint_s or 0.0)
+
+    def leaving_s(self) -> float:
+        """Return how long the ranks may take to leave with a checkpoint.
+
+        Two of the longest of the last five steps, and two of the longest checkpoint.
+        """
+        checkpoint_s = UNKNOWN_CHECKPOINT_S if self.checkpoint_s is None else self.checkpoint_s
+        step_s = max(self.steps_s, default=UNKNOWN_STEP_S)
+        return 2.0 * step_s + max(2.0, 2.0 * checkpoint_s)
+
+
+FOLD_NAME = ".fold.json"
+EVERY_S = 300.0
+EVERY_LINES = 10_000  # Folding so many takes half a second.
+
+_log = logging.getLogger(__name__)
+
+
+class Memory(BaseModel):
+    """What a watcher knows of a run besides the fold: how far it has come, and what it found."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    watch_bytes: int = 0  # Bytes of watch.jsonl, lines that wait to be written included.
+    last: str | None = None  # Digest of the last recorded tick.
+    number: int = 0  # Number of the next tick.
+    mono: float | None = None  # Clock of the last recorded tick.
+    offsets: dict[int, int] = {}  # Rank → bytes of its heartbeat file that were read.
+    found: dict[str, Finding] = {}  # Every finding by its key.
+    files: dict[str, FileSeal] = {}  # Records that the ticks have sealed.
+    pace: Pace = Field(default_factory=Pace)
+
+
+class Snapshots:
+    """Writes snapshots of one run, at most one at a time."""
+
+    def __init__(self, run_dir: RunDir) -> None:
+        self._path = run_dir.path / FOLD_NAME
+        self._thread: threading.Thread | None = None
+        self._lines = 0
+        self._next_at: float | None = None
+
+    def is_due(self, now: float, lines: int) -> bool:
+        """Return whether it is time for another snapshot."""
+        self._lines += lines
+        if self._next_at is None:
+            self._next_at = now + EVERY_S
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        return now >= self._next_at or self._lines >= EVERY_LINES
+
+    def start(self, state: WatchState, memory: Memory, now: float) -> None:
+        """Write both; they may change as soon as this returns."""
+        self._lines, self._next_at = 0, now + EVERY_S
+        try:
+            document = {"memory": memory.model_dump(mode="json"), "state": dump_state(state)}
+            self._thread = start_thread(partial(_save, self._path, document), "snapshot")
+        except (Corrupt, OSError) as error:  # a plug-in's state, or no thread
+            _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
+
+    def join(self) -> None:
+        """Wait until what was started is written."""
+        if self._thread is not None:
+            self._thread.join()
+
+
+def load_snapshot(run_dir: RunDir, order: Order) -> tuple[WatchState, Memory] | None:
+    """Return the snapshot of a run; None if there is none that fits its files."""
+    try:
+        with read_plain(run_dir.path / FOLD_NAME) as stream:
+            sealed, _, body = stream.read().partition(b"\n")
+    except OSError:
+        return None
+    try:
+        if hashlib.sha256(body).hexdigest().encode() != sealed:
+            raise Corrupt("it is torn")
+        document = json.loads(body)
+        memory = Memory.model_validate(document["memory"])
+        for rank, offset in memory.offsets.items():
+            if run_dir.heartbeat(rank).stat().st_size < offset:
+                raise Corrupt(f"rank {rank}'s file is shorter than it says")
+        if _last_tick(run_dir.watch, memory.watch_bytes) != memory.last:
+            raise Corrupt("watch.jsonl is not the one that it was made of")
+        return load_state(order, document["state"]), memory
+    except (Corrupt, OSError, KeyError, ValidationError) as error:
+        _log.warning("no snapshot: %s", error, extra={"action": "snapshot_refused"})
+        return None
+
+
+def _last_tick(path: Path, end: int) -> str | None:
+    with read_plain(path) as stream:
+        stream.seek(max(0, end - TICK_BYTES))
+        data = stream.read(min(end, TICK_BYTES))
+    if not data.endswith(b"\n"):
+        return None
+    return tick_digest(data[data.rfind(b"\n", 0, -1) + 1 :])
+
+
+def _save(path: Path, document: Mapping[str, Any]) -> None:
+    body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    try:
+        replace_file(path, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
+    except OSError as error:
+        _log.warning("no snapshot: %s", error, extra={"action": "snapshot_unwritten"})
+
+
+KEPT_BYTES = 4 * 2**20  # Some hours of a run whose ranks cannot write either.
+QUIET_S = 5.0  # Longest time without a recorded tick.
+WATCHED_NAME = ".watched"  # Says that the last tick is written.
 
 
 class LineWriter:
@@ -68,27 +228,12 @@ class LineWriter:
                 raise
 
     def flush(self) -> None:
-        """Write what waits.
-
-        Raises:
-            OSError: the disk refuses.
-        """
+        """Write what waits."""
         while self._kept:
             path, line = self._kept[0]
-            self._append(path, line)
+            append_line(path, line)
             self._kept_bytes -= len(line)
             self._kept.popleft()
-
-    def _append(self, path: Path, line: bytes) -> None:
-        """Add one line: all of it, or nothing."""
-        with append_plain(path) as stream:
-            begin = stream.seek(0, os.SEEK_END)
-            try:
-                if stream.write(line) != len(line):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            except OSError:
-                stream.truncate(begin)
-                raise
 
 
 @dataclass(slots=True)
@@ -132,8 +277,7 @@ class Journal:
         self._dir = run_dir
         self._lines, self._snapshots = LineWriter(), Snapshots(run_dir)
         self._has_recorded = False
-        self.failures = 0
-        """Records that could not be written or kept."""
+        self.failures = 0  # Records that could not be written or kept.
         for path in (run_dir.watch, run_dir.findings):
             _cut_torn_line(path)
         self.state, self.memory = load_snapshot(run_dir, order) or (start(order), Memory())
@@ -172,11 +316,7 @@ class Journal:
         self._tried(partial(self._lines.add, self._dir.findings, line))
 
     def save_snapshot(self, now: float, lines: int, state: WatchState) -> None:
-        """Write a snapshot when it is time for one.
-
-        Args:
-            lines: how many heartbeats came since the last call.
-        """
+        """Write a snapshot when it is time for one."""
         if self._snapshots.is_due(now, lines) and self._has_recorded and not self.waits:
             self._snapshots.start(state, self.memory, now)
 
@@ -187,7 +327,6 @@ class Journal:
         self._tried((self._dir.path / WATCHED_NAME).touch)
 
     def _fold_recorded(self) -> None:
-        """Fold the recorded ticks, and record the findings that are missing."""
         found = self.memory.found
         memory = self.memory
         while (
@@ -204,7 +343,6 @@ class Journal:
                 self.add_finding(finding)
 
     def _fold_line(self, line: bytes) -> None:
-        """Fold one recorded tick. Other lines are skipped."""
         memory = self.memory
         try:
             tick = Tick.model_validate_json(line)
@@ -227,7 +365,6 @@ class Journal:
                 _log.error("findings.jsonl: %s", error)
 
     def _tried(self, write: Callable[[], object]) -> bool:
-        """Return whether a record was written; the first refusal is logged."""
         try:
             write()
         except OSError as error:

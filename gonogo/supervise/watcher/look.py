@@ -3,51 +3,140 @@
 import hashlib
 import json
 import logging
+import math
 import os
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from gonogo import __version__
+from gonogo.contract.errors import Corrupt
+from gonogo.contract.observation import PreflightPeak
 from gonogo.contract.order import Order
-from gonogo.contract.records import FileSeal, Tick, WatchStart
+from gonogo.contract.records import FileSeal, Preflight, Tick, WatchStart
 from gonogo.files import read_small
-from gonogo.rundir import RunDir
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.devices.sampler import DeviceLines
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.exit_record import seal_file
+from gonogo.supervise.host.checkpoints import Checkpoints
+from gonogo.supervise.host.usage import Disk, HostCpuProbe, HostMemoryProbe
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.node_probes import NodesProber
-from gonogo.supervise.watcher.observations import build_observations
-from gonogo.supervise.watcher.rank_probes import Prober, Processes
+from gonogo.supervise.watcher.rank_probes import NodesProber, Prober, Processes
+
+_log = logging.getLogger("gonogo.supervise.watcher")
+
+
+class Source(Protocol):
+    """One probe of the watcher. After an OSError its kind is unknown for now."""
+
+    kind: str  # Key of its payload in `Tick.observations`.
+    every_s: float  # Least time between two looks, in seconds.
+
+    def look(self, now: float) -> Any | None:
+        """Return the payload as plain JSON values; None when there is nothing new."""
+
+    def resume(self, payload: Any) -> None:
+        """Take the last payload that the watcher before this one recorded."""
+
+
+def build_observations(run_dir: RunDir, order: Order) -> "Observations":
+    """Return the sources of one run's watcher."""
+    sources: list[Source] = [
+        DeviceLines(run_dir),
+        Disk(run_dir.path),
+        Checkpoints(run_dir),
+        MeasuredPeak(run_dir, order.nodes),
+    ]
+    if order.nodes == 1:  # else each node's follower reports its own memory
+        sources.append(HostMemoryProbe(run_dir, range(order.world_size)))
+        sources.append(HostCpuProbe(run_dir, range(order.world_size)))
+    return Observations(sources)
+
+
+class Observations:
+    """Asks every source when it is due, in their order."""
+
+    def __init__(self, sources: Iterable[Source]) -> None:
+        self._sources = tuple(sources)
+        self._due = {source.kind: float("-inf") for source in self._sources}
+        self._transient = TransientErrors(_log)
+
+    def owes(self) -> bool:
+        """Return whether a source still has to bring what was there before the end."""
+        return any(row.owes() for row in self._sources if isinstance(row, Checkpoints))
+
+    def take(self, now: float, *, only_owed: bool = False) -> dict[str, Any]:
+        """Return kind → payload of the sources that saw something new."""
+        seen: dict[str, Any] = {}
+        for source in self._sources:
+            if now < self._due[source.kind] or (only_owed and not isinstance(source, Checkpoints)):
+                continue
+            self._due[source.kind] = now + source.every_s
+            payload = self._transient.tried(source.kind, partial(source.look, now), None)
+            if payload is not None:
+                seen[source.kind] = payload
+        return seen
+
+    def resume(self, payloads: Mapping[str, Any]) -> None:
+        """Continue after the watcher that recorded these payloads (kind → payload)."""
+        for source in self._sources:
+            if source.kind in payloads:
+                source.resume(payloads[source.kind])
+
+
+class MeasuredPeak:
+    """The source `preflight_peak`: the matrix-product peak that the preflight measured.
+
+    It is reported once, as the sum over all nodes.
+    """
+
+    kind = "preflight_peak"
+    every_s = 5.0
+
+    def __init__(self, run_dir: RunDir, nodes: int = 1) -> None:
+        self._dir, self._nodes = run_dir, nodes
+        self._is_done = False
+
+    def look(self, now: float) -> dict[str, Any] | None:
+        """Return the peak as soon as every node's is there."""
+        if self._is_done:
+            return None
+        try:
+            found = [
+                load_record(self._dir.preflight_of(node), Preflight) for node in range(self._nodes)
+            ]
+        except Corrupt:
+            self._is_done = True
+            return None
+        records = [record for record in found if record is not None]
+        if len(records) < self._nodes:
+            return None
+        self._is_done = True
+        peaks = [record.peak_flops or 0.0 for record in records]
+        if not all(math.isfinite(peak) and peak > 0 for peak in peaks):
+            return None
+        kinds = {record.peak_of for record in records}
+        return PreflightPeak(
+            flops=math.fsum(peaks), of=kinds.pop() if len(kinds) == 1 else None
+        ).wire()
+
+    def resume(self, payload: Any) -> None:
+        """Report it no second time."""
+        self._is_done = True
+
 
 INTERVAL_S = 0.2
 LATE_INTERVALS = 3
 EXIT = "exit.json"
 
-_log = logging.getLogger("gonogo.supervise.watcher")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The tick, and the ranks' new lines that belong to it."""
-
-    tick: Tick
-    beats: dict[int, list[bytes]]
-
 
 class Looking:
-    """Looks at one run.
-
-    Args:
-        journal: what the watcher before this one recorded.
-
-    Raises:
-        OSError: the order cannot be read just now.
-    """
+    """Looks at one run."""
 
     def __init__(
         self, run_dir: RunDir, order: Order, journal: Journal, evidence: Evidence, now: float
@@ -73,13 +162,10 @@ class Looking:
         mono = self._memory.mono
         self._due = now if mono is None else mono + INTERVAL_S
 
-    def look(self, now: float, *, ending: bool, last: bool = False) -> Look | None:
-        """Look once; None when all ranks have left and nothing is to come.
-
-        Args:
-            ending: whether the run has been asked to end.
-            last: whether this look closes the watch by sealing exit.json.
-        """
+    def look(
+        self, now: float, *, ending: bool, last: bool = False
+    ) -> tuple[Tick, dict[int, list[bytes]]] | None:
+        """Return the tick and the new lines; None: all ranks have left, nothing is to come."""
         late_s = max(0.0, now - self._due)
         probes = self.processes.look(now, ending=ending)
         beats = self._tails.read()
@@ -108,7 +194,8 @@ class Looking:
             files=files,
         )
         self._memory.number += 1
-        return Look(tick=tick, beats=beats)
+        self._start = None
+        return tick, beats
 
     @property
     def closed(self) -> bool:
@@ -119,14 +206,6 @@ class Looking:
         """Return whether a later look will bring something that was there at the end."""
         return self._observations.owes()
 
-    def note_recorded(self) -> None:
-        """Note that a tick is recorded: the first one names the watched run."""
-        self._start = None
-
-    def note_unrecorded(self, tick: Tick) -> None:
-        """Note that a tick could not be recorded: its seals are due again."""
-        self._seals.forget(tick.files)
-
 
 class Seals:
     """The seals of one run directory's small records (size and SHA-256), which ticks hold.
@@ -134,9 +213,6 @@ class Seals:
     A record is sealed when it is first seen whole. While the run lives, model.json and exit stamps
     are sealed again when they change, since a process may restart in place. Any other change is
     behind the watcher's back, and the first seal stays. The last tick of all seals exit.json.
-
-    Args:
-        known: path → seal that recorded ticks hold; new ones are added to it.
     """
 
     def __init__(
@@ -156,12 +232,6 @@ class Seals:
     def closed(self) -> bool:
         """Whether the end has been sealed."""
         return EXIT in self._known
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Seal these again: the tick that held them could not be recorded."""
-        for name in names:
-            self._known.pop(name, None)
-            self._looked.pop(name, None)
 
     def take(self, *, last: bool) -> dict[str, FileSeal]:
         """Return the new seals, that of exit.json only for the `last` tick."""

@@ -1,19 +1,7 @@
-"""`.metrics.json`, which the watcher writes every second for the worker's Prometheus exporter.
-
-Schema (`Snapshot`; every key may be missing):
-
-    {"v": 1, "tick": 1e9,              Unix seconds of the watcher's last tick
-     "backlog": 0,                     heartbeat lines not acknowledged by the control plane
-     "ranks": {"0": {"step": 7, "last": 1e9, "loss": 2.5}},   `last`: Unix s of the last line
-     "armed": {"stall": true},         detector → whether it could fire
-     "near": {"stall": {"value": 2.0, "limit": 60.0, "unit": "s"}},   see `contract.near`
-     "findings": {"stall/halt": 1},    detector/severity → count
-     "step_s": {"sum": 8.1, "counts": [0, 3, …]}}   histogram of steps (`pace`)
-"""
+"""`.metrics.json`, which the watcher writes every second for the worker's Prometheus exporter."""
 
 import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -21,20 +9,46 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from gonogo.contract.agent import Command
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.finding import Finding, Near, Severity
-from gonogo.files import create_plain, read_small
+from gonogo.contract.records import ExitRecord
+from gonogo.files import read_small, replace_file
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.pace import Pace, StepTimes
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.journal import Pace, StepTimes
 from gonogo.watch import WatchState, armed, near
+
+
+class Shipping:
+    """Sends one run while it is watched; every call but `close` returns at once.
+
+    This one sends nothing: there is no control plane.
+    """
+
+    suspect: bool = False  # Whether the run looks sick just now.
+    near: Mapping[str, Near] | None = None
+    """How near each detector is to its limit; None: nothing new."""
+    backlog_lines: int = 0  # Heartbeat lines that have not been acknowledged.
+
+    def take_command(self) -> Command | None:
+        """Return what the control plane asks, once."""
+        return None
+
+    def silent_s(self) -> float:
+        """Return seconds since the control plane last acknowledged anything, sleep included."""
+        return 0.0
+
+    def tell(self, finding: Finding) -> None:
+        """Send a finding that the disk does not accept."""
+
+    def close(self, record: ExitRecord | None) -> None:
+        """Send the rest and the end, for a limited time; None: no end can be read."""
+
 
 METRICS_NAME = ".metrics.json"
 METRICS_EVERY_S = 1.0
-SUSPECT_S = 10.0
-"""How long a run is shown as suspect after a suspicion that went no further."""
-Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-"""No series is larger."""
+SUSPECT_S = 10.0  # How long a run is shown as suspect after a suspicion that went no further.
+Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # No series is larger.
 
 _log = logging.getLogger("gonogo.supervise.watcher")
 
@@ -45,7 +59,7 @@ class RankMetrics(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     step: Whole | None = None
-    last: float | None = None
+    last: float | None = None  # Unix seconds of the last line.
     loss: float | None = None
 
 
@@ -54,25 +68,19 @@ class Snapshot(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    tick: float | None = None
-    backlog: Whole = 0
+    tick: float | None = None  # Unix seconds of the watcher's last tick.
+    backlog: Whole = 0  # Heartbeat lines not acknowledged by the control plane.
     ranks: dict[str, RankMetrics] = {}
-    armed: dict[str, bool] = {}
+    armed: dict[str, bool] = {}  # Detector → whether it could fire.
     near: dict[str, Near] = {}
-    findings: dict[str, Whole] = {}
+    findings: dict[str, Whole] = {}  # `detector/severity` → count.
     step_s: StepTimes | None = None
 
 
 def save_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Replace the file at `path`; it is not synced.
-
-    Raises:
-        OSError: the disk does not take it.
-    """
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with create_plain(temporary) as stream:
-        stream.write(json.dumps(wire_value({"v": 1, **metrics}), allow_nan=False).encode())
-    temporary.replace(path)
+    """Replace the file at `path`; it is not synced."""
+    content = json.dumps(wire_value({"v": 1, **metrics}), allow_nan=False).encode()
+    replace_file(path, content, syncs=False)
 
 
 def load_metrics(run_dir: Path) -> Snapshot | None:

@@ -36,15 +36,13 @@ from gonogo.supervise.transient_errors import TransientErrors
 from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.journal import WATCHED_NAME, Journal
 from gonogo.supervise.watcher.look import INTERVAL_S, Looking
-from gonogo.supervise.watcher.metrics_file import Reporter
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.metrics_file import Reporter, Shipping
 from gonogo.watch import fold, identity_ok
 from gonogo.watch.detectors.death import settles_s
 
 OWED_S = LAST_WORDS_S / 2
 """How long the watcher stays for the verification of a checkpoint after the end."""
-FORESEE_TICKS = 4
-"""How often a near deadline is looked for."""
+FORESEE_TICKS = 4  # How often a near deadline is looked for.
 
 Connect = Callable[[RunDir, Order], Shipping]
 
@@ -52,12 +50,7 @@ _log = logging.getLogger("gonogo.supervise.watcher")
 
 
 def main(argv: Sequence[str], connect: Connect = lambda _run_dir, _order: Shipping()) -> int:
-    """Watch one run; see the module's text for the exit codes.
-
-    Args:
-        argv: the run's directory and options.
-        connect: makes what ships the run.
-    """
+    """Watch one run, shipped by what `connect` makes; see the module's text for the exit codes."""
     parser = argparse.ArgumentParser(prog="gonogo.supervise.watcher")
     parser.add_argument("run_dir", type=Path)
     parser.add_argument("--signs", type=int, default=None, metavar="FD")
@@ -118,11 +111,6 @@ class Watcher:
         if last is not None and any(seen.verified for seen in checkpoints_of(last.payload) or ()):
             self._halting.saved(last.ts)
 
-    @property
-    def failures(self) -> int:
-        """How many records and looks have failed."""
-        return self._journal.failures + self._transient.failures
-
     def watch(self, clock: Callable[[], float], sleep: Callable[[float], None]) -> None:
         """Tick until the run has ended and every line of it has been folded."""
         look_until: float | None = None
@@ -156,32 +144,24 @@ class Watcher:
         self._journal.close()
 
     def _last_look_s(self) -> float:
-        """Return how long to look on after exit.json, until every kind of end is judged."""
         record = load_exit(self._dir)
         if record is not None and record.reason is OutcomeCode.COMPLETED:
             return 0.0
         return settles_s(self._order) + 2 * INTERVAL_S
 
     def tick(self, now: float, *, last: bool = False) -> bool:
-        """Look once; return whether the ranks had written something.
-
-        Args:
-            last: whether this tick closes the watch.
-        """
+        """Look once, the `last` time to close the watch; return whether ranks had written."""
         asked = self._halting.asked()
         look = self._looking.look(now, ending=asked, last=last)
         if look is None:
             return False
-        tick, beats = look.tick, look.beats
+        tick, beats = look
         self._state, findings = fold(self._state, tick, beats, self._pace.take)
         kept = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS)) or ()
         if any(seen.verified for seen in kept):
             self._halting.saved(tick.ts)
         if findings or self._journal.owes(tick):
-            if self._journal.add_tick(tick, self._state, beats):
-                self._looking.note_recorded()
-            else:
-                self._looking.note_unrecorded(tick)
+            self._journal.add_tick(tick, self._state, beats)
         for finding in findings:
             self._record(finding, now)
         came = sum(map(len, beats.values()))
@@ -195,7 +175,6 @@ class Watcher:
         return bool(beats)
 
     def _record(self, finding: Finding, now: float) -> None:
-        """Record a finding once, with the evidence that is being taken for it."""
         if finding.key in self._found:
             return
         if not self._transient.tried("the end", self._dir.exit.exists, False):
@@ -207,7 +186,6 @@ class Watcher:
         self._reporter.note(finding, now)
 
     def _act(self, now: float) -> None:
-        """Do what findings, the control plane or its silence ask for."""
         command = self._shipping.take_command()
         if command is not None:
             self._halting.obey(command, now)

@@ -18,7 +18,7 @@ from gonogo.supervise.devices.choice import (
 )
 from gonogo.supervise.devices.device import Device, Scripted
 from gonogo.supervise.devices.nvml import Nvml
-from gonogo.supervise.keeper.companions import samples_devices
+from gonogo.supervise.keeper.children import samples_devices
 from tests.supervise.orders import make_order
 
 XID = "xid:code=79,rank=1,step=12"

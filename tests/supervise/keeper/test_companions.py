@@ -13,12 +13,12 @@ import pytest
 
 from gonogo.contract.outcome import OutcomeCode
 from gonogo.contract.records import ExitRecord
-from gonogo.supervise.keeper.children import Child
-from gonogo.supervise.keeper.companions import (
+from gonogo.supervise.keeper.children import (
     DEATHS,
     FIRST_SIGN_S,
     PAUSE_S,
     SILENT_S,
+    Child,
     Companion,
 )
 from gonogo.supervise.last_lines import Ended

@@ -22,7 +22,7 @@ from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir
 from gonogo.supervise.end_request import EndRequest, ask_halt, ask_kill
 from gonogo.supervise.keeper import kill
-from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, Swept, TokenScan, end_processes
+from gonogo.supervise.keeper.kill import UNKILLABLE_S, Killer, TokenScan, end_processes
 from gonogo.supervise.lost_run import end_lost
 from gonogo.supervise.processes import ProcessRef, find_process, load_environ
 from tests.supervise.runs import NewRun, build_test_order, wait_until
@@ -105,7 +105,7 @@ class Counted(TokenScan):
 
     sweeps = 0
 
-    def sweep(self, *args: int, **named: Any) -> Swept:
+    def sweep(self, *args: int, **named: Any) -> tuple[frozenset[ProcessRef], bool]:
         self.sweeps += 1
         return super().sweep(*args, **named)
 
@@ -150,12 +150,10 @@ def test_a_process_whose_environment_cannot_be_read_hangs_nobody(
 
     scan = TokenScan(token, limit_s=1.0, read=read)
     with caplog.at_level(logging.WARNING):
-        first = scan.sweep()
-    assert not first.whole
+        _, whole = scan.sweep()
+    assert not whole
     assert str(plain.pid) in caplog.text
-    again = scan.sweep()
-    assert again.found == {marked}
-    assert again.whole
+    assert scan.sweep() == ({marked}, True)
     freed.set()
 
 
@@ -166,7 +164,7 @@ def test_a_host_without_threads_scans_all_the_same(
         raise OSError
 
     monkeypatch.setattr(kill, "start_thread", refuse)
-    assert TokenScan(two[1]).sweep() == Swept(found=frozenset({two[2]}), whole=True)
+    assert TokenScan(two[1]).sweep() == ({two[2]}, True)
 
 
 def test_a_lost_run_of_which_something_cannot_be_killed_has_an_end_after_a_minute(

@@ -23,11 +23,11 @@ from gonogo.supervise.keeper.nodes import (
 from gonogo.supervise.last_lines import Ended
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.process_records import (
+    ALIVE_NAME,
+    EXIT_NAME,
+    GONE_NAME,
+    MEET_NAME,
     SILENT_S,
-    alive_path,
-    exit_path,
-    gone_path,
-    meet_path,
     own_keeping,
     proof_of_loss,
 )
@@ -59,7 +59,7 @@ def test_who_is_missing_is_named(tmp_path: Path) -> None:
 
 def test_node_comes_once_for_an_attempt_and_again_for_the_next(tmp_path: Path) -> None:
     came = own_keeping(node=1, token=5, address="a:1").document(1.0)
-    save_json(meet_path(tmp_path, 1), {**came, "start_ticks": 1})  # another process
+    save_json(tmp_path / MEET_NAME.format(1), {**came, "start_ticks": 1})  # another process
     for token in (5, 4):
         with pytest.raises(Superseded, match="began attempt token 5"):
             meeting(tmp_path, 1, token=token).advance(0.0)
@@ -119,11 +119,11 @@ def test_a_keeper_that_is_gone_is_told_of_where_that_is_certain(
     if "lives" not in changes:
         keeping["start_ticks"] -= 1  # whose number another process has by now
     if "never" not in changes:
-        save_json(meet_path(tmp_path, 1), {**keeping, **changes})
+        save_json(tmp_path / MEET_NAME.format(1), {**keeping, **changes})
     if "ended" in changes:
-        save_json(exit_path(tmp_path, 1), {"v": 1, "token": 7})
+        save_json(tmp_path / EXIT_NAME.format(1), {"v": 1, "token": 7})
     assert main([str(tmp_path), "--node", "1", "--token", "7"]) == 0
-    word = load_json(gone_path(tmp_path, 1))
+    word = load_json(tmp_path / GONE_NAME.format(1))
     assert (word is not None) is told
     if word is not None:
         assert proof_of_loss(tmp_path, 1) == f"{keeping['host']} says: {word['text']}"
@@ -134,15 +134,19 @@ def test_a_keeper_that_is_gone_is_told_of_where_that_is_certain(
 def nodes(tmp_path: Path) -> OtherNodes:
     """The parts of nodes 0 and 2 have ended; node 1 has reported nothing of its own."""
     order = make_order(world_size=3, nodes=3).document()
-    save_json(exit_path(tmp_path, 0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
-    save_json(exit_path(tmp_path, 2), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
+    save_json(
+        tmp_path / EXIT_NAME.format(0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}}
+    )
+    save_json(
+        tmp_path / EXIT_NAME.format(2), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}}
+    )
     return OtherNodes(tmp_path, order, 1.0)
 
 
 def test_who_is_told_to_stop_waits_only_for_nodes_that_give_signs(
     tmp_path: Path, nodes: OtherNodes
 ) -> None:
-    sign = alive_path(tmp_path, 1)
+    sign = tmp_path / ALIVE_NAME.format(1)
     for second in range(26):
         sign.write_text(f"1 {second}\n")
         assert not nodes.are_over(float(second), stopped=True)
@@ -172,7 +176,7 @@ def test_the_launcher_that_failed_first_speaks_for_all_and_each_part_that_spoke_
 ) -> None:
     for node, at in ((1, 3.0), (2, 2.0)):
         agent = {"code": 1, "signal": None, "at": at}
-        save_json(exit_path(tmp_path, node), {"v": 1, "agent": agent})
+        save_json(tmp_path / EXIT_NAME.format(node), {"v": 1, "agent": agent})
     assert nodes.are_over(0.0, stopped=False)
     nodes.save_exit(None, Ended(code=0, signal=None, at=1.0))
     record = load_json(tmp_path / "exit.json")
@@ -185,9 +189,9 @@ def test_what_an_older_attempt_says_late_is_no_end_of_a_node(
     tmp_path: Path, nodes: OtherNodes
 ) -> None:
     part = {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}}
-    save_json(exit_path(tmp_path, 1), {**part, "token": 0})
+    save_json(tmp_path / EXIT_NAME.format(1), {**part, "token": 0})
     assert not nodes.are_over(0.0, stopped=False)
-    save_json(exit_path(tmp_path, 1), {**part, "token": 1})
+    save_json(tmp_path / EXIT_NAME.format(1), {**part, "token": 1})
     assert nodes.are_over(1.0, stopped=False)
 
 
@@ -195,7 +199,7 @@ def test_a_node_that_is_proven_gone_is_waited_for_no_longer(
     tmp_path: Path, nodes: OtherNodes
 ) -> None:
     assert not nodes.are_over(0.0, stopped=False)
-    save_json(gone_path(tmp_path, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
+    save_json(tmp_path / GONE_NAME.format(1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
     assert nodes.are_over(0.1, stopped=False)
     assert list(nodes.lost) == [1]
 
@@ -224,7 +228,7 @@ def test_a_run_that_a_lost_node_cut_short_says_so_however_soon_its_others_end(
     for rank, document in enumerate(ends):
         if document is not None:
             save_json(tmp_path / f"exit_rank{rank}.json", document)
-    save_json(gone_path(tmp_path, 1), {"by": "node1", "text": "its keeper is gone"})
+    save_json(tmp_path / GONE_NAME.format(1), {"by": "node1", "text": "its keeper is gone"})
     assert nodes.are_over(0.0, stopped=False)
     asked = asked_by(tmp_path)
     assert (asked is not None) is cut_short
@@ -243,12 +247,14 @@ def test_the_rest_of_a_run_is_ended_for_what_became_of_a_part_where_nobody_else_
 ) -> None:
     order = make_order(world_size=3, nodes=3).document()
     nodes = OtherNodes(tmp_path, order, 1.0)
-    save_json(exit_path(tmp_path, 0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}})
+    save_json(
+        tmp_path / EXIT_NAME.format(0), {"v": 1, "agent": {"code": 0, "signal": None, "at": 1.0}}
+    )
     if lost:
-        save_json(gone_path(tmp_path, 1), {"by": "node2", "text": "its keeper is gone"})
+        save_json(tmp_path / GONE_NAME.format(1), {"by": "node2", "text": "its keeper is gone"})
     else:
         agent = {"code": 1, "signal": None, "at": 1.0}
-        save_json(exit_path(tmp_path, 1), {"v": 1, "agent": agent})
+        save_json(tmp_path / EXIT_NAME.format(1), {"v": 1, "agent": agent})
     for second in range(int(SETTLE_S)):
         assert not nodes.are_over(float(second), stopped=False)
     assert asked_by(tmp_path) is None, "the watcher finds out whose fault it is"
@@ -274,7 +280,7 @@ def test_a_kill_for_want_of_memory_counts_for_the_ranks_of_its_own_node(
     """Without a control group, a host's counter also counts the losses of others."""
     for node, at in ((0, elsewhere_at), (1, killed_at), (2, None)):
         part = {"v": 1, "agent": {"code": 1, "signal": None, "at": 101.0}, "oom_at": at}
-        save_json(exit_path(tmp_path, node), part)
+        save_json(tmp_path / EXIT_NAME.format(node), part)
     assert nodes.are_over(0.0, stopped=False)
     save_json(tmp_path / "exit_rank1.json", {"code": None, "signal": 9, "at": 99.5})
     nodes.save_exit(None, None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gonogo.supervise.keeper.run_end import LOOK_EVERY_S, OutOfMemory, load_oom_kills
+from gonogo.supervise.keeper.run_end import OutOfMemory, load_oom_kills
 
 V2 = "0::/a/b\n"
 EVENTS = "low 0\nhigh 0\nmax 41\noom 9\noom_kill {}\noom_group_kill 0\n"
@@ -41,10 +41,8 @@ def test_the_nearest_counter_tells(
 def test_only_a_counter_that_has_grown_tells_a_kill() -> None:
     counts = iter([2, 2, None, 2, 3])
     memory = OutOfMemory(lambda: next(counts))
-    for look in range(3):
-        memory.look(look * LOOK_EVERY_S)
+    for _ in range(3):
+        memory.look()
         assert memory.at is None
-    memory.look(3 * LOOK_EVERY_S - 0.5)
-    assert memory.at is None
-    memory.look(3 * LOOK_EVERY_S - 0.4, at_once=True)
+    memory.look()
     assert memory.at is not None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.launch.launched_ranks import Launched
+from gonogo.supervise.launch.rank import Launched
 from gonogo.supervise.process_records import load_rank_record, recorded_ranks
 from gonogo.supervise.processes import (
     find_descendants,

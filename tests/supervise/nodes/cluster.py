@@ -16,7 +16,7 @@ from typing import Any
 from gonogo.contract.records import ExitRecord, NodeExit, NodeState, Tick
 from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import load_all_lines, load_record
-from gonogo.supervise.process_records import exit_path
+from gonogo.supervise.process_records import EXIT_NAME
 from tests.supervise.runs import (
     ALLOWED,
     KEEPER,
@@ -70,7 +70,7 @@ class ClusterRun(SupervisedRun):
 
     def part(self, node: int) -> NodeExit:
         """Return exit_node{K}.json."""
-        found = load_record(exit_path(self.path, node), NodeExit)
+        found = load_record(self.path / EXIT_NAME.format(node), NodeExit)
         assert found is not None
         return found
 

@@ -14,7 +14,7 @@ from gonogo.judge.directory import judge_directory
 from gonogo.rundir import load_all_lines
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt
-from gonogo.supervise.process_records import meet_path
+from gonogo.supervise.process_records import MEET_NAME
 from gonogo.supervise.processes import ProcessRef, send_signal
 from gonogo.watch.registry import detector_names
 from tests.supervise.nodes.cluster import NewCluster
@@ -176,7 +176,7 @@ def test_a_node_that_is_told_to_stop_while_it_waits_says_for_whom(
     run.path.mkdir(parents=True)
     run.dir.order.write_text(json.dumps(run.order.document()))
     run.start_node(0)
-    wait_until(meet_path(run.path, 0).exists, "node 0")
+    wait_until((run.path / MEET_NAME.format(0)).exists, "node 0")
     if asked:
         request = EndRequest(reason="cancelled", ended_by="operator", at=time.time(), text="ann")
         ask_halt(run.path, request)

@@ -15,7 +15,7 @@ import pytest
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.rundir import RunDir, load_all_lines, load_record
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.metrics_file import Shipping
 from gonogo.supervise.watcher.watcher import OWED_S, Watcher
 
 ENDED = Path(__file__).parents[2] / "data" / "runs" / "healthy"
@@ -116,7 +116,7 @@ def test_a_finding_that_the_disk_does_not_take_is_told_at_once(
     clock, told = Clock(ended, [b"no line"]), Told()
     watcher = Watcher(ended, order, told, clock.now)
     if refuses:
-        monkeypatch.setattr("gonogo.supervise.watcher.journal.append_plain", refuse_all)
+        monkeypatch.setattr("gonogo.supervise.watcher.journal.append_line", refuse_all)
     watcher.watch(clock.read, clock.sleep)
     written = [Finding.model_validate_json(line) for line in load_all_lines(ended.findings)]
     somewhere, nowhere = (told.findings, written) if refuses else (written, told.findings)
@@ -124,5 +124,5 @@ def test_a_finding_that_the_disk_does_not_take_is_told_at_once(
     assert nowhere == []
 
 
-def refuse_all(path: Path) -> NoReturn:
+def refuse_all(path: Path, _line: bytes) -> NoReturn:
     raise OSError(errno.EROFS, "Read-only file system", str(path))

@@ -41,7 +41,7 @@ from gonogo.supervise.watcher.halting import (
     leaving,
     patience_s,
 )
-from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.watch import start
 from tests.supervise.runs import build_test_order

@@ -16,8 +16,7 @@ import pytest
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.records import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.snapshots import Memory
+from gonogo.supervise.watcher.journal import Journal, Memory
 from gonogo.watch import start, tick_digest, tick_line
 from tests.supervise.runs import build_test_order
 

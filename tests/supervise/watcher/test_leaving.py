@@ -21,7 +21,7 @@ from gonogo.supervise.end_request import (
 from gonogo.supervise.evidence.rounds import Evidence
 from gonogo.supervise.launch.nodes import Place
 from gonogo.supervise.watcher.halting import Halting, Standing
-from gonogo.supervise.watcher.pace import Pace
+from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
 from gonogo.timeline.rank import RankStream
 from gonogo.trainer.heartbeat_writer import READ

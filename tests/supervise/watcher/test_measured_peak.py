@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.observations import MeasuredPeak
+from gonogo.supervise.watcher.look import MeasuredPeak
 
 
 def written(folder: Path, text: str) -> RunDir:

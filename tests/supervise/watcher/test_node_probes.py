@@ -12,16 +12,16 @@ from gonogo.contract.records import NodeState, ProcessState, RankProbe
 from gonogo.rundir import RunDir
 from gonogo.supervise.durable import save_json
 from gonogo.supervise.process_records import (
+    ALIVE_NAME,
+    EXIT_NAME,
+    GONE_NAME,
+    MEET_NAME,
     SILENT_S,
-    alive_path,
-    exit_path,
-    gone_path,
-    meet_path,
+    WATCH_NAME,
     own_keeping,
     proof_of_loss,
-    watch_path,
 )
-from gonogo.supervise.watcher.node_probes import AWAY_S, FIRST_S, NodesProber
+from gonogo.supervise.watcher.rank_probes import AWAY_S, FIRST_S, NodesProber
 from tests.supervise.runs import build_test_order
 
 
@@ -39,11 +39,11 @@ class Followers:
     def be_seen(self, *nodes: int) -> None:
         self.beats += 1
         for node in nodes:
-            alive_path(self.dir, node).write_text(f"{self.order.token} {self.beats}\n")
+            (self.dir / ALIVE_NAME.format(node)).write_text(f"{self.order.token} {self.beats}\n")
 
     def tell(self, node: int, token: int = 1, **more: Any) -> None:
         line = {"node": node, "token": token, "host": f"h{node}", "n": 1, "mono": 1.0, "ts": 1.0}
-        with watch_path(self.dir, node).open("a") as stream:
+        with (self.dir / WATCH_NAME.format(node)).open("a") as stream:
             stream.write(json.dumps({**line, **more}) + "\n")
 
     def tell_rank(self, rank: int, state: str = "alive", **more: Any) -> None:
@@ -108,7 +108,7 @@ def test_a_node_that_ended_is_waited_for_no_longer(followers: Followers) -> None
     assert prober.all_heard(1.0)
     look_on(followers, prober, 3.0, 0)
     assert not prober.all_heard(2.0)
-    save_json(exit_path(followers.dir, 1), {"v": 1})
+    save_json(followers.dir / EXIT_NAME.format(1), {"v": 1})
     look_on(followers, prober, 4.0, 0)
     assert prober.all_heard(2.0)
 
@@ -129,14 +129,14 @@ def test_node_that_was_never_seen_has_longer(followers: Followers) -> None:
 
 def test_word_of_a_nodes_end_is_proof_and_its_own_is_no_loss(followers: Followers) -> None:
     prober = heard(followers)
-    save_json(gone_path(followers.dir, 1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
+    save_json(followers.dir / GONE_NAME.format(1), {"by": "Slurm", "text": "job 7 is CANCELLED"})
     found = look_on(followers, prober, 3.0, 0)
     assert states(found) == {1: NodeState.LOST}
     assert prober.lost() == {1: "Slurm says: job 7 is CANCELLED"}
     followers.be_seen(0, 1)
     assert states(prober.look(4.0, ending=False)) == {}, "a sign that came late is none of life"
     other = heard(Followers(followers.dir))
-    save_json(exit_path(followers.dir, 1), {"v": 1})
+    save_json(followers.dir / EXIT_NAME.format(1), {"v": 1})
     assert states(look_on(followers, other, 3.0, 0)) == {1: NodeState.ENDED}
     assert other.lost() == {}
 
@@ -155,10 +155,10 @@ def test_that_a_keeper_is_gone_is_seen_among_its_own_processes_alone(
 ) -> None:
     """A number that no process has here proves nothing of another host's."""
     told = own_keeping(node=1, token=1, address="a:1").document(1.0)
-    save_json(meet_path(tmp_path, 1), {**told, **changes})
+    save_json(tmp_path / MEET_NAME.format(1), {**told, **changes})
     assert proof_of_loss(tmp_path, 1) is None, "it lives, or nobody knows"
     before = {"start_ticks": told["start_ticks"] - 1}  # whose number another process has by now
-    save_json(meet_path(tmp_path, 1), {**told, **changes, **before})
+    save_json(tmp_path / MEET_NAME.format(1), {**told, **changes, **before})
     assert (proof_of_loss(tmp_path, 1) is not None) is proven
 
 
@@ -176,7 +176,7 @@ def test_what_is_not_that_nodes_word_changes_nothing(
 ) -> None:
     prober = heard(followers)
     dead = [{"rank": 1, "pid": 101, "state": "dead", "code": 1}]
-    with watch_path(followers.dir, 1).open("a") as stream:
+    with (followers.dir / WATCH_NAME.format(1)).open("a") as stream:
         line = {"node": 1, "token": 1, "host": "h", "n": 2, "mono": 1.0, "ts": 1.0, "ranks": dead}
         stream.write(json.dumps({**line, **wrong}) + "\n")
     followers.be_seen(0, 1)

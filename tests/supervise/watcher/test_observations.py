@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gonogo.supervise.watcher.observations import Observations
+from gonogo.supervise.watcher.look import Observations
 
 
 @dataclass

@@ -8,9 +8,8 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.metrics_file import SUSPECT_S, Reporter
-from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.shipping import Shipping
+from gonogo.supervise.watcher.journal import Pace
+from gonogo.supervise.watcher.metrics_file import SUSPECT_S, Reporter, Shipping
 from gonogo.watch import start
 from tests.watch.streams import order_of
 

@@ -99,13 +99,6 @@ def test_nothing_is_sealed_after_the_end(run_dir: RunDir) -> None:
     assert Seals(run_dir, 1, known).take(last=True) == {}
 
 
-def test_seal_whose_tick_could_not_be_recorded_is_given_again(run_dir: RunDir) -> None:
-    seals = Seals(run_dir, 1, {})
-    taken = seals.take(last=False)
-    seals.forget(taken)
-    assert seals.take(last=False) == taken
-
-
 def test_what_was_written_before_exit_json_is_sealed_with_it(
     run_dir: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:

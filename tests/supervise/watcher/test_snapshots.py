@@ -16,9 +16,14 @@ from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Order
 from gonogo.contract.records import FileSeal, Tick
 from gonogo.rundir import RunDir
-from gonogo.supervise.watcher.journal import Journal
-from gonogo.supervise.watcher.pace import Pace
-from gonogo.supervise.watcher.snapshots import EVERY_LINES, EVERY_S, FOLD_NAME, Snapshots
+from gonogo.supervise.watcher.journal import (
+    EVERY_LINES,
+    EVERY_S,
+    FOLD_NAME,
+    Journal,
+    Pace,
+    Snapshots,
+)
 from gonogo.timeline.lines import Arrival
 from gonogo.watch import dump_state, fold
 from tests.supervise.runs import build_test_order

@@ -19,7 +19,7 @@ from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.durable import load_json
 from gonogo.supervise.end_request import EndRequest, ask_halt, asked_by
 from gonogo.supervise.locks import DeviceLocks
-from gonogo.supervise.process_records import MET_NAME, exit_path, proof_of_loss
+from gonogo.supervise.process_records import EXIT_NAME, MET_NAME, proof_of_loss
 from gonogo.supervise.processes import boot_id, find_process
 from tests.supervise.orders import completed, make_order
 from tests.worker.control_plane import KEY, FakeControlPlane, serving
@@ -221,7 +221,7 @@ def test_a_proven_end_without_an_exit_record_is_a_lost_keeper(
     claimer.engine_runs.seen_limit_s = 60.0
     claimer.run_round()
     save_json(room.run_dir.path / "keeper.json", {"pid": 1, "start_ticks": 1, "boot_id": "other"})
-    save_json(exit_path(room.run_dir.path, 1), {"v": 1, "node": 1})
+    save_json(room.run_dir.path / EXIT_NAME.format(1), {"v": 1, "node": 1})
     room.scheduler.found = ENDED
     claimer.run_round()
     assert room.end() is None, "what its node wrote last may not be seen yet"

@@ -14,7 +14,7 @@ import pytest
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.workload import ClusterRequest, SlurmCluster
 from gonogo.rundir import save_json
-from gonogo.supervise.process_records import meet_path, own_keeping
+from gonogo.supervise.process_records import MEET_NAME, own_keeping
 from gonogo.supervise.processes import own_python
 from tests.supervise.orders import make_order
 from tests.supervise.runs import wait_until
@@ -360,7 +360,7 @@ def begin(runs: Path) -> None:
     """Let node 1's keeper have come on a host, and node 0's have recorded it."""
     run_dir = runs / ORDER.run
     keeping = replace(own_keeping(node=1, token=7, address="x:1"), host="node2.cluster")
-    save_json(meet_path(run_dir, 1), keeping.document(1.0))
+    save_json(run_dir / MEET_NAME.format(1), keeping.document(1.0))
     save_json(run_dir / "keeper.json", {"v": 1})
 
 

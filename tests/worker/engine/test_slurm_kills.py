@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.supervise.process_records import MET_NAME, exit_path, load_keeping
+from gonogo.supervise.process_records import EXIT_NAME, MET_NAME, load_keeping
 from gonogo.supervise.processes import find_process
 from tests.slurm_lab import Lab, can_run
 from tests.supervise.nodes.cluster import ClusterRun
@@ -114,8 +114,8 @@ def test_keeper_that_is_killed_ends_the_run_and_leaves_nothing(
     keeping.ref.send(signal.SIGKILL)
     leave_nothing(run)
     wait_until(lambda: isinstance(engine.find(handle), Ended), "the job", LIMIT_S)
-    assert exit_path(run.path, 1 - node).exists(), "the other node has recorded its end"
-    assert not exit_path(run.path, node).exists()
+    assert (run.path / EXIT_NAME.format(1 - node)).exists(), "the other node has recorded its end"
+    assert not (run.path / EXIT_NAME.format(node)).exists()
     if node == 0:  # nobody is left who could write it: the worker does, with Slurm's words
         assert not run.dir.exit.exists()
         return
