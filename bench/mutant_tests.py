@@ -266,10 +266,7 @@ def _measured() -> str | None:
 
 
 def notices(mutant: Mutant, wanted: Sequence[str], limit_s: float) -> str | None:
-    """Return the id of the test that fails, "" when none does; None: it took too long.
-
-    The module's own tests come first, alone: they kill most mutants, and are collected in a second.
-    """
+    """Return the id of the test that fails, "" when none does; None: it took too long."""
 
     def in_child(names: Sequence[str]) -> str:
         sys.meta_path.insert(0, _Planted(mutant))

@@ -53,11 +53,7 @@ class Part:
 
 
 def cells_of(hours: float, step_s: Sequence[float], ranks: Sequence[int]) -> list[Cell]:
-    """Return cells that share `hours`: longer steps and fewer ranks, which cost less, get more.
-
-    Each pair's share goes with its step time to the power of 1.1 over its ranks: of 1, 2.4, 25 and
-    60 s some 1, 2, 27 and 70 %.
-    """
+    """Return cells that share `hours` by step time ** 1.1 over ranks."""
     weights = {(s, r): s**1.1 / r for s in step_s for r in ranks}
     whole = sum(weights.values())
     return [

@@ -170,10 +170,7 @@ class Watcher:
         return 0.0
 
     def _cut_off(self) -> None:
-        """From now on the lines of some ranks do not come; of a node, nor do their probes.
-
-        Not before the first line has come: preflight has just read and written where they lie.
-        """
+        """From now on the lines of some ranks do not come; of a node, nor do their probes."""
         numbers = [rank.rank for rank in self._ranks]
         cut = cut_at(self._now, self._order, numbers, self._noise, self._dice)
         later = [(_read_at(cut, at, row), row) for at, row in self._probes]
@@ -255,10 +252,7 @@ class Watcher:
         return fields
 
     def _stacks(self, now: float) -> list[StackProbe]:
-        """Return where every rank stands: if one hangs, its peers wait for it.
-
-        A working rank is busy, and always in the same line: most of a step may be one call.
-        """
+        """Return where every rank stands: if one hangs, its peers wait for it."""
         known = [rank for rank in self._ranks if not self._cut.unknown(rank.rank, now)]
         standing = {rank.rank: rank.stands(now) for rank in known}
         if not any(standing.values()):
@@ -275,10 +269,7 @@ class Watcher:
 
 
 def _read_at(cut: Cut, at: float, row: RankProbe) -> float:
-    """Return when it is read what was so at `at`.
-
-    A record beside the lines reports how a process ended; it comes no sooner than they do.
-    """
+    """Return when it is read what was so at `at`; an exit's record comes after its lines."""
     late = cut.unknown(row.rank, at) or (row.code is not None and cut.off(row.rank, at))
     return cut.until if late else at
 

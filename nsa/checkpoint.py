@@ -77,13 +77,7 @@ def save_checkpoint(
     snapshot: Snapshot,
     after_file: Callable[[Path], None] = lambda file: None,
 ) -> Path:
-    """Write a checkpoint; returns its directory, which is whole and durable.
-
-    `after_file` is called with each file; what it raises ends the write as a full disk would.
-
-    Raises:
-        OSError: the file system refused; what was there before is untouched.
-    """
+    """Write a checkpoint whole and durable, or leave what was there; returns its directory."""
     place = checkpoint_path(run_dir, snapshot.step)
     if (place / MANIFEST).exists():
         return place

@@ -39,11 +39,7 @@ _LAST_WAIT_S = 60.0
 
 
 class CheckpointWriter:
-    """Cadence and act of saving, for one rank.
-
-    Raises:
-        BadConfig: the folder holds checkpoints of another run, which are never overwritten.
-    """
+    """Cadence and act of saving, for one rank; BadConfig in a folder of another run."""
 
     def __init__(
         self, run_dir: Path, cadence: Cadence, setup: RankSetup, heart: Heartbeat, fault: Fault

@@ -53,11 +53,7 @@ def prepare_torch(device: torch.device, settings: Settings) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what tensors of this process free for the next ones, on a CPU.
-
-    Else a step faults in and zeroes the pages again that the step before it freed: 5 to 14 % of a
-    step of `m7c_125m`. Returns whether it does from now on.
-    """
+    """Have glibc keep freed memory on a CPU: faults are 5 to 14 % of a step of `m7c_125m`."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False

@@ -83,11 +83,7 @@ class Fault:
             time.sleep((self.factor - 1.0) * natural_s)
 
     def delay_s(self, section: str, step: int, own_s: float) -> float:
-        """How much longer a section has to take, when a step of this rank's own takes `own_s`.
-
-        A straggler computes `factor` times as long; a starved step waits `share` of its time for
-        data.
-        """
+        """How much longer a section has to take, when a step of this rank's own takes `own_s`."""
         if self.kind is None or _SLOWED.get(self.kind) != section or step < self.step:
             return 0.0
         if self.kind == "starve":

@@ -14,13 +14,7 @@ from nsa.settings import Settings
 
 
 class LossScale:
-    """The loss scale of fp16; fp32 and bf16 pass through.
-
-    It starts at 65536, halves on overflow and doubles after 2000 good steps (R28).
-
-    Raises:
-        BadConfig: NSA_SCALER_* factors that would not grow or not back off.
-    """
+    """The loss scale of fp16 (R28: 65536, 2000, 2, 0.5); fp32 and bf16 pass through."""
 
     def __init__(self, dtype: str, device: torch.device, settings: Settings) -> None:
         self.on, self._device = dtype == "fp16", device

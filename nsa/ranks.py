@@ -31,10 +31,7 @@ def shard(
     on_collective: Callable[[], None],
     on_reduction: Callable[[Tensor], None],
 ) -> None:
-    """Shard a model, which has the same weights on every rank, in place.
-
-    `on_reduction` is called with the gradients that a launched reduction sends.
-    """
+    """Shard a model in place; `on_reduction` is called with the gradients that are sent."""
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     policy = MixedPrecisionPolicy(reduce_dtype=wire_dtype)
     for block in model.layers():
@@ -50,10 +47,7 @@ def shard(
 
 
 def whole(value: Any, *, keep: bool) -> Any:
-    """A state with every sharded tensor whole, on the CPU; a collective.
-
-    A rank that does not `keep` them holds one tensor at a time.
-    """
+    """A state with every sharded tensor whole, on the CPU, if this rank keeps it; a collective."""
     if isinstance(value, DTensor):
         gathered = value.full_tensor()
         return gathered.cpu() if keep else None

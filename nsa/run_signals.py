@@ -33,14 +33,7 @@ def forget(run_dir: Path, word: str) -> None:
 
 
 def wait_for_go(run_dir: Path, ranks: Ranks, heart: Heartbeat) -> None:
-    """Return when `.GO` is there; a collective.
-
-    The limit begins when all ranks are here: none is blamed for another's slow start.
-
-    Raises:
-        Halted: `.HALT` came instead.
-        BadConfig: neither came within 120 s.
-    """
+    """Return when `.GO` is there; Halted: `.HALT` came; BadConfig: neither, 120 s long."""
     ranks.choose(0)
     deadline, halt = time.monotonic() + _LIMIT_S, False
     while not (go := told(run_dir, "GO")) and not (halt := told(run_dir, "HALT")):

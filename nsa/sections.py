@@ -45,10 +45,7 @@ ACCOUNTED = ("data", "forward", "backward", "optimizer", "wait")
 
 
 class Sections:
-    """The sections of one rank.
-
-    `label` marks sections for a profiler; `stopwatch` times them, as soon as there is a device.
-    """
+    """The sections of one rank; `label` marks them for a profiler, `stopwatch` times them."""
 
     def __init__(self, heart: Heartbeat, fault: Fault) -> None:
         self._heart, self._fault = heart, fault
@@ -102,10 +99,7 @@ class Sections:
             self._spans.append((name, begin, self._now()))
 
     def suffer_delay(self, name: str) -> None:
-        """Let this section take as much longer as an injected fault says, once a step.
-
-        The measure is the step before: what this rank itself did then, without waiting for peers.
-        """
+        """Take as much longer as an injected fault says, by this rank's last own step."""
         if name not in self._delayed:
             self._delayed[name] = self._fault.delay_s(name, self._heart.step, self._own_s)
             time.sleep(self._delayed[name])

@@ -286,11 +286,7 @@ class Trainer:
             self.console.log_step(self.step, fields)
 
     def _skips(self, loss: float, skipped: bool, loss_scale: list[float]) -> dict[str, Any]:
-        """What the progress line says of updates that were left out.
-
-        `skipped` excuses the numbers of a step. So a loss that is not finite outside fp16 is not
-        marked `skipped`: it is no overflow, although the weights did not move.
-        """
+        """What the progress line says of left-out updates; outside fp16 a NaN loss is none."""
         told: dict[str, Any] = {}
         if loss_scale:
             told = {"loss_scale": loss_scale[0], "skipped": skipped}

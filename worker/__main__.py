@@ -100,13 +100,7 @@ def work(
 
 
 def identity_of(settings: Settings) -> tuple[str, str]:
-    """Return the id of the machine whose runs are a worker's, and the first part of its name.
-
-    With an engine both are the home's, from whichever login node or pod it is used.
-
-    Raises:
-        OSError: there is no such id, and none can be made.
-    """
+    """Return whose a worker's runs are, and how its name begins; with an engine: the home's."""
     if settings.engine is EngineName.LOCAL:
         return load_machine_id(settings.home), settings.host
     return load_home_id(settings.home), settings.engine

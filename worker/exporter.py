@@ -127,11 +127,7 @@ def start_exporter(view: Callable[[], HostView], host: str, port: int) -> tuple[
 
 
 def announce_exporter(settings: Settings, machine: str, slots: Slots) -> str | None:
-    """Start the exporter; return its address, or None when it cannot be started.
-
-    It listens on loopback when the control plane is there too, else on every interface. A second
-    worker of the host takes a free port.
-    """
+    """Start the exporter, on loopback where the service is; return its address, or None."""
     near = urlsplit(settings.url).hostname in _LOOPBACK
     address = "127.0.0.1" if near else "0.0.0.0"
     inventory = RunInventory(settings.runs, machine)

@@ -222,11 +222,7 @@ def _refuse(run_dir: RunDir, order: Order, place: Place, text: str) -> bool:
 
 
 def hold_slot(slots: Slots, devices: Sequence[str]) -> dict[str, int]:
-    """Take a slot without a GPU; return its name and the descriptor of its lock.
-
-    Runs that a scheduler starts at once on one node choose the same slot; a later one takes
-    another. A GPU was checked, so its keeper takes that very one.
-    """
+    """Take a slot without a GPU, and name its lock's descriptor; runs may begin at once."""
     if gpus_of(devices):
         return {}
     for name in dict.fromkeys((*devices, *slots.free())):

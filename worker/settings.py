@@ -78,10 +78,7 @@ class Settings:
         return self.home / "runs"
 
     def key(self) -> str | None:
-        """Return the key for the agent calls: the environment's, else one of the home.
-
-        The service makes those of the home at its first start, and a file may be renewed.
-        """
+        """Return the key for the agent calls: the environment's, else a renewed or local one."""
         said = self.inherited.get(_KEY)
         return said or self.renewed_key() or self.api_key or load_key(self.home)
 
@@ -157,10 +154,7 @@ def parse_labels(text: str) -> dict[str, str]:
 
 
 def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
-    """Return the environment of a keeper: ours, without what only a worker needs.
-
-    The keeper gives torchrun a clean one, so no key reaches a trainer.
-    """
+    """Return the environment of a keeper: ours, without what only a worker needs."""
     ours = known_names().union(NAMES)
     kept = {name: value for name, value in settings.inherited.items() if name not in ours}
     root = str(checkout_root())
@@ -182,10 +176,7 @@ def keeper_environ(settings: Settings, key: str | None) -> dict[str, str]:
 
 
 def node_environ(settings: Settings) -> dict[str, str]:
-    """Return the environment of `python -m worker.node`.
-
-    The script of a job can be read by others, so no key is in it: the key lies in the home.
-    """
+    """Return the environment of `python -m worker.node`: no key, since others may read it."""
     kept = {
         name: value for name, value in keeper_environ(settings, None).items() if name in _FOR_NODES
     }

@@ -146,13 +146,7 @@ def break_evens(rows: Iterable[Mapping[str, Any]]) -> Iterator[str]:
 
 
 def break_even(ratios: Mapping[int, float]) -> str:
-    """Return from which length on NSA is faster.
-
-    Between two measured lengths it is where a straight line through the logarithms crosses 1.
-
-    Args:
-        ratios: time of dense attention over that of NSA, by length.
-    """
+    """Return from which length on NSA is faster, by dense time over its own at each length."""
     slower = [S for S in ratios if ratios[S] < 1]
     if not ratios or not slower:
         return "faster at every measured length" if ratios else "not measured"

@@ -57,11 +57,7 @@ class Context:
     def measure(
         self, row: str, unit: Callable[[], Mapping[str, Any]], needed_s: float = 2.0, **known: Any
     ) -> None:
-        """Append the row of one thing that is measured; an error or a want of time is one, too.
-
-        Raises:
-            Exception: an error after which the device is of no use to this process.
-        """
+        """Append the row of one thing that is measured; an error that is fatal to it is raised."""
         if time.monotonic() + needed_s > self.until:
             append_row(self.file, row, **known, error="left out for want of time")
             return

@@ -215,10 +215,7 @@ class Source(Protocol):
 
 @runtime_checkable
 class Stream(Source, Protocol):
-    """A source that may be slow and is cheap to read only forwards.
-
-    It is read ahead in a thread with time limits, and a checkpoint holds its marks.
-    """
+    """A source that is cheap to read only forwards: read ahead, its marks kept in checkpoints."""
 
     def marks(self, indices: Iterable[int]) -> list[list[int]]:
         """Where the training sequences `indices` begin: equally long rows of whole numbers."""
@@ -230,13 +227,7 @@ class Stream(Source, Protocol):
 
 
 def open_source(name: str, seed: int, lanes: int = 1, loader: LoaderConfig | None = None) -> Source:
-    """The source of a `data` name: synthetic, local_text, fineweb_edu or parquet:PATH.
-
-    `lanes` are the sequences of a global batch; each has its own documents of a stream.
-
-    Raises:
-        DataFailure: the name is unknown, or what it needs is not here.
-    """
+    """The source of a `data` name, for `lanes` sequences a batch; DataFailure: it is not here."""
     if name == "synthetic":
         return MarkovBytes(seed)
     if name == "local_text":
@@ -276,10 +267,7 @@ AHEAD = 2
 
 
 class Prefetch:
-    """Batches of `read(split, number)`, training batches read ahead.
-
-    The first batch of a process has its own limit: index, footers and cold connections (R30: 11 s).
-    """
+    """Training batches of `read(split, number)` ahead; the first has its own limit (R30: 11 s)."""
 
     def __init__(
         self,
@@ -384,10 +372,7 @@ class BatchPlan:
 
 
 class Batches:
-    """Inputs and targets `[part_seqs, seq_len]`, int64, on the device.
-
-    A `Stream` is read ahead in a thread.
-    """
+    """Inputs and targets `[part_seqs, seq_len]`, int64, on the device; a Stream read ahead."""
 
     def __init__(
         self,

@@ -51,10 +51,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Where sequence `n` of a lane begins: at byte `offset` of a chunk of a piece.
-
-    `epoch` counts how often the lane has begun again before.
-    """
+    """The place where sequence `n` begins: byte `offset` of a chunk of a piece, in an epoch."""
 
     n: int = 0
     piece: int = 0
@@ -71,10 +68,7 @@ def deal(pieces: list[Piece], lanes: int) -> list[list[Piece]]:
 
 
 class Lane:
-    """One endless stream of pieces; `spare` is read where `pieces` turn out to hold no text.
-
-    `read` gives packed bytes of chunk 0, 1, … of a piece, None beyond its last chunk.
-    """
+    """One endless stream of pieces, by `read(piece, chunk)`; `spare` where those hold no text."""
 
     def __init__(
         self,
@@ -163,11 +157,7 @@ _REMOTE_MARKS = ("ETag", "etag", "checksum", "md5", "md5Hash", "crc32c", "blob_i
 
 
 class RowGroupCache:
-    """Row groups of remote files by name, in a folder of at most `limit_bytes`.
-
-    The least recently used leave first. Several ranks may share the folder. A cache that cannot be
-    read or written only costs time.
-    """
+    """The latest row groups of remote files by name, in a folder of limited size; never fatal."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self._folder, self._limit_bytes = folder, limit_bytes

@@ -138,10 +138,7 @@ def build_attention(config: TrainConfig) -> NativeSparseAttention | DenseAttenti
 
 
 class LanguageModel(Network, nn.Module):
-    """Bytes in, logits over the next byte out.
-
-    `rotation` holds one row per position, so its length is the longest sequence that fits.
-    """
+    """Bytes in, logits over the next byte out; `rotation` has as many rows as fit positions."""
 
     rotation: Tensor
 

@@ -76,14 +76,7 @@ def launch(
     keeper_module: str,
     now: float,
 ) -> Keeper | None:
-    """Check the host and start the keeper; None: the run is another's by now, or has ended.
-
-    Args:
-        free: the devices that nobody holds.
-
-    Raises:
-        HostUnfit: it is not fit for any run, and this one has ended.
-    """
+    """Check the host and start the keeper; None: the run is another's by now, or has ended."""
     run_dir, shipper = prepared
     devices = choose_devices(order, free)
     record = run_preflight(
@@ -141,12 +134,7 @@ def prepare_dir(
     machine: str,
     mark: Callable[[Path], None] = lambda path: None,
 ) -> tuple[RunDir, Shipper] | None:
-    """Make the directory of a claimed run; None where nothing of it may be started now.
-
-    Args:
-        ship: makes the shipper of a directory; None while the control plane cannot be asked.
-        mark: writes what else must lie there before the order.
-    """
+    """Make the directory of a claimed run; None where nothing of it may be started now."""
     if not is_id(order.run, Kind.RUN):
         _log.error("no run id: %r", order.run, extra={"action": "order_refused"})
         return None
@@ -167,10 +155,7 @@ def prepare_dir(
 
 
 def make_room(path: Path, order: Order) -> bool:
-    """Make the directory of a run; the one of an older claim is set aside.
-
-    False when the directory belongs to this claim, to a newer one, or to a living keeper.
-    """
+    """Make a run's directory, setting an older claim's aside; False: it is in use, or newer."""
     path.mkdir(parents=True, exist_ok=True)
     stored = path / "order.json"
     if not is_there(stored):
@@ -198,12 +183,7 @@ def end_and_ship(
     *,
     end: End = end_lost,
 ) -> bool:
-    """End and ship one run without a living keeper; True when nothing is left to do.
-
-    Args:
-        ship: makes the shipper of a directory; None while the control plane cannot be asked.
-        end: writes the end of a run that has no exit.json.
-    """
+    """End and ship one run without a living keeper; True when nothing is left to do."""
     if open_run.keeper is not None:
         return False
     with holding(keeper_lock(open_run.path)) as free:
@@ -343,10 +323,7 @@ class EngineRuns:
         return isinstance(found, Ended) and self._end_proven(run, order, found, ship)
 
     def _end_proven(self, run: OpenRun, order: Order, ended: Ended, ship: ShipperOf) -> bool:
-        """End what its engine proves ended, once its own words would be visible here.
-
-        Until then the worker reports for it, because nobody else does.
-        """
+        """End what its engine proves ended, once its own words would be visible here."""
         now = time.monotonic()
         if now - self._ended_at.setdefault(run.run, now) >= self.seen_limit_s:
             end = partial(end_by_proof, self.name, ended)
@@ -371,11 +348,7 @@ class EngineRuns:
             ask_halt(run_dir.path, build_request(command, self.wall()))
 
     def _submit_again(self, run_dir: RunDir, order: Order, ship: ShipperOf) -> None:
-        """Submit what was not accepted, or whose name was not written.
-
-        A run that is to end is submitted, too: the engine may have it already, and its keeper finds
-        the request and starts nothing.
-        """
+        """Submit what was not accepted yet, also a run that is to end: its keeper sees that."""
         shipper = ship(run_dir, order)
         ack = None if shipper is None else shipper.ship(time.monotonic())
         if ack is None:

@@ -65,12 +65,7 @@ class Engine(Protocol):
     """Starts attempts somewhere."""
 
     def submit(self, order: Order, token: int) -> Handle:
-        """Start an attempt; a second call with the same token starts no second one.
-
-        Raises:
-            Rejected: the engine does not take such an order.
-            Unavailable: it does not answer.
-        """
+        """Start an attempt once a token; Rejected: not such an order; Unavailable: no answer."""
 
     def find(self, handle: Handle) -> Found:
         """Return what has become of an attempt."""

@@ -168,11 +168,7 @@ def fill_template(template: Object, order: Order, token: int) -> Object:
 
 
 def _ask_devices(container: Object, devices: int) -> None:
-    """Ask for so many GPUs and no other number; what else a container asks for stays.
-
-    Kubernetes requires a limit for GPUs; a missing request equals the limit. A container with
-    `claims` gets its devices by those.
-    """
+    """Ask for so many GPUs and no other number, unless a container gets them by `claims`."""
     resources = container["resources"] = container.get("resources") or {}
     for part in ("requests", "limits"):
         asked = {name: much for name, much in (resources.get(part) or {}).items() if name != GPU}
@@ -201,13 +197,7 @@ def is_ours(jobset: Object, handle: Handle) -> bool:
 def judge_jobset(
     handle: Handle, jobset: Object | None, pods: Sequence[Object], *, began: bool = False
 ) -> Found:
-    """Return what a JobSet and its pods come to.
-
-    Args:
-        jobset: as the API server has it; None: it has none of that name.
-        began: whether the attempt had a keeper. Suspended after that, its queue has preempted it,
-            and would start it a second time.
-    """
+    """Return what a JobSet (None: gone) and its pods come to; `began`: it had a keeper."""
     if jobset is not None and not is_ours(jobset, handle):
         return Unknown(text=f"JobSet {handle.name} is another one's")
     left = {_name(pod): _where(pod) for pod in pods if not _is_terminated(pod)}
@@ -303,17 +293,7 @@ def _waits_for(pod: Object) -> str | None:
 
 
 class KubernetesApi:
-    """JobSets and pods of one namespace, asked through lightkube.
-
-    lightkube finds which server, and as whom: the account of the pod, or KUBECONFIG. Every request
-    raises `Refused` where the server will not, and `Unavailable` where it cannot now.
-
-    Args:
-        namespace: the template's; None: that of the account or of KUBECONFIG's context.
-
-    Raises:
-        Rejected: lightkube is not installed, or nothing says which server to ask.
-    """
+    """JobSets and pods of one namespace, through lightkube; raises Refused or Unavailable."""
 
     def __init__(self, namespace: str | None = None) -> None:
         try:

@@ -99,13 +99,7 @@ def run_command(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
 
 
 class Slurm:
-    """Slurm, through its own commands; see `worker.engine.engine`.
-
-    Args:
-        runs: folder of the run directories, which all nodes share.
-        cluster: defaults for every job; a plan may set others.
-        keeper: module that keeps a run; None: the worker's own.
-    """
+    """Slurm, through its own commands; nodes share `runs`, and a plan lies over `cluster`."""
 
     def __init__(
         self,
@@ -182,10 +176,7 @@ class Slurm:
         return found
 
     def stop(self, handle: Handle) -> None:
-        """Cancel the job: TERM to its keepers, and KILL after Slurm's own grace.
-
-        By name: after a controller has lost its state, the number may be another job's.
-        """
+        """Cancel the job by name: after a controller lost its state, numbers are given again."""
         done = self._run(["scancel", f"--name={job_name(handle.run, handle.token)}"])
         if done.returncode != 0 and not _GONE.search(done.stderr):
             raise Unavailable(f"scancel: {done.stderr.strip()}")

@@ -76,11 +76,7 @@ class _Kept(BaseModel):
 
 @dataclass(slots=True)
 class ProbeStore:
-    """The probe of this boot and commit: `start` measures, `result` waits.
-
-    A GPU is measured when a run gets it for the first time, or when it is free at the worker's
-    start; never while another run uses it.
-    """
+    """The probe of this boot and commit; no GPU is measured while another run uses it."""
 
     home: Path
     root: Path
@@ -296,14 +292,7 @@ def run_preflight(
     script: Path | None = None,
     node: int = 0,
 ) -> Preflight:
-    """Make every check, write `preflight/` and return the record.
-
-    Args:
-        devices: devices chosen for it; None when there are not enough.
-        store: where the host's probe comes from.
-        script: file of scripted devices (GONOGO_DEVICES_SCRIPT).
-        node: which node of the run this is; those behind the first write `preflight/node{K}/`.
-    """
+    """Make every check, write the record of a node, and return it; devices None: too few."""
     place = run_dir.preflight_of(node)
     folder = place.parent
     folder.mkdir(parents=True, exist_ok=True)

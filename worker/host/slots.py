@@ -80,19 +80,7 @@ def find_slots(
     locks: Path | None = None,
     dev: Path = Path("/dev"),
 ) -> Slots:
-    """Return the worker's slots.
-
-    Args:
-        wanted: UUIDs or beginnings of them, or `cuda:N` by the driver's number, with commas;
-            `cpu:N` alone for N slots; None for every GPU that the worker was given, else one CPU
-            slot.
-        script: file of scripted devices, which stand for the host's own.
-        locks: the host's lock folder (GONOGO_LOCKS); None for the usual one.
-
-    Raises:
-        Rejected: not such a list, or not such a script, or it names what is not there.
-        Unavailable: this host has GPUs and its driver does not say which.
-    """
+    """Return the slots that are `wanted`, else those given; Unavailable: the driver is silent."""
     cpus = _cpu_slots(wanted)
     if cpus:
         return Slots(home=home, names=cpus, locks=DeviceLocks(home=home))

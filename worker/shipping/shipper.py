@@ -138,11 +138,7 @@ class Shipper:
         suspect: bool = False,
         near: Mapping[str, Near] | None = None,
     ) -> TelemetryAck | None:
-        """Send what is new in a few calls; return the last answer of the control plane.
-
-        None when nothing was asked or nobody answers; the next try comes after a growing pause. A
-        stale token comes back as a `supersede` command.
-        """
+        """Send what is new; return the last answer. A stale token is a `supersede` command."""
         if self.fenced:
             return _SUPERSEDED
         if now_mono < self._not_before:
@@ -221,11 +217,7 @@ class Shipper:
         step: Callable[[], None],
         errors: tuple[type[Exception], ...] = (Rejected, Intercepted, OSError),
     ) -> None:
-        """Do a step whose failure must not hold heartbeats back.
-
-        A token that is stale without a newer one must not either: after a restore the control plane
-        may call the run queued, until the next telemetry.
-        """
+        """Do a step whose failure, or stale token without a newer one, holds no heartbeats back."""
         try:
             step()
         except errors as error:
@@ -326,11 +318,7 @@ class Shipper:
             part = load_findings(self._dir, part.offset)
 
     def _send_evidence(self, limit: int) -> None:
-        """Upload up to `limit` files; a refused one is not tried again.
-
-        A file that cannot be read now, or a call that is refused for the caller's sake, is tried
-        again after the others.
-        """
+        """Upload up to `limit` files; only what the file system or key refuses is tried again."""
         ended = self._dir.exit.exists()
         pending = pending_evidence(self._dir, self._reported.evidence, ended=ended)
         pending.sort(key=lambda item: item.path in self._waiting)

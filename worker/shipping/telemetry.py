@@ -98,11 +98,7 @@ class GrowingFiles:
         return {**{str(rank): size for rank, size in self._ranks.items()}, **self._files}
 
     def build_message(self, *, suspect: bool, near: Mapping[str, Near] | None = None) -> Telemetry:
-        """Return the next part of every file, as far as there is room, heartbeats first.
-
-        It is empty until the offsets are known. A file that cannot be read now holds back neither
-        the others nor the sign of life.
-        """
+        """Return the next part of every file that can be read, as far as there is room."""
         ranks: list[RankTelemetry] = []
         logs: list[LogTelemetry] = []
         files: list[StreamTelemetry] = []
