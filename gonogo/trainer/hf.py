@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback
 
 from gonogo.trainer.callback import CallbackBeat, Next, Ordered, largest_rate
 
@@ -50,9 +50,7 @@ class GonogoCallback(Ordered, TrainerCallback):
         """Whether a step ended without a known loss."""
         self._hooks: list[Any] = []
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Boot, and wait for `.GO`."""
         model = kwargs["model"]
         self._beat.begin(
@@ -71,25 +69,19 @@ class GonogoCallback(Ordered, TrainerCallback):
             ]
             self._beat.beat.enter("data")
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin to compute a step."""
         self._end_step(args, control, {})
         self._step, self._computing = _StepSoFar(), True
         self._beat.beat.enter("forward")
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """The optimizer is about to step."""
         self._computing = False
         self._beat.beat.enter("optimizer")
         self._step.lr = largest_rate(kwargs["optimizer"])
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """End the step, now or with what the Trainer is about to log."""
         if not self._beat.writes:
             return control
@@ -100,27 +92,19 @@ class GonogoCallback(Ordered, TrainerCallback):
             return control
         return self._end_step(args, control, {})
 
-    def on_log(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> TrainerControl:
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """End the step with the Trainer's numbers."""
         return self._end_step(args, control, kwargs.get("logs") or {})
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Enter the section after the epoch."""
         self._go_on(control)
 
-    def on_prediction_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation runs."""
         self._beat.beat.enter("eval")
 
-    def on_evaluate(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """An evaluation is over."""
         told = {name.removeprefix("eval_"): n for name, n in (kwargs.get("metrics") or {}).items()}
         loss = told.pop("loss", None)
@@ -129,16 +113,12 @@ class GonogoCallback(Ordered, TrainerCallback):
             self._beat.evaluated(loss, own)
         self._go_on(control)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
         self._beat.saved(Path(args.output_dir) / f"checkpoint-{state.global_step}")
         self._go_on(control)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Write how it ended; after a halt exit with code 3."""
         self._unhook()
         self._end_step(args, control, {})
@@ -163,9 +143,7 @@ class GonogoCallback(Ordered, TrainerCallback):
                 self._step.add(output, of_all=of_all)
             self._beat.beat.enter("backward")
 
-    def _end_step(
-        self, args: TrainingArguments, control: TrainerControl, logs: Mapping[str, Any]
-    ) -> TrainerControl:
+    def _end_step(self, args: Any, control: Any, logs: Mapping[str, Any]) -> Any:
         """End the step that waits, if there is one."""
         if self._ending is None:
             return control
@@ -183,7 +161,7 @@ class GonogoCallback(Ordered, TrainerCallback):
         self._go_on(control)
         return control
 
-    def _go_on(self, control: TrainerControl) -> None:
+    def _go_on(self, control: Any) -> None:
         """Enter the section that follows."""
         if control.should_evaluate:
             self._beat.beat.enter("eval")
@@ -224,7 +202,7 @@ class _StepSoFar:
         return total * spread if self._are_shares else total / len(self._trained)
 
 
-def _obey(follows: Next, control: TrainerControl) -> None:
+def _obey(follows: Next, control: Any) -> None:
     """Make the Trainer follow the order."""
     if follows.halt:
         control.should_evaluate, control.should_save = False, follows.save

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 from gonogo.trainer.callback import CallbackBeat, Ordered, largest_rate
@@ -58,52 +57,45 @@ class GonogoCallback(Ordered, Callback):
         folder = super().resume_from
         return None if folder is None else folder / CHECKPOINT
 
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Remember the script's own `max_steps`."""
         if self._max_steps is None and trainer.max_steps > 0 and self._beat.steps is not None:
             self._max_steps = trainer.max_steps
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Resume after the step of the checkpoint."""
         self._restored = checkpoint.get(_STEP)
         if self._restored is not None:
             self._let_go_on(trainer, checkpoint["global_step"] - self._restored)
 
-    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Boot before the first look at validation data."""
         self._begin(trainer, pl_module)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Boot, and wait for `.GO`."""
         self._begin(trainer, pl_module)
         self._beat.beat.enter("data")
 
     def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int
     ) -> None:
         """Begin to compute a batch."""
         self._claim(trainer)
         self._beat.beat.enter("forward")
 
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Any) -> None:
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
         """The backward pass begins."""
         if not pl_module.automatic_optimization:
             self._backed.append(loss.detach())
         self._beat.beat.enter("backward")
 
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """The optimizer is about to step."""
         self._beat.beat.enter("optimizer")
 
     def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End the step, if the optimizer has stepped."""
         if not self._beat.writes:
@@ -126,13 +118,13 @@ class GonogoCallback(Ordered, Callback):
         trainer.should_stop = trainer.should_stop or follows.stop
         self._beat.beat.enter("checkpoint" if follows.stop else "data")
 
-    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """An evaluation begins."""
         self._claim(trainer)
         self._loss_before = trainer.callback_metrics.get(self._val_loss)
         self._beat.beat.enter("eval")
 
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
         """Report an evaluation that logged a loss."""
         loss = trainer.callback_metrics.get(self._val_loss)
         if loss is not None and loss is not self._loss_before and not trainer.sanity_checking:
@@ -141,30 +133,26 @@ class GonogoCallback(Ordered, Callback):
             self._beat.evaluated(loss, own)
         self._beat.beat.enter("data")
 
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be written."""
         if self._beat.writes:
             checkpoint[_STEP] = self._beat.ended
         self._beat.beat.enter("checkpoint")
 
-    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """The last checkpoint may follow."""
         self._beat.beat.enter("checkpoint")
 
-    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Write `done`."""
         self._claim(trainer)
         self._beat.end()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Write the error."""
         self._beat.end(exception)
 
-    def _begin(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _begin(self, trainer: Any, pl_module: Any) -> None:
         if self._begun:
             return
         self._begun, self._global_step = True, trainer.global_step
@@ -177,7 +165,7 @@ class GonogoCallback(Ordered, Callback):
             last_step=trainer.max_steps if trainer.max_steps > 0 else None,
         )
 
-    def _let_go_on(self, trainer: Trainer, beyond: int) -> None:
+    def _let_go_on(self, trainer: Any, beyond: int) -> None:
         """Raise Lightning's `max_steps`, which counts the steps of each optimizer."""
         if beyond > 0 and self._max_steps is not None:
             trainer.fit_loop.epoch_loop.max_steps = self._max_steps + beyond
@@ -194,7 +182,7 @@ class GonogoCallback(Ordered, Callback):
         if tokens is not None:
             self._tokens = (self._tokens or 0) + tokens
 
-    def _save(self, trainer: Trainer) -> None:
+    def _save(self, trainer: Any) -> None:
         """Save into the run directory, on every rank together."""
         folder = self._beat.save_path()
         if folder is not None:
@@ -202,25 +190,25 @@ class GonogoCallback(Ordered, Callback):
             trainer.save_checkpoint(folder / CHECKPOINT)
             self._beat.saved(folder)
 
-    def _claim(self, trainer: Trainer) -> None:
+    def _claim(self, trainer: Any) -> None:
         """Report the checkpoints of ModelCheckpoint since the last call."""
         for path in sorted(_written(trainer) - self._claimed):
             self._claimed.add(path)
             self._beat.beat.checkpoint(path)
 
 
-def _parts(trainer: Trainer, module: LightningModule) -> int:
+def _parts(trainer: Any, module: Any) -> int:
     """Return the divisor of a batch's loss: the batches that a step accumulates."""
     return int(trainer.accumulate_grad_batches) if module.automatic_optimization else 1
 
 
-def _scaled(trainer: Trainer) -> dict[str, float]:
+def _scaled(trainer: Any) -> dict[str, float]:
     """Return the loss scale, if there is one."""
     scaler = getattr(trainer.precision_plugin, "scaler", None)
     return {} if scaler is None else {"loss_scale": scaler.get_scale()}
 
 
-def _written(trainer: Trainer) -> set[str]:
+def _written(trainer: Any) -> set[str]:
     """Return the checkpoints of the trainer's own callbacks."""
     found = set()
     for callback in trainer.checkpoint_callbacks:

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.criterion import OWN_PREFIX
 from gonogo.contract.heartbeat import Heartbeat, Msg
-from gonogo.goodput.rank_account import RankAccount, add_line
+from gonogo.goodput.account import RankAccount, add_line
 from service.charts import Point
 from service.evidence.files import beat_on, load_lines_after, load_ranks
 

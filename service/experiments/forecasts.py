@@ -15,7 +15,7 @@ from gonogo.contract.criterion import Metric
 from gonogo.contract.errors import Rejected
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import Order
-from gonogo.goodput.rank_account import RankAccount
+from gonogo.goodput.account import RankAccount
 from gonogo.judge.follow_up.forecast import (
     Ahead,
     Measured,

@@ -10,7 +10,7 @@ from bench.fleet import ALIVE_S, EVERY_S, STEP_S, SimulatedRun
 from gonogo.contract.goodput import Part
 from gonogo.contract.heartbeat import parse_heartbeat
 from gonogo.contract.records import Tick
-from gonogo.goodput.rank_account import RankAccount, add_line
+from gonogo.goodput.account import RankAccount, add_line
 
 
 def test_a_simulated_run_says_what_a_reader_understands_without_a_gap() -> None:

@@ -9,8 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.goodput import Part, goodput_of, seconds_of
-from gonogo.goodput.account import RunTimes, account_experiment, account_run
-from gonogo.goodput.rank_account import STEP, Mark, RankAccount
+from gonogo.goodput.account import (
+    STEP,
+    RankAccount,
+    RunTimes,
+    account_experiment,
+    account_run,
+)
 
 TIMES = RunTimes(opened_at=1000.0, placed_at=1010.0, ended_at=1200.0)
 #: First line 5 s after the claim; 20 steps of 5 s from step 1 on, checkpoints after 8 and 16.
@@ -18,7 +23,7 @@ ACCOUNT = RankAccount(
     mono=120.0, first_ts=1015.0, moved_ts=1135.0, part=Part.BETWEEN_STEPS, boots=1,
     base_step=0, step=20, step_s=100.0,
     seconds={Part.START: 6.0, Part.CHECKPOINT: 10.0, Part.BETWEEN_STEPS: 4.0},
-    marks=[Mark(step=8, step_s=40.0), Mark(step=16, step_s=80.0)],
+    saved_step=16,
 )  # fmt: skip
 
 
@@ -50,14 +55,9 @@ def test_a_later_attempt_says_what_was_really_kept() -> None:
     assert "preserved" not in spent(replace(TIMES, resumed_steps=(16, 0)))
 
 
-def test_what_lies_between_the_checkpoints_that_are_known_is_unknown() -> None:
-    found = spent(replace(TIMES, resumed_steps=(12,)))
-    assert (found["preserved"], found["unknown"], found["repeated"]) == (40.0, 40.0, 20.0)
-
-
 def test_a_step_counts_once_as_lost_over_the_attempts_of_a_phase() -> None:
     first = account_run(replace(TIMES, resumed_steps=(16,)), ACCOUNT, 0.0)
-    second_told = ACCOUNT.model_copy(update={"base_step": 16, "step": 36, "marks": []})
+    second_told = ACCOUNT.model_copy(update={"base_step": 16, "step": 36, "saved_step": 0})
     second = account_run(replace(TIMES, again=True, completed=True), second_told, 0.0)
     both = {part: first[part] + second[part] for part in Part}
     assert both[Part.REPEATED] == 20.0
@@ -102,7 +102,7 @@ def test_whatever_the_clocks_say_the_parts_sum_to_the_wall_time(
     account = RankAccount(
         first_ts=first, moved_ts=moved, part=part, boots=1, pending_s=pending,
         base_step=0, step=step, step_s=step_s, seconds=parts,
-        marks=[Mark(step=step // 2, step_s=step_s / 2)],
+        saved_step=step // 2,
     )  # fmt: skip
     times = RunTimes(
         opened_at=opened, placed_at=claimed, ended_at=ended, found_at=found, again=flags[0],
