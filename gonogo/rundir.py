@@ -191,17 +191,9 @@ def complete_bytes(path: Path) -> int:
     return 0
 
 
-def load_all_lines(path: Path, end: int | None = None) -> list[bytes]:
-    """Return every complete line of a file (up to byte `end`)."""
-    lines: list[bytes] = []
-    offset = 0
-    while True:
-        stop = None if end is None else min(end, offset + _CHUNK_BYTES)
-        part = load_lines(path, offset, stop)
-        if part.offset == offset:
-            return lines
-        lines.extend(part.lines)
-        offset = part.offset
+def load_all_lines(path: Path) -> list[bytes]:
+    """Return every complete line of a file."""
+    return load_lines(path, end=path.stat().st_size).lines if path.exists() else []
 
 
 def iter_lines(path: Path, most: int = PIECE_BYTES) -> Iterator[bytes]:
@@ -291,13 +283,12 @@ def save_json(path: Path, value: Any) -> None:
 
 def load_pruned(path: Path) -> dict[str, Any] | None:
     """Return what was pruned of a run directory; None: nothing. A torn record is `{}`."""
-    try:
-        found = json.loads(read_small(path / PRUNED_NAME))
-    except OSError:
-        return None
-    except ValueError:
-        return {}
-    return dict(found)
+    with suppress(OSError):
+        try:
+            return dict(json.loads(read_small(path / PRUNED_NAME)))
+        except ValueError:
+            return {}
+    return None
 
 
 def pruned_text(path: Path) -> str | None:

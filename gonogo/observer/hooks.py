@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gonogo.observer.settings import is_launched
 from gonogo.observer.training import Training
+from gonogo.trainer.settings import is_launched
 
 training = Training()
 """What this process trains."""

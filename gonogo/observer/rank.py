@@ -13,17 +13,10 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from gonogo.observer.own_numbers import OWN, Sum
-from gonogo.observer.settings import (
-    Settings,
-    is_launched,
-    is_of_rank,
-    launcher_rank,
-    load_settings,
-    mark,
-)
 from gonogo.trainer import ranks
 from gonogo.trainer.heartbeat_writer import (
     ATTACHED,
@@ -40,20 +33,16 @@ from gonogo.trainer.heartbeat_writer import (
 from gonogo.trainer.identity import count_environment, count_model, digest_files
 from gonogo.trainer.position import PAUSES
 from gonogo.trainer.run_dir import RunDir, load_run_dir
+from gonogo.trainer.settings import (
+    Settings,
+    is_launched,
+    is_of_rank,
+    launcher_rank,
+    load_settings,
+    mark,
+)
 
 _LEAVE_S = 1.0
-
-
-class Parameters:
-    """The parameters of an optimizer, in the form of a module."""
-
-    def __init__(self, optimizer: Any) -> None:
-        self._groups = optimizer.param_groups
-
-    def parameters(self) -> list[Any]:
-        """Return them, each once."""
-        found = {id(row): row for group in self._groups for row in group["params"]}
-        return list(found.values())
 
 
 class ObservedRank(HeartbeatWriter):
@@ -110,11 +99,11 @@ class ObservedRank(HeartbeatWriter):
         self._trained_by = threading.get_ident()
         group, order = ranks.group(), self.run_dir.order
         size = self._settings.world_size or (1 if group is None else group.get_world_size())
-        model = Parameters(optimizer)
-        first = next(iter(model.parameters()), None)
+        rows = {id(row): row for each in optimizer.param_groups for row in each["params"]}
+        first = next(iter(rows.values()), None)
         identity = {
             **count_environment(self._settings.nsa_env, size),
-            **count_model(model),
+            **count_model(SimpleNamespace(parameters=rows.values)),
             "dtype": None if first is None else str(first.dtype).removeprefix("torch."),
             **(digest_files(order) or _script_digest()),
         }

@@ -8,6 +8,7 @@ from typing import Any
 
 from gonogo.trainer import ranks
 from gonogo.trainer.beat import Beat
+from gonogo.trainer.encoding import digest
 from gonogo.trainer.heartbeat_writer import (
     ATTACHED,
     SILENCED,
@@ -16,7 +17,7 @@ from gonogo.trainer.heartbeat_writer import (
     end_observation,
     writes_already,
 )
-from gonogo.trainer.identity import count_environment, digest_config, digest_files
+from gonogo.trainer.identity import count_environment, digest_files
 from gonogo.trainer.run_dir import RunDir, load_run_dir
 from gonogo.trainer.settings import Settings, load_settings
 
@@ -95,7 +96,7 @@ def open_beat(
         whose={"run": settings.run or run.order.get("run"), "attempt": attempt},
         identity={
             **count_environment(settings.nsa_env, world_size),
-            **digest_config(config),
+            **({} if config is None else {"config_digest": digest(config)}),
             **digest_files(run.order),
             **(identity or {}),
         },

@@ -22,7 +22,7 @@ from gonogo.trainer.encoding import plain, sort_out
 from gonogo.trainer.heartbeat_writer import HeartbeatWriter, described
 from gonogo.trainer.identity import count_model, count_torch, model_device
 from gonogo.trainer.position import PAUSES, SECTIONS
-from gonogo.trainer.run_dir import HALTED_CODE, RunDir, Saving, await_go, save_manifest
+from gonogo.trainer.run_dir import HALTED_CODE, RunDir, await_go, owes_manifest, save_manifest
 
 Section = Literal["data", "forward", "backward", "optimizer", "log", "checkpoint", "eval"]
 _T = TypeVar("_T")
@@ -86,7 +86,7 @@ class Beat:
         self._own_names: set[str] = set()
         self._raised_in: tuple[int, str] | None = None
         self._began_after = self.ended
-        self._saving = Saving(run, ended=self.ended)
+        self._saved_at, self._saved_step = time.monotonic(), self.ended
         self._thread = threading.get_ident()
         if writer is not None:
             atexit.register(self._at_exit)
@@ -207,9 +207,8 @@ class Beat:
         step, writer = int(step), self._live()
         if writer is None or step == self.ended or self.ended != self._began_after:
             return
-        self._began_after = step
+        self._began_after = self._saved_step = step
         writer.go_on_after(step)
-        self._saving.began_after(step)
         if self._booted:
             self.boot()
             self._open(writer)
@@ -321,7 +320,7 @@ class Beat:
         if writer is None:
             return
         try:
-            if self._saving.owes_manifest(folder, rank=self.rank):
+            if self.rank == 0 and owes_manifest(self._run, folder):
                 beside = threading.get_ident() != self._thread
                 with nullcontext() if beside else self.section("checkpoint"):
                     save_manifest(folder, self.ended)
@@ -330,7 +329,7 @@ class Beat:
         else:
             told = {"path": self._run.shown(folder), **_lasted(writer, "checkpoint")}
             writer.write("checkpoint", step=self.ended, **told)
-        self._saving.saved(self.ended)
+        self._saved_at, self._saved_step = time.monotonic(), self.ended
         writer.reopen_step()
 
     def checkpoint_path(self) -> Path | None:
@@ -361,7 +360,16 @@ class Beat:
         Every rank asks after the same steps: it is a collective if the order counts seconds.
         Outside gonogo the answer is no.
         """
-        return self._begun() is not None and self._saving.due(self.ended, self._ask)
+        every_steps, every_s = self._run.save_every_steps, self._run.save_every_s
+        never = every_steps is None and every_s is None
+        if self._begun() is None or never or self.ended == self._saved_step:
+            return False
+        if self.ended == self._run.steps:
+            return True  # the last weights are kept
+        due = every_steps is not None and self.ended % every_steps == 0
+        if due or every_s is None:
+            return due
+        return self._ask(lambda: time.monotonic() - self._saved_at >= every_s)
 
     def should_halt(self) -> bool:
         """Whether the run must end after this step; the same answer on every rank.

@@ -57,16 +57,6 @@ class CallbackBeat(Ordered):
         if load_settings().rank is not None:
             self.beat = open_beat(None, config, identity)
 
-    @property
-    def writes(self) -> bool:
-        """Whether anything is written."""
-        return self.beat.writes
-
-    @property
-    def ended(self) -> int:
-        """The last step that has ended; 0 if nothing is written."""
-        return self.beat.ended
-
     def begin(
         self, model: Any, *, rank: int, world_size: int, step: int, last_step: int | None
     ) -> None:
@@ -87,11 +77,11 @@ class CallbackBeat(Ordered):
         if self.beat.is_elsewhere(step):
             self.beat.__exit__(None, None, None)
             self.beat = Beat()
-        if not self.writes:
+        if not self.beat.writes:
             self.beat = open_beat(
                 None, self._config, self._identity, rank=rank, world_size=world_size
             )
-        if self.writes:
+        if self.beat.writes:
             if self.beat.resume_from is not None and step != self.beat.resume_step:
                 raise ValueError(_elsewhere(self.beat, step))
             ordered = self.beat.steps
@@ -130,7 +120,7 @@ class CallbackBeat(Ordered):
 
     def saved(self, path: str | Path) -> None:
         """Report that a checkpoint is whole, once every rank is here; a collective."""
-        if self.writes:
+        if self.beat.writes:
             self.beat.mean(0.0)
             self.beat.checkpoint(path)
 

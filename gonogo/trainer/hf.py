@@ -62,7 +62,7 @@ class GonogoCallback(Ordered, TrainerCallback):
         )
         self._unhook()  # it may begin again with smaller batches
         self._step, self._ending, self._computing = _StepSoFar(), None, False
-        if self._beat.writes:
+        if self._beat.beat.writes:
             self._hooks = [
                 model.register_forward_pre_hook(_untraced(self._before_forward), with_kwargs=True),
                 model.register_forward_hook(_untraced(self._after_forward), with_kwargs=True),
@@ -83,7 +83,7 @@ class GonogoCallback(Ordered, TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """End the step, now or with what the Trainer is about to log."""
-        if not self._beat.writes:
+        if not self._beat.beat.writes:
             return control
         skipped = getattr(kwargs.get("optimizer"), "step_was_skipped", False)
         self._ending = {"lr": self._step.lr} | ({"skipped": True} if skipped else {})

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gonogo.trainer.encoding import digest
-
 _DRIVER_VERSION = Path("/sys/module/nvidia/version")
 _FSDP_1 = "FullyShardedDataParallel"
 _PARALLEL = {
@@ -64,11 +62,6 @@ def count_torch() -> dict[str, Any]:
     """Return the release of torch, if the script has imported it."""
     torch = sys.modules.get("torch")
     return {} if torch is None else {"torch": str(torch.__version__)}
-
-
-def digest_config(config: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the digest of the script's configuration, if it is given."""
-    return {} if config is None else {"config_digest": digest(config)}
 
 
 def digest_files(order: Mapping[str, Any]) -> dict[str, Any]:

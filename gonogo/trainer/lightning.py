@@ -98,7 +98,7 @@ class GonogoCallback(Ordered, Callback):
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """End the step, if the optimizer has stepped."""
-        if not self._beat.writes:
+        if not self._beat.beat.writes:
             return
         self._add(outputs, batch, _parts(trainer, pl_module))
         if trainer.global_step == self._global_step:
@@ -110,7 +110,7 @@ class GonogoCallback(Ordered, Callback):
         loss = sum(map(float, losses)) / len(losses) if losses else None
         rate = largest_rate(*trainer.optimizers)
         follows = self._beat.end_step(loss, tokens, lr=rate, **_scaled(trainer))
-        self._let_go_on(trainer, trainer.global_step - self._beat.ended)
+        self._let_go_on(trainer, trainer.global_step - self._beat.beat.ended)
         if follows.save:
             self._save(trainer)
         if follows.halt:
@@ -135,8 +135,8 @@ class GonogoCallback(Ordered, Callback):
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """A checkpoint is about to be written."""
-        if self._beat.writes:
-            checkpoint[_STEP] = self._beat.ended
+        if self._beat.beat.writes:
+            checkpoint[_STEP] = self._beat.beat.ended
         self._beat.beat.enter("checkpoint")
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,18 +125,11 @@ def _whole(value: Any) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def why_never(run_dir: RunDir, identity: Mapping[str, Any]) -> str | None:
-    """Return why there will be no `.GO`: the order checks what this rank does not report."""
-    untold = [name for name in run_dir.checked if identity.get(name) is None]
-    if not untold:
-        return None
-    return f"the order checks {', '.join(untold)}, {UNTOLD} (attach(identity={{…}}))"
-
-
 def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
     """Wait until the run may begin; return the exit code if it may not."""
-    why = why_never(run_dir, identity)
-    if why is not None:
+    untold = [name for name in run_dir.checked if identity.get(name) is None]
+    why = f"the order checks {', '.join(untold)}, {UNTOLD} (attach(identity={{…}}))"
+    if untold:
         print(f"gonogo: {why}; it will not be let begin", file=sys.stderr)
     give_up, alone = time.monotonic() + RANKS_LIMIT_S, True
     while not run_dir.says("GO"):
@@ -146,7 +139,7 @@ def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
             give_up, alone = time.monotonic() + GO_LIMIT_S, False
         if time.monotonic() > give_up:
             late = f"gonogo: {NOT_LET_BEGIN} {GO_LIMIT_S:.0f} s"
-            print(late if why is None else f"{late}: {why}", file=sys.stderr)
+            print(f"{late}: {why}" if untold else late, file=sys.stderr)
             return NO_GO_CODE
         time.sleep(_GO_POLL_S)
     return None
@@ -155,37 +148,10 @@ def await_go(run_dir: RunDir, identity: Mapping[str, Any]) -> int | None:
 MANIFEST = "manifest.json"
 
 
-class Saving:
-    """When the last checkpoint of a rank was saved, and whether the next is due."""
-
-    def __init__(self, run_dir: RunDir, *, ended: int) -> None:
-        self._run = run_dir
-        self._saved_at, self._saved_step = time.monotonic(), ended
-
-    def saved(self, step: int) -> None:
-        """Count the cadence from here."""
-        self._saved_at, self._saved_step = time.monotonic(), step
-
-    def began_after(self, step: int) -> None:
-        """Count no checkpoint as due for the step of a loaded one."""
-        self._saved_step = step
-
-    def due(self, ended: int, ask: Callable[[Callable[[], bool]], bool]) -> bool:
-        """Return whether a checkpoint is due; `ask` gets one answer for all ranks."""
-        every_steps, every_s = self._run.save_every_steps, self._run.save_every_s
-        if ended == self._saved_step or (every_steps is None and every_s is None):
-            return False
-        if ended == self._run.steps:
-            return True  # the last weights are kept
-        due = every_steps is not None and ended % every_steps == 0
-        if due or every_s is None:
-            return due
-        return ask(lambda: time.monotonic() - self._saved_at >= every_s)
-
-    def owes_manifest(self, folder: Path, *, rank: int) -> bool:
-        """Whether a checkpoint needs a manifest by rank 0: it is in `checkpoints/` and has none."""
-        ours = folder.absolute().parent == self._run.path / "checkpoints"
-        return rank == 0 and ours and folder.is_dir() and not (folder / MANIFEST).exists()
+def owes_manifest(run_dir: RunDir, folder: Path) -> bool:
+    """Whether a checkpoint in `checkpoints/` still needs a manifest."""
+    ours = folder.absolute().parent == run_dir.path / "checkpoints"
+    return ours and folder.is_dir() and not (folder / MANIFEST).exists()
 
 
 def save_manifest(folder: Path, step: int) -> None:

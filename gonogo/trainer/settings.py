@@ -17,13 +17,13 @@ class Settings:
     nsa_env: dict[str, str]
 
 
-def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of `environ`, by default of this process.
+def load_settings() -> Settings:
+    """Return the settings of this process.
 
     Raises:
         ValueError: RANK or WORLD_SIZE is no number.
     """
-    said = os.environ if environ is None else environ
+    said = os.environ
     run_dir = said.get("GONOGO_RUN_DIR")
     return Settings(
         run_dir=Path(run_dir) if run_dir else None,
@@ -37,3 +37,29 @@ def load_settings(environ: Mapping[str, str] | None = None) -> Settings:
 def _number(said: Mapping[str, str], name: str) -> int | None:
     text = said.get(name)
     return int(text) if text else None
+
+
+_OWNER = "GONOGO_OBSERVED_PID"
+"""The process that writes for its rank; its children inherit the name, and write nothing."""
+_RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+
+
+def is_of_rank() -> bool:
+    """Whether a process above this one writes for its rank."""
+    return os.environ.get(_OWNER, str(os.getpid())) != str(os.getpid())
+
+
+def mark() -> None:
+    """Let the children of this process know that it writes for its rank."""
+    os.environ[_OWNER] = str(os.getpid())
+
+
+def is_launched() -> bool:
+    """Whether a launcher has given this process a rank."""
+    return bool(os.environ.get("RANK"))
+
+
+def launcher_rank() -> int:
+    """Return the rank that a launcher without `RANK` names (MPI, Slurm); 0 where none does."""
+    told = (os.environ.get(name, "") for name in _RANK_NAMES)
+    return next((int(text) for text in told if text.isdigit()), 0)
