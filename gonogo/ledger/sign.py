@@ -9,6 +9,10 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
 from gonogo.contract.errors import Rejected
 
 KEY_ID_DIGITS = 16
@@ -33,9 +37,6 @@ class PublicKey:
 
     def verifies(self, digest: str, signature: str) -> bool:
         """Say whether `signature` is this key's over `digest`."""
-        from cryptography.exceptions import InvalidSignature
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
         try:
             bare = base64.b64decode(signature.encode(), validate=True)
             if base64.b64encode(bare).decode() != signature:
@@ -47,9 +48,6 @@ class PublicKey:
 
     def pem(self) -> bytes:
         """Return the key as `signing.pub` holds it."""
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
         return Ed25519PublicKey.from_public_bytes(self.raw).public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
@@ -65,8 +63,6 @@ class SigningKey:
     @property
     def public(self) -> PublicKey:
         """The public half."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         return PublicKey(
             Ed25519PrivateKey.from_private_bytes(self.seed).public_key().public_bytes_raw()
         )
@@ -78,16 +74,11 @@ class SigningKey:
 
     def sign(self, digest: str) -> str:
         """Return the signature over a digest, in base64."""
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         bare = Ed25519PrivateKey.from_private_bytes(self.seed).sign(_message(digest))
         return base64.b64encode(bare).decode()
 
     def pem(self) -> bytes:
         """Return the key as `signing.key` holds it."""
-        from cryptography.hazmat.primitives import serialization
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
         return Ed25519PrivateKey.from_private_bytes(self.seed).private_bytes(
             serialization.Encoding.PEM,
             serialization.PrivateFormat.PKCS8,
@@ -101,10 +92,6 @@ def parse_public(pem: bytes) -> PublicKey:
     Raises:
         Rejected: the bytes are no Ed25519 public key in PEM form.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
     try:
         found = serialization.load_pem_public_key(pem)
     except (ValueError, UnsupportedAlgorithm) as error:
@@ -120,10 +107,6 @@ def parse_signing(pem: bytes) -> SigningKey:
     Raises:
         Rejected: the bytes are no Ed25519 private key in PEM form.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     try:
         found = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

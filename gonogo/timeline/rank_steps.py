@@ -6,17 +6,52 @@ Within a process the line with the highest `seq` counts; one that came late only
 missing. If two processes reported a step, the later process counts.
 """
 
+from array import array
 from bisect import insort
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
+from operator import itemgetter
 from statistics import fmean
 
 from gonogo.contract.heartbeat import NON_TRAINING_SECTIONS, Heartbeat, Identity, Msg
 from gonogo.log_errors import MOST_ERROR_CHARS
 from gonogo.timeline.columns import BITS, StepTable
 from gonogo.timeline.lines import Arrival, LineRecord, read_line
-from gonogo.timeline.user_metrics import Columns, keep, samples_of
+
+MOST_NAMES = 64
+"""Names of one process that are kept; a trainer writes no more."""
+
+
+@dataclass(slots=True, eq=False)
+class OwnColumn:
+    """One number of one process: three columns, one row for each line that reported it."""
+
+    seqs: "array[int]" = field(default_factory=lambda: array("q"))
+    steps: "array[int]" = field(default_factory=lambda: array("q"))
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+
+    def samples(self) -> dict[int, float]:
+        """Return step → value; of several lines of one step the one with the highest `seq`."""
+        rows = sorted(zip(self.seqs, self.steps, self.values, strict=True), key=itemgetter(0))
+        return {step: value for _, step, value in rows}
+
+
+Columns = dict[str, OwnColumn]
+
+
+def keep(columns: Columns, beat: Heartbeat) -> None:
+    """Keep the numbers of a line; of the first `MOST_NAMES` names."""
+    for name, value in (beat.user or {}).items():
+        column = columns.get(name)
+        if column is None:
+            if len(columns) == MOST_NAMES:
+                continue
+            column = columns[name] = OwnColumn()
+        column.seqs.append(beat.seq)
+        column.steps.append(beat.step)
+        column.values.append(value)
+
 
 LOADER_FAILED = "loader_error"
 """The line that stands behind an error of a data loader; the library of failures knows it."""
@@ -156,6 +191,22 @@ class BootSteps:
         before = [line for line in lines if line.seq < first][-1:]
         since = [line for line in lines if line.seq > first]
         return [line.identity() for line in before + since]
+
+
+def samples_of(boots: Iterable[BootSteps], name: str) -> dict[int, float]:
+    """Return step → a number of a rank; that of a step which a later process made again is dropped.
+
+    Args:
+        boots: the processes of the rank in their order.
+        name: as the program calls it.
+    """
+    found: dict[int, float] = {}
+    for boot in boots:
+        for step in boot.steps.windows() if found else ():
+            found.pop(step, None)
+        if name in boot.own:
+            found |= boot.own[name].samples()
+    return dict(sorted(found.items()))
 
 
 class RankSteps:

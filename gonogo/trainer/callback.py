@@ -83,7 +83,11 @@ class CallbackBeat(Ordered):
             )
         if self.beat.writes:
             if self.beat.resume_from is not None and step != self.beat.resume_step:
-                raise ValueError(_elsewhere(self.beat, step))
+                raise ValueError(
+                    f"this run resumes after step {self.beat.resume_step} with"
+                    f" {self.beat.resume_from}, and the loop begins after step {step}: hand it"
+                    " callback.resume_from, or for step 0 its weights alone (docs/how-to/attach.md)"
+                )
             ordered = self.beat.steps
             self.beat.last_step = min((s for s in (ordered, last_step) if s), default=None)
         self.beat.resumed(step)
@@ -143,15 +147,3 @@ def largest_rate(*optimizers: Any) -> Any:
 def _run_dir() -> RunDir:
     path = load_settings().run_dir
     return RunDir(path=Path()) if path is None else load_run_dir(path)
-
-
-def _elsewhere(beat: Beat, step: int) -> str:
-    if beat.resume_step == 0:
-        return (
-            f"this run begins at step 1 with the weights of {beat.resume_from}, and the loop"
-            f" resumes after step {step}: load the weights into the model, and start it afresh"
-        )
-    return (
-        f"this run resumes after step {beat.resume_step} with {beat.resume_from}, and the loop"
-        f" begins after step {step}: hand it callback.resume_from (docs/how-to/attach.md)"
-    )

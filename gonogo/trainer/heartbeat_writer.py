@@ -152,16 +152,14 @@ def _ends_torn(fd: int) -> bool:
     return size > 0 and os.pread(fd, 1, size - 1) != b"\n"
 
 
-_STATM = Path("/proc/self/statm")
 _STATUS = Path("/proc/self/status")
 _HELD = (b"RssAnon:", b"RssShmem:")
-_PAGE_MB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def memory_mb() -> dict[str, float]:
     """Return `host_rss_mb`, and torch's memory on the GPU if it is used."""
     told = {}
-    with suppress(OSError, ValueError, IndexError):  # not on Linux
+    with suppress(OSError, KeyError):  # not on Linux
         told["host_rss_mb"] = round(held_mb(), 3)
     torch = sys.modules.get("torch")
     cuda = getattr(torch, "cuda", None)
@@ -171,18 +169,15 @@ def memory_mb() -> dict[str, float]:
     return told
 
 
-def held_mb(status: Path = _STATUS, statm: Path = _STATM) -> float:
+def held_mb(status: Path = _STATUS) -> float:
     """Return resident memory without mapped files.
 
     Raises:
-        OSError, ValueError, IndexError: the kernel does not report it.
+        OSError, KeyError: the kernel does not report it.
     """
     rows = (row.split() for row in status.read_bytes().splitlines())
-    kib = [int(row[1]) for row in rows if len(row) > 1 and row[0] in _HELD]
-    if len(kib) == len(_HELD):
-        return sum(kib) / 1024
-    resident, shared = (int(pages) for pages in statm.read_bytes().split()[1:3])
-    return max(0, resident - shared) * _PAGE_MB
+    kib = {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[0] in _HELD}
+    return sum(kib[name] for name in _HELD) / 1024
 
 
 ANNOUNCE_AFTER_S = 1.0
@@ -231,8 +226,6 @@ class HeartbeatWriter:
         self._stacks = StackDumps(run_dir.path, rank)
         self._collectives = Collectives(run_dir.path, rank)
         self._thread: threading.Thread | None = None
-        self._starts = False
-        """Whether a thread is still to be started."""
         _writers.add(self)
 
     observes: ClassVar[bool] = False
@@ -244,9 +237,11 @@ class HeartbeatWriter:
         return not self._closing.is_set() and os.getpid() == self._pid
 
     def start(self) -> None:
-        """Start the thread, as soon as the host gives one."""
-        self._starts = True
-        self._start_thread()
+        """Start the thread, if the host gives one."""
+        thread = threading.Thread(target=self._run, name="gonogo", daemon=True)
+        with suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
 
     def close(self) -> None:
         """Stop writing."""
@@ -321,8 +316,8 @@ class HeartbeatWriter:
         told: dict[str, Any] = {}
         if tokens is not None and took_s > 0:
             told["toks_per_s"] = tokens / took_s
-        if place.fetched_s is not None:
-            told["dt_fetch_s"] = round(place.fetched_s, 6)
+        if "data" in place.spent_s:
+            told["dt_fetch_s"] = round(place.spent_s["data"], 6)
         rows.append(self._due("progress", {**told, **memory, **numbers}))
         place.end_step(now)
         ended: dict[str, Any] = {"dt_step_s": round(took_s, 6), **self._counted()}
@@ -369,15 +364,6 @@ class HeartbeatWriter:
                 failures=self._file.failures,
             )
         self._file.append(lines)
-        if self._starts:
-            self._start_thread()
-
-    def _start_thread(self) -> None:
-        """Start the thread; if the host has none, again with the next line."""
-        thread = threading.Thread(target=self._run, name="gonogo", daemon=True)
-        with suppress(RuntimeError):
-            thread.start()
-            self._thread, self._starts = thread, False
 
     def _run(self) -> None:
         pause_s = min(_POLL_S, self.run_dir.alive_every_s / 4)

@@ -39,11 +39,6 @@ class Position:
         """The open step, else the last one."""
         return self.ended + self.is_open
 
-    @property
-    def fetched_s(self) -> float | None:
-        """Seconds in section data of the open step, if the script names it."""
-        return self.spent_s.get("data")
-
     def open_step(self, now: float) -> None:
         """Begin the next step, or restart the open one."""
         self.is_open = self.untouched = True

@@ -22,15 +22,12 @@ def test_what_is_held_counts_and_what_is_mapped_does_not(tmp_path: Path) -> None
         assert 55 < memory_mb()["host_rss_mb"] - before < 84
 
 
-def test_shared_memory_is_held_and_older_kernels_tell_it_another_way(tmp_path: Path) -> None:
-    status, statm = tmp_path / "status", tmp_path / "statm"
-    statm.write_bytes(b"9000 3000 1000 5 0 123 0\n")
+def test_shared_memory_is_held(tmp_path: Path) -> None:
+    status = tmp_path / "status"
     status.write_bytes(
         b"VmRSS:\t9999 kB\nRssAnon:\t2048 kB\nRssFile:\t512 kB\nRssShmem:\t1024 kB\n"
     )
-    assert held_mb(status, statm) == 3.0
+    assert held_mb(status) == 3.0
     status.write_bytes(b"Name:\nVmRSS:\t9999 kB\n")
-    assert held_mb(status, statm) == pytest.approx(2000 * mmap.PAGESIZE / 2**20)
-    statm.write_bytes(b"")
-    with pytest.raises(ValueError):
-        held_mb(status, statm)
+    with pytest.raises(KeyError):
+        held_mb(status)
