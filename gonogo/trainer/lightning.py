@@ -4,7 +4,7 @@
 
 It saves into the run directory when the order requires it and stops at the ordered number of steps.
 On a halt it saves and exits with code 3. Outside gonogo it does nothing. A step is a batch after
-which an optimizer has stepped; `max_steps` is raised, because Lightning counts each optimizer.
+which an optimizer has stepped; Lightning's `max_steps` counts the steps of each optimizer.
 """
 
 from collections.abc import Callable, Mapping
@@ -42,7 +42,6 @@ class GonogoCallback(Ordered, Callback):
         self._val_loss = val_loss
         self._begun = False
         self._global_step = 0
-        self._max_steps: int | None = None
         self._restored: int | None = None
         self._backed: list[Any] = []
         self._losses: list[Any] = []
@@ -57,16 +56,9 @@ class GonogoCallback(Ordered, Callback):
         folder = super().resume_from
         return None if folder is None else folder / CHECKPOINT
 
-    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Remember the script's own `max_steps`."""
-        if self._max_steps is None and trainer.max_steps > 0 and self._beat.steps is not None:
-            self._max_steps = trainer.max_steps
-
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
         """Resume after the step of the checkpoint."""
         self._restored = checkpoint.get(_STEP)
-        if self._restored is not None:
-            self._let_go_on(trainer, checkpoint["global_step"] - self._restored)
 
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
         """Boot before the first look at validation data."""
@@ -110,7 +102,6 @@ class GonogoCallback(Ordered, Callback):
         loss = sum(map(float, losses)) / len(losses) if losses else None
         rate = largest_rate(*trainer.optimizers)
         follows = self._beat.end_step(loss, tokens, lr=rate, **_scaled(trainer))
-        self._let_go_on(trainer, trainer.global_step - self._beat.beat.ended)
         if follows.save:
             self._save(trainer)
         if follows.halt:
@@ -164,11 +155,6 @@ class GonogoCallback(Ordered, Callback):
             step=trainer.global_step if self._restored is None else self._restored,
             last_step=trainer.max_steps if trainer.max_steps > 0 else None,
         )
-
-    def _let_go_on(self, trainer: Any, beyond: int) -> None:
-        """Raise Lightning's `max_steps`, which counts the steps of each optimizer."""
-        if beyond > 0 and self._max_steps is not None:
-            trainer.fit_loop.epoch_loop.max_steps = self._max_steps + beyond
 
     def _add(self, outputs: Any, batch: Any, parts: int) -> None:
         """Add loss and tokens of a batch."""

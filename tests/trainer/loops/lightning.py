@@ -98,7 +98,7 @@ def main() -> None:
     callback = GonogoCallback()
     data = [{"input_ids": row} for row in torch.randint(0, 32, (96, 16))]
     trainer = pl.Trainer(
-        max_steps=6,
+        max_steps=12 if asked.get("pair") else 6,
         accelerator="cpu",
         devices=ranks,
         strategy="ddp" if ranks > 1 else "auto",
