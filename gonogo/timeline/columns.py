@@ -7,7 +7,7 @@ later process over an earlier one.
 import math
 import sys
 from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
 
@@ -75,9 +75,6 @@ class StepTable:
     """`NUMBERS` of the first row, then those of the second: a line writes one place."""
     _sections: "array[float]" = field(default_factory=lambda: array("d"))
     """`SECTIONS` likewise."""
-    _highest: int = -1
-    _ascend: bool = True
-    """Whether the steps came in order, so that their rows are."""
 
     def row_of(self, step: int) -> int:
         """Return the row of a step; a new one where it has none."""
@@ -94,10 +91,6 @@ class StepTable:
             self.end_mono.extend((_NAN,) * more)
             self._numbers.extend(_NO_NUMBERS * more)
             self._sections.extend(_NO_SECTIONS * more)
-        if step < self._highest:
-            self._ascend = False
-        else:
-            self._highest = step
         return row
 
     def take(self, beat: Heartbeat, bit: int, *, late: bool = False) -> None:
@@ -166,11 +159,7 @@ class StepTable:
     def steps_of(self, msg: Msg) -> Iterator[tuple[int, int]]:
         """Yield (step, row) of every step that delivered `msg`, in the order of the steps."""
         told, bit = self.told, BITS[msg]
-        return (place for place in self._in_order() if told[place[1]] & bit)
-
-    def _in_order(self) -> Collection[tuple[int, int]]:
-        """Return (step, row) of every step in order; a sorted copy only where they need one."""
-        return self.rows.items() if self._ascend else sorted(self.rows.items())
+        return (place for place in sorted(self.rows.items()) if told[place[1]] & bit)
 
     def skipped(self) -> frozenset[int]:
         """Return the steps that the optimizer did not apply, as the rank reports."""
@@ -179,7 +168,9 @@ class StepTable:
     def samples(self, name: str) -> dict[int, float]:
         """Return step → a number of the progress lines that report it."""
         column = self.numbers(name)
-        return {step: column[row] for step, row in self._in_order() if column[row] != UNTOLD}
+        return {
+            step: column[row] for step, row in sorted(self.rows.items()) if column[row] != UNTOLD
+        }
 
     def tokens_told(self) -> dict[int, int]:
         """Return step → the tokens that its `step_end` line reports, in the order of the steps."""
@@ -195,7 +186,7 @@ class StepTable:
         starts, ends = self.start_mono, self.end_mono
         return {
             step: (starts[row], ends[row])
-            for step, row in self._in_order()
+            for step, row in sorted(self.rows.items())
             if ends[row] > starts[row]
         }
 

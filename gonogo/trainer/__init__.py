@@ -12,7 +12,7 @@
 
 If `GONOGO_RUN_DIR` names a run directory, the calls write the lines of
 docs/reference/heartbeats.md there; otherwise they do nothing. The library needs only the standard
-library. The adapters `hf`, `lightning` and `accelerate` import the library that they are for.
+library. The adapters `hf` and `lightning` import the library that they are for.
 """
 
 from gonogo.trainer.attach import attach

@@ -24,10 +24,7 @@ def agree(flag: bool, device: Any = None) -> bool:
 
 def mean(numbers: Sequence[float], device: Any = None) -> list[float]:
     """Return the means over all ranks, the same on every rank."""
-    distributed = group()
-    if distributed is None:
-        return list(numbers)
-    size = distributed.get_world_size()
+    size = group().get_world_size()
     return [total / size for total in _reduce(numbers, device, "SUM")]
 
 
@@ -45,8 +42,6 @@ def let_go() -> None:
 
 def _reduce(numbers: Sequence[float], device: Any, how: str) -> list[float]:
     distributed = group()
-    if distributed is None:
-        return list(numbers)
     torch = sys.modules["torch"]
     place = _place(torch, distributed, device)
     shared = torch.tensor(list(numbers), dtype=torch.float64, device=place)

@@ -10,7 +10,6 @@ import pytest
 ADAPTERS = {
     "gonogo.trainer.hf": {"transformers"},
     "gonogo.trainer.lightning": {"lightning"},
-    "gonogo.trainer.accelerate": {"accelerate"},
 }
 
 

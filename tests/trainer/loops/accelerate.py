@@ -1,4 +1,4 @@
-"""A loop with Accelerate, attached by its helper.
+"""A loop with Accelerate, attached as any other.
 
 `python -m tests.trainer.loops.accelerate [HALT_AT]`; `.HALT` appears while rank 0 is in that step.
 """
@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch.utils.data import DataLoader
 
-from gonogo.trainer.accelerate import attach
+import gonogo.trainer
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     model = torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model, optimizer, loader = accelerator.prepare(model, optimizer, DataLoader(data, batch_size=4))
-    with attach(accelerator, model) as beat:
+    with gonogo.trainer.attach(model=model) as beat:
         for step, inputs in enumerate(beat.batches(loader), start=1):
             with beat.section("forward"):
                 loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
