@@ -21,7 +21,6 @@ from pydantic import BaseModel, ValidationError
 from gonogo.contract.canonical import wire_value
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.heartbeat import MAX_LINE_BYTES
-from gonogo.contract.records import FileSeal
 from gonogo.files import is_for_good, read_plain, read_small, replace_file
 
 _HEARTBEAT = re.compile(r"heartbeat_rank(0|[1-9][0-9]{0,5})\.jsonl")
@@ -258,20 +257,6 @@ def parse_record(name: str, raw: bytes, model: type[_M]) -> _M:
         where = ".".join(str(part) for part in first["loc"])
         place = f"{where}: " if where else ""
         raise Corrupt(f"{name}: {place}{first['msg']}") from error
-
-
-def file_seal(path: Path) -> FileSeal:
-    """Return size and SHA-256 of a file.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found, size = hashlib.sha256(), 0
-    with read_plain(path) as stream:
-        while part := stream.read(_CHUNK_BYTES):
-            found.update(part)
-            size += len(part)
-    return FileSeal(bytes=size, sha256=found.hexdigest())
 
 
 def save_json(path: Path, value: Any) -> None:

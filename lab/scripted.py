@@ -86,8 +86,8 @@ class AttachedRank(Rank):
         if not place.is_open:
             self._open()
         progress, ended = dict(numbers), dict[str, Any](tokens=tokens)
-        if place.fetched_s is not None:
-            progress["dt_fetch_s"] = place.fetched_s
+        if "data" in place.spent_s:
+            progress["dt_fetch_s"] = place.spent_s["data"]
         took_s = place.end_step(self.now)
         if took_s > 0.0:
             progress["toks_per_s"] = tokens / took_s

@@ -144,11 +144,6 @@ def build_line(
     """Return a line as it stands in a heartbeat file.
 
     Args:
-        msg: kind of the line.
-        fields: further fields of this kind.
-        boot: sixteen hex digits, unique for each process.
-        seq: 1, 2, 3, … within the boot.
-        section_seq: number of moves between sections.
         failures: lines that the disk refused so far.
         at: when it happened, by the monotonic clock; default: now.
 

@@ -22,11 +22,12 @@ from gonogo.contract.canonical import wire_line
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.order import Order
 from gonogo.contract.records import (
+    FileSeal,
     Tick,
 )
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.record import load_run
-from gonogo.rundir import file_seal, iter_lines, save_json
+from gonogo.rundir import iter_lines, save_json
 from gonogo.watch import tick_digest, tick_line
 from tests.data.make_runs import (
     EPOCH,
@@ -632,6 +633,8 @@ def sealed_anew(folder: Path, ticks: Iterable[Tick]) -> None:
     seal = {"bytes": len(raw), "sha256": hashlib.sha256(raw).hexdigest()}
     said = json.loads((folder / "exit.json").read_bytes())
     save_json(folder / "exit.json", {**said, "watch": seal})
-    files = {**last.files, "exit.json": file_seal(folder / "exit.json")}
+    raw = (folder / "exit.json").read_bytes()
+    seal = FileSeal(bytes=len(raw), sha256=hashlib.sha256(raw).hexdigest())
+    files = {**last.files, "exit.json": seal}
     end = last.model_copy(update={"prev": previous, "files": files})
     (folder / "watch.jsonl").write_bytes(raw + tick_line(end))

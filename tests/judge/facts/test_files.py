@@ -11,7 +11,7 @@ from gonogo.contract.finding import DoubtKind
 from gonogo.contract.observation import DeviceSample
 from gonogo.contract.records import ExitRecord, FileSeal, ModelRecord, NodeExit, PartSeals
 from gonogo.judge.facts.files import RunFiles, load_parts, read_devices
-from gonogo.rundir import RunDir, file_seal, save_json
+from gonogo.rundir import RunDir, save_json
 from gonogo.watch.watch_record import TOLD_BYTES
 from tests.judge.runs import exit_record
 
@@ -91,9 +91,9 @@ def node_directory(path: Path, *, lines: bytes = b"") -> RunDir:
 
 
 def sealed_of(run_dir: RunDir) -> ExitRecord:
-    seals = PartSeals(
-        exit=file_seal(run_dir.node_exit(1)), watch=file_seal(run_dir.path / "watch_node1.jsonl")
-    )
+    exit_seal = seal_of(run_dir.node_exit(1).read_bytes())
+    watch = seal_of((run_dir.path / "watch_node1.jsonl").read_bytes())
+    seals = PartSeals(exit=exit_seal, watch=watch)
     return exit_record().model_copy(update={"nodes": {"1": seals}})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,7 +19,7 @@ from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.records import CheckOutcome, Preflight
 from gonogo.contract.wire import Kind, new_id
-from gonogo.rundir import RunDir, file_seal, load_record, save_json
+from gonogo.rundir import RunDir, load_record, save_json
 from gonogo.supervise.devices.choice import SeenDevice, SeenDevices
 from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.preflight import host_checks as checks
@@ -194,7 +195,8 @@ def test_a_checkpoint_to_go_on_from_is_the_one_that_was_verified(
     tmp_path: Path, step: int, verified: bool, outcome: CheckOutcome
 ) -> None:
     save_json(tmp_path / "manifest.json", {"v": 1, "step": 20, "files": {}})
-    sha256 = file_seal(tmp_path / "manifest.json").sha256 if verified else "0" * 64
+    raw = (tmp_path / "manifest.json").read_bytes()
+    sha256 = hashlib.sha256(raw).hexdigest() if verified else "0" * 64
     point = ResumePoint(path=str(tmp_path), step=step, manifest_sha256=sha256)
     assert checks.check_resume(make_order(resume_from=point))[0] is outcome
 
