@@ -16,7 +16,6 @@ MAX_RECORD_BYTES = 16 * 2**20
 _NO_FILE = frozenset({errno.EFBIG, errno.EISDIR, errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})
-_OF_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 class NoPlainFile(OSError):
@@ -103,16 +102,9 @@ def open_private(path: Path) -> IO[bytes]:
     """Open a file for appending that no other user can open or lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
     stream = os.fdopen(os.open(path, flags, 0o600), "ab")
-    close_to_others(stream.fileno())
+    with suppress(OSError):  # another user's
+        os.fchmod(stream.fileno(), 0o600)
     return stream
-
-
-def close_to_others(file: Path | int) -> None:
-    """Take the permissions of other users from a file of ours, if it exists."""
-    with suppress(OSError):
-        found = os.stat(file)
-        if found.st_uid == os.geteuid() and found.st_mode & _OF_OTHERS:
-            os.chmod(file, stat.S_IMODE(found.st_mode) & ~_OF_OTHERS)
 
 
 def replace_file(path: Path, content: bytes, *, syncs: bool = True) -> None:

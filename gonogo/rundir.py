@@ -88,10 +88,6 @@ class RunDir:
         """Log of a rank."""
         return self.path / f"rank{rank}.log"
 
-    def node_exit(self, node: int) -> Path:
-        """Exit record of one node's part of a run on several nodes."""
-        return self.path / f"exit_node{node}.json"
-
     def _ranks_in(self, name: re.Pattern[str]) -> list[int]:
         try:
             found = map(name.fullmatch, os.listdir(self.path))

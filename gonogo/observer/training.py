@@ -73,8 +73,6 @@ class Training:
         self._calls = _Calls()
         os.register_at_fork(after_in_child=self._forget)
 
-    # ---- guards ------------------------------------------------------------------------------
-
     def guarded(self, report: Callable[..., None]) -> Callable[..., None]:
         """Return a call whose first error ends the observation."""
 
@@ -110,8 +108,6 @@ class Training:
         if self.rank is not None:
             self.rank, self.is_over = None, True
 
-    # ---- the process -------------------------------------------------------------------------
-
     def opened(self) -> ObservedRank | None:
         """Return the rank that this process writes for; None where it writes for none."""
         rank = self.rank
@@ -135,8 +131,6 @@ class Training:
         rank = self.opened()
         if rank is not None and rank.section not in _PAUSES:
             rank.enter(section)
-
-    # ---- data, checkpoints, evaluations --------------------------------------------------------
 
     def fetches(self, *, grad: bool) -> None:
         """Note that a batch is fetched.
@@ -188,8 +182,6 @@ class Training:
     def _trains_again(self) -> bool:
         """Whether the module that was evaluated is in training mode again."""
         return bool(getattr(self._evaluated(), "training", False))
-
-    # ---- the loss ----------------------------------------------------------------------------
 
     def began_backward(self, tensors: Any) -> None:
         """Note a backward pass and its root."""
@@ -243,8 +235,6 @@ class Training:
         if type(norm).__name__ != "DTensor" and (number := read(norm)) is not None:
             self._norm = number
 
-    # ---- trackers ----------------------------------------------------------------------------
-
     def logs(self, data: dict[Any, Any]) -> None:
         """Note what a tracker is given, and enter section log; a call within another is none."""
         rank, calls = self.rank, self._calls
@@ -264,8 +254,6 @@ class Training:
             calls.has_moved = False
             if rank is not None and rank.section == "log":
                 rank.enter(calls.before)
-
-    # ---- steps -------------------------------------------------------------------------------
 
     def made(self, optimizer: Any) -> None:
         """Note an optimizer that was constructed."""

@@ -85,13 +85,13 @@ PART = NodeExit(node=1, host="h", boot_id="b", ended_at=1.0)
 
 def node_directory(path: Path, *, lines: bytes = b"") -> RunDir:
     run_dir = RunDir(path)
-    save_json(run_dir.node_exit(1), PART.model_dump(mode="json"))
+    save_json(run_dir.path / "exit_node1.json", PART.model_dump(mode="json"))
     (run_dir.path / "watch_node1.jsonl").write_bytes(lines)
     return run_dir
 
 
 def sealed_of(run_dir: RunDir) -> ExitRecord:
-    exit_seal = seal_of(run_dir.node_exit(1).read_bytes())
+    exit_seal = seal_of((run_dir.path / "exit_node1.json").read_bytes())
     watch = seal_of((run_dir.path / "watch_node1.jsonl").read_bytes())
     seals = PartSeals(exit=exit_seal, watch=watch)
     return exit_record().model_copy(update={"nodes": {"1": seals}})
@@ -108,6 +108,6 @@ def test_a_part_that_is_the_sealed_one_is_read(tmp_path: Path) -> None:
 def test_a_part_that_is_gone_is_told_of(tmp_path: Path) -> None:
     run_dir, files = node_directory(tmp_path), RunFiles(tmp_path)
     known = sealed_of(run_dir)
-    run_dir.node_exit(1).unlink()
+    (run_dir.path / "exit_node1.json").unlink()
     assert load_parts(files, known) == {}
     assert [row.name for row in files.unreadable] == ["exit_node1.json"]
