@@ -167,23 +167,3 @@ def test_what_lies_between_steps_is_what_most_of_them_spend_there(
     gaps: dict[int, float], count: int, others: dict[str, Any], mean_s: float
 ) -> None:
     assert spaced(gaps, count, **others).between_steps_s() == pytest.approx(mean_s)
-
-
-@pytest.mark.parametrize(
-    ("times", "kept"),
-    [
-        ([1.0, 1.0, 0.002, 0.0005], [1, 2, 3]),
-        ([0.01, 0.01, 0.0006, 0.00005], [1, 2, 3]),
-        ([0.001, 1.0], [1, 2]),
-    ],
-    ids=["a millisecond", "a hundredth of the mean", "exactly a millisecond"],
-)
-def test_a_step_that_was_reported_with_another_has_no_time(
-    times: list[float], kept: list[int]
-) -> None:
-    lines, mono = list[Heartbeat](), 0.0
-    for step, seconds in enumerate(times, start=1):
-        lines.append(beat(len(lines), "step_start", mono, step=step))
-        mono += seconds
-        lines.append(beat(len(lines), "step_end", mono, step=step))
-    assert list(RankSteps(lines).mean_step_times()) == kept
