@@ -26,9 +26,18 @@ from gonogo.cli.app import app as command_line
 from gonogo.cli.exits import EXIT_WORDS
 from gonogo.contract.criterion import DEVICE_METRICS, Aggregate
 from gonogo.contract.finding import IN_WEIGHTS, DoubtKind, Effect
-from gonogo.contract.patience import MEANING, SETTING, TABLE, Cell, ProgramKind
 from gonogo.contract.plan import Plan
-from gonogo.contract.watch import Action, CanHalt, IdentityCheck, Watch
+from gonogo.contract.watch import (
+    MEANING,
+    SETTING,
+    TABLE,
+    Action,
+    CanHalt,
+    Cell,
+    IdentityCheck,
+    ProgramKind,
+    Watch,
+)
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
 from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed

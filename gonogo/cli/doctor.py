@@ -26,7 +26,7 @@ from gonogo.contract.api import WorkerState
 from gonogo.contract.canonical import digest as digest_of
 from gonogo.contract.errors import GonogoError, NotFound
 from gonogo.contract.order import Order
-from gonogo.contract.patience import MEANING, SETTING, Patience, Place
+from gonogo.contract.watch import MEANING, SETTING, Patience, Place
 from gonogo.planning.campaigns import resolve_campaign
 from gonogo.planning.resolve import (
     build_order,

@@ -25,7 +25,7 @@ from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Rejected, Unavailable
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
-from gonogo.contract.patience import Place as Stay
+from gonogo.contract.watch import Place as Stay
 from gonogo.device_slots import choose_together
 from gonogo.files import is_there
 from gonogo.judge.facts.files import RunFiles

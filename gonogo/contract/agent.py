@@ -126,7 +126,7 @@ class Telemetry(Submitted):
     files: list[StreamTelemetry] | None = None
     suspect: bool = False
     near: Annotated[dict[str, Near], Field(max_length=200)] | None = None
-    """Detector → how near it is to its limit; null: unchanged."""
+    """By detector; null: unchanged."""
 
 
 class CommandKind(StrEnum):

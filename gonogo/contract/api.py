@@ -20,7 +20,7 @@ class Submission(Document):
     """POST /experiments."""
 
     plan: str | dict[str, Any] | None = None
-    """A bundled plan's name, or a plan; null: that of `origin`."""
+    """Name of a bundled plan, or a plan; null: of `origin`."""
     name: str | None = Field(default=None, max_length=200)
     set: Sets = {}
     labels: Labels = {}

@@ -9,11 +9,7 @@ A section `campaign` makes a plan a campaign:
         - {name: mb25, env: {NSA_DDP_BUCKET_MB: 25}}
         - {name: mb50, env: {NSA_DDP_BUCKET_MB: 50}}
 
-A grid names values instead; each combination is a variant.
-
-    campaign:
-      metric: loss
-      grid: {train: {lr: [1e-3, 3e-4], decay: [0, 0.1]}}
+A grid names values instead (`grid: {train: {lr: [1e-3, 3e-4]}}`); each combination is a variant.
 """
 
 import json
@@ -51,16 +47,15 @@ class CampaignSpec(Submitted):
     variants: Annotated[list[CampaignVariant], Field(min_length=2, max_length=MOST_VARIANTS)] = []
     """What is compared; the first is the baseline."""
     grid: dict[str, JsonValue] = {}
-    """A patch of `train` and `env` with a list for each value. Each combination is a variant."""
+    """Lists in place of values in `train` and `env`; each combination is a variant."""
     metric: MetricName = Metric.TOKS_PER_S  # The compared metric.
-    better: Literal["higher", "lower"] | None = None
-    """Which is better; null: as usual for the metric."""
+    better: Literal["higher", "lower"] | None = None  # Null: as usual for the metric.
     aggregate: Compared | None = None
-    """What counts of a run. Null: the last value of a metric `user/…`, else the mean."""
+    """What counts. Null: the last value of `user/…`, else the mean."""
     per_device: bool = False  # Whether the metric is divided by the number of ranks.
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.02  # Ratio from which a difference matters.
     confidence: Annotated[float, Field(ge=0.5, le=0.99)] = 0.95
-    """Confidence of all answers together, over all looks."""
+    """Confidence of all answers together."""
     warmup_steps: Annotated[int, Field(ge=0)] = 5  # First steps of every run that do not count.
     repeats: Annotated[int, Field(ge=LEAST_REPEATS, le=MOST_REPEATS)] = LEAST_REPEATS
     """Runs of each variant before the first look."""
@@ -113,11 +108,7 @@ class CampaignSpec(Submitted):
 
 
 def variants_of(grid: Any) -> list[dict[str, Any]]:
-    """Return the variants of a grid as data; the last key changes first. Keys may be dotted.
-
-    Raises:
-        ValueError: another form, an empty list, or too many combinations.
-    """
+    """Return the variants of a grid as data; the last key changes first. Keys may be dotted."""
     axes = dict(_axes("", grid))
     for path in axes:
         if (inner := next((row for row in axes if row.startswith(f"{path}.")), None)) is not None:
@@ -248,9 +239,9 @@ class Comparison(Recorded):
     warmup_steps: int
     baseline: str
     variants: list[ComparedVariant]
-    paths: list[DifferingPath] = Field(default_factory=list)
-    left_out: list[RunLeftOut] = Field(default_factory=list)
-    notes: list[Doubt] = Field(default_factory=list)
+    paths: list[DifferingPath] = []
+    left_out: list[RunLeftOut] = []
+    notes: list[Doubt] = []
     result: Result
     winner: str | None = None
     kept: str  # The winner, else the baseline.

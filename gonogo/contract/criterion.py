@@ -124,12 +124,11 @@ class Criterion(Submitted):
     fail_below: Threshold | None = None  # It fails below this value; null: below `pass_above`.
     grey: Grey = Grey.INCONCLUSIVE  # Meaning of a value between the pass and the fail threshold.
     min_samples: Annotated[int, Field(ge=1)] = 1  # A rank with fewer samples cannot pass.
-    on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"
-    """Meaning of a rank without a sample."""
+    on_missing: Literal["inconclusive", "error", "fail"] = "inconclusive"  # Meaning of no sample.
     on_nan: Literal["fail", "error"] = "fail"
     """Meaning of a sample that is not finite; `all_finite` always fails."""
     severity: GateSeverity = GateSeverity.REQUIRED
-    """Its weight: it must pass, it leaves a condition, or it is only shown."""
+    """It must pass, it leaves a condition, or it is shown."""
     evidence_from: str | None = None  # Later phase that can meet its condition; null: the next one.
     due: str | None = None  # Phase before which it must be met, or `end`; null: the one after.
     on_miss: Literal["no_go", "conditional_go", "inconclusive"] = "no_go"

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import Field
-
 from gonogo.contract.criterion import GateSeverity
 from gonogo.contract.finding import Doubt
 from gonogo.contract.wire import Recorded
@@ -25,7 +23,7 @@ class MadeBy(Recorded):
     gonogo: str
     sources: str  # SHA-256 over the sources that judge (`gonogo.watch.registry`).
     commit: str | None = None
-    packages: dict[str, str] = Field(default_factory=dict)
+    packages: dict[str, str] = {}
 
     def is_same_code(self, other: Self) -> bool:
         """Whether both judge alike; commits may differ in other files."""
@@ -115,7 +113,7 @@ class Cause(Recorded):
     log: str | None = None  # The culprit's log, else the launcher's.
     line: str | None = None  # The last meaningful line of that log, at most 300 characters.
     unknown: bool = False  # Whether no diagnosis fits the failure.
-    look: list[str] = Field(default_factory=list)  # Places to look at then, the most useful first.
+    look: list[str] = []  # Places to look at then, the most useful first.
 
     def told(self) -> str:
         """Return it on one line."""
@@ -137,11 +135,11 @@ class Decision(Recorded):
     run: str | None = None
     kind: DecisionKind
     verdict: Verdict | None
-    criteria: list[CriterionResult] = Field(default_factory=list)
-    conditions: list[Condition] = Field(default_factory=list)
+    criteria: list[CriterionResult] = []
+    conditions: list[Condition] = []
     diagnosis: str | None = None
-    rules: dict[str, Any] = Field(default_factory=dict)
-    facts: dict[str, Any] = Field(default_factory=dict)
+    rules: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     rule_digest: str
     facts_digest: str
     made_by: MadeBy
@@ -151,10 +149,9 @@ class Decision(Recorded):
     reason: str | None = None
     at: str
     supersedes: str | None = None
-    weakened: list[Doubt] = Field(default_factory=list)
+    weakened: list[Doubt] = []
     cause: Cause | None = None
-    never_ran: list[str] = Field(default_factory=list)
-    """Phases of a finished experiment that never ran, for a verdict by a person."""
+    never_ran: list[str] = []  # Phases that never ran, for a verdict by a person.
     key_id: str | None = None
     signature: str | None = None  # Ed25519 over `hash`, base64.
 

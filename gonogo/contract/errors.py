@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 MOST_PROBLEMS = 50
-_FEW_CHOICES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +124,4 @@ def hint(word: str, known: Iterable[str]) -> str:
 def choices(word: str, known: Iterable[str]) -> str:
     """Return all known words if they are few, else a hint."""
     words = sorted(known)
-    return (
-        f"expected one of {', '.join(words)}" if len(words) <= _FEW_CHOICES else hint(word, words)
-    )
+    return hint(word, words) if len(words) > 4 else f"expected one of {', '.join(words)}"

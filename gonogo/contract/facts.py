@@ -7,7 +7,7 @@ are rounded to nine significant digits. Lines are held as count, digest and meas
 from collections.abc import Iterable
 from typing import Any, Literal, TypeVar
 
-from pydantic import Field, JsonValue, computed_field, model_serializer
+from pydantic import JsonValue, computed_field, model_serializer
 from pydantic_core.core_schema import SerializerFunctionWrapHandler
 
 from gonogo.contract.decision import Verdict
@@ -64,7 +64,7 @@ class ExitFacts(ProcessExit):
     attempt: int | None = None
     order_sha256: str | None = None
     sealed: bool | None = None  # Whether the watcher saw this exit.json; null: it saw none.
-    ranks: dict[str, ProcessExit] = Field(default_factory=dict)
+    ranks: dict[str, ProcessExit] = {}
     agent: ProcessExit | None = None  # Torchrun's own exit, unless somebody ended the run.
 
 
@@ -79,8 +79,7 @@ class PreflightFacts(Recorded):
     """The preflight checks."""
 
     nodes: dict[str, NodeChecks]
-    unchecked: list[int] = Field(default_factory=list)
-    """Nodes whose record is missing or was never seen by the watcher."""
+    unchecked: list[int] = []  # Nodes whose record is missing, or unseen by the watcher.
 
 
 class FindingFacts(Recorded):
@@ -151,7 +150,7 @@ class MeasureRow(Recorded):
     owed: int = 1
     non_finite: int = 0
     value: Number | None = None
-    blocks: list[Number] = Field(default_factory=list)  # Means of up to 64 blocks of samples.
+    blocks: list[Number] = []  # Means of up to 64 blocks of samples.
 
 
 class Measure(Recorded):
@@ -190,9 +189,9 @@ class History(Recorded):
     """The phase's other runs; they can only make a verdict worse."""
 
     restart_storm: bool = False
-    confirmations: list[Confirmation] = Field(default_factory=list)
+    confirmations: list[Confirmation] = []
     remedy: Remedy | None = None
-    failed_before: list[FailedBefore] = Field(default_factory=list)
+    failed_before: list[FailedBefore] = []
 
 
 class WatchFacts(Recorded):
@@ -203,8 +202,7 @@ class WatchFacts(Recorded):
     starts: list[WatchStart]
     chained: bool  # Whether each tick has the digest of the one before.
     reaches: bool  # Whether the ticks' digests cover every line.
-    sealed: bool | None = None
-    """Whether watch.jsonl begins with what exit.json seals; null: no seal."""
+    sealed: bool | None = None  # Whether watch.jsonl begins with what exit.json seals; null: none.
 
 
 class Facts(Recorded):
@@ -222,12 +220,12 @@ class Facts(Recorded):
     failure: str | None = None  # Name of the known failure (docs/reference/failures.md).
     measures: dict[str, Measure]
     history: History | None = None
-    boots: dict[str, list[BootFacts]] = Field(default_factory=dict)  # Rank → its processes.
+    boots: dict[str, list[BootFacts]] = {}  # Rank → its processes.
     watch: WatchFacts | None = None
-    files: dict[str, FileSeal] = Field(default_factory=dict)
+    files: dict[str, FileSeal] = {}
     devices: str | None = None
     config_digest: str | None = None
-    doubts: list[Doubt] = Field(default_factory=list)
+    doubts: list[Doubt] = []
 
     def doubts_of(self, effect: Effect) -> list[Doubt]:
         """Return the doubts that have this effect on the verdict."""

@@ -99,7 +99,7 @@ class DoubtKind(StrEnum):
 
 
 IN_WEIGHTS = frozenset({DoubtKind.NOTHING_LEARNED, DoubtKind.RANKS_APART})
-"""Kinds that a run inherits with the checkpoint."""
+"""Inherited with the checkpoint."""
 
 
 class Doubt(Recorded):
@@ -109,7 +109,7 @@ class Doubt(Recorded):
     rank: int | None = None
     step: int | None = None
     name: str | None = None
-    """The concerned file, field, setting, metric, detector, node or variant."""
+    """The file, field, setting, metric, detector, node or variant in question."""
     expected: JsonValue = None
     found: JsonValue = None
 

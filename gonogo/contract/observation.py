@@ -66,7 +66,7 @@ class HostMemory(Recorded):
 
     used_mb: Megabytes
     limit_mb: Megabytes | None = None
-    ranks: dict[str, Megabytes] = Field(default_factory=dict)
+    ranks: dict[str, Megabytes] = {}
 
 
 class PreflightPeak(Recorded):
@@ -82,8 +82,7 @@ class HostCpu(Recorded):
     over_s: Annotated[Finite, Field(ge=0)]
     cores: Annotated[int, Field(ge=1)]
     pressure: Share | None = None  # Share of the time in which a task waited for a processor.
-    waited: dict[str, Share] = Field(default_factory=dict)
-    """Rank → share of the time in which its main thread waited for a processor."""
+    waited: dict[str, Share] = {}  # Rank → share of the time in which its main thread waited.
     others_cores: Annotated[Finite, Field(ge=0)] | None = None  # Used by other processes.
 
     def words(self) -> str:
@@ -150,17 +149,17 @@ class DevicesScript(Submitted):
     """The file that GONOGO_DEVICES_SCRIPT names."""
 
     devices: list[ScriptedDevice]
-    samples: list[ScriptedSample] = Field(default_factory=list)
+    samples: list[ScriptedSample] = []
 
 
 class Entry(Recorded):
     """One collective that a rank entered, as torch's recorder has it."""
 
     collective_seq_id: Count
-    process_group: list[str] = Field(default_factory=list)
+    process_group: list[str] = []
     profiling_name: str = ""
-    input_sizes: list[list[int]] = Field(default_factory=list)
-    input_dtypes: list[str] = Field(default_factory=list)
+    input_sizes: list[list[int]] = []
+    input_dtypes: list[str] = []
     is_p2p: bool = False
     retired: bool = False
     state: str = ""
@@ -195,8 +194,8 @@ class Dump(Recorded):
     request: str = ""
     ts: float = 0.0
     error: str | None = None
-    groups: dict[str, list[int]] = Field(default_factory=dict)
-    entries: list[Entry] = Field(default_factory=list)
+    groups: dict[str, list[int]] = {}
+    entries: list[Entry] = []
 
 
 class Standing(Recorded):
@@ -205,18 +204,15 @@ class Standing(Recorded):
     seq: Count | None = None
     group: str = ""
     op: str = ""
-    entered: list[int] = Field(default_factory=list)
-    missing: list[int] = Field(default_factory=list)
-    """Ranks of the group that have not entered it, among those that answered."""
+    entered: list[int] = []
+    missing: list[int] = []  # Ranks that answered and have not entered it.
     only: int | None = None
     """The rank that alone entered its collective while all others stand elsewhere, or whose call
     alone disagrees with those of all others."""
-    behind: list[int] = Field(default_factory=list)
-    """Ranks that wait for nobody and for which, in the end, others wait."""
-    unfinished: list[int] = Field(default_factory=list)
-    """Ranks whose device has not ended a collective that their peers have ended."""
+    behind: list[int] = []  # Ranks that wait for nobody, and others wait for them.
+    unfinished: list[int] = []  # Ranks whose device has not ended what their peers have.
     disagree: str | None = None  # What the calls disagree in: op, shape or dtype.
-    unanswered: list[int] = Field(default_factory=list)
+    unanswered: list[int] = []
     asked_mono: float | None = None
     text: str
 

@@ -16,9 +16,8 @@ from gonogo.contract.facts import SaidIdentity
 from gonogo.contract.finding import Source
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.outcome import RecordedFailure
-from gonogo.contract.patience import Patience, Place, ProgramKind, patience_of
 from gonogo.contract.plan import CheckpointCadence, HeartbeatCadence, Limits
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import Patience, Place, ProgramKind, Watch, patience_of
 from gonogo.contract.wire import Recorded
 from gonogo.contract.workload import ClusterRequest, is_ours
 
@@ -43,7 +42,7 @@ class ResumePoint(Recorded):
 
     path: str
     step: Annotated[int, Field(ge=0, le=MOST_STEPS)]
-    """Step to continue after; 0: only the weights are taken (`init_from`)."""
+    """Continue after it; 0: only the weights are taken."""
     manifest_sha256: str | None = None
 
 
@@ -140,33 +139,30 @@ class Order(Recorded):
     cluster: ClusterRequest | None = None
     profile: str
     entry: str | None = "nsa.train"
-    args: list[str] = Field(default_factory=list)
+    args: list[str] = []
     command: list[str] | None = None
-    filled_at_start: list[str] = Field(default_factory=list)
-    """Which of `command`, `args` and `env` hold `{run_dir}` or `{resume}`."""
+    filled_at_start: list[str] = []  # What is filled at the start: `command`, `args`, `env`.
     cwd: str | None = None
-    files: list[str] = Field(default_factory=list)
-    patterns: list[str] = Field(default_factory=list)
-    """Regular expressions for step lines of the output (docs/how-to/run.md)."""
+    files: list[str] = []
+    patterns: list[str] = []  # Regular expressions for step lines of the output.
     patterns_guessed: bool = False  # Whether the first pattern that fits a line is taken.
     init_from: str | None = None  # Phase whose last weights it begins with; null: it is fresh.
     resume_from: ResumePoint | None = None
     train: dict[str, Any]  # The whole training configuration.
-    env: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = {}
     identity: Identity = Identity()
-    allow_drift: list[str] = Field(default_factory=list)
-    gate: list[Criterion] = Field(default_factory=list)
-    left_out: list[LeftOut] = Field(default_factory=list)
-    waive: list[str] = Field(default_factory=list)
-    carried: list[CarriedRemedy] = Field(default_factory=list)
+    allow_drift: list[str] = []
+    gate: list[Criterion] = []
+    left_out: list[LeftOut] = []
+    waive: list[str] = []
+    carried: list[CarriedRemedy] = []
     """Remedies of earlier phases, the oldest first; `train` and `env` include them."""
-    failures: list[RecordedFailure] = Field(default_factory=list)
-    taints: list[Taint] = Field(default_factory=list)
-    phases_after: list[PhaseAhead] = Field(default_factory=list)
+    failures: list[RecordedFailure] = []
+    taints: list[Taint] = []
+    phases_after: list[PhaseAhead] = []
     watch: Watch = Watch()  # Settings of the plan and the profile; all others are defaults.
-    watch_from_profile: list[str] = Field(default_factory=list)
-    patience: dict[Place, Patience] = Field(default_factory=dict)
-    """Limit of each place; a missing place has its default."""
+    watch_from_profile: list[str] = []
+    patience: dict[Place, Patience] = {}  # Limit of each place; a missing one has its default.
     halt: HaltGrace = HaltGrace()
     heartbeat: HeartbeatCadence = HeartbeatCadence()
     checkpoint: CheckpointCadence = CheckpointCadence()
@@ -174,8 +170,8 @@ class Order(Recorded):
     allow_faults: bool = False
     limits: Limits = Limits()
     best_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    preflight: list[str] = Field(default_factory=list)
-    detectors: list[str] = Field(default_factory=list)
+    preflight: list[str] = []
+    detectors: list[str] = []
     made_by: MadeBy | None = None
 
     @model_validator(mode="after")
@@ -275,28 +271,27 @@ class Rules(Recorded):
     eval_every_steps: int | None = None
     identity: SaidIdentity = SaidIdentity()
     params_tolerance_ratio: float = 0.0
-    allow_drift: list[str] = Field(default_factory=list)
+    allow_drift: list[str] = []
     built_in: list[str]
     gate: list[Criterion]
-    left_out: list[LeftOut] = Field(default_factory=list)
-    phases_after: list[PhaseAhead] = Field(default_factory=list)
+    left_out: list[LeftOut] = []
+    phases_after: list[PhaseAhead] = []
     conditions: list[OpenCondition]
     program_kind: ProgramKind = ProgramKind.OURS
-    watch: dict[str, WatchValue] = Field(default_factory=dict)  # Path of a setting → its value.
+    watch: dict[str, WatchValue] = {}  # Path of a setting → its value.
     run: str | None = None
     attempt: int | None = None
     reason: RunReason | None = None
-    preflight: list[str] = Field(default_factory=list)
-    detectors: list[str] = Field(default_factory=list)
-    waive: list[str] = Field(default_factory=list)
+    preflight: list[str] = []
+    detectors: list[str] = []
+    waive: list[str] = []
     programs: int | None = None  # Number of started programs, if not one a rank.
     allow_faults: bool = False
     fault: str | None = None
-    carried: list[CarriedRemedy] = Field(default_factory=list)
-    failures: list[RecordedFailure] = Field(default_factory=list)
-    taints: list[Taint] = Field(default_factory=list)
-    disarmed: dict[str, JsonValue] = Field(default_factory=dict)
-    """Settings of the order that no plan may have, by path."""
+    carried: list[CarriedRemedy] = []
+    failures: list[RecordedFailure] = []
+    taints: list[Taint] = []
+    disarmed: dict[str, JsonValue] = {}  # Settings that no plan may have, by path.
 
     @property
     def known(self) -> bool:

@@ -129,7 +129,7 @@ CODE_OF_DETECTOR: dict[Detector, OutcomeCode] = {
 """Cause of a halt by its detector; process_death may name a better one."""
 
 TAKEN_OVER = frozenset((OutcomeCode.SUPERSEDED, OutcomeCode.ISOLATED))
-"""Ends of a run that was declared dead and replaced."""
+"""Ends of a run that was replaced."""
 SHOWN_BY_LINES = frozenset(
     {OutcomeCode.NON_FINITE, OutcomeCode.DIVERGED, OutcomeCode.CONFIG_MISMATCH}
 )
@@ -161,7 +161,7 @@ class Outcome(BaseModel):
 
 
 MOST_LONG_REPEATS = 2
-"""Searching 600 characters takes at most 0.8 s with two long repeats, and 11 s with three."""
+"""Searching 600 characters takes 0.8 s with two long repeats, 11 s with three."""
 
 _LITERAL = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _UNBOUNDED = re.compile(r"[*+]|\{\d*,(?:\d{2,})?\}")
@@ -169,11 +169,7 @@ _GROUP_REPEATED = re.compile(r"\)(?:[*+]|\{)")
 
 
 def bounded_pattern(text: str) -> str:
-    """Return a regular expression whose search takes bounded time.
-
-    Raises:
-        ValueError: it is malformed, repeats a group, or has too many of `*`, `+` and `{0,10}`.
-    """
+    """Return a regular expression whose search takes bounded time, or raise ValueError."""
     try:
         re.compile(text)
     except (re.error, RecursionError, OverflowError) as error:

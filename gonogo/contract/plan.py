@@ -79,8 +79,7 @@ class Confirm(Submitted):
     """Reruns before a NO_GO (R15)."""
 
     on: list[Detector]  # Findings whose NO_GO is confirmed by an unchanged rerun.
-    variants: Annotated[list[Patch], Field(max_length=20)] = []
-    """Changes of the reruns after that, while the failure is reproduced."""
+    variants: Annotated[list[Patch], Field(max_length=20)] = []  # Changes of further reruns.
 
 
 class Limits(Submitted):
@@ -101,8 +100,7 @@ class CheckpointCadence(Submitted):
 class DeclaredIdentity(Submitted):
     """Identity that a foreign workload must report; null: not checked."""
 
-    params: Count | None = None
-    """Number of parameters, within `watch.identity.params_tolerance_ratio`."""
+    params: Count | None = None  # Parameters, within `watch.identity.params_tolerance_ratio`.
     dim: Count | None = None  # Width of the model.
     layers: Count | None = None  # Number of layers.
     heads: Count | None = None  # Number of attention heads.
@@ -120,12 +118,11 @@ class Phase(Patch):
     name: Name  # Name of the phase.
     steps: Annotated[int, Field(ge=1, le=10**9)]  # Number of steps.
     data: Annotated[str, Field(min_length=1)] | None = None
-    """Training data; others may leave it out."""
+    """Training data; foreign ones may omit it."""
     checkpoint: CheckpointCadence = CheckpointCadence()  # When it saves.
-    approve: Literal["never", "on_conditional", "always"] = "never"
-    """When a person approves what follows."""
+    approve: Literal["never", "on_conditional", "always"] = "never"  # When a person must approve.
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds until the approval expires; null: as in the plan."""
+    """Until the approval expires; null: plan's."""
     init_from: str | None = None  # Earlier phase whose last weights it begins with; null: fresh.
     limits: Limits | None = None  # Limits instead of the plan's; null: the plan's.
     gate: list[Criterion] = []  # Criteria besides the built-in ones.
@@ -140,8 +137,7 @@ class Plan(Submitted):
     allow_faults: bool = False  # Whether faults may be caused on demand.
     workload: Workload  # The program, and how it is started.
     cluster: ClusterRequest | None = None  # Requests to a scheduler; no verdict depends on them.
-    train: dict[str, Any] = {}
-    """`config` and changes of it; of other programs, their configuration."""
+    train: dict[str, Any] = {}  # `config` and changes of it; for other programs their own keys.
     watch: Watch = Watch()  # The watchdog's settings.
     heartbeat: HeartbeatCadence = HeartbeatCadence()  # How often a silent rank shows that it lives.
     halt: Halt = Halt()  # How a run is ended.
@@ -155,7 +151,7 @@ class Plan(Submitted):
     allow_drift: list[Drift] = []  # What may differ from the first run; that makes CONDITIONAL_GO.
     limits: Limits = Limits()  # Limits of every phase.
     approve_expires_s: Annotated[float, Field(gt=0)] | None = None
-    """Seconds until an approval expires; null: never."""
+    """Until an approval expires; null: never."""
     waive: list[Name] = []  # Criteria that may stay unobserved; each waiver makes CONDITIONAL_GO.
     identity: DeclaredIdentity | None = None  # What a foreign workload must report.
     campaign: CampaignSpec | None = None  # Compared variants; null: no campaign.
@@ -324,11 +320,7 @@ SECTIONS = ("data", "forward", "backward", "optimizer", "log", "checkpoint", "ev
 
 
 def parse_fault(spec: str, plan: Plan) -> tuple[str, str]:
-    """Return the phase that a SPEC strikes, and the SPEC with all its values, without the phase.
-
-    Raises:
-        Rejected: an unknown kind, key or phase, or a value out of range.
-    """
+    """Return the phase of a SPEC and the SPEC with all its values, or raise `Rejected`."""
     kind, _, rest = spec.partition(":")
     if kind not in KINDS:
         raise Rejected(f"fault: found {kind!r}; expected one of {', '.join(KINDS)}")

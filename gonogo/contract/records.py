@@ -133,18 +133,16 @@ class Tick(Recorded):
     ts: Finite
     interval_s: Finite = 0.25
     late_s: Finite = 0.0
-    upto: dict[str, Count] = Field(default_factory=dict)
-    """Rank → bytes of its heartbeat file that were read so far."""
-    ranks: list[RankProbe] = Field(default_factory=list)
+    upto: dict[str, Count] = {}  # Rank → bytes of its heartbeat file read so far.
+    ranks: list[RankProbe] = []
     agent: AgentProbe | None = None
-    stacks: list[StackProbe] = Field(default_factory=list)
+    stacks: list[StackProbe] = []
     go: bool = False
-    observations: dict[str, Any] = Field(default_factory=dict)
-    """Kind of probe → what it saw (`gonogo.contract.observation`)."""
+    observations: dict[str, Any] = {}  # Kind of probe → what it saw.
     start: WatchStart | None = None
-    lines: dict[str, LinesSeen] = Field(default_factory=dict)
-    files: dict[str, FileSeal] = Field(default_factory=dict)
-    nodes: list[NodeProbe] = Field(default_factory=list)
+    lines: dict[str, LinesSeen] = {}
+    files: dict[str, FileSeal] = {}
+    nodes: list[NodeProbe] = []
     prev: str | None = None
 
 
@@ -192,19 +190,19 @@ class ExitRecord(Recorded):
     reason: OutcomeCode
     text: str = ""
     agent: RankExit | None = None  # Exit of torchrun, or of the one program.
-    ranks: dict[str, RankExit] = Field(default_factory=dict)
+    ranks: dict[str, RankExit] = {}
     run: str | None = None
     attempt: Count | None = None
     order_sha256: str | None = None
     watch: FileSeal | None = None
     findings: FileSeal | None = None
-    requests: list[str] = Field(default_factory=list)  # Files that asked it to end, as `.HALT`.
+    requests: list[str] = []  # Files that asked it to end, as `.HALT`.
     heartbeats: dict[str, Written] | None = None  # Heartbeat file → what it held at the end.
-    error: list[str] = Field(default_factory=list)
-    left: list[Unended] = Field(default_factory=list)
-    unheard: list[Count] = Field(default_factory=list)
+    error: list[str] = []
+    left: list[Unended] = []
+    unheard: list[Count] = []
     nodes: dict[str, PartSeals] | None = None
-    """Node → what it had written, if it reported its end; None: a run on one node."""
+    """Node → what it had written at its end; None: a run on one node."""
 
 
 PREFLIGHT_CHECKS = ("devices", "disk", "shm", "orphans", "code", "environment", "peak", "resume")
@@ -234,12 +232,12 @@ class Preflight(Recorded):
 
     v: int = 1
     passed: bool
-    checks: list[Check] = Field(default_factory=list)
+    checks: list[Check] = []
     peak_flops: float | None = None
     peak_of: str | None = None
-    devices: list[dict[str, Any]] = Field(default_factory=list)
+    devices: list[dict[str, Any]] = []
     branch: str | None = None
-    unfit: dict[str, str] = Field(default_factory=dict)
+    unfit: dict[str, str] = {}
     host: str | None = None  # None: a pod, which does not know its node.
 
     def failed(self) -> frozenset[str]:
@@ -282,10 +280,10 @@ class NodeLine(Recorded):
     n: Count
     mono: Finite
     ts: Finite
-    ranks: list[RankProbe] = Field(default_factory=list)
+    ranks: list[RankProbe] = []
     agent: AgentProbe | None = None
-    stacks: list[StackProbe] = Field(default_factory=list)
-    observations: dict[str, Any] = Field(default_factory=dict)
+    stacks: list[StackProbe] = []
+    observations: dict[str, Any] = {}
 
 
 class Refusal(Recorded):
@@ -307,7 +305,7 @@ class NodeExit(Recorded):
     token: int | None = None
     ended_at: float
     agent: RankExit | None = None
-    ranks: dict[str, RankExit] = Field(default_factory=dict)
-    left: list[Unended] = Field(default_factory=list)
+    ranks: dict[str, RankExit] = {}
+    left: list[Unended] = []
     oom_at: float | None = None  # When its kernel killed for lack of memory, Unix seconds.
     refused: Refusal | None = None

@@ -4,7 +4,6 @@ A submission forbids unknown fields; a record ignores them. Non-finite numbers a
 """
 
 import re
-from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from itertools import chain
 from typing import Annotated, Any
@@ -50,34 +49,21 @@ class Document(Submitted):
     @model_validator(mode="before")
     @classmethod
     def _can_be_kept(cls, value: Any) -> Any:
-        level, depth = [value], 0
-        while level:
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
-            level = [
-                inner
-                for outer in level
-                if isinstance(outer, dict | list)
-                for inner in (_parts(outer) if isinstance(outer, dict) else outer)
-            ]
-            if not all(map(_has_bytes, level)):
-                raise ValueError("a text holds half a surrogate pair")
+        _require_storable(value, 0)
         return value
 
 
-def _parts(value: Mapping[Any, Any]) -> Iterator[Any]:
-    return chain(value, value.values())
-
-
-def _has_bytes(value: Any) -> bool:
-    if not isinstance(value, str) or value.isascii():
-        return True
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+def _require_storable(value: Any, depth: int) -> None:
+    if depth >= MAX_DEPTH:
+        raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("a text holds half a surrogate pair") from error
+    elif isinstance(value, dict | list):
+        for inner in chain(value, value.values()) if isinstance(value, dict) else value:
+            _require_storable(inner, depth + 1)
 
 
 class Recorded(BaseModel):

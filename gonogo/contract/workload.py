@@ -3,11 +3,7 @@
 `entry` (a module or a script) is started by torchrun, once a rank. `command` is started once a
 host. A host starts only what it allows.
 
-A patch is laid over a plan: mappings key by key, other values whole. A null variable is removed::
-
-    env: {NSA_TB_DISABLE: 0, NSA_DDP_STATIC_GRAPH: null}
-    train: {data: synthetic, optim: {lr: 1e-4}}
-    workload: {parallel: fsdp}
+A patch is laid over a plan: mappings key by key, other values whole. A null variable is removed.
 
 A plan may set listed variables (`gonogo.environment_names`). It may never set those that decide
 what code runs, or whose run it is.
@@ -87,7 +83,7 @@ class SlurmCluster(Submitted):
     checkpoint."""
     gres: Word | None = None  # Devices of each node, such as `gpu:8`.
     constraint: Word | None = None  # Features that the nodes must have.
-    extra: dict[ExtraName, Word | None] = Field(default_factory=dict)
+    extra: dict[ExtraName, Word | None] = {}
     """Further directives, without their dashes: `reservation`, `nodelist`, `exclude`, `mem`,
     `mem-per-gpu`, `cpus-per-task`, `gpus-per-node`, `licenses`, `nice`, `comment`, `switches`,
     `exclusive` (`true`: whole nodes), `prefer`, `wckey`; `null` leaves one to Slurm."""
@@ -276,7 +272,7 @@ class Patch(Submitted):
 
     env: dict[EnvName, EnvText | None] = {}  # Variables that are set; null removes one.
     train: dict[str, JsonValue] = {}
-    """Laid over the training configuration, `data` and `parallel` included, `steps` not."""
+    """Laid over the configuration, also `data` and `parallel`, not `steps`."""
     workload: WorkloadPatch = WorkloadPatch()  # What changes of how the program is started.
 
     def document(self) -> dict[str, Any]:

@@ -41,11 +41,7 @@ class _Loader(Composer, _PARSER):  # type: ignore[misc]
         _PARSER.__init__(self, text)
         Composer.__init__(self)
 
-    def descend_resolver(self, *_: Any) -> None:
-        """Do nothing."""
-
-    def ascend_resolver(self) -> None:
-        """Do nothing."""
+    descend_resolver = ascend_resolver = lambda *_: None
 
     def resolve(self, kind: Any, value: Any, implicit: Any) -> str:
         """Return the tag of a node without one."""
@@ -60,7 +56,7 @@ class Document:
 
     data: Any
     lines: Mapping[Location, int] = field(default_factory=dict)
-    """Location of a key or an item → its line, from 1."""
+    """Place of a key or item → its line."""
 
 
 def parse_yaml(text: str | bytes) -> Any:
@@ -69,11 +65,7 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def parse_document(text: str | bytes) -> Document:
-    """Return the data in a YAML text or its UTF-8 bytes, with the line of each key and item.
-
-    Raises:
-        Rejected: no YAML document, a bad or repeated key, a tag, or too large.
-    """
+    """Return the data in a YAML text or its UTF-8 bytes, with lines, or raise `Rejected`."""
     try:
         whole = text.decode() if isinstance(text, bytes) else text
     except UnicodeDecodeError as error:

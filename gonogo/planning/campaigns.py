@@ -5,11 +5,11 @@ and with criteria that look at what is compared. Nothing else knows that it belo
 """
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 from gonogo.contract.campaign import CampaignSpec, CampaignVariant
-from gonogo.contract.canonical import plain_copy
 from gonogo.contract.errors import Problem, Rejected
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
@@ -70,7 +70,7 @@ def reseeded(plan: ResolvedPlan, repeat: int) -> ResolvedPlan:
     if repeat == 1 or isinstance(seed, bool) or not isinstance(seed, int):
         return plan
     seed += repeat - 1
-    changed = plain_copy(plan.plan)
+    changed = deepcopy(plan.plan)
     if "seed" in of_phase:
         changed["phases"][0]["train"]["seed"] = seed
         return ResolvedPlan(plan=changed, train=plan.train, fault=plan.fault)
@@ -121,7 +121,7 @@ def _told(plan: ResolvedPlan) -> dict[str, Any]:
 def _plan_of(
     whole: Mapping[str, Any], variant: CampaignVariant, gate: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    plan: dict[str, Any] = plain_copy(whole)
+    plan: dict[str, Any] = deepcopy(dict(whole))
     phase = plan["phases"][0]
     for name, patch in variant.document().items():
         if name != "name":

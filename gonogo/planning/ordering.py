@@ -6,12 +6,13 @@ workload, from what the plan declares), and `null` only where nothing can be kno
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import ValidationError
 
-from gonogo.contract.canonical import digest, plain_copy
+from gonogo.contract.canonical import digest
 from gonogo.contract.criterion import DEVICE_METRICS, Criterion
 from gonogo.contract.errors import hint
 from gonogo.contract.heartbeat import Identity
@@ -27,16 +28,20 @@ from gonogo.contract.order import (
     command_digest,
 )
 from gonogo.contract.outcome import RecordedFailure
-from gonogo.contract.patience import bounded
 from gonogo.contract.patterns import guessed_patterns
 from gonogo.contract.plan import HardwareProfile, Phase, Plan, hardware_profiles, parse_fault
 from gonogo.contract.records import PREFLIGHT_CHECKS, SANITY
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import Watch, bounded
 from gonogo.contract.workload import Patch, RecordedPatch, is_ours
 from gonogo.placeholders import AT_START, fill, mentions, names_in
 from gonogo.planning.programs import Layer, patches
-from gonogo.planning.source import ResolvedPlan, problems_of, rejected
-from gonogo.planning.workloads.known import WorkloadSchema, workload_schema
+from gonogo.planning.source import (
+    ResolvedPlan,
+    WorkloadSchema,
+    problems_of,
+    rejected,
+    workload_schema,
+)
 from gonogo.watch.registry import detector_names, made_by
 
 OF_THE_PHASE = {
@@ -54,7 +59,6 @@ class Laid:
     train: dict[str, Any]
     env: dict[str, str]
     world_size: int
-    parallel: str
     command: list[str] | None
 
 
@@ -86,8 +90,7 @@ def lay(
         command = layer.workload.command or command
         if plan.ours and layer.workload.parallel is not None:
             found["parallel"] = layer.workload.parallel
-    parallel = found["parallel"] if plan.ours else _parallel(plan, layers)
-    return Laid(train=found, env=env, world_size=world_size, parallel=parallel, command=command)
+    return Laid(train=found, env=env, world_size=world_size, command=command)
 
 
 def merged(
@@ -110,18 +113,13 @@ def merged(
             if isinstance(below, Mapping):
                 result[key] = merged(below, value, schema, place)
                 continue
-        result[key] = plain_copy(value)
+        result[key] = deepcopy(value)
     return result
 
 
 def _environment(base: Mapping[str, str], patch: Mapping[str, str | None]) -> dict[str, str]:
     found = {**base, **patch}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _parallel(plan: Plan, layers: Iterable[Patch]) -> str:
-    said = [layer.workload.parallel for layer in layers if layer.workload.parallel is not None]
-    return said[-1] if said else plan.workload.parallel
 
 
 def values_of(train: Mapping[str, Any], steps: int) -> dict[str, str]:
@@ -140,36 +138,18 @@ def _leaves(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _leaves(f"{path}.{key}".lstrip("."), below)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filled:
-    """The words of a run, filled as far as the order knows them."""
-
-    env: dict[str, str]
-    command: list[str] | None = None
-    args: list[str] = field(default_factory=list)
-    at_start: list[str] = field(default_factory=list)
-    """Which of `command`, `args` and `env` are filled again where the run is started."""
-
-
-def fill_order(laid: Laid, args: Collection[str], steps: int) -> Filled:
-    """Return the words of a run of a foreign program."""
+def fill_order(laid: Laid, args: Collection[str], steps: int) -> dict[str, Any]:
+    """Return the words of a foreign program's order, filled as far as the order knows them."""
     values = values_of(laid.train, steps)
 
-    def filled(text: str) -> str:
-        return fill(text, values, later=AT_START)
+    def filled(words: Iterable[str]) -> list[str]:
+        return [fill(word, values, later=AT_START) for word in words]
 
-    command = None if laid.command is None else [filled(word) for word in laid.command]
-    words = [filled(word) for word in args]
-    env = {name: filled(text) for name, text in laid.env.items()}
-    held = {"command": command or [], "args": words, "env": env.values()}
-    return Filled(
-        command=command,
-        args=words,
-        env=env,
-        at_start=[
-            name for name, texts in held.items() if any(mentions(text, AT_START) for text in texts)
-        ],
-    )
+    found = {"command": filled(laid.command or ()), "args": filled(args)}
+    env = dict(zip(laid.env, filled(laid.env.values()), strict=True))
+    held = {**found, "env": list(env.values())}
+    later = [name for name, rows in held.items() if any(mentions(row, AT_START) for row in rows)]
+    return {**found, "command": found["command"] or None, "env": env, "filled_at_start": later}
 
 
 def unknown_placeholders(plan: Plan, train: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -177,23 +157,11 @@ def unknown_placeholders(plan: Plan, train: Mapping[str, Any]) -> Iterator[tuple
 
     Each phase is looked at, and each phase under each patch that may lie over it.
     """
-    if not any("{" in text for text in _texts(plan)):
-        return
     changes: list[Layer | None] = [None, *patches(plan)]
     for phase in plan.phases:
         for change in changes:
             laid = lay(plan, phase, train, None if change is None else change[1])
             yield from _unknown(plan, phase, laid, change)
-
-
-def _texts(plan: Plan) -> Iterator[str]:
-    layers = [*plan.phases, *(patch for _, patch in patches(plan))]
-    yield from plan.workload.args
-    yield from plan.workload.env.values()
-    for command in (plan.workload.command, *(layer.workload.command for layer in layers)):
-        yield from command or ()
-    for layer in layers:
-        yield from (text for text in layer.env.values() if text)
 
 
 def _unknown(
@@ -266,7 +234,7 @@ def build_order(
     gate, left_out = gate_of(phase, profile, plan.profile)
     ours = is_ours(plan.workload.entry, told.command)
     args = [] if told.command is not None else plan.workload.args
-    filled = Filled(env=told.env) if ours else fill_order(told, args, phase.steps)
+    filled = {"env": told.env} if ours else fill_order(told, args, phase.steps)
     own_checks = [SANITY] if ours else []
     order = Order(
         experiment=experiment,
@@ -283,17 +251,14 @@ def build_order(
         cluster=plan.cluster,
         profile=plan.profile,
         entry=None if told.command is not None else plan.workload.entry,
-        args=filled.args,
-        command=filled.command,
-        filled_at_start=filled.at_start,
         cwd=plan.workload.cwd,
         files=list(plan.workload.files),
         patterns=guessed_patterns(phase.steps) if told.command is not None else [],
         patterns_guessed=told.command is not None,
         init_from=phase.init_from,
         resume_from=resume_from,
-        train=plain_copy(told.train),
-        env=filled.env,
+        train=deepcopy(told.train),
+        **filled,
         identity=expected_identity(plan, phase, told, frozen or {}),
         allow_drift=list(plan.allow_drift),
         gate=gate,

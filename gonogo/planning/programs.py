@@ -19,12 +19,10 @@ class LaunchLine:
     """What a launcher's options say."""
 
     launcher: str  # `torchrun` or `accelerate launch`.
-    nodes: int | None = None
-    """Number of nodes (of `1:4` the most); None: the line does not say it as a number."""
+    nodes: int | None = None  # `1:4`: the most; None: the line does not say it as a number.
     nodes_option: str = ""  # The option that says it, as it was typed.
     ranks_per_node: int | None = None  # None: the line does not say it as a number.
-    has_ranks: bool = False
-    """Whether the line says how many ranks there are on a node, as a number or not."""
+    has_ranks: bool = False  # Whether the line says it, as a number or not.
 
 
 def read_launch_line(command: Sequence[str]) -> LaunchLine | None:

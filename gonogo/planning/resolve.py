@@ -23,8 +23,9 @@ from gonogo.planning.ordering import OF_THE_PHASE, gate_of, lay, merged, unknown
 from gonogo.planning.ordering import build_command_order as build_command_order
 from gonogo.planning.ordering import build_order as build_order
 from gonogo.planning.programs import Layer, environments, patches, unlisted
-from gonogo.planning.source import ResolvedPlan as ResolvedPlan
 from gonogo.planning.source import (
+    Keys,
+    WorkloadSchema,
     bundled_plan,
     bundled_plan_names,
     overridden,
@@ -32,10 +33,11 @@ from gonogo.planning.source import (
     refuse,
     rejected,
     unknown_metrics,
+    workload_schema,
 )
+from gonogo.planning.source import ResolvedPlan as ResolvedPlan
 from gonogo.planning.source import checkout_root as checkout_root
 from gonogo.planning.source import load_train_config as load_train_config
-from gonogo.planning.workloads.known import Path, WorkloadSchema, workload_schema
 from gonogo.watch.registry import plugins
 
 LATEST_S = 24 * 3600.0
@@ -191,10 +193,6 @@ def _said_elsewhere(plan: Plan) -> Iterator[Problem]:
             if name in patch.train and not (name == "steps" and where.startswith("phases.")):
                 message = "is the plan's (and no patch's) to say"
                 yield Problem(path=f"{where}.train.{name}", message=message)
-        said, parallel = patch.train.get("parallel"), patch.workload.parallel
-        if said is not None and parallel is not None and said != parallel:
-            message = f"found {parallel!r}, but train.parallel says {said!r}"
-            yield Problem(path=f"{where}.workload.parallel", message=message)
 
 
 def _layers(plan: Plan) -> list[Layer]:
@@ -290,7 +288,7 @@ def _refused_by_workload(
                 yield Problem(path=_place(row.path, layers), message=row.message)
 
 
-def _place(path: Path, layers: list[Layer]) -> str:
+def _place(path: Keys, layers: list[Layer]) -> str:
     """Return the place in the plan that sets a path of a run: the last layer that has it."""
     for prefix, patch in reversed(layers):
         if _says(patch, path):
@@ -302,7 +300,7 @@ def _place(path: Path, layers: list[Layer]) -> str:
     return ".".join(path)
 
 
-def _says(patch: Patch, path: Path) -> bool:
+def _says(patch: Patch, path: Keys) -> bool:
     if path[0] == "world_size":
         return patch.workload.world_size is not None
     node: Any = patch.env if path[0] == "env" else patch.train
@@ -315,16 +313,12 @@ def _says(patch: Patch, path: Path) -> bool:
     return bool(node) or len(path) > 1
 
 
-LoadConfig = Callable[[str], Mapping[str, Any]]
-SchemaOf = Callable[[str | None], WorkloadSchema | None]
-
-
 def resolve_plan(
     data: Mapping[str, Any],
     sets: Mapping[str, Any] | None = None,
     *,
-    load_config: LoadConfig = load_train_config,
-    schema_of: SchemaOf = workload_schema,
+    load_config: Callable[[str], Mapping[str, Any]] = load_train_config,
+    schema_of: Callable[[str | None], WorkloadSchema | None] = workload_schema,
 ) -> ResolvedPlan:
     """Return the frozen form of a submission; `fault` among the sets is a fault to inject."""
     sets = dict(sets or {})

@@ -36,8 +36,8 @@ from pydantic import BaseModel
 
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patience import ProgramKind
 from gonogo.contract.records import Tick
+from gonogo.contract.watch import ProgramKind
 from gonogo.timeline.step import Step
 from gonogo.watch.view import Beat, Run, View, found
 

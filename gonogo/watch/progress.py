@@ -5,7 +5,7 @@ for each other. This group stands since the last of its ranks changed its place 
 overdue when it has stood longer than the longest limit of its ranks. So a rank that waits for a
 peer's checkpoint has the limit of a checkpoint, and needs no rule of its own.
 
-The limits are those of the table of patience (`gonogo.contract.patience`) in the order. The place
+The limits are those of the table of patience (`gonogo.contract.watch`) in the order. The place
 of the culprit decides which detector reports. Only an advancing step is progress: a rank that goes
 from section to section without ending a step is halted after twice the sum of all limits.
 
@@ -24,8 +24,8 @@ from gonogo.contract.canonical import added
 from gonogo.contract.finding import Finding, Severity, Source
 from gonogo.contract.heartbeat import COMPUTE_SECTIONS, NON_TRAINING_SECTIONS, Section
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Limit, Place, Typical
 from gonogo.contract.records import ProcessState, Tick
+from gonogo.contract.watch import Limit, Place, Typical
 from gonogo.timeline.rank import NAMED_SECTIONS, RankStream
 from gonogo.watch.detectors.culprit import Culprit, blame_who_left, name_culprit, recorded
 from gonogo.watch.view import ALL_SILENT_S, View, found

@@ -13,9 +13,8 @@ from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
-from gonogo.contract.patience import Patience, Place
 from gonogo.contract.records import ProcessState, Tick
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import Patience, Place, Watch
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.timeline import SLEPT_S, Timeline

@@ -14,8 +14,8 @@ from gonogo.planning.source import (
     bundled_plan,
     bundled_plan_names,
     parse_plan,
+    schema_documents,
 )
-from gonogo.planning.workloads.known import schema_documents
 from service.experiments.submission import resolve_submission
 from service.experiments.workers import load_warnings
 from service.http.auth import Service, Viewer

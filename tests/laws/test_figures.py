@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.campaign import MOST_REPEATS
 from gonogo.contract.goodput import UNKNOWN_SHARE
-from gonogo.contract.patience import TABLE, Place, ProgramKind
+from gonogo.contract.watch import TABLE, Place, ProgramKind
 from gonogo.judge.compare.compare import SHOWN_RATIO
 from gonogo.judge.compare.interval import ONE_RUN_RATIO
 from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS

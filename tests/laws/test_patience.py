@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from gonogo.contract.finding import Source
-from gonogo.contract.patience import (
+from gonogo.contract.watch import (
     MEANING,
     TABLE,
     Patience,
     Place,
     ProgramKind,
     Typical,
+    Watch,
     bounded,
     patience_of,
 )
-from gonogo.contract.watch import Watch
 from tests.watch.streams import order_of
 
 

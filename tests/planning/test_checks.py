@@ -59,14 +59,6 @@ REFUSED = [
         "train.batch.global_seqs",
         "shared evenly",
     ),
-    (
-        {
-            "remedies.out_of_memory.train.parallel": "ddp",
-            "remedies.out_of_memory.workload.parallel": "fsdp",
-        },
-        "remedies.out_of_memory.workload.parallel",
-        "train.parallel says 'ddp'",
-    ),
     ({"confirm.variants.0.env.NSA_USE_FA2": 7}, "confirm.variants.0.env.NSA_USE_FA2", "0, 1"),
     ({"confirm.variants.1.train.dtyp": "x"}, "confirm.variants.1.train.dtyp", "mean dtype?"),
     (

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gonogo.planning.source import load_train_config
-from gonogo.planning.workloads.known import (
+from gonogo.planning.source import (
+    load_train_config,
     read_schema,
     schema_documents,
     violations,

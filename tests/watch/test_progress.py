@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
-from gonogo.contract.patience import Place
+from gonogo.contract.watch import Place
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detectors.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.processes import Processes

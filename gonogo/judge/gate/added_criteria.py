@@ -23,9 +23,8 @@ from gonogo.contract.finding import Act, Doubt, DoubtKind, Effect, Source
 from gonogo.contract.order import Order, Rules, RunReason
 from gonogo.contract.outcome import SHOWN_BY_LINES, code_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import SETTING, TABLE, setting_at
 from gonogo.contract.plan import DRIFTS
-from gonogo.contract.watch import Action, Watch
+from gonogo.contract.watch import SETTING, TABLE, Action, Watch, setting_at
 from gonogo.judge.words import sentence
 from gonogo.watch.registry import BASIC
 

@@ -18,9 +18,9 @@ from gonogo.contract.facts import BootFacts, Facts
 from gonogo.contract.finding import Effect, Severity
 from gonogo.contract.order import Rules
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patience import ProgramKind
 from gonogo.contract.plan import NEVER_WAIVED
 from gonogo.contract.records import CheckOutcome
+from gonogo.contract.watch import ProgramKind
 from gonogo.judge.words import sentence
 
 DRIFT = "identity_drift"

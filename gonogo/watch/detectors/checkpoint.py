@@ -15,8 +15,8 @@ from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.heartbeat import Section
 from gonogo.contract.observation import CheckpointSeen, Kind, checkpoints_of
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Place
 from gonogo.contract.records import Tick
+from gonogo.contract.watch import Place
 from gonogo.watch.detector import Detector, Seen, replace
 from gonogo.watch.view import Run, View
 

@@ -6,8 +6,8 @@ rank's first line, and D5 the time until a finished run exits. D3 halts on silen
 
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.contract.outcome import Detector as Name
-from gonogo.contract.patience import Limit, Place, ProgramKind
 from gonogo.contract.records import STATE_WORDS, ProcessState, Tick
+from gonogo.contract.watch import Limit, Place, ProgramKind
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detector import NOTHING_YET, Detector, Seen
 from gonogo.watch.detectors.culprit import name_culprit

@@ -14,9 +14,8 @@ from gonogo.contract.finding import Act, Doubt, DoubtKind, Severity
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.order import Order, Rules, RunReason, Taint, TaintKind, carried_on
 from gonogo.contract.outcome import OutcomeCode
-from gonogo.contract.patience import Patience, Place, setting_at
 from gonogo.contract.plan import HeartbeatCadence
-from gonogo.contract.watch import Watch
+from gonogo.contract.watch import Patience, Place, Watch, setting_at
 from gonogo.judge.gate.added_criteria import (
     CEILINGS,
     LONGEST_S,
