@@ -1,4 +1,4 @@
-"""How does Alembic reach the database? Through the connection that `service.db.migrate` opened."""
+"""How does Alembic reach the database? Through the connection that `service.db.store` opened."""
 
 from alembic import context
 

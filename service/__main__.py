@@ -14,8 +14,7 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 
 from gonogo.contract.errors import GonogoError, NotAllowed, NotFound, Rejected, Unavailable
 from service.context import open_context
-from service.db.migrate import current_revision, migrate
-from service.db.store import NO_ANSWER_TEXT
+from service.db.store import NO_ANSWER_TEXT, current_revision, migrate
 from service.http.auth import Role, adopt_key, create_key, revoke_key
 from service.queries.callers import load_keys
 from service.settings import Settings, load_settings
@@ -60,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         logging.getLogger("alembic").setLevel(logging.WARNING)  # `migrate` says what was done
         if arguments.command == "serve":
-            from service.serve import serve  # its imports take longer than looking at keys
+            from service.app import serve  # its imports take longer than looking at keys
 
             settings.home.mkdir(mode=0o700, parents=True, exist_ok=True)
             serve(settings, arguments.host, arguments.port, conduct=not arguments.no_conduct)
@@ -83,15 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"error: {NO_ANSWER_TEXT}: {error.orig}", file=sys.stderr)
         return 5
     except (DatabaseError, sqlite3.DatabaseError) as error:
-        cause = error.orig if isinstance(error, DatabaseError) else error
-        if type(cause) is not sqlite3.DatabaseError:  # its kinds are other troubles
-            raise
-        file = make_url(settings.database_url).database
-        print(
-            f"error: the database is damaged ({cause}): move {file} (with its -wal and -shm) away"
-            " and bring a backup back (gonogo restore)",
-            file=sys.stderr,
-        )
+        place, said = make_url(settings.database_url).database, getattr(error, "orig", error)
+        print(f"error: the database {place}: {said}; see `gonogo restore`", file=sys.stderr)
         return 1
     return 0
 

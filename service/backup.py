@@ -1,8 +1,7 @@
 """Backup of a home into one tar file, and back: `gonogo backup FILE`, `gonogo restore FILE`.
 
-The file holds one moment of the SQLite database, the decisions, the keys, and with `runs` the run
+The file holds one moment of the SQLite database, decisions and keys, with `runs` also the run
 directories. Its last member names every other one. A restore moves the database in last.
-PostgreSQL is backed up with `pg_dump`.
 """
 
 import io
@@ -23,8 +22,7 @@ from gonogo import __version__
 from gonogo.contract.errors import Conflict, Corrupt, NotFound, Rejected
 from gonogo.files import read_plain, sync_folder
 from gonogo.signing import KEY_FILE, PUBLIC_FILE
-from service.db.migrate import HEAD, current_revision
-from service.db.store import is_sqlite
+from service.db.store import HEAD, current_revision, is_sqlite
 from service.http.auth import LOCAL_KEYS
 from service.settings import Settings
 from service.text import stamp
@@ -73,30 +71,26 @@ def _write_members(
     # Listed before the copy is made: each decision's file is written after its commit.
     paths = list(_files(settings.home, runs=runs))
     if listed["database"] == "sqlite":
-        _copy_database(Path(make_url(settings.database_url).database or ""), copy)
+        source = Path(make_url(settings.database_url).database or "")
+        with closing(sqlite3.connect(source)) as living, closing(sqlite3.connect(copy)) as kept:
+            living.backup(kept)  # as it is at one moment, while others write to it
+            kept.execute("PRAGMA journal_mode=DELETE")
         paths.insert(0, copy)
     for path in paths:
         name = DATABASE if path == copy else str(path.relative_to(settings.home))
         try:
-            source = read_plain(path)
+            stream = read_plain(path)
         except FileNotFoundError:
             continue
-        with source:
-            info, stat = tarfile.TarInfo(name), os.fstat(source.fileno())
+        with stream:
+            info, stat = tarfile.TarInfo(name), os.fstat(stream.fileno())
             info.size, info.mode = stat.st_size, stat.st_mode & 0o777
-            archive.addfile(info, source)
+            archive.addfile(info, stream)
         listed["files"].append(name)
     content = json.dumps(listed).encode()
     info = tarfile.TarInfo(LIST)
     info.size, info.mode = len(content), 0o600
     archive.addfile(info, io.BytesIO(content))
-
-
-def _copy_database(source: Path, target: Path) -> None:
-    """Copy a SQLite database as it is at one moment, while others write to it."""
-    with closing(sqlite3.connect(source)) as living, closing(sqlite3.connect(target)) as copy:
-        living.backup(copy)
-        copy.execute("PRAGMA journal_mode=DELETE")
 
 
 def _files(home: Path, *, runs: bool) -> Iterator[Path]:

@@ -41,7 +41,6 @@ from gonogo.planning.source import ResolvedPlan, bundled_plan
 from service.db.columns import Asked, Stop, StopKind
 from service.db.schema import CampaignRow, DecisionRow, ExperimentRow, RunRow
 from service.db.store import Session
-from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import (
     Deed,
     lock_experiment,
@@ -49,6 +48,7 @@ from service.experiments.lifecycle import (
     record_event,
     with_next,
 )
+from service.experiments.state import check_labels
 from service.experiments.submission import check_texts, create_experiment
 from service.experiments.verbs import VERBS
 from service.experiments.workers import load_warnings, ran_on
@@ -144,7 +144,9 @@ def advance(deed: Deed, campaign: str) -> None:
     step = next_step(spec, [one.member() for one in brought])
     for one in brought:
         if one.unit is not None and one.experiment.state == ExperimentState.AWAITING_DECISION:
-            _leave(deed, one.experiment.id)
+            left = lock_experiment(deed, one.experiment.id)
+            if left.state == ExperimentState.AWAITING_DECISION:
+                VERBS["cancel"](deed, left, "its campaign asks nobody and continues", {})
     if isinstance(step, Begin):
         for variant, repeat in [
             (step.variant, step.repeat),
@@ -184,13 +186,6 @@ def _begin(deed: Deed, row: CampaignRow, variant: str, repeat: int) -> None:
     place = CampaignPlace(campaign=row.id, variant=variant, repeat=repeat)
     theirs = Deed(session=deed.session, now=deed.now, actor=row.created_by)
     create_experiment(theirs, submission, plan, place=place)
-
-
-def _leave(deed: Deed, experiment: str) -> None:
-    """Let nobody be asked about a run that was compared as it is."""
-    row = lock_experiment(deed, experiment)
-    if row.state == ExperimentState.AWAITING_DECISION:
-        VERBS["cancel"](deed, row, "its campaign asks nobody and continues", {})
 
 
 def _end(deed: Deed, row: CampaignRow, state: CampaignState, text: str) -> None:
@@ -287,6 +282,7 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
     brought = load_brought(session, load_experiments_of(session, row.id), question_of(spec))
     done = [one for one in brought if one.unit is not None]
     running = row.state == CampaignState.RUNNING
+    going = next((one.experiment for one in brought if one.unit is None), None)
     planned = planned_runs(spec, [one.member() for one in brought]) if running else len(brought)
     return view_of(
         CampaignView,
@@ -296,7 +292,7 @@ def view_campaign(session: Session, row: CampaignRow) -> CampaignView:
         done=len(done),
         planned=planned,
         eta_s=_eta_s(done, planned) if running and not spec.at_once else None,
-        waiting_for=_waiting_for(session, brought) if running else None,
+        waiting_for=view_experiment(session, going).waiting_for if running and going else None,
         text=_text(row, row.comparison, len(done), planned),
         next=_next(row, brought),
         submitted_by=row.created_by,
@@ -308,11 +304,6 @@ def _eta_s(done: Sequence[Brought], planned: int) -> float | None:
     rows = [one.experiment for one in done]
     times = [row.ended_at - row.created_at for row in rows if row.ended_at is not None]
     return (planned - len(done)) * sum(times) / len(times) if times else None
-
-
-def _waiting_for(session: Session, brought: Sequence[Brought]) -> str | None:
-    going = next((one.experiment for one in brought if one.unit is None), None)
-    return None if going is None else view_experiment(session, going).waiting_for
 
 
 def _text(row: CampaignRow, comparison: Comparison | None, done: int, planned: int) -> str:

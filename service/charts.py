@@ -86,14 +86,13 @@ def picture(words: str, height: int, *parts: Markup, kind: str = "chart") -> Mar
     return tag("svg", *parts, class_=kind, viewBox=size, role="img", aria_label=words)
 
 
-def draw(chart: Chart, *, over: bool = False) -> Markup:
-    """Return a chart as SVG, or a sentence if it has fewer than two values; `over`: for good."""
+def draw(chart: Chart) -> Markup:
+    """Return a chart as SVG, or a sentence if it has fewer than two values."""
     finite = [[p for p in line.points if math.isfinite(p[1])] for line in chart.lines]
     values = [value for points in finite for _, value in points]
     if len(values) < 2:
-        told = "No curve: fewer than two values came." if over else "No curve yet."
         marks = "".join(f" {mark.text}." for mark in chart.marks)
-        return Markup('<p class="quiet">{}: {}{}</p>').format(chart.title, told, marks)
+        return Markup('<p class="quiet">{}: No curve.{}</p>').format(chart.title, marks)
     steps = [step for points in finite for step, _ in points]
     steps += [mark.step for mark in chart.marks]
     low, high, ticks = nice_ticks(0.0 if chart.zero else min(values), max(values))

@@ -108,14 +108,12 @@ def _home_key(settings: Settings) -> SigningKey:
     if signer is not None and load_signing_key(settings.home) is None:
         raise Rejected(
             f"{settings.home / KEY_FILE} is not there, and decisions in the database are signed:"
-            " bring the key from a backup, or from the home that signed them; if it is lost for"
-            " good, begin with another GONOGO_HOME and database"
+            " bring it from a backup, or begin with another GONOGO_HOME and database"
         )
     key = own_signing_key(settings.home)
     if signer not in (None, key.key_id):
         raise Rejected(
             f"decisions in the database are signed by the key {signer}, and this home's is"
-            f" {key.key_id}: bring {KEY_FILE} from the home that signed them, or begin with another"
-            " database"
+            f" {key.key_id}: bring {KEY_FILE} from the home that signed them"
         )
     return key

@@ -94,7 +94,13 @@ def last_tick(conductor: Conductor | None) -> float | None:
 
 def collect(session: Session, now: float) -> list[Metric]:
     """Return every family that the database holds; `now` in Unix seconds."""
-    return [*collect_runs(session, now), *_totals(session, now)]
+    runs = load_held(session)
+    orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
+    return [
+        *_run_families(runs, orders),
+        *_halt_families(session, now),
+        *_totals(session, now),
+    ]
 
 
 def _totals(session: Session, now: float) -> Iterator[Metric]:
@@ -129,19 +135,16 @@ def _totals(session: Session, now: float) -> Iterator[Metric]:
     yield workers
 
 
-def collect_runs(session: Session, now: float) -> list[Metric]:
-    """Return every family about active runs; `now` in Unix seconds."""
-    runs = load_held(session)
-    orders = {run.id: Order.model_validate(run.order) for run, _ in runs if run.order}
-    return [*_run_families(runs, orders), *_halt_families(session, now)]
-
-
 _Read = Callable[[RunRow, ProgressRow, Order | None], float | None]
 
 _PER_RUN: tuple[tuple[str, str, _Read], ...] = (
     ("gonogo_run_step", "Last step of the run.", lambda run, said, order: said.step),
     ("gonogo_run_steps", "Steps ordered.", lambda run, said, order: order.steps if order else None),
-    ("gonogo_run_loss", "Loss of the last step.", lambda run, said, order: _float(said.loss)),
+    (
+        "gonogo_run_loss",
+        "Loss of the last step.",
+        lambda run, said, order: None if said.loss is None else float(said.loss),
+    ),
     (
         "gonogo_run_toks_per_s",
         "Tokens per second over all ranks.",
@@ -194,10 +197,6 @@ def _deadline(run: RunRow, order: Order | None) -> float | None:
     if order is None or order.limits.deadline_s is None or start is None:
         return None
     return start + order.limits.deadline_s
-
-
-def _float(text: str | None) -> float | None:
-    return None if text is None else float(text)
 
 
 def _halt_families(session: Session, now: float) -> Iterator[Metric]:

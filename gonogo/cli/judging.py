@@ -325,13 +325,10 @@ def forecast(
     if as_json:
         print_json(found.wire())
         return
-    met = "cannot be met at this pace" if found.late else "nothing says yet that it is missed"
     print_fields(
         {
             "half of such runs take": duration(found.seconds_p50),
             "nine in ten take": duration(found.seconds_p90),
-            "deadline": found.deadline_s
-            and f"{duration(found.deadline_s)} for what comes after this phase: {met}",
             "claimed": duration(found.claimed_seconds),
             "basis": found.basis,
         }

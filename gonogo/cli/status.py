@@ -119,7 +119,6 @@ def _fields(view: ExperimentView) -> dict[str, Any]:
         "waiting for": escape(view.waiting_for or ""),
         "rest": rest.seconds_p50 is not None
         and f"{duration(rest.seconds_p50)}, nine in ten {duration(rest.seconds_p90)}",
-        "deadline": rest.late and "cannot be met at this pace",
     }
     return {name: value for name, value in fields.items() if value}
 

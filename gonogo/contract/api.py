@@ -65,8 +65,6 @@ class Forecast(Recorded):
     basis: str = "nothing measured yet"
     claimed_seconds: float | None = None
     step_s: float | None = None
-    deadline_s: float | None = None  # The lowest limit on `forecast_s` in the phases ahead.
-    late: bool = False  # Whether the pace so far misses the deadline.
 
 
 class PhaseView(Recorded):

@@ -169,7 +169,6 @@ class Order(Recorded):
     fault: str | None = None
     allow_faults: bool = False
     limits: Limits = Limits()
-    best_step_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
     preflight: list[str] = []
     detectors: list[str] = []
     made_by: MadeBy | None = None

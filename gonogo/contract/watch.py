@@ -274,7 +274,6 @@ class ImplausibleSpeed(HaltsOnRequest):
 
     differ_ratio: Ratio = 0.10  # Share by which reported and recomputed speed may differ.
     over_steps: Positive = 20  # Steps over which they are compared.
-    best_ratio: Ratio = 0.5  # Warns below this share of the best step of this work and device.
     mfu: Ratio = 1.0
     """Halts above this share of the matmul peak of preflight. If the plan sets it, each token meets
     every parameter, also in a foreign model."""

@@ -98,13 +98,6 @@ def upgrade() -> None:
         sa.UniqueConstraint("hash", name="uq_keys_hash"),
     )
     op.create_table(
-        "speeds",
-        sa.Column("work", sa.String(length=64), nullable=False),
-        sa.Column("step_s", _SECONDS, nullable=False),
-        sa.Column("run", _ID, nullable=False),
-        sa.PrimaryKeyConstraint("work", name="pk_speeds"),
-    )
-    op.create_table(
         "webhooks",
         sa.Column("id", _ID, nullable=False),
         sa.Column("url", sa.Text(), nullable=False),

@@ -1,11 +1,8 @@
 """Claims: a worker offers free devices and gets the oldest queued run that fits, exactly once.
 
-A claim is idempotent: a run that this worker claimed and does not know of is given out again under
-a higher token and a new secret. A new boot id of the same machine proves that everything it ran
-before is dead, except runs of a scheduler. A silent worker keeps its runs.
-
-Each message about a run brings token and secret of its newest claim. Tokens grow with time, so that
-a restored database hands out no token twice.
+A run that this worker claimed and does not know of is given out again under a higher token and a
+new secret, which each message about it brings. A new boot id of the same machine proves that
+everything it ran before is dead, except runs of a scheduler. A silent worker keeps its runs.
 """
 
 import hashlib
@@ -13,26 +10,28 @@ import hmac
 import re
 import secrets
 import shlex
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, tuple_
 from sqlalchemy.orm import Session
 
 from gonogo.contract.agent import CLAIM_HEADER, ClaimRequest
-from gonogo.contract.errors import Conflict, NameTaken, NotAllowed, StaleToken
+from gonogo.contract.errors import Conflict, GonogoError, NameTaken, NotAllowed, StaleToken
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, RunEvent, RunState
 from gonogo.contract.order import Order
 from gonogo.contract.outcome import Actor, OutcomeCode
+from gonogo.contract.plan import Plan
 from gonogo.contract.workload import EngineName, RecordedPatch
+from gonogo.device_slots import gpus_of as slot_gpus
 from gonogo.planning.resolve import build_order
-from service.agent.placement import UNREADABLE, fitting
 from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, KeyRow, ProgressRow, RunRow, WorkerRow
 from service.db.store import insert_if_new
-from service.experiments.advance import end_without_worker, resolved_of
+from service.experiments.advance import end_without_worker, gpus_of, patch_of, resolved_of
+from service.experiments.checkpoints import host_of, host_of_origin, is_unfit, taints_of
 from service.experiments.lifecycle import (
     Deed,
     lock_run,
@@ -40,11 +39,137 @@ from service.experiments.lifecycle import (
     move_run,
     record_event,
 )
-from service.experiments.speeds import load_best_step_s
-from service.experiments.taints import taints_of
-from service.experiments.workers import NOT_BEGUN, heard, is_heard
+from service.experiments.workers import (
+    NOT_BEGUN,
+    Host,
+    has_gpus,
+    heard,
+    host_of_run,
+    is_heard,
+    may_take,
+)
 from service.queries.callers import load_living_keys_of, lock_living_keys
+from service.queries.experiments import runs_of
 from service.queries.runs import load_runs_of_worker
+
+UNREADABLE = (GonogoError, ValueError, KeyError, TypeError)
+"""Errors of making an order from a frozen plan."""
+_PAGE = 100
+OF_THE_HOST = frozenset({OutcomeCode.PREFLIGHT_FAILED, OutcomeCode.HARDWARE, OutcomeCode.DISK_FULL})
+OTHER_HOST_S = 60.0
+
+
+def fits(
+    said: ClaimRequest,
+    devices: Sequence[str],
+    plan: Plan,
+    change: RecordedPatch | None = None,
+    phase: str | None = None,
+) -> bool:
+    """Say whether a run fits devices of a worker: one for each rank, or one slot on a CPU."""
+    gpus = gpus_of(plan, change, phase)
+    return bool(devices) and may_take(said, plan) and has_gpus(said, devices, plan, gpus)
+
+
+def fitting(deed: Deed, request: ClaimRequest) -> Iterator[str]:
+    """Yield the queued runs that fit, and those whose plan cannot be read, oldest first."""
+    host, wanted = Host(request.host, request.machine_id), [RunRow.state == RunState.QUEUED.value]
+    if request.engine is EngineName.LOCAL:
+        wanted.append(RunRow.gpus <= len(slot_gpus(request.free)))
+    if request.profiles:
+        wanted.append(RunRow.profile.in_(request.profiles))
+    if not request.allow:
+        wanted.append(RunRow.foreign.is_(False))
+    query = (
+        select(RunRow, ExperimentRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(*wanted)  # so that other runs are not loaded
+        .order_by(RunRow.created_at, RunRow.id)
+        .limit(_PAGE)
+    )
+    page = query
+    while rows := deed.session.execute(page).all():
+        after = rows[-1][0].created_at, rows[-1][0].id
+        for run, experiment in rows:
+            try:
+                plan, change = resolved_of(experiment).parsed(), patch_of(run.change, run.carried)
+                here = fits(request, request.free, plan, change, run.phase)
+            except UNREADABLE:
+                yield run.id
+                continue
+            if here and not any(
+                fits(other.claim, other.claim.devices, plan, change, run.phase)
+                for other in _preferred(deed, experiment, run, host)
+            ):
+                yield run.id
+        page = query.where(tuple_(RunRow.created_at, RunRow.id) > after)
+
+
+def _preferred(
+    deed: Deed, experiment: ExperimentRow, run: RunRow, host: Host
+) -> Iterator[WorkerRow]:
+    """Yield the living workers for which a run waits rather than run on this host.
+
+    A campaign's runs stay on one host. A run that resumes goes to the host of its checkpoint,
+    unless that was unfit. A retry tries another host for a while.
+    """
+    theirs = _campaign_host(deed, experiment)
+    if theirs is None and run.resume_from is not None:
+        theirs = _checkpoint_host(deed, experiment, run)
+    if theirs is not None:
+        if not theirs.is_same(host):
+            yield from (row for row in _living(deed) if _is_at(row, theirs))
+    elif _failed_here(deed, run, host):
+        yield from (row for row in _living(deed) if not _is_at(row, host))
+
+
+def _campaign_host(deed: Deed, experiment: ExperimentRow) -> Host | None:
+    if experiment.campaign is None:
+        return None
+    query = (
+        select(RunRow)
+        .join(ExperimentRow, ExperimentRow.id == RunRow.experiment)
+        .where(ExperimentRow.campaign == experiment.campaign, RunRow.host.is_not(None))
+        .order_by(RunRow.claimed_at.desc())
+        .limit(1)
+    )
+    last = deed.session.scalars(query).first()
+    return None if last is None else host_of_run(last)
+
+
+def _checkpoint_host(deed: Deed, experiment: ExperimentRow, run: RunRow) -> Host | None:
+    if run.resume_from is None:
+        return None
+    attempts = runs_of(deed.session, run.experiment)
+    theirs = host_of(run.resume_from, attempts) or host_of_origin(experiment)
+    for row in attempts:
+        ran_at = host_of_run(row)
+        here = theirs and ran_at and ran_at.is_same(theirs)
+        if here and row.phase == run.phase and is_unfit(row):
+            return None
+    return theirs
+
+
+def _failed_here(deed: Deed, run: RunRow, host: Host) -> bool:
+    """Say whether a fresh retry follows an attempt for which this host may be to blame."""
+    if run.attempt == 1 or run.resume_from or deed.now - run.created_at > OTHER_HOST_S:
+        return False
+    attempts = runs_of(deed.session, run.experiment, run.phase)
+    before = next((row for row in attempts if row.attempt == run.attempt - 1), None)
+    theirs = None if before is None else host_of_run(before)
+    if before is None or before.outcome is None or theirs is None or not theirs.is_same(host):
+        return False
+    return before.outcome.code in OF_THE_HOST
+
+
+def _living(deed: Deed) -> Iterator[WorkerRow]:
+    query = select(WorkerRow).where(heard(deed.now), WorkerRow.draining.is_(False))
+    yield from deed.session.scalars(query)
+
+
+def _is_at(worker: WorkerRow, host: Host) -> bool:
+    return Host(worker.host, worker.machine).is_same(host)
+
 
 _FROM_S = 1_704_067_200.0
 """2024-01-01T00:00:00Z."""
@@ -60,7 +185,6 @@ class Bearer:
     secret: str | None = None
     worker: str | None = None
     """The worker of the key; None: an administrator's key, or one that never claimed."""
-    by_admin: bool = False
 
 
 def next_token(last: int, now: float) -> int:
@@ -139,7 +263,10 @@ def claim(deed: Deed, request: ClaimRequest, key_id: str | None) -> Claim:
     if rebooted:
         for run in mine:
             if run.boot_id != request.boot_id and run.id not in request.active:
-                _end_lost(deed, run.id, f"host {request.host} booted anew")
+                experiment, row = lock_run(deed, run.id)
+                if row.state != RunState.ENDED:
+                    lost, text = OutcomeCode.WORKER_LOST, f"host {request.host} booted anew"
+                    end_without_worker(deed, experiment, row, lost, Actor.INFRA, text)
         mine = []
     unnamed = [run for run in mine if run.id not in request.active]
     _renew(deed, mine, request)
@@ -213,12 +340,6 @@ def _remember_worker(deed: Deed, request: ClaimRequest) -> bool:
     return rebooted
 
 
-def _end_lost(deed: Deed, run_id: str, text: str) -> None:
-    experiment, row = lock_run(deed, run_id)
-    if row.state != RunState.ENDED:
-        end_without_worker(deed, experiment, row, OutcomeCode.WORKER_LOST, Actor.INFRA, text)
-
-
 def _renew(deed: Deed, mine: Collection[RunRow], request: ClaimRequest) -> None:
     for run in mine:
         if run.state in NOT_BEGUN and run.id in request.active:
@@ -256,25 +377,6 @@ def _give_out(deed: Deed, run_id: str, request: ClaimRequest, *, again: bool) ->
     return order, secret
 
 
-def take_up(deed: Deed, run_id: str, bearer: Bearer) -> None:
-    """Give a queued run to the worker that holds it since before a restore of the database."""
-    experiment, run = lock_run(deed, run_id)
-    given = experiment.token < bearer.token <= next_token(0, deed.now)
-    if run.state != RunState.QUEUED or not given or bearer.secret is None:
-        return
-    for worker in deed.session.scalars(select(WorkerRow).where(heard(deed.now))):
-        own = bearer.by_admin or bearer.worker == home_of_worker(worker.name)
-        if own and run_id in worker.claim.active:
-            order = _build_order(deed.session, experiment, run, bearer.token)
-            data: dict[str, Any] = {"worker": worker.name, "given_token": bearer.token}
-            move_run(deed, experiment, run, RunEvent.CLAIM, token=run.token, **data)
-            run.worker, run.boot_id = worker.name, worker.boot_id
-            run.host, run.machine = worker.host, worker.machine
-            _note_claim(deed, experiment, run, order, bearer.secret)
-            deed.session.flush()
-            return
-
-
 def _note_claim(
     deed: Deed, experiment: ExperimentRow, run: RunRow, order: Order, secret: str
 ) -> None:
@@ -298,7 +400,7 @@ def _end_unbuilt(deed: Deed, experiment: ExperimentRow, run: RunRow, error: Exce
 
 
 def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token: int) -> Order:
-    order = build_order(
+    return build_order(
         resolved_of(experiment),
         run.phase,
         experiment=experiment.id,
@@ -312,4 +414,3 @@ def _build_order(session: Session, experiment: ExperimentRow, run: RunRow, token
         carried=run.carried or [],
         taints=taints_of(session, experiment, run),
     )
-    return order.model_copy(update={"best_step_s": load_best_step_s(session, order)})

@@ -26,7 +26,7 @@ from gonogo.contract.canonical import wire_number
 from gonogo.contract.errors import Rejected
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.lifecycle import RunState
-from service.agent.claims import Bearer, check_bearer, take_up
+from service.agent.claims import Bearer, check_bearer
 from service.agent.reports import decoded, freeze_identity, unfrozen
 from service.db.columns import is_by_service
 from service.db.schema import ExperimentRow, LogRow, OffsetRow, PieceRow, ProgressRow, RunRow
@@ -113,8 +113,6 @@ def take_telemetry(
     """Store what is new; return what is there, and whether `update_flags` is due."""
     session = deed.session
     run = load_run(session, run_id)
-    if run.worker is None and bearer.token > run.token:
-        take_up(deed, run_id, bearer)
     check_bearer(run, bearer)
     progress = session.get_one(ProgressRow, run_id, with_for_update=True, populate_existing=True)
     progress.heard += 1

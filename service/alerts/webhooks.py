@@ -1,17 +1,13 @@
 """Alerts to webhooks: the outbox, and one signed POST after the Standard Webhooks specification.
 
-Alerts are committed together with their cause. Spreading an alert makes a delivery for every
-subscription that wants its type. Delivery is at least once: a try is marked after it was made.
-`webhook-id` is the alert's id, equal on every redelivery, so a receiver can drop duplicates. A
-receiver that fails is tried again for `GIVE_UP_S`, and delays no other. No redirect is followed.
+Alerts are committed together with their cause. Delivery is at least once: a try is marked after it
+was made, and `webhook-id` is the alert's id, so a receiver can drop duplicates. A receiver that
+fails is tried again for `GIVE_UP_S`, and delays no other.
 """
 
-import asyncio
-import ipaddress
 import json
 import logging
 import random
-import socket
 import ssl
 import threading
 from collections.abc import Collection
@@ -19,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
-from urllib.parse import urlsplit
 
 import httpx
 from sqlalchemy import func, select, update
@@ -29,7 +24,6 @@ from standardwebhooks import Webhook
 from gonogo import __version__
 from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.canonical import wire_value
-from gonogo.contract.errors import Rejected
 from gonogo.contract.wire import Kind, new_id
 from service.context import Context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
@@ -41,53 +35,7 @@ from service.text import stamp
 from service.views.rows import alert_url
 
 TIMEOUT_S = 5.0
-_GONE = 410
-_PARTS = 3
-"""Connecting, sending, the answer."""
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log addresses, which may be secrets
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """Where an alert goes."""
-
-    url: str
-    secret: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What came of one try."""
-
-    error: str | None
-    """None: accepted."""
-    gone: bool = False
-    """The receiver wants no more (410)."""
-
-
-def check_reach(url: str) -> None:
-    """Refuse a URL that leads to a link-local, multicast or unspecified address.
-
-    Link-local addresses hold the metadata services of clouds, with their credentials. A name that
-    cannot be looked up now is accepted: the try will fail.
-    """
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    try:
-        port = parts.port
-    except ValueError as error:
-        raise Rejected(f"{host}: {error}") from error
-    if port == 0:
-        raise Rejected(f"{host}: nobody listens at port 0")
-    try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return
-    for row in found:
-        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
-        address = getattr(address, "ipv4_mapped", None) or address
-        if address.is_link_local or address.is_multicast or address.is_unspecified:
-            raise Rejected(f"{host} leads to {address}, where no webhook may lead")
 
 
 def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
@@ -103,33 +51,19 @@ def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
 
 
 def post_alert(
-    target: Target, alert: str, body: AlertBody, now: float, *, timeout_s: float
-) -> Answer:
-    """Try once to deliver an alert; every error is the answer. `timeout_s` is for each part."""
+    url: str, secret: str, alert: str, body: AlertBody, now: float, *, timeout_s: float
+) -> str | None:
+    """Try once to deliver an alert; return the error, None for success. No proxy is asked."""
     text = json.dumps(wire_value(body.model_dump(mode="json")), separators=(",", ":"))
     try:
-        check_reach(target.url)
-        headers = sign(text, alert, target.secret, now)
-        status = asyncio.run(_post(target.url, text, headers, timeout_s))
-    except TimeoutError:
-        return Answer(error=f"no whole answer within {_PARTS * timeout_s:g} s")
-    except (httpx.HTTPError, httpx.InvalidURL, Rejected, ValueError) as error:
-        return Answer(error=f"{type(error).__name__}: {error}"[:300])
-    if httpx.codes.is_success(status):
-        return Answer(error=None)
-    return Answer(error=f"HTTP {status}", gone=status == _GONE)
-
-
-async def _post(url: str, text: str, headers: dict[str, str], timeout_s: float) -> int:
-    """Return the status that a receiver answers; no proxy is asked."""
-    async with (
-        asyncio.timeout(_PARTS * timeout_s),
-        httpx.AsyncClient(timeout=timeout_s, trust_env=False, verify=_certificates()) as client,
-        client.stream(
-            "POST", url, content=text.encode(), headers=headers, follow_redirects=False
-        ) as answer,
-    ):
-        return answer.status_code
+        headers = sign(text, alert, secret, now)
+        with (
+            httpx.Client(timeout=timeout_s, trust_env=False, verify=_certificates()) as client,
+            client.stream("POST", url, content=text.encode(), headers=headers) as answer,
+        ):
+            return None if answer.is_success else f"HTTP {answer.status_code}"
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        return f"{type(error).__name__}: {error}"[:300]
 
 
 @lru_cache(maxsize=1)
@@ -158,7 +92,8 @@ class Parcel:
 
     alert: str
     webhook: str
-    target: Target
+    url: str
+    secret: str
     body: AlertBody
     alerted_at: float
 
@@ -257,7 +192,8 @@ def load_due(session: Session, now: float, url: str, skip: Collection[str] = ())
         Parcel(
             alert=alert.id,
             webhook=webhook.id,
-            target=Target(url=webhook.url, secret=webhook.secret),
+            url=webhook.url,
+            secret=webhook.secret,
             body=build_body(alert, url),
             alerted_at=alert.at,
         )
@@ -273,20 +209,17 @@ def build_body(alert: AlertRow, url: str) -> AlertBody:
     )
 
 
-def mark(session: Session, parcel: Parcel, answer: Answer, now: float, jitter: float) -> None:
+def mark(session: Session, parcel: Parcel, error: str | None, now: float, jitter: float) -> None:
     """Record what came of one try: delivered, to be tried again, or failed for good."""
     row = session.get(DeliveryRow, (parcel.alert, parcel.webhook))
     if row is None or row.state != DeliveryState.PENDING:
         return
     row.attempts += 1
     ring(session, Topic.ALERTS)
-    row.error = answer.error
+    row.error = error
     due_at = next_try_at(row.attempts, parcel.alerted_at, now, jitter)
-    if answer.error is None:
+    if error is None:
         row.state, row.delivered_at = DeliveryState.DELIVERED, now
-    elif answer.gone:
-        webhook = session.get_one(WebhookRow, parcel.webhook)
-        _end(session, webhook, now, "the receiver is gone (HTTP 410)")
     elif due_at is None:
         row.state = DeliveryState.FAILED
     else:
@@ -361,15 +294,17 @@ class Deliveries:
 
     def _try(self, parcel: Parcel) -> bool:
         store, now, alert = self._context.store, self._context.now, parcel.alert
-        answer = post_alert(parcel.target, alert, parcel.body, now(), timeout_s=self._timeout_s)
-        if answer.error is not None:
+        error = post_alert(
+            parcel.url, parcel.secret, alert, parcel.body, now(), timeout_s=self._timeout_s
+        )
+        if error is not None:
             _log.warning(
                 "alert %s to %s: %s",
                 alert,
                 parcel.webhook,
-                answer.error,
+                error,
                 extra={"action": "alert_not_delivered"},
             )
         jitter = random.random()
-        store.write(lambda session: mark(session, parcel, answer, now(), jitter))
-        return answer.error is None
+        store.write(lambda session: mark(session, parcel, error, now(), jitter))
+        return error is None

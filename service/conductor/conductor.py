@@ -1,11 +1,8 @@
 """What happens by itself: the loops of the conductor, and which service runs them.
 
-A pass that fails is logged, counted and tried again; the truth is in the database. The right to
-conduct is a file lock beside SQLite and an advisory lock on PostgreSQL. When the connection of the
-advisory lock dies, another service takes over within a second or two.
-
-RQ wakes, the database decides: a lost, doubled or late message changes nothing. Redis may be down:
-workers also ask by themselves.
+A pass that fails is logged and tried again. The right to conduct is a file lock beside SQLite and
+an advisory lock on PostgreSQL. RQ wakes, the database decides: a lost, doubled or late message
+changes nothing, and workers also ask by themselves.
 """
 
 import fcntl
@@ -27,18 +24,94 @@ from gonogo.files import open_private
 from service.alerts.webhooks import Deliveries
 from service.conductor.judge import Judging
 from service.conductor.leases import Leases
-from service.conductor.upkeep import (
-    advance_campaigns,
-    assign_all_cursors,
-    expire_approvals,
-    forget_keys,
-)
 from service.context import Context
 from service.db.store import Store, Topic
 from service.queries.runs import load_queued
 
 if TYPE_CHECKING:  # loaded with the first message
     from redis import Redis
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.orm import Session
+
+from service.campaigns import advance, load_running
+from service.db.schema import EventRow, IdempotencyRow
+from service.experiments.decisions import expire_approval, save_missing
+from service.experiments.lifecycle import CONDUCTOR
+from service.experiments.state import is_expired
+from service.http.dependencies import KEPT_S
+from service.queries.experiments import load_awaiting
+
+FILES_S = 30.0
+_BATCH = 1_000
+
+
+def expire_approvals(context: Context) -> None:
+    """Let approvals expire that nobody gave in time."""
+    for row in context.store.read(load_awaiting):
+        if is_expired(row, context.now()):
+            context.write(CONDUCTOR, expire_approval, row.id)
+
+
+def advance_campaigns(context: Context) -> None:
+    """Take the next step of each campaign whose runs have all ended."""
+    errors = []
+    for campaign in context.store.read(load_running):
+        try:
+            context.write(CONDUCTOR, advance, campaign)
+        except Unavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - one campaign never holds up the others
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def assign_all_cursors(context: Context) -> None:
+    """Give every committed event its cursor."""
+    while context.store.read(has_waiting) and not context.closing.is_set():
+        context.store.write(partial(assign_cursors, now=context.now()))
+
+
+def has_waiting(session: Session) -> bool:
+    """Say whether an event has no cursor yet."""
+    query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(1)
+    return session.scalars(query).first() is not None
+
+
+def assign_cursors(session: Session, now: float) -> int:
+    """Give committed events their place in the order of all; return how many got one.
+
+    The order is by time, and by `seq` within an experiment. Only the one conductor does this, after
+    the commit, so a reader never finds a smaller cursor later. Cursors grow with the milliseconds.
+    """
+    due = func.max(EventRow.at).over(partition_by=EventRow.experiment, order_by=EventRow.seq)
+    query = select(EventRow.id).where(EventRow.cursor.is_(None)).limit(_BATCH)
+    ids = session.scalars(query.order_by(due, EventRow.experiment, EventRow.seq)).all()
+    if not ids:
+        return 0
+    last = session.scalars(select(func.max(EventRow.cursor))).one() or 0
+    first = max(last + 1, int(now * 1000))
+    places = [{"id": event, "cursor": number} for number, event in enumerate(ids, start=first)]
+    session.execute(update(EventRow), places)
+    return len(ids)
+
+
+def save_decision_files(context: Context) -> None:
+    """Write the decision files that the home lacks; every service does, also one that does not
+    conduct."""
+    folder = context.settings.decisions
+    context.store.read(lambda session: save_missing(folder, session))
+
+
+def forget_keys(context: Context) -> None:
+    """Delete the idempotency keys of yesterday."""
+    old = IdempotencyRow.created_at < context.now() - KEPT_S
+    found = select(IdempotencyRow.key).where(old).limit(1)
+    if context.store.read(lambda session: session.scalars(found).first()) is not None:
+        context.store.write(
+            lambda session: session.execute(delete(IdempotencyRow).where(old)) and None
+        )
+
 
 QUEUE = f"{WAKE_QUEUE_PREFIX}default"
 AGAIN_S = 3.0
@@ -127,8 +200,6 @@ class Loop:
     """From what it hears to the pass, so that many commits cost one pass."""
     forget: Callable[[], None] | None = None
     """Called before a late pass: the host stood still, or another service led in between."""
-    passes: int = 0
-    failures: int = 0
     last_pass_at: float | None = None
     """Unix seconds, for the metrics."""
     _thread: threading.Thread | None = field(default=None, repr=False)
@@ -162,12 +233,9 @@ class Loop:
         try:
             self.run_once()
         except Unavailable as error:
-            self.failures += 1
             _log.warning("%s: %s", self.name, error, extra={"action": "pass_unavailable"})
-        except Exception:  # noqa: BLE001 - the edge of a thread: logged, counted, tried again
-            self.failures += 1
+        except Exception:  # noqa: BLE001 - the edge of a thread: logged, tried again
             _log.exception("%s: pass failed", self.name, extra={"action": "pass_failed"})
-        self.passes += 1
         self.last_pass_at = context.now()
 
 

@@ -2,15 +2,14 @@
 
 A silent host is not a dead host. Only proof (an exit record, a new boot id, an operator) or the
 plan's own `isolated_limit_s` lets another attempt begin. Silence is timed by this process's clock.
-After a pause of the service or of the database every run has its whole time again.
-
-A run that has ended is timed too, until all that its end promised has come. After `GIVE_UP_S` it is
-judged by what is here.
+After a pause every run has its whole time again. A run that has ended is timed too, until all that
+its end promised has come; after `GIVE_UP_S` it is judged by what is here.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -54,9 +53,8 @@ class Living:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Silence:
-    """When a run's counter was last seen to grow, on the conductor's clock."""
+class Silence(NamedTuple):
+    """A run's counter, and when it was last seen to grow, on the conductor's clock."""
 
     heard: int
     since: float
@@ -75,11 +73,11 @@ def observe(
     seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float
 ) -> dict[str, Silence]:
     """Return what is known of each run's silence."""
-    found = {row.run: Silence(heard=row.heard, since=now_mono) for row in living}
-    for run, before in seen.items():
-        if run in found and found[run].heard == before.heard:
-            found[run] = before
-    return found
+    fresh = {row.run: Silence(row.heard, now_mono) for row in living}
+    return {
+        run: seen[run] if run in seen and seen[run].heard == now.heard else now
+        for run, now in fresh.items()
+    }
 
 
 def decide(seen: Mapping[str, Silence], living: Sequence[Living], now_mono: float) -> Verdicts:

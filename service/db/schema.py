@@ -221,16 +221,6 @@ class AssessmentRow(Table):
     facts: Mapped[str] = mapped_column(Text)
 
 
-class SpeedRow(Table):
-    """How fast the fastest run of one work was."""
-
-    __tablename__ = "speeds"
-    work: Mapped[str] = mapped_column(String(64), primary_key=True)
-    """Digest of what an order says of it."""
-    step_s: Mapped[float] = mapped_column(Seconds)
-    run: Mapped[str] = mapped_column(Id)
-
-
 class ConditionRow(Table):
     """One condition, as the decisions so far leave it (they are the truth, this is a view)."""
 

@@ -120,7 +120,12 @@ def load_log(
     """Return what is stored of a log from `offset` on, or its last `tail` lines."""
     name = "torchrun.log" if rank is None else f"rank{rank}.log"
     chunks = _chunks(session, run, name, offset, newest=bool(tail))
-    text = "".join(_from(chunk, offset) for chunk in chunks)
+    text = "".join(
+        chunk.text
+        if offset <= chunk.start
+        else chunk.text.encode()[offset - chunk.start :].decode(errors="replace")
+        for chunk in chunks
+    )
     if tail:
         text = "".join(text.splitlines(keepends=True)[-tail:])
     first = max(chunks[0].start, offset) if chunks else offset
@@ -145,12 +150,6 @@ def _chunks(session: Session, run: str, name: str, offset: int, *, newest: bool)
         if size >= MAX_TEXT_BYTES:
             break
     return found[::-1] if newest else found
-
-
-def _from(chunk: LogRow, offset: int) -> str:
-    if offset <= chunk.start:
-        return chunk.text
-    return chunk.text.encode()[offset - chunk.start :].decode(errors="replace")
 
 
 MAX_BOOT_CHARS = 256
@@ -240,8 +239,7 @@ def load_heartbeats(
 ) -> tuple[list[dict[str, Any]], str | None]:
     """Return lines that came after number `after`, and the number to continue from; None: no more.
 
-    `n` numbers a run's lines as they arrived. Once its files are packed, it numbers them rank by
-    rank, so a reader of a run that has ended starts again.
+    `n` numbers a run's lines as they arrived.
     """
     query = (
         select(PieceRow.file, PieceRow.start, PieceRow.n, PieceRow.packed)
@@ -256,7 +254,8 @@ def load_heartbeats(
     with session.execute(query) as pieces:
         for file, start, n, packed in pieces:
             first = n or 0
-            for place, text in enumerate(_lines_of(packed)):
+            lines = unpack(packed).decode(errors="replace").split("\n")[:-1]
+            for place, text in enumerate(lines):
                 row = _view(text, rank_of(file) or 0, first + place, start + place)
                 key = (row["rank"], row["boot"], row["seq"])
                 if row["n"] <= after or key in seen:
@@ -281,7 +280,3 @@ def _view(text: str, rank: int, n: int, place: int) -> dict[str, Any]:
         "msg": beat.msg[:64] if beat else "",
         "line": text.replace("\x00", "\ufffd"),
     }
-
-
-def _lines_of(packed: bytes) -> list[str]:
-    return unpack(packed).decode(errors="replace").split("\n")[:-1]

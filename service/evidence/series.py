@@ -1,30 +1,38 @@
-"""Numbers of a run over its steps, downsampled so that no peak is lost, and how its gate stands.
+"""Numbers of a run over its steps, thinned so that no peak is lost, and how its gate stands.
 
-Each bucket of neighbouring steps gives its lowest and its highest value at their own steps. The
-gate of a run that continues is shown over its newest lines, and never decides.
+The gate of a run that continues is shown over its newest lines, and never decides. Pages show the
+lowest rank at each refresh. Each of its lines is read once, and what it says is kept in memory.
 """
 
 import math
 from collections import OrderedDict
+from copy import deepcopy
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import islice
 from operator import itemgetter
+from threading import Lock
 from typing import Annotated
 
 from pydantic import BaseModel, Field
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from gonogo.contract.criterion import OWN_PREFIX, own_name
 from gonogo.contract.decision import CriterionResult
-from gonogo.contract.heartbeat import Msg
-from gonogo.contract.order import Order, Rules
+from gonogo.contract.heartbeat import Heartbeat, Msg
+from gonogo.contract.order import Order
+from gonogo.goodput.account import RankAccount, add_line
 from gonogo.judge.facts.measure import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps, read_lines
-from service.db.schema import ProgressRow
-from service.evidence.files import load_newest_lines, load_ranks, load_steps
+from service.evidence.files import (
+    beat_on,
+    load_lines_after,
+    load_newest_lines,
+    load_ranks,
+    load_steps,
+)
 
 Point = tuple[int, float]
 
@@ -144,51 +152,126 @@ def downsample(points: list[Point], limit: int) -> list[Point]:
 
 
 LINES = 4_000
-_MOST = 1_000
-_seen: OrderedDict[str, tuple[int | None, list[CriterionResult]]] = OrderedDict()
-"""Run → number of its lines, and what was seen in them. Runs have unique ids in every database."""
 
 
 def load_gate_now(session: Session, run: str, order: Order) -> list[CriterionResult]:
     """Return what each criterion of an order's gate sees so far; nothing before the first step."""
-    lines = session.scalars(select(ProgressRow.lines).where(ProgressRow.run == run)).first()
-    known = _seen.get(run)
-    if known is not None and known[0] == lines:
-        return known[1]
-    _seen[run] = lines, _observe(session, run, order)
-    if len(_seen) > _MOST:
-        _seen.popitem(last=False)
-    return _seen[run][1]
-
-
-def _observe(session: Session, run: str, order: Order) -> list[CriterionResult]:
     rules = build_rules(order)
+    ranks: dict[int, RankSteps] = {}
     if not order.gate:
         return []
-    ranks = _load_steps(session, run)
+    for rank in load_ranks(session, run):
+        newest = islice(load_newest_lines(session, run, rank), LINES // order.world_size)
+        ranks[rank] = read_lines(rank, list(newest)[::-1]).steps
     last = min((steps.last_step for steps in ranks.values()), default=0)
     if len(ranks) < order.world_size or last < rules.first_step:
         return []
-    seen = _as_if_it_ended(rules, ranks, last)
+    ended = (steps.steps.steps_of(Msg.STEP_END) for steps in ranks.values())
+    first = max(rules.first_step, *(next((step for step, _ in rows), last) for rows in ended))
+    seen = rules.model_copy(update={"first_step": min(first, last), "steps": last})  # that all have
     return [
         evaluate(criterion, build_measure(criterion, ranks, seen), order.world_size)
         for criterion in order.gate
     ]
 
 
-def _as_if_it_ended(rules: Rules, ranks: dict[int, RankSteps], last: int) -> Rules:
-    """Return the rules of a run of the steps that every rank has whole."""
-    ended = (steps.steps.steps_of(Msg.STEP_END) for steps in ranks.values())
-    firsts = [next((step for step, _ in rows), last) for rows in ended]
-    first = max(rules.first_step, *firsts)
-    return rules.model_copy(update={"first_step": min(first, last), "steps": last})
+STRETCHES = 200
+_MOST_NAMES = 100
+_RUNS = 256
+_Low = tuple[float, int]
 
 
-def _load_steps(session: Session, run: str) -> dict[int, RankSteps]:
-    ranks = load_ranks(session, run)
-    each = LINES // max(1, len(ranks))
-    found = {}
-    for rank in ranks:
-        newest = list(islice(load_newest_lines(session, run, rank), each))
-        found[rank] = read_lines(rank, newest[::-1]).steps
-    return found
+@dataclass(slots=True)
+class Curve:
+    """A curve that grows: the extremes of each stretch of steps."""
+
+    width: int = 1
+    stretches: dict[int, tuple[_Low, _Low]] = field(default_factory=dict)
+    """Number of the stretch → its lowest and its highest value."""
+    non_finite: int | None = None
+
+    def add(self, step: int, value: float) -> None:
+        """Take a value."""
+        if not math.isfinite(value):
+            self.non_finite = min(step, step if self.non_finite is None else self.non_finite)
+            return
+        self._merge(step // self.width, (value, step), (value, step))
+        if len(self.stretches) > STRETCHES:
+            before, self.stretches = self.stretches, {}
+            self.width *= 2
+            for number, (low, high) in before.items():
+                self._merge(number // 2, low, high)
+
+    def _merge(self, number: int, low: _Low, high: _Low) -> None:
+        known = self.stretches.get(number, (low, high))
+        self.stretches[number] = min(known[0], low), max(known[1], high)
+
+    @property
+    def points(self) -> list[tuple[float, float]]:
+        """Steps and values in the order of the steps."""
+        ends = {end for both in self.stretches.values() for end in both}
+        return sorted((float(step), value) for value, step in ends)
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was read of a rank."""
+
+    bytes: int = 0
+    account: RankAccount = field(default_factory=RankAccount)
+    curves: dict[str, Curve] = field(default_factory=dict)
+    lock: Lock = field(default_factory=Lock)
+
+    def take(self, beat: Heartbeat) -> None:
+        add_line(self.account, beat)
+        drawn: dict[str, float | None] = {
+            f"{OWN_PREFIX}{name}": value for name, value in (beat.user or {}).items()
+        }
+        if beat.msg == Msg.PROGRESS:
+            drawn |= {"loss": beat.loss, "tokens/s": beat.toks_per_s}
+        elif beat.msg == Msg.EVAL:
+            drawn |= {"validation loss": beat.val_loss}
+        for name, value in drawn.items():
+            if value is not None and (name in self.curves or len(self.curves) < _MOST_NAMES):
+                self.curves.setdefault(name, Curve()).add(beat.step, value)
+
+
+_known: OrderedDict[tuple[str, int], _Known] = OrderedDict()
+"""By run and rank. Runs have unique ids, so that one table serves every database."""
+_lock = Lock()
+
+
+def load_account(session: Session, run: str) -> RankAccount | None:
+    """Return the account of a run's lowest rank until now; None: no rank has reported anything."""
+    known = _follow(session, run)
+    if known is None:
+        return None
+    with known.lock:
+        return known.account.model_copy(deep=True)
+
+
+def load_curves(session: Session, run: str) -> dict[str, Curve]:
+    """Return the curves of a run's lowest rank by name: loss, tokens/s, its own metrics."""
+    known = _follow(session, run)
+    if known is None:
+        return {}
+    with known.lock:
+        return deepcopy(known.curves)
+
+
+def _follow(session: Session, run: str) -> _Known | None:
+    """Read the lines that are new."""
+    rank = next(iter(load_ranks(session, run)), None)
+    if rank is None:
+        return None
+    with _lock:
+        known = _known.setdefault((run, rank), _Known())
+        _known.move_to_end((run, rank))
+        if len(_known) > _RUNS:
+            _known.popitem(last=False)
+    with known.lock:
+        for text, end in load_lines_after(session, run, rank, known.bytes):
+            known.bytes, beat = end, beat_on(text, rank)
+            if beat is not None:
+                known.take(beat)
+    return known

@@ -1,13 +1,8 @@
 """Recording decisions, and doing what follows from them.
 
-A decision is sealed into the experiment's chain, with an alert, once.
-
-After the commit every service writes the files (`GONOGO_HOME/decisions/{id}.json`) that its home
-lacks.
-
-`gonogo.judge.follow_up.decide` says what comes next, `act` does it. An operator's stop outranks it:
-`halt` lets nothing start before a person says so, `cancel` finishes. Approvals and due conditions
-are settled here too.
+A decision is sealed into the experiment's chain, with an alert, once. Every service writes the
+files of decisions that its home lacks. `gonogo.judge.follow_up.decide` says what comes next, `act`
+does it. An operator's stop outranks it.
 """
 
 import json
@@ -22,29 +17,25 @@ from gonogo.contract.canonical import canonical_bytes
 from gonogo.contract.decision import (
     Condition,
     ConditionState,
-    CriterionOutcome,
     CriterionResult,
     Decision,
     DecisionKind,
     Verdict,
 )
 from gonogo.contract.errors import Conflict
-from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
-from gonogo.contract.order import OpenCondition, ResumePoint, Rules, RunReason
-from gonogo.contract.outcome import Actor, Outcome, OutcomeClass, OutcomeCode
+from gonogo.contract.order import OpenCondition, ResumePoint, RunReason
+from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.wire import Kind, new_id
 from gonogo.judge.follow_up.action import Action, ActionKind
 from gonogo.judge.follow_up.decide import decide_expiry
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, in_state, is_approval
-from gonogo.judge.gate.criteria import evaluate
 from gonogo.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append
 from gonogo.ledger.sign import SigningKey
 from gonogo.rundir import save_json
 from service.db.columns import Awaited, AwaitedKind, StopKind
 from service.db.schema import (
-    AssessmentRow,
     ConditionRow,
     DecisionRow,
     ExperimentRow,
@@ -76,7 +67,6 @@ from service.queries.experiments import (
     load_documents,
     phases_of,
 )
-from service.queries.runs import load_attempts
 from service.text import stamp
 
 SIGNING_KEY = "signing_key"
@@ -250,7 +240,8 @@ def act(
     rows = {row.name: row for row in phases_of(deed.session, experiment.id)}
     _settle_phase(deed, experiment, rows[phase], action.verdict)
     if action.missed:
-        _record_missed(deed, experiment, action.missed, phase)
+        reason = "missed: " + ", ".join(condition.id for condition in action.missed)
+        record_conditions(deed, experiment, action.missed, phase=phase, reason=reason)
     stop = experiment.stop.kind if experiment.stop is not None else None
     if stop is StopKind.CANCEL:
         cancel_now(deed, experiment)
@@ -368,37 +359,3 @@ def waive_expired(deed: Deed, experiment: ExperimentRow, phase: str, *, reason: 
     ]
     if late:
         record_conditions(deed, experiment, late, phase=phase, actor=deed.actor, reason=reason)
-
-
-def _record_missed(
-    deed: Deed, experiment: ExperimentRow, conditions: Sequence[Condition], phase: str
-) -> None:
-    """Record due conditions as missed, with their criteria over the last completed run."""
-    results = [_unmet(deed, experiment, condition) for condition in conditions]
-    record_conditions(
-        deed,
-        experiment,
-        conditions,
-        phase=phase,
-        criteria=[result for result in results if result is not None],
-        reason="missed: " + ", ".join(condition.id for condition in conditions),
-    )
-
-
-def _unmet(deed: Deed, experiment: ExperimentRow, condition: Condition) -> CriterionResult | None:
-    if condition.evidence_from is None:
-        return None
-    for run in reversed(load_attempts(deed.session, experiment.id, condition.evidence_from)):
-        if run.outcome.klass is not OutcomeClass.SUCCESS:
-            continue
-        row = deed.session.get_one(AssessmentRow, run.run)
-        facts = Facts.model_validate_json(row.facts)
-        if condition.id not in facts.measures:
-            continue
-        rules = Rules.model_validate_json(row.rules)
-        criterion = rules.criteria().get(condition.id)
-        if criterion is None:
-            return None
-        result = evaluate(criterion, facts.measures[condition.id], rules.world_size or 0)
-        return None if result.outcome is CriterionOutcome.PASS else result
-    return None

@@ -100,29 +100,19 @@ def queue_alert(
     text: str,
     *,
     run: RunRow | None = None,
-    phase: str | None = None,
-    rank: int | None = None,
-    finding: dict[str, Any] | None = None,
-    decision: dict[str, Any] | None = None,
+    **more: Any,
 ) -> None:
     """Put an alert about an experiment into the outbox; it leaves after the commit, or never."""
+    about: dict[str, Any] = {} if run is None else {"run": run.id, "phase": run.phase}
     data = AlertData(
-        alert_id=new_id(Kind.ALERT),
-        experiment=experiment.id,
-        run=run.id if run else None,
-        phase=run.phase if run else phase,
-        rank=rank,
-        finding=finding,
-        decision=decision,
-        text=text,
-        url="",
+        alert_id=new_id(Kind.ALERT), experiment=experiment.id, text=text, url="", **about, **more
     )
     ring(deed.session, Topic.ALERTS)
     deed.session.add(
         AlertRow(
             id=data.alert_id,
             type=kind.value,
-            experiment=data.experiment,
+            experiment=experiment.id,
             run=data.run,
             data=data.wire(),
             at=deed.now,

@@ -1,9 +1,8 @@
 """What a new experiment takes over from another one: phases, a checkpoint, the frozen identity.
 
-`origin: EXPERIMENT:PHASE` does not run the earlier phases again. PHASE resumes from the last
-durable checkpoint that it has there (`@STEP`: from that one; `@0`: from its start). Every earlier
-phase must have passed there by its evidence, must have settled its conditions, and must be ordered
-exactly as there. Code, torch and devices must be the frozen ones.
+PHASE of `origin: EXPERIMENT:PHASE` resumes from the last durable checkpoint that it has there
+(`@STEP`: from that one; `@0`: from its start). Every earlier phase must have passed there by its
+evidence, with no open condition, ordered exactly as now. The frozen identity comes along.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -166,8 +165,7 @@ def _not_approved(
 ) -> Iterator[str]:
     """Yield the phases up to the resumed one whose approval nobody gave there.
 
-    An approval was given if a person met it, or if the following phase ran there though the plan
-    there asked for it. A waived approval is none.
+    It was given if a person met it, or if the following phase ran there though the plan asked.
     """
     names = [row.name for row in plan.phases]
     old = resolved_of(source).parsed()

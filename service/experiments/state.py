@@ -1,27 +1,41 @@
-"""How an experiment stands: what is decided, what is asked of a person, why it is not GO."""
+"""How an experiment stands: what is decided, what is asked, why it is not GO, how long it takes.
 
+The measurements of a forecast come from one rank of each run.
+"""
+
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
-from gonogo.contract.api import OverrideView
+from sqlalchemy.orm import Session
+
+from gonogo.contract.api import Forecast, OverrideView
 from gonogo.contract.decision import PASSING, Cause, Condition, Decision, DecisionKind, Verdict
+from gonogo.contract.errors import Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import OutcomeClass, OutcomeCode
 from gonogo.contract.records import ExitRecord
+from gonogo.goodput.account import RankAccount
 from gonogo.judge.follow_up.explanation import TORCHRUN_LOG, cause_of, describe_cause
+from gonogo.judge.follow_up.forecast import (
+    Ahead,
+    Measured,
+    build_forecast,
+    measure,
+)
 from gonogo.judge.follow_up.summary import Said, overrides_of
 from gonogo.judge.gate.conditions import all_met, approval_condition, has_expired
 from gonogo.judge.gate.verdict import Judgement
 from gonogo.ledger.recorded import parse_decision
 from gonogo.rundir import TAIL_BYTES
 from service.db.columns import Awaited, AwaitedKind, StopKind
-from service.db.schema import DecisionRow, ExperimentRow, PhaseRow, RunRow
-from service.db.store import Session
+from service.db.schema import DecisionRow, ExperimentRow, PhaseRow, ProgressRow, RunRow
 from service.evidence.files import load_log
+from service.evidence.series import load_account
 from service.queries.experiments import load_documents, load_outlines
 from service.queries.runs import load_findings
 
@@ -157,7 +171,11 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
     found: dict[str, Decided] = {name: Decided() for name in experiments}
     for name, together in groupby(rows, key=attrgetter("experiment")):
         one, own = found[name], list(together)
-        one.overrides = overrides_of(wholes.get(row.id) or _light(row) for row in own)
+        one.overrides = overrides_of(
+            wholes.get(row.id)
+            or Said(id=row.id, kind=row.kind, phase=row.phase, verdict=row.verdict)
+            for row in own
+        )
         one.judged = _judged(own)
         one.last = own[-1].id
     return found
@@ -166,10 +184,6 @@ def load_decided(session: Session, experiments: Sequence[str]) -> dict[str, Deci
 def decision_about(decisions: Sequence[Decision], run: str) -> Decision | None:
     """Return the last decision about a run that looked at criteria, if there is one."""
     return next((row for row in reversed(decisions) if row.run == run and row.criteria), None)
-
-
-def _light(row: DecisionRow) -> Said:
-    return Said(id=row.id, kind=row.kind, phase=row.phase, verdict=row.verdict)
 
 
 def _judged(rows: Sequence[DecisionRow]) -> list[DecisionRow]:
@@ -206,36 +220,139 @@ def standing_cause(
     return bad[-1].cause.model_copy(update={"text": f"{bad[-1].phase}: {bad[-1].cause.text}"})
 
 
-_MOST_LINES = 100_000
-"""No bound of its own: of the log's end that counts, however many ranks wrote into it."""
-
-
 def load_cause(session: Session, run: RunRow, judgement: Judgement, facts: Facts) -> Cause | None:
     """Return why the verdict on an ended run is not GO; None for a GO."""
-    exits = ExitRecord.model_validate(run.exit).ranks if run.exit else {}
+    order = run.order or {}
+
+    def read_tail(name: str) -> str:
+        rank = None if name == TORCHRUN_LOG else int(name.removeprefix("rank").removesuffix(".log"))
+        text = load_log(session, run.id, rank, 100_000, 0).text  # TAIL_BYTES is the bound
+        return text.encode()[-TAIL_BYTES:].decode(errors="replace")
+
     return describe_cause(
         judgement.verdict,
         load_findings(session, run.id),
         run.outcome,
         judgement.criteria,
         diagnosis=judgement.diagnosis,
-        exits=exits,
-        read_tail=lambda name: _load_tail(session, run.id, name),
-        ranks_per_log=_ranks_per_log(run),
+        exits=ExitRecord.model_validate(run.exit).ranks if run.exit else {},
+        read_tail=read_tail,
+        ranks_per_log=int(order["world_size"]) // int(order.get("nodes") or 1)
+        if order.get("command")
+        else 0,
     )
 
 
-def _ranks_per_log(run: RunRow) -> int:
-    """Return how many ranks of a command write into one log; 0 without a command."""
-    order = run.order or {}
-    return int(order["world_size"]) // int(order.get("nodes") or 1) if order.get("command") else 0
+_WINDOW = 64
+_RUNS = 3
+_LONGEST_START_S = 7_200.0
+CLAIMED_LABEL = "claimed_seconds"
+"""Label that says what somebody promised, shown beside the forecast (R18)."""
 
 
-def _load_tail(session: Session, run: str, name: str) -> str:
-    rank = None if name == TORCHRUN_LOG else int(name.removeprefix("rank").removesuffix(".log"))
-    return _load_end(session, run, rank)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Living:
+    """The active run, or one that has ended and is not judged yet."""
+
+    row: RunRow
+    step: int
+    heard_at: float | None
+    """Time of its newest line, in Unix seconds of its host."""
+    told: RankAccount | None
+    """What its lowest rank has reported; None: nothing was heard."""
+    measured: Measured | None
 
 
-def _load_end(session: Session, run: str, rank: int | None) -> str:
-    text = load_log(session, run, rank, _MOST_LINES, 0).text
-    return text.encode()[-TAIL_BYTES:].decode(errors="replace")
+def check_labels(labels: dict[str, str]) -> None:
+    """Refuse a claim that is no number."""
+    if CLAIMED_LABEL in labels and _number(labels, CLAIMED_LABEL) is None:
+        found = labels[CLAIMED_LABEL]
+        raise Rejected(f"label {CLAIMED_LABEL}: found {found!r}; expected a positive number")
+
+
+def claimed_s(experiment: ExperimentRow) -> float | None:
+    """Return the duration that a label claims for the whole experiment; None: no label."""
+    return _number(experiment.labels, CLAIMED_LABEL)
+
+
+def load_forecast(
+    session: Session,
+    experiment: ExperimentRow,
+    phases: Sequence[PhaseRow],
+    runs: Sequence[RunRow],
+) -> Forecast:
+    """Return how long the phases that are not over take; `runs` are the oldest first."""
+    claimed = claimed_s(experiment)
+    if experiment.state == ExperimentState.STOPPING:  # its ranks leave: nobody makes these steps
+        return Forecast(basis="it is being stopped", claimed_seconds=claimed)
+    living = _load_living(session, runs)
+    ahead = [
+        _ahead(phase, living)
+        for phase in phases
+        if phase.state in (PhaseState.PENDING, PhaseState.ACTIVE)
+    ]
+    ended = [
+        known
+        for run in runs
+        if run.state == RunState.ENDED
+        if (known := _measured(run, load_account(session, run.id))) is not None
+    ]
+    measured = None if living is None else living.measured
+    return build_forecast(ahead, ended[-_RUNS:], measured, claimed_seconds=claimed)
+
+
+def _load_living(session: Session, runs: Sequence[RunRow]) -> _Living | None:
+    row = next((run for run in runs if run.state != RunState.ENDED), None)
+    if row is None and runs and not runs[-1].judged:
+        row = runs[-1]
+    if row is None:
+        return None
+    queued = row.state == RunState.QUEUED  # then nothing was heard of it
+    progress = None if queued else session.get(ProgressRow, row.id)
+    told = None if queued else load_account(session, row.id)
+    resumed = row.resume_from.step if row.resume_from else 0
+    return _Living(
+        row=row,
+        step=max(resumed, progress.step if progress else 0),
+        heard_at=progress.heartbeat_at if progress else None,
+        told=told,
+        measured=_measured(row, told),
+    )
+
+
+def _measured(run: RunRow, told: RankAccount | None) -> Measured | None:
+    if told is None:
+        return None
+    times_s = list(told.stream.pace.times_s)[-_WINDOW:]
+    first, last, mean_s, steps = told.first, told.last, 0.0, 0
+    if first is not None and last is not None and told.boots == 1 and last.step > first.step:
+        steps = last.step - first.step
+        mean_s = (last.at_s - first.at_s) / steps
+    return measure(times_s, mean_s, max(steps, len(times_s)), _start_s(run, told))
+
+
+def _start_s(run: RunRow, told: RankAccount) -> float | None:
+    """Return the seconds from a run's claim to its first step's end; None where clocks disagree."""
+    if told.first is None or told.first_ts is None or run.claimed_at is None or run.resume_from:
+        return None
+    start_s = told.first_ts + told.first.at_s - run.claimed_at
+    return start_s if 0 < start_s < _LONGEST_START_S else None
+
+
+def _ahead(phase: PhaseRow, living: _Living | None) -> Ahead:
+    if living is None or living.row.phase != phase.name:
+        return Ahead(steps=phase.steps)
+    left = max(0, phase.steps - living.step)
+    if living.told is not None and living.told.first is not None:
+        return Ahead(steps=left, begun_s=None)
+    claimed, heard = living.row.claimed_at, living.heard_at
+    begun_s = 0.0 if claimed is None or heard is None else max(0.0, heard - claimed)
+    return Ahead(steps=left, begun_s=begun_s)
+
+
+def _number(labels: dict[str, str], name: str) -> float | None:
+    try:
+        found = float(labels[name])
+    except (KeyError, ValueError):
+        return None
+    return found if 0 < found < math.inf else None

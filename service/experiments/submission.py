@@ -17,9 +17,9 @@ from gonogo.planning.source import bundled_plan, refuse
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.db.store import Session
 from service.experiments.advance import resolved_of, start_phase
-from service.experiments.forecasts import check_labels
 from service.experiments.lifecycle import Deed, lock_experiment, move_phase, record_event
 from service.experiments.origins import Origin
+from service.experiments.state import check_labels
 from service.queries.experiments import load_experiment
 
 

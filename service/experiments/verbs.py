@@ -2,10 +2,7 @@
 
 Each verb returns whether it changed anything. A verb that the state does not allow is a `Conflict`
 that names what is allowed. `halt` or `cancel` asked a second time no longer waits for a run that is
-leaving.
-
-A person's verdict acts while a decision is awaited. On a finished experiment nothing starts, and
-the decision lists the phases that never ran. It is always shown as made by hand.
+leaving. A person's verdict acts while a decision is awaited; once it is over, nothing starts.
 """
 
 from collections.abc import Callable
@@ -134,15 +131,15 @@ def _is_again(deed: Deed, experiment: ExperimentRow, why: RunReason) -> bool:
     if experiment.state != ExperimentState.RUNNING or run is None:
         return False
     if why is RunReason.RESUME and run.reason in ANSWERS:
-        before = _last_ended(deed, run)
+        before = _last_ended(deed, experiment, run.phase)
         return before is not None and before.klass in (OutcomeClass.OPERATOR, OutcomeClass.INFRA)
     return run.reason == why
 
 
-def _last_ended(deed: Deed, run: RunRow) -> Outcome | None:
-    rows = runs_of(deed.session, run.experiment, run.phase)
-    ended = [row.outcome for row in rows if row.outcome is not None]
-    return ended[-1] if ended else None
+def _last_ended(deed: Deed, experiment: ExperimentRow, phase: str | None = None) -> Outcome | None:
+    """Return why the last run of an experiment, or of a phase, ended."""
+    rows = runs_of(deed.session, experiment.id, phase)
+    return next((row.outcome for row in reversed(rows) if row.outcome is not None), None)
 
 
 def _start_again(
@@ -182,7 +179,7 @@ def promote(deed: Deed, experiment: ExperimentRow, reason: str, points: Points) 
     conditions = load_conditions(deed.session, experiment.id)
     plan = resolved_of(experiment).parsed()
     action = decide_promotion(plan, phase.name, conditions)
-    act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
+    act(deed, experiment, phase.name, action, points, _last_ended(deed, experiment))
     return True
 
 
@@ -190,7 +187,7 @@ def takeover(deed: Deed, experiment: ExperimentRow, reason: str, points: Points)
     """End an attempt on a person's word and start the next from the last durable checkpoint."""
     run = current_run(deed, experiment)
     if run is not None and run.state == RunState.QUEUED:
-        before = _last_ended(deed, run)
+        before = _last_ended(deed, experiment, run.phase)
         if before is not None and before.code in TAKEN_OVER:
             return False
     require(deed, experiment, "takeover")
@@ -232,12 +229,6 @@ def replace_run(
         resume_from=points.get(run.phase),
         change=run.change,
     )
-
-
-def last_outcome(deed: Deed, experiment: ExperimentRow) -> Outcome | None:
-    """Return why the experiment's last run ended."""
-    ended = [run for run in runs_of(deed.session, experiment.id) if run.outcome]
-    return ended[-1].outcome if ended else None
 
 
 VERBS: dict[str, Verb] = {
@@ -288,7 +279,7 @@ def override(
         waive_expired(deed, experiment, phase.name, reason=said.reason)
     if awaiting:
         experiment.stop = None
-        act(deed, experiment, phase.name, action, points, last_outcome(deed, experiment))
+        act(deed, experiment, phase.name, action, points, _last_ended(deed, experiment))
     else:
         phase.verdict = experiment.verdict = said.verdict
     return decision

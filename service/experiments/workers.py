@@ -1,6 +1,6 @@
 """Workers and hosts, as experiments see them: who takes a plan's runs, and where a run is."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from sqlalchemy import ColumnElement
@@ -69,20 +69,20 @@ def load_warnings(session: Session, plan: Plan, now: float) -> list[str]:
     workers = load_workers(session)
     up = [row.claim for row in workers if is_heard(row, now)]
     if wanted is None:
-        if not up or any(_has_gpus(said, plan, gpus) for said in up):
+        if not up or any(has_gpus(said, said.devices, plan, gpus) for said in up):
             return []
         count = f"{gpus} GPU{'s' * (gpus != 1)}"
         return [f"no worker that is up has {count} of profile {plan.profile}; it waits for one"]
-    if any(_takes(said, plan) for said in up):
+    if any(not said.draining and may_take(said, plan) for said in up):
         return []
     return [f"no worker that is up takes it; it waits for one that has {wanted}"]
 
 
-def _has_gpus(said: ClaimRequest, plan: Plan, gpus: int) -> bool:
-    """Say whether a worker has so many GPUs, free or not; a scheduler finds its own."""
+def has_gpus(said: ClaimRequest, devices: Sequence[str], plan: Plan, gpus: int) -> bool:
+    """Say whether so many GPUs are among a worker's devices; a scheduler finds its own."""
     if said.profiles and plan.profile not in said.profiles:
         return False
-    return said.engine is not EngineName.LOCAL or len(slot_gpus(said.devices)) >= gpus
+    return said.engine is not EngineName.LOCAL or len(slot_gpus(devices)) >= gpus
 
 
 def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
@@ -101,10 +101,7 @@ def load_waits(session: Session, runs: Iterable[RunRow]) -> dict[str, str]:
     return {run: text for run, text in waits.items() if text}
 
 
-def _takes(said: ClaimRequest, plan: Plan) -> bool:
-    return (
-        not said.draining
-        and not lacks(plan, said.labels)
-        and allows(plan, said.allow, said.allow_env)
-        and spans(plan, said.engine)
-    )
+def may_take(said: ClaimRequest, plan: Plan) -> bool:
+    """Say whether a worker holds and allows what a plan needs."""
+    allowed = not lacks(plan, said.labels) and allows(plan, said.allow, said.allow_env)
+    return allowed and spans(plan, said.engine)

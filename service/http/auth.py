@@ -26,7 +26,7 @@ from gonogo.machine_id import load_machine_id
 from service.context import Context
 from service.db.columns import SessionKind
 from service.db.schema import KeyRow, SessionRow
-from service.http.problems import NoKey
+from service.http.answers import NoKey
 from service.queries.callers import load_living_key
 
 
@@ -137,8 +137,7 @@ def revoke_key(session: Session, name: str, now: float) -> None:
 def load_local_keys(context: Context) -> None:
     """Make sure that the key files of the home hold living keys that the database knows.
 
-    A revoked key is replaced, and so is the key of a worker whose home was elsewhere, as after a
-    restore. That worker has another name here.
+    A revoked key is replaced, and so is that of a worker whose home was elsewhere (a restore).
     """
     home = _name_of(context.settings.home)
     for file_name, role in LOCAL_KEYS:

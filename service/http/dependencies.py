@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from typing import Annotated, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from fastapi import Depends, Header, Query
@@ -16,8 +15,8 @@ from service.context import Context
 from service.db.schema import ExperimentRow, IdempotencyRow
 from service.db.store import Session, insert_if_new
 from service.experiments.lifecycle import Deed
+from service.http.answers import BadRequest, Outdated
 from service.http.auth import Principal, Service
-from service.http.problems import BadRequest, Outdated
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -105,40 +104,35 @@ async def open_session(context: Service) -> AsyncIterator[Session]:
 Reading = Annotated[Session, Depends(open_session, scope="function")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Creation:
-    """A creating POST, as far as it is known again when it is repeated."""
-
-    caller: Principal
-    route: str
-    key: str | None
-    """Its Idempotency-Key; the scope is caller and route."""
-    body: BaseModel
-
-
 def create_once(
     context: Context,
-    creation: Creation,
+    caller: Principal,
+    route: str,
+    key: str | None,
+    body: BaseModel,
     create: Callable[Concatenate[Deed, _P], dict[str, Any]],
     *args: _P.args,
     **kwargs: _P.kwargs,
 ) -> dict[str, Any]:
-    """Create something, or return the answer that was stored for the same key and body."""
+    """Create something, or return the answer that was stored for the same key and body.
+
+    The scope of `key`, an Idempotency-Key, is caller and route.
+    """
 
     def change(deed: Deed) -> dict[str, Any]:
-        if creation.key is None:
+        if key is None:
             return create(deed, *args, **kwargs)
-        place = {"actor": creation.caller.key_id, "route": creation.route, "key": creation.key}
-        body = digest(creation.body.model_dump(mode="json"))
-        values = {**place, "body_digest": body, "created_at": deed.now}
+        place = {"actor": caller.key_id, "route": route, "key": key}
+        sent = digest(body.model_dump(mode="json"))
+        values = {**place, "body_digest": sent, "created_at": deed.now}
         is_new = insert_if_new(deed.session, IdempotencyRow, values)
         row = deed.session.scalars(select(IdempotencyRow).filter_by(**place)).one()
         if is_new:
             row.answer = create(deed, *args, **kwargs)
-        elif row.body_digest != body:
+        elif row.body_digest != sent:
             raise Rejected("this Idempotency-Key was used for another body")
         elif row.answer is None:
             raise Conflict("the first request with this Idempotency-Key is not finished yet")
         return row.answer
 
-    return context.write(creation.caller.name, change)
+    return context.write(caller.name, change)

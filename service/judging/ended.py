@@ -1,15 +1,12 @@
 """What follows when a run has ended: assess, decide, record, act.
 
-`prepare` writes what the database holds of the run into a folder. A judge's process turns the
-folder into facts, `assess` judges them and looks up the checkpoint of a rerun. All of this happens
-outside of writing transactions. `conclude` then records and acts under the experiment's lock. It
-refuses if another decision came between, and the caller prepares again.
-
-The folder gets the bytes that were shipped, without logs and evidence, on which no verdict rests.
+`prepare` writes the bytes that were shipped of the run into a folder, a judge's process turns them
+into facts, and `assess` judges those, all outside of writing transactions. `conclude` records and
+acts under the experiment's lock. If another decision came between, the caller prepares again.
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -48,7 +45,6 @@ from service.experiments.advance import active_phase, resolved_of
 from service.experiments.checkpoints import checkpoints_before, load_resume_points, load_weights
 from service.experiments.decisions import act, load_conditions, record_conditions, record_decision
 from service.experiments.lifecycle import Deed, lock_run, record_event
-from service.experiments.speeds import note_speed
 from service.experiments.state import load_cause
 from service.queries.experiments import load_experiment, runs_of
 from service.queries.runs import (
@@ -88,11 +84,9 @@ def _bytes_of(session: Session, run: RunRow, name: str, most: int | None) -> Ite
     first = session.scalars(query.order_by(PieceRow.start).limit(1)).first()
     if first == 0:
         return load_bytes(session, run.id, name, most)
-    return _findings_of(session, run.id) if name == "findings.jsonl" else ()
-
-
-def _findings_of(session: Session, run: str) -> Iterator[bytes]:
-    return (wire_line(finding.wire()) for finding in load_findings(session, run))
+    if name != "findings.jsonl":
+        return ()
+    return (wire_line(finding.wire()) for finding in load_findings(session, run.id))
 
 
 def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
@@ -100,7 +94,7 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
     if run.order is not None:
         given = Order.model_validate(run.order)
         shipped = _parsed(Order, records.get("order.json"))
-        if shipped is None or _digestible(shipped) != _digestible(given):
+        if shipped is None or shipped.document() != given.document():
             _log.error("%s: order.json is not what was ordered", run.id, extra={"action": "order"})
             save_json(run_dir.order, given.document())
     unread = _parsed(ExitRecord, records.get("exit.json")) is None
@@ -110,10 +104,6 @@ def _fill_in(run: RunRow, records: dict[str, bytes], run_dir: RunDir) -> None:
         save_json(run_dir.preflight, Preflight.model_validate(run.preflight).wire())
     if run.model is not None and "model.json" not in records:
         save_json(run_dir.model, ModelRecord.model_validate(run.model).wire())
-
-
-def _digestible(order: Order) -> bytes:
-    return canonical_bytes(order.document())
 
 
 _Model = TypeVar("_Model", bound=BaseModel)
@@ -131,8 +121,6 @@ class Case:
     """An ended run whose directory lies ready for the judge."""
 
     run: RunRow
-    outcome: Outcome
-    folder: Path
     decision_seq: int
     rules: Rules
     durable_step: int
@@ -196,8 +184,6 @@ def prepare(session: Session, run_id: str, folder: Path) -> Case:
     save_run(session, run, folder)
     return Case(
         run=run,
-        outcome=outcome,
-        folder=folder,
         decision_seq=experiment.decision_seq,
         rules=build_rules(order, conditions),
         durable_step=point.step if point else 0,
@@ -219,7 +205,8 @@ def assess(session: Session, case: Case, facts: Facts, now: float) -> Assessment
         change=run.change,
     )
     # A run that turns out to have failed is not resumed.
-    resume = case.resume if attempt.outcome.code is case.outcome.code else {}
+    told = run.outcome is not None and attempt.outcome.code is run.outcome.code
+    resume = case.resume if told else {}
     return Assessment(
         run=run.id,
         decision_seq=case.decision_seq,
@@ -259,7 +246,6 @@ def conclude(deed: Deed, assessment: Assessment) -> bool:
     run.verdict = assessment.attempt.verdict
     run.outcome = _outcome_found(run.outcome, assessment)
     _store(deed.session, assessment)
-    note_speed(deed.session, run, assessment.facts)
     phase = active_phase(deed, experiment)
     over = experiment.state == ExperimentState.FINISHED
     later = runs_of(deed.session, experiment.id, run.phase)[-1].attempt > run.attempt

@@ -1,7 +1,7 @@
-"""Renders templates: one Jinja2 environment, autoescaping and strict."""
+"""Renders templates (Jinja2, autoescaping and strict), and draws curves and where time went."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -10,25 +10,18 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
-from gonogo.contract.api import ExperimentView
-from gonogo.contract.decision import Verdict
-from gonogo.contract.lifecycle import ExperimentState
+from gonogo.contract.campaign import ComparedVariant
+from gonogo.contract.criterion import OWN_PREFIX
+from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
 from gonogo.judge.failures import explain_decision
 from gonogo.judge.words import sentence
 from service import charts, text
+from service.charts import WIDTH, Chart, Line, non_finite_mark, picture, tag
+from service.evidence.series import Curve
+from service.text import duration, percent
 
 HERE = Path(__file__).parent
-LAMPS = {"go": "#22c55e", "warn": "#f59e0b", "bad": "#ef4444", "busy": "#3b82f6", "grey": "#94a3b8"}
-"""State of the world → colour of the icon; `style.css` colours the lamp."""
-STATIC = {
-    "style.css": "text/css",
-    "live.js": "text/javascript",
-    **{f"icon-{lamp}.svg": "image/svg+xml" for lamp in LAMPS},
-}
-_ICON = (
-    '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><rect width="32" height="32"'
-    ' rx="8" fill="#0f172a"/><circle cx="16" cy="16" r="8" fill="{}"/></svg>'
-)
+STATIC = {"style.css": "text/css", "live.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 @cache
@@ -58,7 +51,6 @@ def render(template: str, **values: Any) -> str:
     """Return a page."""
     values.setdefault("who", None)
     values.setdefault("refresh_s", None)
-    values.setdefault("lamp", "grey")
     values["now"] = datetime.now(UTC).isoformat()
     return environment().get_template(template).render(**values)
 
@@ -66,8 +58,6 @@ def render(template: str, **values: Any) -> str:
 @cache
 def load_static(name: str) -> bytes:
     """Return a static file; the style sheet includes that of the charts."""
-    if name.startswith("icon-"):
-        return _ICON.format(LAMPS[name.removeprefix("icon-").removesuffix(".svg")]).encode()
     content = (HERE / "static" / name).read_bytes()
     return content + charts.style().encode() if name == "style.css" else content
 
@@ -92,21 +82,70 @@ def label(value: object) -> str:
     return text.NONE if value is None else str(value).replace("_", " ")
 
 
-def lamp_of(view: ExperimentView) -> str:
-    """Return the state of an experiment as a lamp shows it, one of `LAMPS`."""
-    if view.state is ExperimentState.AWAITING_DECISION:
-        return "warn"
-    if view.state is not ExperimentState.FINISHED:
-        return "busy"
-    if view.overrides or view.verdict is None:
-        return "grey"
-    return {Verdict.GO: "go", Verdict.NO_GO: "bad"}.get(view.verdict, "warn")
+BAR = 18
+MOST_OWN = 12
+"""Charts of a program's own metrics."""
 
 
-def lamp_of_all(views: Sequence[ExperimentView]) -> str:
-    """Return the lamp of a list: a person is needed, work is active, or how the newest ended."""
-    lamps = [lamp_of(view) for view in views]
-    waits = any(view.state is ExperimentState.AWAITING_DECISION for view in views)
-    if waits or "busy" in lamps:
-        return "warn" if waits else "busy"
-    return lamps[0] if lamps else "grey"
+def charts_of(curves: Mapping[str, Curve]) -> list[Chart]:
+    """Return the charts of a run: loss, speed, then own metrics by name."""
+    own = sorted(name for name in curves if name.startswith(OWN_PREFIX))
+    return [
+        _chart("loss", {name: curves.get(name) for name in ("loss", "validation loss")}),
+        _chart("tokens/s, as the trainer reports", {"tokens/s": curves.get("tokens/s")}, 2),
+        *(_chart(name, {name: curves[name]}) for name in own[:MOST_OWN]),
+    ]
+
+
+def _chart(title: str, curves: dict[str, Curve | None], first: int = 0) -> Chart:
+    """Return a chart; the colours begin with number `first`, a speed from zero."""
+    found = {name: curve for name, curve in curves.items() if curve is not None}
+    kinds = dict(zip(curves, "abc"[first:], strict=False))
+    return Chart(
+        title=title,
+        lines=[Line(name=name, points=row.points, kind=kinds[name]) for name, row in found.items()],
+        marks=[
+            non_finite_mark(row.non_finite, name if len(found) > 1 else "")
+            for name, row in found.items()
+            if row.non_finite is not None
+        ],
+        zero=bool(first),
+    )
+
+
+def goodput_bar(goodput: Goodput) -> Markup:
+    """Return one bar of parts; a sentence where no time has passed."""
+    if goodput.wall_s <= 0:
+        return Markup('<p class="quiet">No time has passed.</p>')
+    parts, x = [], 0.0
+    for part, seconds in _spent(goodput):
+        wide = WIDTH * seconds / goodput.wall_s
+        told = tag("title", f"{WORDS[part]}: {duration(seconds)}")
+        kind = f"part-{part.value}"
+        parts.append(tag("rect", told, class_=kind, x=x, y=0, width=wide, height=BAR))
+        x += wide
+    words = ", ".join(f"{WORDS[part]} {duration(s)}" for part, s in _spent(goodput))
+    return picture(f"Where the time went: {words}", BAR, *parts)
+
+
+def goodput_rows(goodput: Goodput) -> list[tuple[str, str, str, str]]:
+    """Return (part, its words, its time, its share) of all parts that took any."""
+    return [
+        (part.value, WORDS[part], duration(seconds), percent(seconds, goodput.wall_s))
+        for part, seconds in _spent(goodput)
+    ]
+
+
+def _spent(goodput: Goodput) -> list[tuple[Part, float]]:
+    return [(part, seconds) for part, seconds in seconds_of(goodput).items() if seconds > 0]
+
+
+def ratio_text(row: ComparedVariant) -> str:
+    """Return a ratio with its interval: `1.052 (1.031 to 1.074)`; the baseline's is 1."""
+    if row.answer is None:
+        return "1"
+    if row.ratio is None:
+        return "no run that counts"
+    if row.low is None or row.high is None:
+        return f"{row.ratio:.3f}"
+    return f"{row.ratio:.3f} ({row.low:.3f} to {row.high:.3f})"

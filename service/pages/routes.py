@@ -1,35 +1,38 @@
 """The pages: one function each, rows in, template out; and what an experiment's page shows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import HTMLResponse
 
-from gonogo.contract.api import ArtifactsView, CampaignState, ExperimentView, RunView
-from gonogo.contract.decision import CriterionResult, Decision, Verdict
+from gonogo.contract.api import CampaignState
+from gonogo.contract.decision import Decision, Verdict
 from gonogo.contract.errors import NotFound
-from gonogo.contract.finding import Finding
-from gonogo.contract.goodput import ExperimentGoodput
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.contract.order import Order
 from gonogo.judge.follow_up.explanation import cause_of
 from service.campaigns import view_campaign
-from service.charts import Chart, draw
+from service.charts import draw
 from service.db.schema import RunRow
 from service.db.store import Session
-from service.evidence.artifacts import Excerpt, list_artifacts, load_artifact, load_stack
+from service.evidence.artifacts import list_artifacts, load_artifact, load_stack
 from service.evidence.files import load_log, load_log_names
-from service.evidence.lowest_rank import load_curves
-from service.evidence.series import load_gate_now
+from service.evidence.series import load_curves, load_gate_now
 from service.experiments.state import decision_about
 from service.http.answers import file_response
 from service.http.auth import Service
 from service.http.dependencies import Cursor, Reading
 from service.pages import sign_in
-from service.pages.drawings import charts_of, goodput_bar, goodput_rows, interval_chart, ratio_text
-from service.pages.render import STATIC, lamp_of, lamp_of_all, load_static, render
+from service.pages.render import (
+    STATIC,
+    charts_of,
+    goodput_bar,
+    goodput_rows,
+    load_static,
+    ratio_text,
+    render,
+)
 from service.pages.sign_in import PageRoute, Visitor
 from service.queries.callers import load_alerts, load_workers
 from service.queries.experiments import (
@@ -44,70 +47,29 @@ from service.queries.runs import load_findings, load_progress, load_run
 from service.report.files import POLICY, report_for
 from service.text import observed_text, ratio_words, threshold_text
 from service.views.experiments import view_experiment, view_experiments
-from service.views.goodput import load_experiment_goodput
-from service.views.rows import load_run_view, view_alert, view_worker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPage:
-    """The run that a page shows whole."""
-
-    view: RunView
-    order: Order | None
-    findings: Sequence[Finding]
-    criteria: Sequence[CriterionResult]
-    decided: bool
-    """Whether the criteria are those of a decision; else they show how the gate stands now."""
-    charts: Sequence[Chart]
-    cause: str | None
-    stack: Excerpt | None
-    logs: Sequence[str]
-    artifacts: ArtifactsView
-    age_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExperimentPage:
-    """An experiment, and one of its runs."""
-
-    view: ExperimentView
-    runs: Sequence[RunView]
-    decisions: Sequence[Decision]
-    run: RunPage | None
-    goodput: ExperimentGoodput
-    took_s: float | None
-    """From its first run's start to its end, or until now."""
-
-    @property
-    def living(self) -> bool:
-        """Whether the page may change by itself."""
-        return self.view.state is not ExperimentState.FINISHED
+from service.views.rows import load_experiment_goodput, load_run_view, view_alert, view_worker
 
 
 def load_experiment_page(
     session: Session, experiment: str, run: str | None, now: float
-) -> ExperimentPage:
-    """Return an experiment's page; `run` names the run to show, else the one to look at."""
+) -> dict[str, Any]:
+    """Return what an experiment's page shows; `run` names the run, else the one to look at."""
     row = load_experiment(session, experiment)
     view = view_experiment(session, row)
     rows = runs_of(session, experiment)
     decisions = load_decisions(session, experiment)
-    chosen = next((found for found in rows if found.id == run), None) or _most_telling(rows)
-    page = _load_run(session, chosen, decisions, now) if chosen else None
-    return ExperimentPage(
-        view=view,
-        runs=[load_run_view(session, found) for found in rows],
-        decisions=decisions,
-        run=page,
-        goodput=load_experiment_goodput(session, row, now),
-        took_s=None if row.started_at is None else max(0.0, (row.ended_at or now) - row.started_at),
-    )
-
-
-def _most_telling(rows: Sequence[RunRow]) -> RunRow | None:
-    living = [row for row in rows if row.state != RunState.ENDED]
-    found = living or list(rows)
-    return found[-1] if found else None
+    living = [found for found in rows if found.state != RunState.ENDED]
+    asked = [found for found in rows if found.id == run]
+    chosen = next(reversed(asked or living or rows), None)
+    return {
+        "view": view,
+        "living": view.state is not ExperimentState.FINISHED,
+        "runs": [load_run_view(session, found) for found in rows],
+        "decisions": decisions,
+        "run": _load_run(session, chosen, decisions, now) if chosen else None,
+        "goodput": load_experiment_goodput(session, row, now),
+        "took_s": row.started_at and max(0.0, (row.ended_at or now) - row.started_at),
+    }
 
 
 def _load_run(
@@ -115,7 +77,7 @@ def _load_run(
     row: RunRow,
     decisions: Sequence[Decision],
     now: float,
-) -> RunPage:
+) -> dict[str, Any]:
     progress = load_progress(session, row.id)
     view = load_run_view(session, row)
     order = Order.model_validate(row.order) if row.order else None
@@ -124,19 +86,19 @@ def _load_run(
     criteria = decided or (load_gate_now(session, row.id, order) if order else [])
     findings = load_findings(session, row.id)
     bad = view.outcome is not None and view.verdict is not Verdict.GO
-    return RunPage(
-        view=view,
-        order=order,
-        findings=findings,
-        criteria=criteria,
-        decided=bool(decided),
-        charts=charts_of(load_curves(session, row.id)),
-        cause=cause_of(findings, view.outcome, decided) if bad else None,
-        stack=load_stack(session, row, findings),
-        logs=load_log_names(session, row.id),
-        artifacts=list_artifacts(session, row),
-        age_s=None if progress.heartbeat_at is None else max(0.0, now - progress.heartbeat_at),
-    )
+    return {
+        "view": view,
+        "order": order,
+        "findings": findings,
+        "criteria": criteria,
+        "decided": bool(decided),  # else the criteria show how the gate stands now
+        "charts": charts_of(load_curves(session, row.id)),
+        "cause": cause_of(findings, view.outcome, decided) if bad else None,
+        "stack": load_stack(session, row, findings),
+        "logs": load_log_names(session, row.id),
+        "artifacts": list_artifacts(session, row),
+        "age_s": progress.heartbeat_at and max(0.0, now - progress.heartbeat_at),
+    }
 
 
 REFRESH_S = 2
@@ -157,7 +119,6 @@ def experiments(session: Reading, who: Visitor, cursor: Cursor = None) -> Respon
         rows=rows,
         after=after,
         refresh_s=REFRESH_S,
-        lamp=lamp_of_all(rows),
         waiting=sum(row.state is ExperimentState.AWAITING_DECISION for row in rows),
     )
     return HTMLResponse(page)
@@ -177,8 +138,7 @@ def experiment(
         "experiment.html",
         who=who,
         page=found,
-        refresh_s=REFRESH_S if found.living else None,
-        lamp=lamp_of(found.view),
+        refresh_s=REFRESH_S if found["living"] else None,
         draw=draw,
         observed=observed_text,
         threshold=threshold_text,
@@ -207,7 +167,6 @@ def campaign(session: Reading, who: Visitor, campaign: str) -> Response:
         who=who,
         c=found,
         repeats=sorted({row.repeat for row in found.members}),
-        chart=interval_chart,
         ratio=ratio_text,
         refresh_s=REFRESH_S if found.state is CampaignState.RUNNING else None,
     )

@@ -18,6 +18,7 @@ from gonogo.contract.errors import GonogoError, NotAllowed, Unavailable
 from gonogo.contract.wire import Instant
 from service.context import Context
 from service.db.store import NO_ANSWER, NO_ANSWER_TEXT
+from service.http.answers import status_of
 from service.http.auth import (
     LINK_S,
     SECURE_COOKIE,
@@ -33,7 +34,6 @@ from service.http.auth import (
     get_context,
     use_link,
 )
-from service.http.problems import status_of
 from service.pages.render import render
 from service.text import stamp
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from sqlalchemy import func, or_, select
-from sqlalchemy.orm import Session, defer, load_only
+from sqlalchemy.orm import Session, load_only
 
 from gonogo.contract.errors import NotFound
 from gonogo.contract.finding import Finding, Severity
@@ -18,7 +18,7 @@ from service.db.schema import (
     ProgressRow,
     RunRow,
 )
-from service.queries.experiments import UNSEEN, id_matches, in_order, load_page
+from service.queries.experiments import id_matches, in_order, load_page
 
 HELD = (
     RunState.CLAIMED,
@@ -42,27 +42,17 @@ def load_progress(session: Session, run: str) -> ProgressRow:
     return session.get_one(ProgressRow, run)
 
 
-def load_held(session: Session) -> list[tuple[RunRow, ProgressRow]]:
-    """Return the runs that workers hold, each with its progress, by id."""
+def load_held(session: Session, experiment: str | None = None) -> list[tuple[RunRow, ProgressRow]]:
+    """Return the runs (of one experiment) that workers hold, each with its progress, by id."""
     query = (
         select(RunRow, ProgressRow)
         .join(ProgressRow, ProgressRow.run == RunRow.id)
         .where(RunRow.state.in_(HELD))
         .order_by(RunRow.id)
     )
+    if experiment is not None:
+        query = query.where(RunRow.experiment == experiment)
     return [(run, progress) for run, progress in session.execute(query)]
-
-
-def load_followed(session: Session, experiment: str) -> tuple[RunRow, ProgressRow] | None:
-    """Return the run of an experiment that a worker holds, without its documents, if any."""
-    query = (
-        select(RunRow, ProgressRow)
-        .join(ProgressRow, ProgressRow.run == RunRow.id)
-        .where(RunRow.experiment == experiment, RunRow.state.in_(HELD))
-        .options(*map(defer, UNSEEN))
-    )
-    row = session.execute(query.order_by(RunRow.id.desc())).first()
-    return None if row is None else (row[0], row[1])
 
 
 def load_runs_of_worker(session: Session, worker: str) -> list[RunRow]:

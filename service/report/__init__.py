@@ -1,5 +1,5 @@
 """The report of an experiment: one page of summary, details below it.
 
-`view` is read from the database. `summary` and `details` turn it into Markdown, and `pictures`
-chooses its charts. `files` makes one page of them, and saves and serves both.
+`view` is read from the database and chooses the charts. `summary` and `details` turn it into
+Markdown. `files` makes one page of them, and saves and serves both.
 """

@@ -9,12 +9,11 @@ from typing import Any
 import yaml
 
 from gonogo.contract.finding import Doubt, Effect
-from gonogo.contract.goodput import WORDS, Goodput, Part, seconds_of
+from gonogo.contract.goodput import WORDS, seconds_of
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.words import sentence
 from gonogo.planning.resolve import is_bundled
-from service.report.pictures import phase_pictures
 from service.report.summary import (
     decision_table,
     diagnosis_text,
@@ -24,7 +23,7 @@ from service.report.summary import (
     summary_parts,
     took_s,
 )
-from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport
+from service.report.view import SECTIONS, RankNumbers, ReportView, RunReport, phase_pictures
 from service.text import (
     NONE,
     block,
@@ -92,7 +91,10 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
     if run.change:
         parts.append(f"Changed: {code(json.dumps(run.change, sort_keys=True))}.")
     if run.decision is not None:
-        parts += ["#### Gate", gate_table(run.decision.criteria), _left_out(run)]
+        left_out = run.order.left_out if run.order is not None else []
+        reasons = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in left_out)
+        parts += ["#### Gate", gate_table(run.decision.criteria)]
+        parts += [f"Left out: {reasons}."] if reasons else []
         parts.append(diagnosis_text(run))
     parts += ["#### Findings", finding_list(run.findings) or "None."]
     unseen = "\n".join(f"- {inline(row)}" for row in not_observed(run))
@@ -102,12 +104,6 @@ def _run(view: ReportView, run: RunReport) -> list[str]:
     if view.experiment.plan in FIELD_PLANS:
         parts += ["#### Expected", _field_table(run)]
     return [*parts, "#### Artifacts", *_artifacts(run)]
-
-
-def _left_out(run: RunReport) -> str:
-    rows = run.order.left_out if run.order is not None else []
-    reasons = "; ".join(f"{code(row.id)}: {inline(row.why)}" for row in rows)
-    return f"Left out: {reasons}." if reasons else ""
 
 
 def not_observed(run: RunReport) -> list[str]:
@@ -187,44 +183,25 @@ def _field_table(run: RunReport) -> str:
 
 def _artifacts(run: RunReport) -> list[str]:
     found = run.artifacts
+    listed = [row for row in found.items if not row.path.startswith(".")]
+    more = len(listed) - MAX_FILES
+    rows = [(code(row.path), str(row.bytes)) for row in listed[:MAX_FILES]]
     place = f"In {code(found.dir)} on {inline(found.host or 'an unknown host')}."
-    facts = run.decision.facts.get("files") if run.decision is not None else None
-    judged = {name: row.get("sha256") for name, row in (facts or {}).items()}
-    rows = []
-    for row in run.files[:MAX_FILES]:
-        known, compared = judged.get(row.path), ""
-        if known and row.sha256:
-            same = known == row.sha256
-            compared = "as judged" if same else "**DIFFERS from the file that was judged**"
-        digest = code(row.sha256) if row.sha256 else NONE
-        rows.append((code(row.path), str(row.bytes), digest, compared))
-    more = len(run.files) - len(rows)
     return [
         place if found.dir else "It has no directory.",
-        table(("file", "bytes", "SHA-256", ""), rows) if rows else "",
-        f"And {more} more." if more else "",
+        table(("file", "bytes"), rows) if rows else "",
+        f"And {more} more." if more > 0 else "",
     ]
 
 
 def _goodput(view: ReportView) -> list[str]:
     if view.goodput is None:
         return ["No account was taken."]
-    named: list[tuple[str, Goodput]] = [("all", view.goodput)]
-    runs = view.goodput.runs
-    named += [(run.title, runs[run.view.id]) for run in view.runs if run.view.id in runs]
-    spent = [seconds_of(row) for _, row in named]
-    parts = [part for part in Part if any(seconds[part] > 0 for seconds in spent)]
-    rows = (
-        (
-            inline(name),
-            ratio_words(row),
-            duration(row.wall_s),
-            *(duration(seconds[part]) if seconds[part] else NONE for part in parts),
-        )
-        for (name, row), seconds in zip(named, spent, strict=True)
-    )
+    spent = seconds_of(view.goodput)
+    rows = [(WORDS[part], duration(seconds)) for part, seconds in spent.items() if seconds > 0]
     return [
-        table(("", "effective", "wall time", *(WORDS[part] for part in parts)), rows),
+        f"Effective: {ratio_words(view.goodput)} of {duration(view.goodput.wall_s)}.",
+        table(("part", "time"), rows),
         "*Effective* is the share of steps that count, productive and preserved, in the time with"
         " devices (all but queue and decision); unknown time counts as lost.",
     ]
@@ -285,7 +262,7 @@ def _configuration(view: ReportView) -> list[str]:
     for run in view.runs:
         for row in _identity_rows(run):
             rows.setdefault(row, []).append(run.title)
-    heads = ("field", "ordered", "reported by the ranks", "counted on the model", "", "runs")
+    heads = ("field", "ordered", "reported by the ranks", "runs")
     cells = [
         (*row, "all" if len(runs) == len(view.runs) else ", ".join(runs))
         for row, runs in sorted(rows.items())
@@ -300,9 +277,7 @@ def _identity_rows(run: RunReport) -> Iterator[tuple[str, ...]]:
     for name in Identity.model_fields:
         wanted = getattr(ordered, name)
         ran = {rank: getattr(identity, name) for rank, identity in run.ran.items()}
-        reported = [value for value in ran.values() if value is not None]
-        counted = getattr(run.counted, name) if run.counted else None
-        if wanted is None and counted is None and not reported:
+        if wanted is None and not any(value is not None for value in ran.values()):
             continue
         alike = {_value(value) for value in ran.values()}
         by_rank = "; ".join(f"rank {rank}: {_value(value)}" for rank, value in ran.items())
@@ -310,8 +285,6 @@ def _identity_rows(run: RunReport) -> Iterator[tuple[str, ...]]:
             name,
             _value(wanted) if wanted is not None else "not checked",
             by_rank if len(alike) > 1 else "".join(alike) or "nothing",
-            _value(counted),
-            _agreement(wanted, reported, name) if wanted is not None and ran else "",
         )
 
 
@@ -320,16 +293,6 @@ def _value(value: Any) -> str:
         return NONE
     text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
     return code(f"{text[:20]}…" if isinstance(value, str) and len(text) > 24 else text)
-
-
-def _agreement(wanted: Any, reported: list[Any], name: str) -> str:
-    """Return whether the ranks agree with the order, as the identity criterion counts it."""
-    if not reported:
-        return "not reported"
-    if name == "params":
-        near = all(abs(value - wanted) <= 0.02 * wanted for value in reported)
-        return "equal within 2 %" if near else "**DIFFERS**"
-    return "equal" if all(value == wanted for value in reported) else "**DIFFERS**"
 
 
 def repeat_parts(view: ReportView) -> list[str]:
@@ -341,9 +304,10 @@ def repeat_parts(view: ReportView) -> list[str]:
         f"**The same experiment again**{first}",
         block("\n".join(submit_lines(view, plan)), "sh"),
     ]
-    checks = "\n".join(check_lines(view))
+    checks = [f"gonogo replay {decision.id}" for decision in view.decisions]
     if checks:
-        parts += ["**Check it yourself.** This needs no service.", block(checks, "sh")]
+        checks.append(f"gonogo verify --anchor {view.decisions[-1].hash[:16]}")
+        parts += ["**Check it yourself.** This needs no service.", block("\n".join(checks), "sh")]
     if not bundled:
         text = yaml.safe_dump(dict(view.plan), sort_keys=False, allow_unicode=True, width=100)
         parts += [f"The plan ({code(view.plan_digest[:12])}):", block(text, "yaml")]
@@ -366,15 +330,3 @@ def submit_lines(view: ReportView, plan: str) -> Iterator[str]:
     if origin is not None:
         words += ["--from", f"{origin.experiment}:{origin.phase}@{origin.step}"]
     yield shlex.join(words)
-
-
-def check_lines(view: ReportView) -> Iterator[str]:
-    """Yield the commands that judge every run and replay every decision."""
-    for run in view.runs:
-        if run.artifacts.dir is not None:
-            host = " ".join((run.artifacts.host or "its host").split())
-            where = "" if run.artifacts.reachable else f"  # on {host}"
-            yield f"gonogo judge {shlex.quote(run.artifacts.dir)}{where}"
-    yield from (f"gonogo replay {decision.id}" for decision in view.decisions)
-    if view.decisions:
-        yield f"gonogo verify --anchor {view.decisions[-1].hash[:16]}"

@@ -1,8 +1,7 @@
-"""Writes and serves reports.
+"""Writes reports to `GONOGO_HOME/reports/{experiment}/`, and serves them.
 
-A report lies in `GONOGO_HOME/reports/{experiment}/`: `report.md` with its charts beside it, and
-`report.html`, one file that holds them. That page loads nothing: raw HTML in a text stays text, and
-only the report's own charts are shown.
+`report.md` has its charts beside it, `report.html` holds them. That page loads nothing, and raw
+HTML in a text stays text.
 """
 
 import asyncio
@@ -29,9 +28,8 @@ from service.context import Context
 from service.http.auth import Service, Viewer
 from service.queries.experiments import load_experiment
 from service.report.details import build_report
-from service.report.pictures import pictures_of
 from service.report.summary import title_of
-from service.report.view import load_report_view
+from service.report.view import load_report_view, pictures_of
 
 REPORT = "report.md"
 PAGE = "report.html"

@@ -18,8 +18,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.lifecycle import ExperimentState
 from gonogo.judge.failures import explain_decision, library
 from gonogo.judge.follow_up.explanation import cause_of
-from service.report.pictures import Picture, overview
-from service.report.view import ReportView, RunReport
+from service.report.view import Picture, ReportView, RunReport, overview
 from service.text import (
     NONE,
     block,
@@ -133,16 +132,14 @@ def recommendation(view: ReportView) -> str:
     by_hand = experiment.verdict in PASSING or last is None or last.by_hand
     if experiment.overrides and by_hand:
         return f"A person decided, not the evidence. {summary}"
-    match experiment.verdict:
-        case Verdict.GO:
-            return f"Continue. {summary}"
-        case Verdict.CONDITIONAL_GO:
-            return f"Continue only under the conditions below. {summary}"
-        case Verdict.INCONCLUSIVE:
-            return f"The evidence is not enough. {summary}"
-        case Verdict.NO_GO:
-            return f"Stop. {_advice(view.culprit)} {summary}"
-    return f"{summary} Submit it again if you need it."
+    if experiment.verdict is None:
+        return f"{summary} Submit it again if you need it."
+    words = {
+        Verdict.GO: "Continue.",
+        Verdict.CONDITIONAL_GO: "Continue only under the conditions below.",
+        Verdict.INCONCLUSIVE: "The evidence is not enough.",
+    }
+    return f"{words.get(experiment.verdict) or f'Stop. {_advice(view.culprit)}'} {summary}"
 
 
 def _advice(run: RunReport | None) -> str:
@@ -325,11 +322,8 @@ def condition_table(conditions: Iterable[Condition]) -> str:
 
 
 def decision_table(decisions: Iterable[Decision]) -> str:
-    """Return every decision with its digests."""
-    heads = (
-        "#", "decision", "about", "kind", "verdict", "by", "at", "reason", "facts", "rules", "hash",
-        "signed by",
-    )  # fmt: skip
+    """Return every decision with its hash and signing key."""
+    heads = ("#", "decision", "about", "kind", "verdict", "by", "at", "reason", "hash", "key")
     rows = (
         (
             str(row.seq),
@@ -341,8 +335,6 @@ def decision_table(decisions: Iterable[Decision]) -> str:
             row.at,
             inline(row.reason or "")
             + (f" (waived: {', '.join(map(code, row.waives))})" if row.waives else ""),
-            code(row.facts_digest[:12]),
-            code(row.rule_digest[:12]),
             code(row.hash[:16]),
             code(row.key_id) if row.key_id else NONE,
         )

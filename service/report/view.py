@@ -1,10 +1,11 @@
 """Everything that a report prints, read from the database: runs, and the numbers of their ranks."""
 
 import math
+import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from gonogo.contract.api import ArtifactsView, ExperimentView, RunView
 from gonogo.contract.canonical import rounded
@@ -17,7 +18,7 @@ from gonogo.contract.heartbeat import Identity, Msg
 from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order, Rules, RunReason
 from gonogo.contract.outcome import OutcomeClass
-from gonogo.contract.records import ModelRecord, Preflight
+from gonogo.contract.records import Preflight
 from gonogo.contract.workload import OURS
 from gonogo.judge.facts.devices import lay_over
 from gonogo.judge.facts.measure import quantile
@@ -25,20 +26,20 @@ from gonogo.judge.facts.metrics import METRICS
 from gonogo.judge.gate.conditions import all_met
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
+from service.charts import KINDS, LIMIT, Chart, Line, Mark, Point, non_finite_mark
 from service.context import Context
 from service.db.schema import RunRow
 from service.db.store import Session
 from service.evidence.artifacts import Excerpt, list_artifacts, load_stack
-from service.evidence.files import load_bytes, load_digests, load_log, load_records, load_run_steps
-from service.evidence.series import Point, downsample
+from service.evidence.files import load_bytes, load_log, load_run_steps
+from service.evidence.series import downsample
 from service.experiments.advance import resolved_of
 from service.experiments.state import decision_about
 from service.queries.experiments import load_decisions, load_experiment, runs_of
 from service.queries.runs import load_findings
 from service.text import stamp
 from service.views.experiments import view_experiment
-from service.views.goodput import load_experiment_goodput
-from service.views.rows import load_run_view
+from service.views.rows import load_experiment_goodput, load_run_view
 
 POINTS = 400
 SECTIONS = ("data", "forward", "backward", "optimizer", "wait")
@@ -89,15 +90,6 @@ class RankNumbers:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFile:
-    """One file of a run, with the digest of a record that the worker sent."""
-
-    path: str
-    bytes: int
-    sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
     """One run."""
 
@@ -106,8 +98,6 @@ class RunReport:
     preflight: Preflight | None
     ran: Mapping[int, Identity]
     """Rank → the identity on its boot line."""
-    counted: Identity | None
-    """What was counted on the live model (model.json)."""
     ranks: tuple[RankNumbers, ...]
     findings: tuple[Finding, ...]
     decision: Decision | None
@@ -119,7 +109,6 @@ class RunReport:
     """The end of the log that may say why the run failed."""
     change: Mapping[str, Any] | None = None
     """What a remedy or the variant of a confirmation changed about the plan."""
-    files: tuple[RunFile, ...] = ()
 
     @property
     def title(self) -> str:
@@ -188,7 +177,9 @@ class ReportView:
             outcome = run.view.outcome
             bad = outcome is not None and outcome.code != "completed"
             bad = bad or (run.view.verdict is not None and not self._counts_as_go(run))
-            tries = [row for row in self.runs_of(run.view.phase) if not _confirms(row)]
+            tries = [
+                row for row in self.runs_of(run.view.phase) if row.view.reason != RunReason.CONFIRM
+            ]
             later = [row for row in tries if row.view.attempt > run.view.attempt]
             if bad and not any(map(self._counts_as_go, later)):
                 until = (row for row in reversed(tries) if row.view.attempt <= run.view.attempt)
@@ -204,10 +195,6 @@ class ReportView:
         verdict = run.view.verdict
         met = verdict is Verdict.CONDITIONAL_GO and self.is_met(run.view.phase)
         return verdict is Verdict.GO or met
-
-
-def _confirms(run: RunReport) -> bool:
-    return run.view.reason == RunReason.CONFIRM
 
 
 def build_numbers(
@@ -297,21 +284,18 @@ def _load_run(session: Session, run: RunRow, decisions: Sequence[Decision]) -> R
     findings = load_findings(session, run.id)
     steps = load_run_steps(session, run.id)
     ran = {rank: row.identity() for rank, row in steps.items()}
-    artifacts = list_artifacts(session, run)
     samples = list(read_samples(_load_devices(session, run.id)))
     report = RunReport(
         view=load_run_view(session, run),
         order=order,
         preflight=Preflight.model_validate(run.preflight) if run.preflight else None,
         ran={rank: identity for rank, identity in ran.items() if identity is not None},
-        counted=ModelRecord.model_validate(run.model) if run.model else None,
         ranks=build_numbers(order, steps, samples),
         findings=tuple(findings),
         decision=decision_about(decisions, run.id),
-        artifacts=artifacts,
+        artifacts=list_artifacts(session, run),
         stack=load_stack(session, run, findings),
         change=run.change,
-        files=_load_files(session, run, artifacts),
     )
     return replace(report, log=_load_tail(session, run, report))
 
@@ -332,17 +316,6 @@ def read_samples(content: bytes) -> Iterator[DeviceSample]:
             continue
 
 
-def _load_files(session: Session, run: RunRow, listed: ArtifactsView) -> tuple[RunFile, ...]:
-    digests = load_digests(session, run.id)
-    sizes = {path: len(content) for path, content in load_records(session, run.id).items()}
-    sizes |= {row.path: row.bytes for row in listed.items}
-    return tuple(
-        RunFile(path=path, bytes=sizes[path], sha256=digests.get(path))
-        for path in sorted(sizes)
-        if not path.startswith(".")
-    )
-
-
 def _load_tail(session: Session, run: RunRow, report: RunReport) -> Excerpt | None:
     outcome = run.outcome
     if outcome is None or outcome.klass in (OutcomeClass.SUCCESS, OutcomeClass.OPERATOR):
@@ -354,3 +327,146 @@ def _load_tail(session: Session, run: RunRow, report: RunReport) -> Excerpt | No
         if log.text.strip():
             return Excerpt(name=log.name, text=log.text)
     return None
+
+
+MAX_RANKS = len(KINDS)
+"""Lines of ranks in one chart; of more ranks these stand for all."""
+
+
+class Picture(NamedTuple):
+    """A chart with the name of its file, without the ending."""
+
+    name: str
+    chart: Chart
+
+
+BY_RANK = (
+    ("speed", "tok_s", "tokens/s over all ranks", 1.0),
+    ("steps", "step_s", "seconds of a step", 1.0),
+    ("host", "host_mb", "host memory, GB", 1e-3),
+    ("device", "device_mb", "device memory, GB", 1e-3),
+    ("util", "util", "device utilisation, %", 1.0),
+)
+"""File, series, title, scale of the charts with one line for each rank."""
+
+
+def pictures_of(view: ReportView) -> list[Picture]:
+    """Return every chart of a report."""
+    found = overview(view)
+    phases = [row for phase in view.phases for row in phase_pictures(view, phase)]
+    return [*([found] if found else []), *phases]
+
+
+def overview(view: ReportView) -> Picture | None:
+    """Return the loss of all phases, one after the other; without a loss, the speed."""
+    for series, title in (("loss", "loss of all phases"), ("tok_s", "tokens/s of all phases")):
+        lines, marks, start = [], [], 0
+        for phase in view.phases:
+            runs = view.runs_of(phase)
+            for run in runs:
+                points = tuple((start + step, value) for step, value in _points(run, series))
+                lines.append(Line(name=run.title, points=points))
+                marks += [replace(row, step=row.step + start) for row in _marks(run, series)]
+            start += max(run.view.steps for run in runs)
+        chart = _chart(title, lines, marks)
+        if chart is not None:
+            return Picture("overview", chart)
+    return None
+
+
+def phase_pictures(view: ReportView, phase: str) -> list[Picture]:
+    """Return the charts of a phase: of the loss every attempt, of the rest the newest."""
+    runs = view.runs_of(phase)
+    return [
+        Picture(f"{re.sub(r'[^A-Za-z0-9_-]+', '-', phase)}-{name}", chart)
+        for name, chart in _charts(phase, runs)
+        if chart is not None
+    ]
+
+
+def _charts(phase: str, runs: Sequence[RunReport]) -> Iterator[tuple[str, Chart | None]]:
+    lines, marks = [], []
+    for run in runs:
+        of = f", attempt {run.view.attempt}" if len(runs) > 1 else ""
+        for series, name in (("loss", "loss"), ("val_loss", "validation loss")):
+            lines.append(Line(name=f"{name}{of}", points=_points(run, series)))
+        marks += _marks(run, "loss")
+    yield "loss", _chart(f"{phase}: loss", lines, marks)
+    for name, series, title, scale in BY_RANK:
+        newest = _newest(runs, series)
+        if newest is not None:
+            yield name, _by_rank(newest, series, f"{newest.title}: {title}", scale)
+    newest = _newest(runs, "data")
+    if newest is not None:
+        slow = max(newest.ranks, key=lambda rank: rank.median("step_s"))
+        lines = [Line(name=name, points=slow.points(name)) for name in SECTIONS]
+        title = f"{newest.title}: seconds of a step by section, rank {slow.rank}"
+        yield "sections", _chart(title, lines, (), zero=True)
+    newest = _newest(runs, "gate_entropy")
+    if newest is not None:
+        named = {"gate_entropy": "entropy (1: even)", "gate_max": "largest share of a branch"}
+        lines = [Line(name=text, points=_points(newest, name)) for name, text in named.items()]
+        yield "gates", _chart(f"{newest.title}: gates of the branches", lines, (), zero=True)
+
+
+def _by_rank(run: RunReport, series: str, title: str, scale: float) -> Chart | None:
+    ranks = spread_out([rank for rank in run.ranks if rank.points(series)], series)
+    some = f", {len(ranks)} of {len(run.ranks)} ranks" if len(ranks) < len(run.ranks) else ""
+    lines = [
+        Line(
+            name=f"rank {rank.rank}",
+            points=tuple((step, value * scale) for step, value in rank.points(series)),
+        )
+        for rank in ranks
+    ]
+    floor = run.order.watch.slow.floor_tok_s if run.order is not None else None
+    if series == "tok_s" and floor and lines:
+        ends = lines[0].points[0][0], lines[0].points[-1][0]
+        limit = tuple((step, floor) for step in ends)
+        lines.append(Line(name=f"floor {floor:g}", points=limit, kind=LIMIT))
+    return _chart(f"{title}{some}", lines, _marks(run, series), zero=True)
+
+
+def spread_out(ranks: Sequence[RankNumbers], series: str) -> list[RankNumbers]:
+    """Return at most `MAX_RANKS` ranks, from the lowest median to the highest."""
+    if len(ranks) <= MAX_RANKS:
+        return list(ranks)
+    ordered = sorted(ranks, key=lambda rank: rank.median(series))
+    last = len(ordered) - 1
+    return [ordered[round(place * last / (MAX_RANKS - 1))] for place in range(MAX_RANKS)]
+
+
+def _chart(
+    title: str, lines: Sequence[Line], marks: Sequence[Mark], *, zero: bool = False
+) -> Chart | None:
+    """Return a chart whose lines have a colour each; None where no line has two points."""
+    shown = [line for line in lines if line.points]
+    if not any(len(line.points) > 1 for line in shown):
+        return None
+    coloured = [
+        line if line.kind == LIMIT else Line(name=line.name, points=line.points, kind=kind)
+        for line, kind in zip(shown, KINDS * (len(shown) // len(KINDS) + 1), strict=False)
+    ]
+    return Chart(title=title, lines=coloured, marks=tuple(marks), zero=zero)
+
+
+def _points(run: RunReport, series: str) -> Sequence[Point]:
+    return next((points for rank in run.ranks if (points := rank.points(series))), ())
+
+
+def _newest(runs: Sequence[RunReport], series: str) -> RunReport | None:
+    return next((run for run in reversed(runs) if _points(run, series)), None)
+
+
+def _marks(run: RunReport, series: str) -> list[Mark]:
+    marks = [
+        Mark(step=row.step, text=f"{row.detector} at step {row.step}")
+        for row in run.halts
+        if row.step is not None
+    ]
+    point = run.view.resume_from
+    if point is not None and point.step:
+        marks.append(Mark(step=point.step, text=f"{run.title} from step {point.step + 1}"))
+    strange = [rank.series[series].non_finite for rank in run.ranks if series in rank.series]
+    steps = [step for step in strange if step is not None]
+    return [*marks, non_finite_mark(min(steps))] if steps else marks

@@ -49,8 +49,7 @@ ClaimSecret = Annotated[
 
 
 def _bearer(caller: Principal, token: int, secret: str | None) -> Bearer:
-    by_admin = caller.role is not Role.WORKER
-    return Bearer(token=token, secret=secret, worker=caller.worker, by_admin=by_admin)
+    return Bearer(token=token, secret=secret, worker=caller.worker)
 
 
 @router.post("/runs/{run}/telemetry", operation_id="post_telemetry", response_model=TelemetryAck)

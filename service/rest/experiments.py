@@ -20,6 +20,7 @@ from gonogo.contract.api import (
     CampaignSubmission,
     CampaignView,
     DryRun,
+    EventView,
     ExperimentView,
     Forecast,
     Submission,
@@ -54,7 +55,6 @@ from service.experiments.workers import load_warnings
 from service.http.answers import WireResponse, model_response
 from service.http.auth import Operator, Service, Viewer
 from service.http.dependencies import (
-    Creation,
     Cursor,
     IdempotencyKey,
     Limit,
@@ -74,10 +74,10 @@ from service.queries.experiments import (
     load_experiment,
     load_experiments,
 )
-from service.queries.runs import load_followed
+from service.queries.runs import load_held
 from service.text import instant
 from service.views.experiments import view_experiment, view_experiments, view_new
-from service.views.rows import view_decision, view_event
+from service.views.rows import view_decision, view_of
 
 router = APIRouter(tags=["experiments"])
 Submitted = Annotated[Submission, Body(examples=[{"plan": "demo", "set": {"fault": "hang"}}])]
@@ -102,8 +102,8 @@ def submit(
     origin = _origin(context, submission, resolved)
     if submission.dry_run:
         return WireResponse(_preview(context, resolved, origin))
-    creation = Creation(caller=caller, route="POST /experiments", key=key, body=submission)
-    answer = create_once(context, creation, _create, submission, resolved, origin)
+    post, body = "POST /experiments", submission
+    answer = create_once(context, caller, post, key, body, _create, body, resolved, origin)
     location = f"/api/v1/experiments/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 
@@ -246,8 +246,8 @@ def submit_campaign(
     if submission.dry_run:
         waits = context.store.read(lambda session: warnings_for(session, resolved, context.now()))
         return WireResponse(preview_campaign(resolved, waits))
-    creation = Creation(caller=caller, route="POST /campaigns", key=key, body=submission)
-    answer = create_once(context, creation, _create_campaign, submission, resolved)
+    post, body = "POST /campaigns", submission
+    answer = create_once(context, caller, post, key, body, _create_campaign, body, resolved)
     location = f"/api/v1/campaigns/{answer['id']}"
     return WireResponse(answer, 201, headers={"Location": location})
 
@@ -353,11 +353,11 @@ def _load_news(context: Context, experiment: str, after: int, key_id: str) -> _N
         last = 0 if row is None else row.event_seq
         start = after if after <= last else 0  # a restored database may have lost events
         rows = load_events(session, experiment, after=start, limit=_BATCH) if last > start else ()
-        active = load_followed(session, experiment)
+        active = load_held(session, experiment)
         return _News(
             after=start,
-            events=[view_event(row).model_dump(mode="json") for row in rows],
-            progress=_progress(*active) if active else None,
+            events=[view_of(EventView, row).model_dump(mode="json") for row in rows],
+            progress=_progress(*active[-1]) if active else None,
             is_allowed=is_living(session, key_id),
         )
 

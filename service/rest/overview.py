@@ -1,10 +1,10 @@
-"""What is over all experiments: events, alerts, workers, device time, names, webhooks."""
+"""What is over all experiments: events, alerts, workers, names, webhooks, plans and schemas."""
 
 from collections.abc import Iterator
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Body, Query, Response
 from pydantic import BaseModel, Field, field_validator
 
 from gonogo.contract.api import (
@@ -14,17 +14,25 @@ from gonogo.contract.api import (
     EventView,
     FoundPage,
     FoundView,
+    Submission,
     WorkerView,
 )
 from gonogo.contract.decision import DecisionKind
-from gonogo.contract.errors import Rejected, hint
+from gonogo.contract.errors import NotFound, Rejected, hint
 from gonogo.contract.goodput import ExperimentGoodput
+from gonogo.contract.schemas import SCHEMAS, schema
 from gonogo.contract.wire import Instant, Kind, Submitted, new_id
 from gonogo.ledger.recorded import parse_decision
+from gonogo.planning.resolve import warnings_of
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+    schema_documents,
+)
 from service.alerts.webhooks import (
     TIMEOUT_S,
-    Target,
-    check_reach,
     post_alert,
     subscribe,
     unsubscribe,
@@ -33,10 +41,11 @@ from service.db.schema import CampaignRow, ExperimentRow, WebhookRow
 from service.db.store import Session
 from service.experiments.lifecycle import Deed
 from service.experiments.state import load_decided
+from service.experiments.submission import resolve_submission
+from service.experiments.workers import load_warnings
 from service.http.answers import WireResponse
 from service.http.auth import Admin, Service, Viewer
 from service.http.dependencies import (
-    Creation,
     Cursor,
     IdempotencyKey,
     Limit,
@@ -56,11 +65,9 @@ from service.queries.experiments import (
 from service.queries.runs import find_runs
 from service.settings import check_secret
 from service.text import stamp
-from service.views.goodput import load_experiment_goodput
-from service.views.rows import view_alert, view_event, view_of, view_worker
+from service.views.rows import load_experiment_goodput, view_alert, view_of, view_worker
 
 router = APIRouter(tags=["overview"])
-FINDABLE = (Kind.EXPERIMENT, Kind.RUN, Kind.DECISION, Kind.CAMPAIGN)
 Text = Annotated[
     str,
     Query(max_length=200, description="Id, short id (exp_7Q2M9XKD), its beginning, or a name."),
@@ -88,7 +95,7 @@ def list_events(
     """List the events of all experiments in one order that never changes."""
     first = number_cursor(cursor) or after
     rows, next_cursor = load_events_page(session, limit=limit, after=first)
-    return Page[EventView](items=[view_event(row) for row in rows], next_cursor=next_cursor)
+    return Page[EventView](items=[view_of(EventView, row) for row in rows], next_cursor=next_cursor)
 
 
 @router.get("/alerts", operation_id="list_alerts")
@@ -119,13 +126,14 @@ def find(
     limit: Annotated[int, Query(ge=1, le=100, description="So many of each kind.")] = 20,
 ) -> FoundPage:
     """Find what a text may name: experiments and campaigns by name too, runs, decisions by id."""
-    kinds = [each for each in FINDABLE if kind is None or each in kind]
-    found = [
-        *(_experiments(session, text, limit) if Kind.EXPERIMENT in kinds else ()),
-        *(_runs(session, text, limit) if Kind.RUN in kinds else ()),
-        *(_decisions(session, text, limit) if Kind.DECISION in kinds else ()),
-        *(_campaigns(session, text, limit) if Kind.CAMPAIGN in kinds else ()),
-    ]
+    finds = {
+        Kind.EXPERIMENT: _experiments,
+        Kind.RUN: _runs,
+        Kind.DECISION: _decisions,
+        Kind.CAMPAIGN: _campaigns,
+    }
+    wanted = (find for each, find in finds.items() if kind is None or each in kind)
+    found = [row for find in wanted for row in find(session, text, limit)]
     return FoundPage(items=sorted(found, key=lambda row: (row.at, row.id), reverse=True))
 
 
@@ -191,7 +199,7 @@ class WebhookBody(Submitted):
     @classmethod
     def _is_http(cls, url: str) -> str:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError("expected http://HOST… or https://HOST…")
         return url
 
@@ -229,9 +237,8 @@ def create_webhook(
     context: Service, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
 ) -> WireResponse:
     """Subscribe a URL to alerts."""
-    check_reach(body.url)  # here, in a thread: looking a name up may take long
-    creation = Creation(caller=caller, route="POST /webhooks", key=key, body=body)
-    return WireResponse(create_once(context, creation, _create, body), 201)
+    made = create_once(context, caller, "POST /webhooks", key, body, _create, body)
+    return WireResponse(made, 201)
 
 
 def _create(deed: Deed, body: WebhookBody) -> dict[str, Any]:
@@ -274,10 +281,94 @@ def ping_webhook(context: Service, _: Admin, webhook: str) -> TriedView:
             "data": {"alert_id": alert, "text": "a test from gonogo", "url": context.url},
         }
     )
-    target = Target(url=row.url, secret=row.secret)
-    answer = post_alert(target, alert, body, now, timeout_s=TIMEOUT_S)
-    return TriedView(delivered=answer.error is None, error=answer.error)
+    error = post_alert(row.url, row.secret, alert, body, now, timeout_s=TIMEOUT_S)
+    return TriedView(delivered=error is None, error=error)
 
 
 def _webhook(row: WebhookRow, secret: str | None = None) -> WebhookView:
     return view_of(WebhookView, row, secret=secret)
+
+
+plans = APIRouter(tags=["plans"])
+
+
+class PlanView(BaseModel):
+    """A plan that ships with gonogo."""
+
+    name: str
+    profile: str
+    world_size: int
+    phases: list[dict[str, Any]]
+    digest: str
+
+
+class ValidationView(BaseModel):
+    """A plan that is valid."""
+
+    valid: bool = True
+    plan: dict[str, Any]
+    digest: str
+    train: dict[str, Any]
+    warnings: list[str]
+    """What is accepted and may still come to nothing."""
+
+
+@plans.get("/plans", operation_id="list_plans")
+def list_plans(_: Viewer) -> Page[PlanView]:
+    """List the bundled plans."""
+    bundled = [
+        parse_plan(bundled_plan(name))
+        for name in (*bundled_plan_names(), *bundled_campaign_names())
+    ]
+    return Page[PlanView](
+        items=[
+            PlanView(
+                name=plan.name,
+                profile=plan.profile,
+                world_size=plan.workload.world_size,
+                phases=[
+                    {"name": phase.name, "steps": phase.steps, "init_from": phase.init_from}
+                    for phase in plan.phases
+                ],
+                digest=plan.digest(),
+            )
+            for plan in bundled
+        ]
+    )
+
+
+@plans.get("/plans/{name}", operation_id="show_plan")
+def show_plan(_: Viewer, name: str) -> dict[str, Any]:
+    """Show a bundled plan as it can be submitted."""
+    return bundled_plan(name)
+
+
+@plans.post("/plans/validate", operation_id="validate_plan")
+def validate_plan(
+    session: Reading,
+    context: Service,
+    _: Viewer,
+    submission: Annotated[Submission, Body(examples=[{"plan": "demo"}])],
+) -> ValidationView:
+    """Check a plan (a bundled one's name, or the plan itself) with its overrides."""
+    resolved = resolve_submission(submission)
+    plan = resolved.parsed()
+    waits = load_warnings(session, plan, context.now())
+    return ValidationView(
+        plan=resolved.plan,
+        digest=resolved.plan_digest(),
+        train=resolved.train,
+        warnings=[*warnings_of(plan), *waits],
+    )
+
+
+@plans.get("/schemas/{name}", operation_id="show_schema", tags=["schemas"])
+def show_schema(_: Viewer, name: str) -> dict[str, Any]:
+    """Return the JSON Schema of a document, or of what a workload takes (`nsa.train`)."""
+    of_workloads = schema_documents()
+    if name in of_workloads:
+        return of_workloads[name]
+    if name not in SCHEMAS:
+        known = ", ".join([*SCHEMAS, *of_workloads])
+        raise NotFound(f"there is no schema {name!r}; there are {known}")
+    return schema(name)

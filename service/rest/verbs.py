@@ -26,7 +26,6 @@ from service.experiments.verbs import VERBS, Points, override
 from service.http.answers import WireResponse
 from service.http.auth import Operator, Service
 from service.http.dependencies import (
-    Creation,
     IdempotencyKey,
     IfMatch,
     check_if_match,
@@ -175,13 +174,12 @@ def post_decision(
 ) -> Response:
     """Decide by hand: take a verdict, or (`condition`) waive a condition."""
     route = f"POST /experiments/{experiment}/decisions"
-    creation = Creation(caller=caller, route=route, key=key, body=wanted)
-    document = _with_points(
-        context,
-        experiment,
-        load_resume_points,
-        lambda found: create_once(context, creation, _decide, experiment, wanted, found, if_match),
-    )
+
+    def act(found: _Found) -> dict[str, Any]:
+        about = experiment, wanted, found, if_match
+        return create_once(context, caller, route, key, wanted, _decide, *about)
+
+    document = _with_points(context, experiment, load_resume_points, act)
     recorded = record_of(document)
     location = {"Location": f"/api/v1/decisions/{recorded.id}"}
     return WireResponse(recorded.document, HTTPStatus.CREATED, location)

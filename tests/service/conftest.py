@@ -19,8 +19,7 @@ from sqlalchemy import text
 from service.app import create_app
 from service.context import Context, open_context
 from service.db.columns import Table
-from service.db.migrate import migrate
-from service.db.store import build_engine
+from service.db.store import build_engine, migrate
 from service.http.auth import Role, create_key, load_local_keys
 from service.judging.assessors import Assessors, answer
 from service.settings import Settings

@@ -12,8 +12,8 @@ from gonogo.ledger.replay import ReplayResult, Surroundings, replay_decision
 from gonogo.ledger.sign import trusting
 from gonogo.planning.source import bundled_plan
 from gonogo.signing import load_public_key
+from service.conductor.conductor import expire_approvals
 from service.conductor.judge import Judging
-from service.conductor.upkeep import expire_approvals
 from tests.service.conftest import Clock, Plane
 
 APPROVAL = "sanity:approval/synthetic"

@@ -20,7 +20,7 @@ from gonogo.ledger.verify import verify_folder
 from gonogo.signing import load_public_key
 from service.backup import LIST, make_backup, restore_backup
 from service.context import open_context
-from service.db.migrate import migrate
+from service.db.store import migrate
 from service.http.auth import load_local_keys
 from service.settings import Settings
 from tests.service.conftest import Plane, serving
@@ -94,27 +94,6 @@ def test_a_restored_home_goes_on(plane: Plane, tmp_path: Path) -> None:
         again.wait(lambda: len(list(there.decisions.glob("dec_*.json"))) == 3, "its file")
     trust = Trust([load_public_key(there.home / "signing.pub")])
     assert verify_folder(there.decisions, trust).problems == []
-
-
-def test_what_was_claimed_after_the_backup_goes_on_where_it_is(
-    plane: Plane, tmp_path: Path
-) -> None:
-    """It waited in the queue at that moment, and its worker has room for more."""
-    experiment, file = plane.submit(), tmp_path / "b.tar"
-    make_backup(plane.context.settings, file, time.time(), runs=False)
-    worker = plane.worker(devices=("cpu:0", "cpu:1"))
-    living = plane.next_order(worker)
-    worker.start(living)
-
-    with restored(tmp_path / "there", file) as again:
-        back = replace(worker, http=again.http, active=[living.run])
-        assert back.claim() is None, "it was given out beside itself, and its directory put aside"
-        assert again.get(f"/runs/{living.run}")["state"] == "queued"
-        assert back.telemetry(living).status_code == 200
-        assert again.get(f"/runs/{living.run}")["state"] == "claimed"
-        back.run_through(living)
-        again.wait(lambda: passed(again.experiment(experiment)) == 1, "a GO")
-        assert again.next_order(back).token > living.token
 
 
 @pytest.fixture(scope="module")

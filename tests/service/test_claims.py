@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.agent.placement import Offer
+from service.agent import claims
 from service.db.schema import RunRow, WorkerRow
 from service.queries.experiments import load_experiment
 from tests.data.make_runs import WHOLE_GATE
@@ -229,7 +230,8 @@ def test_a_run_goes_only_to_a_worker_that_holds_the_labels_of_its_plan(still: Pl
 def test_a_plan_fits_the_devices_that_are_free(
     plan: str, free: tuple[str, ...], fits: bool
 ) -> None:
-    assert Offer(free=free).fits(parse_plan(bundled_plan(plan))) is fits
+    said = ClaimRequest(worker="w", host="h", boot_id="b", pid=1, version="1")
+    assert claims.fits(said, free, parse_plan(bundled_plan(plan))) is fits
 
 
 @pytest.mark.parametrize(

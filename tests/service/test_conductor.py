@@ -19,7 +19,15 @@ from rq.serializers import JSONSerializer
 from sqlalchemy import select
 
 from gonogo.contract.errors import Unavailable
-from service.conductor.conductor import AGAIN_S, QUEUE, Leader, Loop, Waker, decide_wakes
+from service.conductor.conductor import (
+    AGAIN_S,
+    QUEUE,
+    Leader,
+    Loop,
+    Waker,
+    assign_cursors,
+    decide_wakes,
+)
 from service.conductor.judge import Judging
 from service.conductor.leases import (
     GIVE_UP_S,
@@ -30,7 +38,6 @@ from service.conductor.leases import (
     decide,
     observe,
 )
-from service.conductor.upkeep import assign_cursors
 from service.context import Context, open_context
 from service.db.schema import EventRow
 from service.db.store import is_sqlite

@@ -1,4 +1,4 @@
-"""Measurements forecast the rest of an experiment, and a deadline that cannot be met."""
+"""Measurements forecast the rest of an experiment."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ from sqlalchemy.orm import Session
 from gonogo.contract.errors import Rejected
 from gonogo.contract.order import Order
 from service.db.schema import RunRow
-from service.experiments.forecasts import check_labels
+from service.experiments.state import check_labels
 from tests.service.conftest import Plane
 from tests.service.fake_run import BOOT_TS
 from tests.service.fake_worker import FakeWorker, beats
-
-DEADLINE = {
-    "id": "deadline", "metric": "forecast_s", "pass_below": 10.0, "fail_above": 20.0,
-    "severity": "advisory", "on_missing": "inconclusive",
-}  # fmt: skip
 
 
 def forecast(plane: Plane, experiment: str) -> dict[str, Any]:
@@ -106,20 +101,6 @@ def test_a_phase_that_begins_goes_on_from_what_the_last_one_measured(plane: Plan
     left = order.steps - 8 + sum(phase.steps for phase in order.phases_after)
     assert found["seconds_p50"] >= 0.2 * left  # half the pace before, half the present one
     assert found["seconds_p90"] >= found["seconds_p50"]
-    assert (found["deadline_s"], found["late"]) == (None, False)
-
-
-@pytest.mark.parametrize(("step_s", "late"), [(0.001, False), (30.0, True)])
-def test_a_deadline_that_cannot_be_met_is_shown_while_the_run_is_on(
-    plane: Plane, step_s: float, late: bool
-) -> None:
-    sets = {"phases.1.gate": [DEADLINE], "phases.1.steps": 40}
-    experiment, worker, order = second(plane, set=sets)
-    assert order.steps >= 22
-    train(plane, worker, order, 22, step_s)
-    found = forecast(plane, experiment)
-    assert (found["deadline_s"], found["late"]) == (20.0, late)
-    assert plane.get(f"/runs/{order.run}")["state"] == "running"  # nothing is halted for it
 
 
 def test_a_label_that_is_to_be_a_number_is_refused_otherwise() -> None:

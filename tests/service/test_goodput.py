@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.order import Order
 from service.db.schema import RunRow
-from service.views.goodput import load_accounts
+from service.views.rows import load_accounts
 from tests.service.conftest import Plane
 from tests.service.fake_worker import BOOT_TS, beats, size_of
 

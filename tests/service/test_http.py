@@ -20,7 +20,7 @@ from sqlalchemy.orm import Session
 
 from service.app import create_app
 from service.context import Context, open_context
-from service.db.migrate import migrate
+from service.db.store import migrate
 from service.http.answers import BODY_BYTES, limit_of
 from service.http.auth import load_local_keys
 from service.rest.experiments import _message

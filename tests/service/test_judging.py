@@ -83,11 +83,10 @@ def test_facts_from_the_database_equal_those_from_the_directory(
     folder = tmp_path / "runs" / order.run
     worker.run_through(order)
     plane.wait(lambda: plane.get(f"/runs/{order.run}")["verdict"], "a verdict")
-    case = plane.context.store.read(
-        lambda session: prepare(session, order.run, tmp_path / "again" / order.run)
-    )
+    again = tmp_path / "again" / order.run
+    case = plane.context.store.read(lambda session: prepare(session, order.run, again))
     assessors = Assessors()
-    facts = assessors.build_facts(case.folder, case.rules)
+    facts = assessors.build_facts(again, case.rules)
     assessors.close()
     assert digest(facts.wire()) == digest(build_facts(load_run(folder), case.rules).wire())
 

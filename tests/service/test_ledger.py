@@ -19,7 +19,7 @@ from gonogo.signing import (
     load_signing_key,
     save_signing_key,
 )
-from service.conductor.upkeep import save_decision_files
+from service.conductor.conductor import save_decision_files
 from service.context import open_context
 from service.settings import Settings
 from tests.service.conftest import Plane

@@ -21,7 +21,7 @@ from gonogo.planning.source import bundled_plan
 from gonogo.watch.detectors.identity import Mismatch, _text
 from service.db.columns import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
-from service.views.next_steps import Place, next_steps
+from service.views.experiments import Place, next_steps
 
 DEMO = resolve_plan(bundled_plan("demo")).wire()
 EXPERIMENT = "exp_01J00000000000000000000000"

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import text
 
 from gonogo.contract.errors import Unavailable
-from service.db.migrate import HEAD, current_revision, migrate
-from service.db.store import build_engine
+from service.db.store import HEAD, build_engine, current_revision, migrate
 from tests.servers import PostgresServer
 
 

@@ -21,9 +21,16 @@ from sqlalchemy.orm import Session
 
 from gonogo.contract.errors import Unavailable
 from service.db.columns import Table
-from service.db.migrate import build_config, current_revision, migrate
 from service.db.schema import KeyRow
-from service.db.store import Store, Topic, build_engine, ring
+from service.db.store import (
+    Store,
+    Topic,
+    build_config,
+    build_engine,
+    current_revision,
+    migrate,
+    ring,
+)
 from tests.servers import wait_until
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.plan import hardware_profiles
 from gonogo.contract.workload import RecordedPatch
 from gonogo.planning.source import bundled_plan, parse_plan
-from service.agent.placement import Offer
+from service.agent.claims import fits
 from service.db.schema import RunRow
 from tests.service.conftest import Plane
 
@@ -113,9 +114,10 @@ def test_a_patch_may_ask_for_other_devices() -> None:
     plan = parse_plan(bundled_plan("m7c-125m"))
     alone = RecordedPatch.model_validate({"workload": {"world_size": 1}})
     four = RecordedPatch.model_validate({"workload": {"world_size": 4}})
-    one, two = Offer(free=("cuda:0",)), Offer(free=("cuda:0", "cuda:1"))
-    assert [one.fits(plan), one.fits(plan, alone)] == [False, True]
-    assert [two.fits(plan), two.fits(plan, four)] == [True, False]
+    said = ClaimRequest(worker="w", host="h", boot_id="b", pid=1, version="1")
+    one, two = ["cuda:0"], ["cuda:0", "cuda:1"]
+    assert [fits(said, one, plan), fits(said, one, plan, alone)] == [False, True]
+    assert [fits(said, two, plan), fits(said, two, plan, four)] == [True, False]
 
 
 @pytest.mark.parametrize(("ranks", "free", "taken"), [(4, 2, False), (4, 4, True), (1, 1, True)])

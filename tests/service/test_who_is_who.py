@@ -15,7 +15,6 @@ from service.experiments.workers import SILENT_S
 from service.http.auth import find_principal, load_local_keys, revoke_key
 from service.settings import Settings
 from tests.service.conftest import Plane
-from tests.service.fake_worker import FakeWorker
 
 HERE, THERE = "a" * 32, "b" * 32
 
@@ -177,40 +176,13 @@ def test_runs_for_others_hide_none_for_this_worker(
     plane: Plane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than a page of those that need GPUs, then one that needs none."""
-    monkeypatch.setattr("service.agent.placement._PAGE", 2)
+    monkeypatch.setattr("service.agent.claims._PAGE", 2)
     for _ in range(5):
         plane.submit("m7c-125m")
     small = plane.submit("demo")
     order = plane.worker().claim()
     assert order is not None
     assert order.experiment == small
-
-
-def test_a_queued_run_is_taken_up_by_nobody_but_who_has_it(plane: Plane) -> None:
-    """The worker named it in its last claim, under a token that no known attempt exceeds."""
-    run = plane.experiment(plane.submit())["phases"][0]["runs"][0]
-    owner, other = plane.worker(name="w1"), plane.worker(name="w2", host="host-2")
-    token = next_token(0, time.time())
-
-    def say(worker: FakeWorker, token: int) -> int:
-        return worker.post(f"/runs/{run}/telemetry", {"token": token}).status_code
-
-    for worker in (owner, other):
-        worker.secrets[run] = "0" * 32
-        assert worker.claim(free=[]) is None
-    assert say(owner, token) == 409, "it never reported that it has it"
-    owner.active.append(run)
-    assert owner.claim() is None
-    assert say(other, token) == 409, "another worker reported it"
-    assert say(owner, next_token(0, time.time() + 3600)) == 409, "nobody was given that"
-    secret = owner.secrets.pop(run)
-    assert say(owner, token) == 409, "it was claimed with a secret"
-    assert plane.get(f"/runs/{run}")["state"] == "queued"
-    owner.secrets[run] = secret
-    assert say(owner, token) == 200
-    assert say(other, token) == 403
-    found = plane.get(f"/runs/{run}")
-    assert (found["state"], found["worker"], found["host"]) == ("claimed", "w1", owner.host)
 
 
 @pytest.mark.parametrize("file", ["key", "worker_key"])

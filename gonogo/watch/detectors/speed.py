@@ -295,9 +295,7 @@ class ImplausibleSpeed(Detector[Speeds]):
     name = Name.IMPLAUSIBLE_SPEED
     sentence = (
         "The reported tokens/s exceed the run's fastest steps by more than `differ_ratio`, or "
-        "the floating-point operations that they imply exceed `mfu` of the peak. Warns where "
-        "steps take less than `best_ratio` of the best known of the same work on the same "
-        "devices."
+        "the floating-point operations that they imply exceed `mfu` of the peak."
     )
     State = Speeds
     armed_by = "fastest"
@@ -349,12 +347,6 @@ class ImplausibleSpeed(Detector[Speeds]):
         if most is not None and tok_s > most:
             text = f"{tok_s:.4g} {over} steps are more than the devices can multiply; their peak"
             found.append((halt, "mfu", tok_s, most, f"{text} allows {most:.4g}"))
-        best_s, tokens = self.run.order.best_step_s, self.run.order.identity.tokens_per_step
-        if best_s is not None and tokens and tokens / tok_s < settings.best_ratio * best_s:
-            text = f"a step takes {tokens / tok_s:.4g} s over {len(rows)} steps; the best that is"
-            text = f"{text} known of the same work on the same devices takes {best_s:.4g} s: is all"
-            text, limit = f"{text} of it done?", settings.best_ratio * best_s
-            found.append((Severity.WARN, "best_ratio", tokens / tok_s, limit, text))
         return own, [
             self.finding(
                 step, view, severity, name, text, setting=name, value=value, threshold=limit

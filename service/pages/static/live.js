@@ -36,9 +36,6 @@
       if (atEnd) part.scrollTop = part.scrollHeight;
     }
     document.title = fresh.title;
-    document.body.dataset.lamp = fresh.body.dataset.lamp;
-    const [icon, next] = [document, fresh].map((page) => page.querySelector("link[rel=icon]"));
-    if (icon.getAttribute("href") !== next.getAttribute("href")) icon.replaceWith(next);
   }
 
   function showAge(fails) {

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from gonogo.contract.order import Order
 from service.charts import Chart
-from service.evidence import lowest_rank
-from service.evidence.lowest_rank import STRETCHES, Curve, load_curves
-from service.pages import drawings
-from service.pages.drawings import MOST_OWN
+from service.evidence import series
+from service.evidence.series import STRETCHES, Curve, load_curves
+from service.pages import render
+from service.pages.render import MOST_OWN
 from tests.service.conftest import Plane
 from tests.service.fake_worker import FakeWorker, size_of
 
@@ -40,7 +40,7 @@ def begun(plane: Plane) -> tuple[FakeWorker, Order]:
 
 def charts_of(plane: Plane, order: Order) -> list[Chart]:
     return plane.context.store.read(
-        lambda session: drawings.charts_of(load_curves(session, order.run))
+        lambda session: render.charts_of(load_curves(session, order.run))
     )
 
 
@@ -86,9 +86,9 @@ def test_each_line_is_read_once(still: Plane, monkeypatch: pytest.MonkeyPatch) -
     worker.ship(order, {0: first})
     charts_of(still, order)
     read: list[str] = []
-    parse = lowest_rank.beat_on
+    parse = series.beat_on
     monkeypatch.setattr(
-        lowest_rank, "beat_on", lambda text, rank: read.append(text) or parse(text, rank)
+        series, "beat_on", lambda text, rank: read.append(text) or parse(text, rank)
     )
     worker.ship(order, {0: second}, {0: size_of(first)})
     loss = charts_of(still, order)[0]

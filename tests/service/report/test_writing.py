@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from hashlib import sha256
 from typing import Any
 
 from gonogo.contract.order import Order, ResumePoint
@@ -70,7 +69,7 @@ def test_the_report_of_a_finished_experiment_lies_in_the_home(plane: Plane) -> N
         assert order.run in text
         assert f"| {losses[0]:.4f} | {losses[-1]:.4f} |" in text
         record = (home / order.run / "order.json").read_bytes()
-        row = f"| `order.json` | {len(record)} | `{sha256(record).hexdigest()}` | as judged |"
+        row = f"| `order.json` | {len(record)} |"
         assert row in text
     pictures = sorted(path.name for path in folder.glob("*.svg"))
     named = [f"{o.phase}-{what}.svg" for o in orders for what in ("loss", "sections", "speed")]

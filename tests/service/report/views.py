@@ -72,7 +72,6 @@ def run_report(order: Order | None = None, **more: Any) -> RunReport:
         order=order,
         preflight=None,
         ran={0: said, 1: said},
-        counted=said,
         ranks=numbers_of(order, {rank: beats(order, rank) for rank in range(2)}),
         findings=(),
         decision=decision(),

@@ -185,22 +185,3 @@ def test_a_cpu_is_allowed_four_times_its_measured_peak(peak: float, found: int) 
     order = gpu(None).order.model_copy(update={"profile": "cpu"})
     ran = Ran(order=order, peak_flops=peak * NEEDED).many(60, toks_per_s=TOKENS)
     assert len(feed(ImplausibleSpeed, ran).halts) == found
-
-
-def known(best_step_s: float | None) -> Ran:
-    """A run of work of which a best step is known."""
-    ran = gpu(None)
-    return Ran(order=ran.order.model_copy(update={"best_step_s": best_step_s}))
-
-
-@pytest.mark.parametrize(("best_s", "found"), [(1.99, 0), (2.01, 1), (None, 0)])
-def test_steps_of_less_than_half_the_best_that_is_known_warn_once(
-    best_s: float | None, found: int
-) -> None:
-    fed = feed(ImplausibleSpeed, known(best_s).many(90, toks_per_s=TOKENS))
-    assert fed.halts == []
-    assert len(fed.findings) == found
-    for warning in fed.findings:
-        assert (warning.severity, warning.step, warning.value) == (Severity.WARN, 21, 1.0)
-        assert warning.threshold == pytest.approx(best_s and best_s / 2)
-        assert "is all of it done?" in warning.text
