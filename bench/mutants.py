@@ -35,7 +35,7 @@ from bench.mutant_tests import (
 RESULTS = ROOT / ".mutants.jsonl"
 REASONS = ROOT / "bench" / "mutants.yaml"
 FOLDERS = ("gonogo/watch/detectors", "gonogo/timeline", "gonogo/judge/gate", "gonogo/judge/facts")
-MODULES = ("processes", "progress", "offline_fold", "watch_record")
+MODULES = ("offline_fold", "view")
 """Modules of `gonogo/watch` with a part of the rules."""
 KILLED, SURVIVED, TIMED_OUT = "killed", "survived", "timed out"
 

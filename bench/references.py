@@ -39,8 +39,7 @@ from gonogo.contract.watch import (
     Watch,
 )
 from gonogo.contract.yaml_text import parse_yaml
-from gonogo.judge.facts.measure import FULL_COVERAGE, PARTIAL_SHARE
-from gonogo.judge.facts.metrics import METRICS, MetricRow, Owed
+from gonogo.judge.facts.metrics import FULL_COVERAGE, METRICS, PARTIAL_SHARE, MetricRow, Owed
 from gonogo.judge.gate.added_criteria import ceiling_text
 from gonogo.judge.words import WORDS
 from gonogo.settings import TABLE as SETTINGS
@@ -371,10 +370,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 def doubts() -> str:
     """Return docs/doubts.md."""
-    rows = (
-        (f"`{kind}`", words.meaning, _effect(kind), words.advice) for kind, words in WORDS.items()
-    )
-    table = _table(("kind", "meaning", "effect", "what to do"), rows)
+    rows = ((f"`{kind}`", row.sentence, _effect(kind), row.advice) for kind, row in WORDS.items())
+    table = _table(("kind", "sentence", "effect", "what to do"), rows)
     return _framed("doubts", doubts=table)
 
 

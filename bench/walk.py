@@ -19,7 +19,7 @@ import gonogo
 from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
 from gonogo.judge.directory import judge_directory
-from gonogo.watch import fold, start
+from gonogo.watch.fold import fold, start
 from gonogo.watch.registry import detector_names
 
 ROOT = Path(gonogo.__file__).parent

@@ -26,9 +26,8 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import Order
 from gonogo.contract.wire import Kind, new_id
 from gonogo.judge.compare.campaign import Begin, End, Member, next_step, planned_runs, question_of
-from gonogo.judge.compare.question import Question
-from gonogo.judge.compare.unit import NoUnit, Unit
-from gonogo.judge.comparing import unit_of_decision
+from gonogo.judge.compare.unit import NoUnit, Question, Unit
+from gonogo.judge.directory import unit_of_decision
 from gonogo.ledger.recorded import parse_decision
 from gonogo.planning.campaigns import (
     ResolvedCampaign,

@@ -22,9 +22,8 @@ from gonogo.contract.criterion import Compared
 from gonogo.contract.decision import DecisionKind
 from gonogo.contract.errors import NotFound, Rejected, Unavailable
 from gonogo.judge.compare.compare import compare as compare_units
-from gonogo.judge.compare.question import CONFIDENCE, MARGIN, WARMUP_STEPS, Question, ask
-from gonogo.judge.compare.unit import NoUnit, Unit
-from gonogo.judge.comparing import unit_of_decision, unit_of_directory
+from gonogo.judge.compare.unit import CONFIDENCE, MARGIN, WARMUP_STEPS, NoUnit, Question, Unit, ask
+from gonogo.judge.directory import unit_of_decision, unit_of_directory
 from gonogo.judge.words import sentence
 from gonogo.ledger.recorded import record_of
 

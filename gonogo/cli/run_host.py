@@ -28,7 +28,7 @@ from gonogo.contract.order import Order
 from gonogo.contract.watch import Place as Stay
 from gonogo.device_slots import choose_together
 from gonogo.files import is_there
-from gonogo.judge.facts.files import RunFiles
+from gonogo.judge.facts.record import RunFiles
 from gonogo.rundir import RunDir
 from gonogo.supervise.devices.choice import has_devices, list_host_devices, visible_devices
 from gonogo.supervise.durable import load_json, save_json

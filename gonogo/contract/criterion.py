@@ -46,7 +46,6 @@ class Metric(StrEnum):
     GATE_ENTROPY = "gate_entropy"
     COMM_MB = "comm_mb"
     FLASH_SHARE = "flash_share"
-    IDENTITY_DRIFT = "identity_drift"
 
 
 OWN_PREFIX = "user/"  # Prefix of the program's own metrics: `acc` is `user/acc`.

@@ -1,7 +1,11 @@
-"""What does a run directory deserve, without any service? `gonogo judge DIR`.
+"""A run directory without any service: its decision, and what it contributes to a comparison.
 
-Rules come from order.json; without it from a plan and a phase; with neither, nobody knows what was
-ordered and nothing can pass. What the files cannot show is listed, and never counts as shown.
+`gonogo judge DIR`: rules come from order.json; without it from a plan and a phase; with neither,
+nobody knows what was ordered and nothing can pass. What the files cannot show is listed, and never
+counts as shown.
+
+A recorded decision contributes what its facts hold of the metric. A run counts only if no built-in
+criterion fails or lacks evidence.
 """
 
 import time
@@ -10,19 +14,24 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from gonogo.contract.errors import Corrupt, NotFound, Rejected
 from gonogo.contract.facts import Facts
 from gonogo.contract.finding import DoubtKind, Effect, Finding
-from gonogo.contract.order import Order
+from gonogo.contract.order import Order, Rules
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.wire import Kind, is_id, new_id
+from gonogo.judge.compare.unit import NoUnit, Question, Unit, build_unit, measure_of
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.files import RunFiles
-from gonogo.judge.facts.record import RunRecord, load_run
+from gonogo.judge.facts.metrics import build_measure
+from gonogo.judge.facts.record import RunFiles, RunRecord, load_run
 from gonogo.judge.follow_up.explanation import describe_cause
+from gonogo.judge.gate.built_in import Word, worst_check
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.judge.words import sentence
+from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Place, append, judged
 from gonogo.ledger.sign import SigningKey
 from gonogo.planning.resolve import build_order, load_train_config, resolve_plan
@@ -40,17 +49,12 @@ def judge_directory(
     now: float | None = None,
     key: SigningKey | None = None,
 ) -> dict[str, Any]:
-    """Return the decision that a run directory deserves, as JSON.
+    """Return the decision that a run directory deserves, with `findings` and `not_observed`.
 
     Args:
-        path: the run directory, ours or the predecessor's.
-        plan: as data; used only when there is no order.json.
-        phase: name of the phase; needed with `plan`.
+        plan: as data; used, with its phase, only when there is no order.json.
         now: Unix seconds at which an unfinished run is looked at; default: the wall clock.
         key: of the home that records it; None: nobody does, and it is unsigned.
-
-    Returns:
-        a Decision's fields, and `findings` and `not_observed`.
 
     Raises:
         NotFound: no such directory, no heartbeats in it and no order.json, or it was pruned; no
@@ -100,10 +104,7 @@ def judge_directory(
 
 
 def _with_evidence(findings: Sequence[Finding], path: Path) -> list[Finding]:
-    """Return findings with the files of evidence that findings.jsonl names and that are there.
-
-    The fold that finds them again gathers no evidence. Which files there are decides nothing.
-    """
+    """Return findings with the files of evidence that findings.jsonl names and that are there."""
     named = {row.key: row.evidence for row in RunFiles(path).rows("findings.jsonl", Finding)}
     kept = {file.relative_to(path).as_posix() for file in path.glob("evidence/*/*")}
     found = {key: [name for name in names if name in kept] for key, names in named.items()}
@@ -148,3 +149,73 @@ def _order_from(plan: Mapping[str, Any], phase: str | None) -> Order:
         raise Rejected("--plan needs --phase: which phase of it was this?")
     resolved = resolve_plan(plan, load_config=load_train_config)
     return build_order(resolved, phase, experiment="", run="", token=0)
+
+
+def unit_of_directory(name: str, path: Path, question: Question) -> Unit | NoUnit:
+    """Return what a run directory contributes.
+
+    Raises:
+        NotFound: no such directory, neither lines nor an order in it, or it was pruned.
+    """
+    check_not_pruned(path)
+    run_dir = RunDir(path)
+    try:
+        if not run_dir.ranks() and not run_dir.order.exists():
+            raise NotFound(f"{path}: neither heartbeat_rank{{N}}.jsonl nor order.json is there")
+        record = load_run(path)
+    except Corrupt as error:
+        return NoUnit(name=name, why=error.detail)
+    except OSError as error:
+        return NoUnit(name=name, why=f"{path.name} cannot be read: {error.strerror}")
+    rules = build_rules(record.order)
+    facts = build_facts(record, rules)
+    why = unproved(facts, rules)
+    if why is not None:
+        return NoUnit(name=name, why=why)
+    rows = question.criteria()
+    measures = {str(row.metric): build_measure(row, record.ranks, rules) for row in rows}
+    return build_unit(name, facts, rules, measures, question, order=record.order)
+
+
+def unit_of_decision(
+    name: str, recorded: RecordedDecision, question: Question, *, order: Order | None = None
+) -> Unit | NoUnit:
+    """Return what a recorded decision contributes; `order` is that of its run, if known."""
+    why = _unreadable(recorded)
+    if why is not None:
+        return NoUnit(name=name, why=why)
+    facts = Facts.model_validate(recorded.document["facts"])
+    rules = Rules.model_validate(recorded.document["rules"])
+    why = unproved(facts, rules)
+    if why is not None:
+        return NoUnit(name=name, why=why)
+    measures = {
+        str(row.metric): measure
+        for row in question.criteria()
+        if (measure := measure_of(facts, rules, row)) is not None
+    }
+    return build_unit(name, facts, rules, measures, question, order=order)
+
+
+def unproved(facts: Facts, rules: Rules) -> str | None:
+    """Return why nothing proves what a run reported: a criterion fails or lacks evidence."""
+    for name in rules.built_in:
+        row = worst_check(name, facts, rules)
+        if row.word in (Word.FAIL, Word.INCONCLUSIVE):
+            return f"{name}: {row.text}"
+    return None
+
+
+def _unreadable(recorded: RecordedDecision) -> str | None:
+    """Return why a decision contributes nothing; None if it can be read."""
+    broken = recorded.seals()
+    if broken is not None:
+        return f"{recorded.id} is not as it was recorded: {broken.path} does not fit"
+    if not recorded.document.get("facts") or not recorded.document.get("rules"):
+        return f"{recorded.id} is a person's decision and rests on no facts"
+    try:
+        Facts.model_validate(recorded.document["facts"])
+        Rules.model_validate(recorded.document["rules"])
+    except ValidationError as error:
+        return f"{recorded.id} cannot be read: {str(error).splitlines()[0]}"
+    return None

@@ -38,12 +38,10 @@ class Failure(Submitted):
     cause: str
     remedy: str
     remedy_nsa: str = ""
-    """What more to do where nsa.train runs."""
     patch: dict[str, Any] = Field(default_factory=dict)
     """`env` and `train` settings that answer it; empty when only a person can."""
     klass: FailureClass = Field(alias="class")
     retry: bool
-    """Whether the same run may be tried again unchanged."""
     generic: bool = False
     """Whether it counts only where no other row fits."""
     victim: bool = False
@@ -94,12 +92,7 @@ def _compiled(patterns: tuple[str, ...]) -> re.Pattern[str]:
 
 
 def find_failure(lines: Sequence[str], added: Iterable[FailureRow] = ()) -> Match | None:
-    """Return the failure that the lines of an error show; None: none is known.
-
-    Args:
-        lines: of the error, the most important first (`gonogo.log_errors.error_lines`).
-        added: rows of the plan, tried first.
-    """
+    """Return the failure that the lines of an error show; None: none is known."""
     for own in added:
         found = next((line for line in lines if _compiled((own.pattern,)).search(line)), None)
         if found is not None:
@@ -116,13 +109,7 @@ def find_failure(lines: Sequence[str], added: Iterable[FailureRow] = ()) -> Matc
 def explain(
     name: str, added: Iterable[FailureRow] = (), *, ours: bool = False
 ) -> Explanation | None:
-    """Return cause and remedy of a diagnosis; None: neither the library nor the plan knows it.
-
-    Args:
-        name: the diagnosis.
-        added: rows of the plan.
-        ours: whether nsa.train ran.
-    """
+    """Return cause and remedy of a diagnosis; None: neither the library nor the plan knows it."""
     for row in added:
         if row.name == name:
             return Explanation(name, row.cause, row.remedy)

@@ -7,25 +7,7 @@ and in replay, so nothing but the arguments may decide.
 
 A new detector is one module in `detectors/` and one row in `registry.py`; its settings are a model
 in `gonogo.contract.watch`. Another package brings one through the entry point `gonogo.detectors`.
-
-Example: a detector that warns at the first step that took over a minute::
-
-    @dataclass(frozen=True)
-    class Told:
-        told: bool = False
-
-    class Minute(Detector[Told]):
-        name = "minute"
-        sentence = "Warns once when a step takes over a minute."
-        State = Told
-
-        def observe_step(self, own: Told, step: Step, view: View) -> Seen[Told]:
-            slowest = step.slowest_s
-            if own.told or slowest is None or slowest <= 60.0:
-                return own, []
-            text = f"step {step.step} took {slowest:.0f} s"
-            return Told(told=True), [found(view, self.name, Severity.WARN, episode="minute",
-                                           at=step.tick.ts, step=step.step, text=text)]
+`tests/data/plugin/gonogo_example.py` is an example.
 """
 
 import sys
@@ -57,13 +39,10 @@ if TYPE_CHECKING:
 else:
 
     def replace(state, /, **fields):
-        """Return a detector's next state: a copy with other values of `fields`.
+        """Return a copy with other `fields`: `dataclasses.replace` at a tenth of its cost.
 
-        This is `dataclasses.replace` at a tenth of its cost, because a fold makes some thirty
-        states of each step. It calls no `__init__`, and the dataclass must have no slots.
-
-        Raises:
-            TypeError: it has no such field.
+        A fold makes some thirty states of each step. It calls no `__init__`, and the dataclass must
+        have no slots.
         """
         before = state.__dict__
         values = before | fields
@@ -75,11 +54,7 @@ else:
 
 
 class Detector(Generic[S]):
-    """One rule. Its state is a frozen dataclass of plain values (or None), so that it can be saved.
-
-    Args:
-        run: what was ordered, the settings of all detectors in it.
-    """
+    """One rule. Its state is a frozen dataclass of plain values (or None), to be saved."""
 
     name: ClassVar[str]
     sentence: ClassVar[str]

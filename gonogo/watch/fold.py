@@ -30,13 +30,11 @@ from gonogo.timeline.rank import RankStream
 from gonogo.timeline.step import Step
 from gonogo.timeline.timeline import Sink
 from gonogo.watch.detector import RANKS, Detector, Seen
-from gonogo.watch.detectors import identity
-from gonogo.watch.processes import seen_by
+from gonogo.watch.detectors.hygiene import equals_order
 from gonogo.watch.registry import ERRORS, failure_of, made_by, ordered_detectors
-from gonogo.watch.view import Beat, Observed, Run, View, found
+from gonogo.watch.view import Beat, Observed, Run, View, found, seen_by
 
 _HOST = re.compile(r"[\w.-]{1,64}", re.ASCII)
-"""What a host may be called in what people read."""
 _DEAD = ProcessState.DEAD
 Asked = tuple[str, Callable[[Any, Any, View], Seen[Any]]]
 """A detector's name, and its method for one kind of event."""
@@ -49,11 +47,8 @@ class WatchState:
     view: View
     detectors: tuple[Detector[Any], ...]
     own: dict[str, Any]
-    """Detector → its own state."""
     said: set[str] = field(default_factory=set)
-    """Keys of all findings so far."""
     latched: Finding | None = None
-    """The first halt finding."""
     failed: dict[str, str] = field(default_factory=dict)
     """Detector of another package that watches no more → why."""
     _by_msg: dict[str, list[Asked]] = field(default_factory=dict)
@@ -110,12 +105,7 @@ class WatchState:
 
 
 def start(order: Order, *, watched: bool = True) -> WatchState:
-    """Return the state before the first tick.
-
-    Args:
-        order: what was ordered; it names the detectors.
-        watched: False when ticks are made up from the lines themselves (no watch.jsonl).
-    """
+    """Return the state before the first tick."""
     run = Run(order=order, from_profile=frozenset(order.watch_from_profile))
     detectors, own, failed = list[Detector[Any]](), dict[str, Any](), dict[str, str]()
     for kind in ordered_detectors(run):
@@ -140,7 +130,6 @@ def fold(
 
     Args:
         state: after the tick before; used up.
-        tick: the watcher's clock and probes.
         beats: rank → the complete raw lines that this tick delivered.
         sink: receives every line that is not a repetition.
     """
@@ -158,11 +147,7 @@ def fold_beats(
     *,
     delivered: bool = False,
 ) -> tuple[WatchState, list[Finding]]:
-    """Return what `fold` returns, from lines that are parsed already.
-
-    Args:
-        delivered: whether lines came that were no heartbeats.
-    """
+    """Return what `fold` returns, from lines that are parsed already."""
     view, findings = state.view, list[Finding]()
     if tick.late_s or view.clock.away_s:
         tick = view.clock.advance(tick)
@@ -281,11 +266,7 @@ def armed(state: WatchState) -> dict[str, bool]:
 
 
 def near(state: WatchState, mono: float) -> dict[str, Near]:
-    """Return how near each detector is to its limit, or why it is blind.
-
-    Args:
-        mono: the watcher's clock, as in a tick.
-    """
+    """Return how near each detector is to its limit, or why it is blind."""
     found = {name: Near(blind=why) for name, why in state.failed.items()}
     mono = state.view.clock.at(mono)
     for row in state.looking():
@@ -299,7 +280,7 @@ def near(state: WatchState, mono: float) -> dict[str, Near]:
 def identity_ok(state: WatchState) -> bool | None:
     """Return True if every rank runs what was ordered, False on a difference, else None."""
     told = state.own.get(Name.IDENTITY)
-    return None if told is None else identity.equals_order(told, state.view)
+    return None if told is None else equals_order(told, state.view)
 
 
 ORDERED = frozenset({"run", "watched", "at_end"})

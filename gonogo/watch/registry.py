@@ -24,14 +24,12 @@ from gonogo.contract.outcome import SHOWN_BY_LINES, OutcomeCode, code_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.git_commit import load_commit
 from gonogo.watch.detector import Detector
-from gonogo.watch.detectors.checkpoint import CheckpointOverdue
 from gonogo.watch.detectors.culprit import RankDivergence
 from gonogo.watch.detectors.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
 from gonogo.watch.detectors.death import ProcessDeath, RestartStorm
-from gonogo.watch.detectors.disk import Disk
+from gonogo.watch.detectors.disk import CheckpointOverdue, Disk
 from gonogo.watch.detectors.hardware import Hardware, Imbalance
-from gonogo.watch.detectors.hygiene import Hygiene, WatcherAway
-from gonogo.watch.detectors.identity import IdentityEqual
+from gonogo.watch.detectors.hygiene import Hygiene, IdentityEqual, WatcherAway
 from gonogo.watch.detectors.loss import (
     Divergence,
     FirstLoss,
@@ -75,7 +73,6 @@ REGISTRY: tuple[Kind, ...] = (
     RestartStorm,
     FirstLoss,
 )
-"""D1 to D26 in order."""
 
 BASIC = (
     "process_death",
@@ -95,12 +92,10 @@ BASIC = (
 JUDGING = ("contract", "timeline", "watch", "judge", "ledger")
 """Folders of gonogo on which a verdict depends."""
 PLUGINS = ("gonogo.detectors", "gonogo.criteria")
-"""Groups of entry points."""
 ERRORS = BaseException
 """What foreign code may raise, and a watcher survives; `failure` raises an interrupt again."""
 _ADDRESS = re.compile("0x[0-9a-f]+")
 _MOST = 200
-"""Characters of an error that are kept."""
 
 
 @cache
@@ -129,10 +124,6 @@ def load_plugins(
     """Return what installed packages bring, by name, and what is wrong with the rest.
 
     A name that several packages bring belongs to none of them.
-
-    Args:
-        taken: names that are ours.
-        problem_of: returns what is wrong with an object of this name, or None.
     """
     found, wrong, names = dict[str, Any](), list[str](), set(taken)
     for point in sorted(entry_points(group=group), key=lambda point: point.name):
@@ -154,11 +145,7 @@ def load_plugins(
 
 
 def failure(error: BaseException) -> str:
-    """Return an error in words that are the same on every host: one line, without an address.
-
-    Raises:
-        KeyboardInterrupt: it is one: a person's, not the package's.
-    """
+    """Return an error in words that are the same on every host; an interrupt is raised again."""
     if isinstance(error, KeyboardInterrupt):
         raise error
     try:
@@ -210,9 +197,6 @@ def shown_by_lines(findings: Iterable[Finding]) -> Finding | None:
     """Return the halt of ours by which a run had failed, where its own lines show that.
 
     A halt that only waits for a checkpoint does not hide one that was found later.
-
-    Args:
-        findings: of the run, in the order in which they were made.
     """
     for halt in findings:
         if halt.severity is not Severity.HALT or halt.act is Act.PAGE:
@@ -237,11 +221,7 @@ def cause_of(halt: Finding) -> OutcomeCode:
 
 
 def detector_names() -> list[str]:
-    """Return the detectors that an order made now names: all that are installed here.
-
-    Raises:
-        Rejected: as `plugins` does, so that no run is made without a detector that is meant.
-    """
+    """Return the detectors that an order made now names; a broken plug-in is rejected."""
     return [str(row.name) for row in (*REGISTRY, *plugins())]
 
 
@@ -260,11 +240,7 @@ def ordered_detectors(run: Run) -> tuple[Kind, ...]:
 
 
 def failure_of(name: str, error: BaseException) -> str:
-    """Return the sentence about an error of a plug-in, which watches no more from there on.
-
-    Raises:
-        BaseException: the error itself, if the detector is ours: that is a fault of the watch.
-    """
+    """Return the sentence about an error of a plug-in; an error of ours is raised again."""
     if is_ours(name):
         raise error
     return f"the detector {name[:64]!r} of another package failed: {failure(error)}"

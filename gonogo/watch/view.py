@@ -1,24 +1,173 @@
 """What a detector may read: the order, the ranks, the processes, and nothing else.
 
-`Run` never changes; a `View` is what is known at one event. An event is a line (`Beat`) or the
-watcher's tick. Findings are made here, so that every key carries run and attempt and every
-threshold says where it came from.
+`Run` never changes; a `View` is what is known at one event: a line (`Beat`) or the watcher's tick.
+A probe holds until the next one. What was never probed is UNKNOWN, and nothing is concluded from
+it.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DiskSeen, Kind, disk_of
 from gonogo.contract.order import Order
-from gonogo.contract.records import ProcessState, Tick
+from gonogo.contract.records import AgentProbe, ProcessState, RankProbe, StackProbe, Tick
 from gonogo.contract.watch import Patience, Place, Watch
 from gonogo.timeline.lines import Arrival
 from gonogo.timeline.rank import RankStream
 from gonogo.timeline.timeline import SLEPT_S, Timeline
-from gonogo.watch.processes import HELD, STOPPED_AFTER_S, Processes
+
+HELD = frozenset({ProcessState.STOPPED, ProcessState.UNINTERRUPTIBLE, ProcessState.DEAD})
+"""States in which a process does nothing, whatever its last line reports."""
+STOPPED_AFTER_S = 5.0
+"""A process that is stopped for less was looked at by a debugger, or moved by its host."""
+SAME_STACKS_AFTER_S = 5.0
+FRESH_STACKS_S = 30.0
+"""After this time a stack no longer shows where a rank is: it stood for a moment, then
+continued."""
+IDLE_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A rank's process (or the agent's, with rank -1)."""
+
+    state: ProcessState = ProcessState.UNKNOWN
+    pid: int | None = None
+    renewed_mono: float | None = None
+    """Watcher's clock of the first probe that found another process in its place."""
+    code: int | None = None
+    signal: int | None = None
+    exit_at: float | None = None
+    dead_mono: float | None = None
+    """Watcher's clock of the first probe that found it dead."""
+    held_mono: float | None = None
+    """The same of the first of the probes running that found it in its present held state."""
+    env: Mapping[str, str] | None = None
+    lost_peer: bool = False
+    """Whether its own last error was that another rank was gone."""
+    node: int | None = None
+
+    @property
+    def dead(self) -> bool:
+        """Whether it is gone."""
+        return self.state is ProcessState.DEAD
+
+    def held_s(self, mono: float) -> float:
+        """Return for how long it has been seen stopped, uninterruptible or dead; 0.0: it is not."""
+        if self.state not in HELD:
+            return 0.0
+        return math.inf if self.held_mono is None else max(0.0, mono - self.held_mono)
+
+
+_NEVER_PROBED = Process()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """One stack reading and when it was taken."""
+
+    mono: float
+    probe: StackProbe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processes:
+    """Everything that probes have reported."""
+
+    ranks: Mapping[int, Process] = field(default_factory=dict)
+    agent: Process = Process()
+    stacks: Mapping[int, tuple[Stack, ...]] = field(default_factory=dict)
+    """Rank → its last two readings."""
+
+    def of(self, rank: int) -> Process:
+        """Return what is known of a rank's process."""
+        return self.ranks.get(rank, _NEVER_PROBED)
+
+    def waits(self, rank: int, since_mono: float) -> bool | None:
+        """Return whether a rank's last stack waits in a collective; None when not known.
+
+        A stack that was read before `since_mono` (watcher's clock) is of another moment.
+        """
+        readings = self.stacks.get(rank, ())
+        if not readings or readings[-1].mono < since_mono:
+            return None
+        return readings[-1].probe.waiting
+
+    def stands(self, rank: int, since_mono: float, mono: float) -> bool:
+        """Whether two readings of a rank's stack, far enough apart, are the same, and of late."""
+        readings = self.stacks.get(rank, ())
+        if len(readings) < 2:
+            return False
+        first, last = readings[0], readings[-1]
+        return (
+            first.mono >= since_mono
+            and mono - last.mono <= FRESH_STACKS_S
+            and last.mono - first.mono >= SAME_STACKS_AFTER_S
+            and first.probe.digest is not None
+            and first.probe.digest == last.probe.digest
+        )
+
+    def idles(self, rank: int) -> bool:
+        """Whether a rank used next to no CPU between its last two readings, children included."""
+        readings = self.stacks.get(rank, ())
+        if len(readings) < 2:
+            return False
+        first, last = readings[0], readings[-1]
+        if first.probe.cpu_s is None or last.probe.cpu_s is None or last.mono <= first.mono:
+            return False
+        return (last.probe.cpu_s - first.probe.cpu_s) / (last.mono - first.mono) < IDLE_SHARE
+
+
+def seen_by(processes: Processes, tick: Tick) -> Processes:
+    """Return what is known after a tick's probes."""
+    if not (tick.ranks or tick.agent or tick.stacks):
+        return processes
+    ranks = dict(processes.ranks)
+    for probe in tick.ranks:
+        known = _probed(processes.of(probe.rank), probe, tick.mono)
+        ranks[probe.rank] = replace(
+            known,
+            exit_at=known.exit_at if probe.exit_at is None else probe.exit_at,
+            env=known.env if probe.env is None else probe.env,
+            lost_peer=known.lost_peer or probe.lost_peer,
+        )
+    agent = processes.agent
+    if tick.agent is not None:
+        node = agent.node if agent.dead else tick.agent.node
+        agent = replace(_probed(agent, tick.agent, tick.mono), node=node)
+    stacks = dict(processes.stacks)
+    for stack in tick.stacks:
+        before = stacks.get(stack.rank, ())[-1:]
+        stacks[stack.rank] = (*before, Stack(mono=tick.mono, probe=stack))
+    return Processes(ranks=ranks, agent=agent, stacks=stacks)
+
+
+def _probed(known: Process, probe: RankProbe | AgentProbe, mono: float) -> Process:
+    """Return what is known of a process after one probe; the first death is kept."""
+    if known.dead and probe.state is not ProcessState.DEAD:
+        return known
+    dead_mono = known.dead_mono
+    if probe.state is ProcessState.DEAD and dead_mono is None:
+        dead_mono = mono
+    held_mono = None
+    if probe.state in HELD:
+        held_mono = known.held_mono if probe.state is known.state else mono
+    pid = known.pid if probe.pid is None else probe.pid
+    is_another = None not in (known.pid, pid) and pid != known.pid
+    return replace(
+        known,
+        state=probe.state,
+        pid=pid,
+        renewed_mono=mono if is_another else known.renewed_mono,
+        code=known.code if probe.code is None else probe.code,
+        signal=known.signal if probe.signal is None else probe.signal,
+        dead_mono=dead_mono,
+        held_mono=held_mono,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +177,6 @@ class Run:
     order: Order
     from_profile: frozenset[str] = frozenset()
     watch: Watch = field(init=False)
-    """Settings of all detectors."""
     patience: Mapping[Place, Patience] = field(init=False)
     """How long a rank may stay in each place."""
 
@@ -86,7 +234,6 @@ class View(Timeline):
     skipped_at: float | None = None
     """End of the latest step at the moment when the clock was last stopped."""
     observed: dict[str, Observed] = field(default_factory=dict)
-    """Kind of probe → its last payload."""
 
     def is_late(self, tick: Tick) -> bool:
         """Whether the watcher was suspended or away, so that a missed deadline may be its own."""
@@ -117,10 +264,7 @@ class View(Timeline):
         return [stream for stream in streams if mono - stream.heard_mono <= limit_s]
 
     def speak_on(self, streams: Sequence[RankStream], fresh: Sequence[RankStream]) -> bool:
-        """Whether the fresh ranks continued to send lines after the others had fallen silent.
-
-        Ranks that fall silent together were not all heard at the same moment.
-        """
+        """Whether the fresh ranks continued to send lines after the others had fallen silent."""
         known = {stream.rank for stream in fresh}
         silent = [stream.heard_mono for stream in streams if stream.rank not in known]
         if not silent or not fresh:
@@ -144,11 +288,7 @@ class View(Timeline):
         return process.state in HELD and (process.dead or process.held_s(mono) >= least_s)
 
     def skip_silence(self, tick: Tick) -> Tick:
-        """Stop the clock for a silence of all ranks that a line has just ended.
-
-        The ranks, or the disk that takes their lines, stood still. Returns the tick with active
-        time.
-        """
+        """Return the tick in active time: the clock stops for a silence of all that ends now."""
         silent_s = self.all_silent_s(tick.mono)
         if not silent_s:
             return tick
@@ -160,8 +300,8 @@ class View(Timeline):
     def all_silent_s(self, mono: float) -> float:
         """Return for how long all ranks have been silent at once.
 
-        0.0 if the lines end with the silence. 0.0 if a rank was heard lately, is
-        held, or names no sections. 0.0 once no step has ended for ALL_SILENT_S.
+        0.0 if a rank was heard lately, is held, or names no sections, at the end of the lines,
+        and once no step has ended for ALL_SILENT_S.
         """
         active = self.active()
         if self.at_end or not active or not all(row.labelled for row in active):
@@ -216,39 +356,21 @@ def found(
     at: float,
     text: str,
     stream: RankStream | None = None,
-    rank: int | None = None,
-    step: int | None = None,
-    value: float | None = None,
-    threshold: float | None = None,
-    source: Source = Source.DEFAULT,
-    since: float | None = None,
-    act: Act | None = None,
-    held: ProcessState | None = None,
     named: bool = True,
+    **fields: Any,
 ) -> Finding:
     """Return a finding; `stream` names the culprit with its section, step and last advance.
 
     Without `named` it accuses no rank. A halt acts now unless `act` says otherwise.
     """
-    if act is None and severity is Severity.HALT:
-        act = Act.NOW
     order = view.run.order
-    accused = rank if stream is None else stream.rank if named else None
+    if stream is not None:
+        fields = {"since": stream.advanced_ts, **fields, "section": stream.section}
+        fields |= {"step": stream.step, "rank": stream.rank if named else None}
+    if fields.get("act") is None and severity is Severity.HALT:
+        fields["act"] = Act.NOW
+    accused = fields.get("rank")
     if accused is not None and order.nodes > 1:
         text = f"{text} (rank {accused} is on {view.name_of(order.node_of(accused))})"
-    return Finding(
-        detector=detector,
-        severity=severity,
-        rank=accused,
-        section=None if stream is None else stream.section,
-        step=step if stream is None else stream.step,
-        value=value,
-        threshold=threshold,
-        source=source,
-        since=since if since is not None or stream is None else stream.advanced_ts,
-        at=at,
-        key=f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}",
-        act=act,
-        held=held,
-        text=text,
-    )
+    key = f"{order.run}/{order.attempt}/{detector}/{severity}/{episode}"
+    return Finding(detector=detector, severity=severity, at=at, key=key, text=text, **fields)

@@ -19,7 +19,7 @@ from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
 from gonogo.contract.records import ExitRecord
 from gonogo.contract.wire import Recorded
-from gonogo.judge.follow_up.action import Attempt
+from gonogo.judge.follow_up.decide import Attempt
 
 
 class StopKind(StrEnum):

@@ -25,7 +25,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.lifecycle import ExperimentState, PhaseState, RunState
 from gonogo.contract.order import CarriedRemedy, ResumePoint, RunReason
 from gonogo.contract.outcome import Outcome
-from gonogo.judge.follow_up.action import Attempt
+from gonogo.judge.follow_up.decide import Attempt
 from service.db.columns import (
     Asked,
     Awaited,

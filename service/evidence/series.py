@@ -22,7 +22,7 @@ from gonogo.contract.decision import CriterionResult
 from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.order import Order
 from gonogo.goodput.account import RankAccount, add_line
-from gonogo.judge.facts.measure import build_measure
+from gonogo.judge.facts.metrics import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps, read_lines

@@ -23,7 +23,7 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan, hardware_profiles
 from gonogo.contract.wire import Kind, new_id
 from gonogo.contract.workload import RecordedPatch
-from gonogo.judge.follow_up.reruns import laid_over, left_by
+from gonogo.judge.follow_up.decide import laid_over, left_by
 from gonogo.planning.resolve import ResolvedPlan
 from gonogo.watch.registry import cause_of, shown_by_lines
 from service.db.columns import Awaited, ServiceEnd

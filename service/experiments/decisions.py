@@ -27,8 +27,7 @@ from gonogo.contract.lifecycle import ExperimentState, PhaseEvent, PhaseState
 from gonogo.contract.order import OpenCondition, ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.contract.wire import Kind, new_id
-from gonogo.judge.follow_up.action import Action, ActionKind
-from gonogo.judge.follow_up.decide import decide_expiry
+from gonogo.judge.follow_up.decide import Action, ActionKind, decide_expiry
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, in_state, is_approval
 from gonogo.ledger.recorded import RecordedDecision, parse_decision
 from gonogo.ledger.seal import SERVICE_ACTOR, Entry, Place, append

@@ -18,8 +18,7 @@ from gonogo.contract.errors import Conflict, Problem, Rejected, hint
 from gonogo.contract.lifecycle import ExperimentState, PhaseState
 from gonogo.contract.order import ResumePoint
 from gonogo.contract.plan import Plan
-from gonogo.judge.follow_up.decide import asks_approval
-from gonogo.judge.follow_up.reruns import keeps_checkpoints
+from gonogo.judge.follow_up.decide import asks_approval, keeps_checkpoints
 from gonogo.judge.gate.conditions import experiment_verdict, is_approval, met_beyond
 from gonogo.planning.resolve import ResolvedPlan, build_order
 from service.db.schema import ExperimentRow, PhaseRow, RunRow

@@ -14,8 +14,7 @@ from gonogo.contract.errors import Conflict, NotFound
 from gonogo.contract.lifecycle import ExperimentEvent, ExperimentState, PhaseState, RunState
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Outcome, OutcomeClass, OutcomeCode
-from gonogo.judge.follow_up.action import Action, ActionKind
-from gonogo.judge.follow_up.decide import decide_override, decide_promotion
+from gonogo.judge.follow_up.decide import Action, ActionKind, decide_override, decide_promotion
 from gonogo.judge.gate.conditions import in_state
 from gonogo.ledger.recorded import RecordedDecision
 from gonogo.ledger.seal import Entry

@@ -24,8 +24,7 @@ from gonogo.contract.lifecycle import ExperimentState
 from gonogo.contract.order import OpenCondition, Order, ResumePoint, Rules
 from gonogo.contract.outcome import Outcome, OutcomeClass, code_of
 from gonogo.contract.records import ExitRecord, ModelRecord, Preflight
-from gonogo.judge.follow_up.action import Action, Attempt, build_attempt
-from gonogo.judge.follow_up.decide import decide
+from gonogo.judge.follow_up.decide import Action, Attempt, build_attempt, decide
 from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.conditions import open_for
 from gonogo.judge.gate.rules import build_rules

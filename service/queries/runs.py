@@ -10,7 +10,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.lifecycle import RunState
 from gonogo.contract.outcome import TAKEN_OVER
 from gonogo.contract.wire import Kind, is_id
-from gonogo.judge.follow_up.action import Attempt
+from gonogo.judge.follow_up.decide import Attempt
 from service.db.schema import (
     AssessmentRow,
     ExperimentRow,

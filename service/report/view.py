@@ -20,9 +20,8 @@ from gonogo.contract.order import Order, Rules, RunReason
 from gonogo.contract.outcome import OutcomeClass
 from gonogo.contract.records import Preflight
 from gonogo.contract.workload import OURS
-from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.measure import quantile
-from gonogo.judge.facts.metrics import METRICS
+from gonogo.judge.facts.metrics import METRICS, quantile
+from gonogo.judge.facts.record import lay_over
 from gonogo.judge.gate.conditions import all_met
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gonogo.contract.canonical import mean_of
-from gonogo.judge.facts.measure import block_means
-from gonogo.judge.facts.metrics import slope
+from gonogo.judge.facts.metrics import block_means, slope
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 

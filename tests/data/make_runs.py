@@ -28,7 +28,8 @@ from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import judge
 from gonogo.ledger.seal import Place, append
 from gonogo.ledger.seal import judged as judged_by
-from gonogo.watch import fold, replay_watch, start, tick_digest, tick_line
+from gonogo.watch.fold import fold, start
+from gonogo.watch.offline_fold import refold, tick_digest, tick_line
 from gonogo.planning.resolve import build_order, resolve_plan
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import preflight_name, save_json
@@ -333,7 +334,7 @@ def save_run(
     )  # fmt: skip
     with watch.open("ab") as stream:
         stream.write(tick_line(seen))
-    findings = [wire_line(finding.wire()) for finding in replay_watch(folder)]
+    findings = [wire_line(finding.wire()) for finding in refold(folder).findings]
     (folder / "findings.jsonl").write_bytes(b"".join(findings))
 
 

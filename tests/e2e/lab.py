@@ -21,7 +21,7 @@ from gonogo.contract.canonical import wire_value
 from gonogo.contract.lifecycle import ExperimentState, RunState
 from gonogo.planning.source import bundled_plan
 from gonogo.rundir import RunDir, load_all_lines
-from gonogo.watch import replay_watch
+from gonogo.watch.offline_fold import refold
 
 LIMIT_S = 600.0
 
@@ -119,7 +119,7 @@ def read_json(path: Path) -> dict[str, Any]:
 def assert_found_again(run: RunDir) -> None:
     """The run's files, folded again, come to the findings that were recorded while it lived."""
     recorded = [json.loads(line) for line in load_all_lines(run.findings)]
-    again = [wire_value(finding.wire()) for finding in replay_watch(run.path)]
+    again = [wire_value(finding.wire()) for finding in refold(run.path).findings]
     assert [row | {"evidence": []} for row in again] == [row | {"evidence": []} for row in recorded]
 
 

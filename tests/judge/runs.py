@@ -27,7 +27,7 @@ from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.facts.record import RunRecord, with_lines, with_steps
 from gonogo.judge.gate.rules import build_rules
 from gonogo.judge.gate.verdict import Judgement, judge
-from gonogo.watch.watch_record import WatchRecord
+from gonogo.watch.offline_fold import WatchRecord
 from tests.data.make_runs import Rank, healthy_ranks, order_of
 
 # Build the record of a run from lines and small records in memory.

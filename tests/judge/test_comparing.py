@@ -9,7 +9,7 @@ import pytest
 
 from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.outcome import Actor, OutcomeCode
-from gonogo.judge.comparing import unproved
+from gonogo.judge.directory import unproved
 from gonogo.judge.facts.facts import build_facts
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import Rank, healthy_ranks, order_of

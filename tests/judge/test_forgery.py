@@ -28,7 +28,7 @@ from gonogo.contract.records import (
 from gonogo.judge.directory import judge_directory
 from gonogo.judge.facts.record import load_run
 from gonogo.rundir import iter_lines, save_json
-from gonogo.watch import tick_digest, tick_line
+from gonogo.watch.offline_fold import tick_digest, tick_line
 from tests.data.make_runs import (
     EPOCH,
     Rank,

@@ -10,10 +10,9 @@ import pytest
 from gonogo.contract.canonical import wire_line
 from gonogo.contract.criterion import Compared
 from gonogo.contract.decision import CriterionOutcome
-from gonogo.judge.compare.question import ask
-from gonogo.judge.compare.unit import NoUnit, Unit, build_unit
+from gonogo.judge.compare.unit import NoUnit, Unit, ask, build_unit
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.measure import build_measure
+from gonogo.judge.facts.metrics import build_measure
 from gonogo.judge.gate.criteria import evaluate
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import read_lines

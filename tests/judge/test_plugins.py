@@ -60,8 +60,8 @@ def test_a_detector_of_another_package_watches_with_its_own_settings(
     folder = watch(world.steps(10)).save(tmp_path / "run")
     found = in_python(
         installed,
-        "import json, sys; from gonogo.watch import replay_watch; from pathlib import Path;"
-        "print(json.dumps([f.wire() for f in replay_watch(Path(sys.argv[1]))]))",
+        "import json, sys; from gonogo.watch.offline_fold import refold; from pathlib import Path;"
+        "print(json.dumps([f.wire() for f in refold(Path(sys.argv[1])).findings]))",
         str(folder),
     )
     (finding,) = json.loads(found)

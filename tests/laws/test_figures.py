@@ -9,10 +9,9 @@ import pytest
 from gonogo.contract.campaign import MOST_REPEATS
 from gonogo.contract.goodput import UNKNOWN_SHARE
 from gonogo.contract.watch import TABLE, Place, ProgramKind
-from gonogo.judge.compare.compare import SHOWN_RATIO
-from gonogo.judge.compare.interval import ONE_RUN_RATIO
-from gonogo.judge.compare.question import MARGIN, WARMUP_STEPS
-from gonogo.judge.follow_up.reruns import IN_VAIN
+from gonogo.judge.compare.compare import ONE_RUN_RATIO, SHOWN_RATIO
+from gonogo.judge.compare.unit import MARGIN, WARMUP_STEPS
+from gonogo.judge.follow_up.decide import IN_VAIN
 from gonogo.supervise.end_request import HALT_LIMIT_S
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S
 from gonogo.trainer.heartbeat_writer import KEPT_BYTES

@@ -18,8 +18,7 @@ from gonogo.contract.heartbeat import Heartbeat, Msg
 from gonogo.contract.plan import Plan
 from gonogo.contract.yaml_text import parse_yaml
 from gonogo.judge import words
-from gonogo.judge.facts.measure import AGGREGATES
-from gonogo.judge.facts.metrics import METRICS, Owed
+from gonogo.judge.facts.metrics import AGGREGATES, METRICS, Owed
 
 ROOT = Path(__file__).parents[2]
 PLANS = sorted((ROOT / "gonogo/contract/plans").glob("*.yaml"))

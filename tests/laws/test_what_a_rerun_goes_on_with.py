@@ -8,7 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from gonogo.judge.follow_up.reruns import keeps_checkpoints  # noqa: E402 - torch may be missing
+from gonogo.judge.follow_up.decide import keeps_checkpoints  # noqa: E402 - torch may be missing
 from gonogo.planning.source import bundled_plan, parse_plan  # noqa: E402
 from nsa.checkpoint import differences  # noqa: E402
 

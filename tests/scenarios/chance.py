@@ -18,7 +18,7 @@ from typing import Any
 from gonogo.contract.heartbeat import Identity
 from gonogo.contract.plan import CheckpointCadence
 from gonogo.contract.watch import CanHalt, Watch
-from gonogo.watch import WatchState, near
+from gonogo.watch.fold import WatchState, near
 from gonogo.watch.registry import detector_names
 from tests.scenarios import faults
 from tests.scenarios.scenario import Outcome, Scenario, outcome_of, outcome_of_watch, rounded

@@ -18,7 +18,7 @@ from typing import Any
 from gonogo.contract.errors import GonogoError
 from gonogo.contract.finding import Finding, Near, Severity
 from gonogo.judge.directory import judge_directory
-from gonogo.watch import near
+from gonogo.watch.fold import near
 from tests.watch.streams import World, watch
 
 Outcome = dict[str, Any]

@@ -15,10 +15,14 @@ from typing import Any
 from gonogo.contract.records import ProcessState, StackProbe, Tick
 from gonogo.timeline.rank import RankStream
 from gonogo.watch.detectors.culprit import COLLECTIVES, name_culprit
-from gonogo.watch.detectors.deadlines import AliveLost, NoFirstHeartbeat, SectionDeadline, Stall
-from gonogo.watch.processes import Process, Processes, Stack
-from gonogo.watch.progress import standstill
-from gonogo.watch.view import Observed, Run, View
+from gonogo.watch.detectors.deadlines import (
+    AliveLost,
+    NoFirstHeartbeat,
+    SectionDeadline,
+    Stall,
+    standstill,
+)
+from gonogo.watch.view import Observed, Process, Processes, Run, Stack, View
 from tests.scenarios.chance import PROGRAMS, WATCH
 from tests.scenarios.scenario import Outcome, Scenario, rounded
 from tests.watch.standing import NOW, standing

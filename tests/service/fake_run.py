@@ -23,8 +23,8 @@ from gonogo.contract.records import (
     WatchStart,
 )
 from gonogo.rundir import RunDir, save_json
-from gonogo.watch import fold, start, tick_digest, tick_line
-from gonogo.watch.fold import WatchState
+from gonogo.watch.fold import WatchState, fold, start
+from gonogo.watch.offline_fold import tick_digest, tick_line
 
 BOOT_TS = 1_700_000_000.0
 BOOT_MONO = 100.0

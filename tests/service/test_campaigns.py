@@ -13,7 +13,7 @@ from gonogo.contract.campaign import CampaignSpec, Comparison
 from gonogo.contract.order import Order
 from gonogo.judge.compare.campaign import question_of
 from gonogo.judge.compare.compare import compare
-from gonogo.judge.comparing import unit_of_decision
+from gonogo.judge.directory import unit_of_decision
 from gonogo.ledger.recorded import load_decision
 from gonogo.planning.source import bundled_plan
 from service.campaigns import advance

@@ -14,7 +14,7 @@ from gonogo.contract.agent import ClaimRequest
 from gonogo.contract.decision import Verdict
 from gonogo.contract.order import ResumePoint, RunReason
 from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
-from gonogo.judge.follow_up.action import Attempt
+from gonogo.judge.follow_up.decide import Attempt
 from service.db.columns import (
     WORDS,
     Asked,

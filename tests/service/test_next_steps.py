@@ -18,7 +18,7 @@ from gonogo.contract.outcome import Actor, Outcome, OutcomeCode
 from gonogo.judge.gate.conditions import approval_condition
 from gonogo.planning.resolve import resolve_plan
 from gonogo.planning.source import bundled_plan
-from gonogo.watch.detectors.identity import Mismatch, _text
+from gonogo.watch.detectors.hygiene import Mismatch, _text
 from service.db.columns import Awaited, AwaitedKind
 from service.db.schema import ExperimentRow, PhaseRow, RunRow
 from service.views.experiments import Place, next_steps

@@ -26,7 +26,7 @@ from gonogo.contract.wire import Kind, new_id
 from gonogo.rundir import RunDir, load_all_lines, load_record
 from gonogo.supervise.keeper.kill import find_processes
 from gonogo.supervise.processes import send_signal
-from gonogo.watch import refold
+from gonogo.watch.offline_fold import refold
 
 ROOT = Path(__file__).resolve().parents[2]
 KEEPER = "gonogo.supervise.keeper"

@@ -21,7 +21,8 @@ from gonogo.contract.order import Order, ResumePoint
 from gonogo.contract.records import Tick, WatchStart
 from gonogo.contract.watch import Watch, halts_asked
 from gonogo.rundir import save_json
-from gonogo.watch import WatchState, dump_state, fold, start, tick_digest, tick_line
+from gonogo.watch.fold import WatchState, dump_state, fold, start
+from gonogo.watch.offline_fold import tick_digest, tick_line
 
 EPOCH = 1_760_000_000.0
 T0 = 5_000.0

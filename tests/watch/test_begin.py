@@ -17,17 +17,17 @@ MODULES = [
     f"{package.__name__}.{found.name}"
     for package in (detectors, timeline)
     for found in pkgutil.iter_modules(package.__path__)
-] + ["gonogo.watch.detectors.checkpoint", "gonogo.watch.watch_record"]
+] + ["gonogo.watch.offline_fold"]
 NOT_NOTHING = {
     "columns.StepTable._ascend": True,
     "lines.BootLines.chain": bytes(32),
     "loss.Overflows.searching": True,
     "rank_steps.BootSteps.low": 1,
     "step.StepPace.stride": 1,
-    "watch_record.WatchRecord.agrees": True,
-    "watch_record.WatchRecord.chained": True,
-    "watch_record.WatchRecord.digest": hashlib.sha256(b"").hexdigest(),
-    "watch_record.WatchRecord.reaches": True,
+    "offline_fold.WatchRecord.agrees": True,
+    "offline_fold.WatchRecord.chained": True,
+    "offline_fold.WatchRecord.digest": hashlib.sha256(b"").hexdigest(),
+    "offline_fold.WatchRecord.reaches": True,
 }
 """Until something contradicts it; a loss scale is searched for at first, and a seq begins at 1."""
 NOTHING_YET = (-1, math.inf, -math.inf)

@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from gonogo.contract.finding import Act, Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import Tick
-from gonogo.watch import (
-    dump_state,
-    fold,
-    identity_ok,
-    look,
-    near,
-    start,
-)
+from gonogo.watch.fold import dump_state, fold, identity_ok, look, near, start
 from gonogo.watch.registry import detector_names
 from tests.watch.streams import DEMO, EPOCH, T0, Said, World, every, order_of, watch
 

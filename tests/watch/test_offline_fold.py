@@ -20,17 +20,8 @@ from gonogo.contract.records import Tick
 from gonogo.rundir import RunDir, save_json
 from gonogo.timeline.step import Steps
 from gonogo.timeline.timeline import Unreadable
-from gonogo.watch import (
-    WatchState,
-    dump_state,
-    fold,
-    load_state,
-    not_observed,
-    refold,
-    replay_watch,
-    start,
-)
-from gonogo.watch.offline_fold import BroughtLines
+from gonogo.watch.fold import WatchState, dump_state, fold, load_state, start
+from gonogo.watch.offline_fold import BroughtLines, not_observed, refold
 from gonogo.watch.registry import detector_names
 from gonogo.watch.view import Observed, View
 from tests.watch.streams import EPOCH, T0, World, order_of, watch
@@ -54,7 +45,7 @@ def test_the_recorded_directory_gives_the_live_findings(
 ) -> None:
     live = watch(faulty(kind), stop_at_halt=on)
     assert live.halts
-    assert wired(replay_watch(live.save(tmp_path))) == wired(live.findings)
+    assert wired(refold(live.save(tmp_path)).findings) == wired(live.findings)
 
 
 @settings(max_examples=4, deadline=None)
@@ -100,7 +91,7 @@ def unwatched(world: World, folder: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["hang", "slow", "nan", "identity"])
 def test_without_a_watcher_the_lines_own_clocks_tell_the_same(kind: str, tmp_path: Path) -> None:
-    found = replay_watch(unwatched(faulty(kind), tmp_path))
+    found = refold(unwatched(faulty(kind), tmp_path)).findings
     halts = [f for f in found if f.severity is Severity.HALT]
     (live,) = watch(faulty(kind)).halts
     assert (halts[0].detector, halts[0].rank, halts[0].section, halts[0].step) == (
@@ -126,7 +117,7 @@ def test_without_a_watcher_time_passes_until_the_directory_is_looked_at(
     world.open_step()
     world.hang(1, "backward", 1.2)
     now = None if now_s is None else EPOCH + world.mono - T0 + now_s
-    found = replay_watch(unwatched(world, tmp_path), now=now)
+    found = refold(unwatched(world, tmp_path), now=now).findings
     stalls = [f for f in found if f.severity is Severity.HALT]
     assert [(f.detector, f.rank) for f in stalls] == [("stall", 1)] * halts
     if halts:
@@ -149,7 +140,7 @@ def test_an_exit_record_stops_the_clock(tmp_path: Path) -> None:
     folder = unwatched(world, tmp_path)
     record = {"ended_at": EPOCH + world.mono - T0 + 2.0, "ended_by": "infra"}
     save_json(folder / "exit.json", {**record, "reason": "keeper_lost"})
-    found = replay_watch(folder, now=EPOCH + 10**6)
+    found = refold(folder, now=EPOCH + 10**6).findings
     assert [f for f in found if f.severity is Severity.HALT] == []
 
 
@@ -158,8 +149,8 @@ def test_a_directory_without_an_order_needs_one(tmp_path: Path) -> None:
     folder = unwatched(world, tmp_path)
     (folder / "order.json").unlink()
     with pytest.raises(NotFound, match="no order"):
-        replay_watch(folder)
-    assert replay_watch(folder, order=world.order) == []
+        refold(folder)
+    assert refold(folder, order=world.order).findings == []
 
 
 def restarted(rank: int) -> World:

@@ -4,7 +4,7 @@ when."""
 import pytest
 
 from gonogo.contract.records import ProcessState, RankProbe, StackProbe, Tick
-from gonogo.watch.processes import Processes, seen_by
+from gonogo.watch.view import Processes, seen_by
 
 T0 = 100.0
 ALIVE, STOPPED, SLEEPING, DEAD, UNKNOWN = (

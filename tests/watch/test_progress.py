@@ -12,10 +12,15 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.order import Order
 from gonogo.contract.watch import Place
 from gonogo.timeline.rank import RankStream
-from gonogo.watch.detectors.deadlines import Deadline, NoFirstHeartbeat, SectionDeadline, Stall
-from gonogo.watch.processes import Processes
-from gonogo.watch.progress import place_of, standstill
-from gonogo.watch.view import Run, View
+from gonogo.watch.detectors.deadlines import (
+    Deadline,
+    NoFirstHeartbeat,
+    SectionDeadline,
+    Stall,
+    place_of,
+    standstill,
+)
+from gonogo.watch.view import Processes, Run, View
 from tests.watch.standing import NOW, halts, look, standing, suspects
 from tests.watch.streams import World, order_of, watch
 

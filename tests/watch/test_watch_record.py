@@ -18,11 +18,11 @@ from gonogo.contract.records import (
     Tick,
 )
 from gonogo.rundir import save_json
-from gonogo.watch import refold
-from gonogo.watch.watch_record import (
+from gonogo.watch.offline_fold import (
     AWAY_S,
     HOLE_S,
     WatchRecord,
+    refold,
     tick_digest,
     tick_line,
 )

@@ -14,8 +14,7 @@ from gonogo.contract.campaign import Answer, CampaignSpec, Comparison, Result
 from gonogo.contract.canonical import rounded
 from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.judge.compare.compare import compare
-from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.unit import NoUnit, Unit
+from gonogo.judge.compare.unit import NoUnit, Question, Unit, ask
 
 TRIES = 2
 """Runs of one variant in one repeat before the variant is given up."""

@@ -34,14 +34,11 @@ from gonogo.contract.finding import Doubt, DoubtKind, Finding, Severity
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Order, Rules
 from gonogo.contract.outcome import Actor, OutcomeClass, OutcomeCode
-from gonogo.contract.records import CheckOutcome, Preflight, RankExit
+from gonogo.contract.records import Preflight, RankExit
 from gonogo.contract.workload import is_ours
-from gonogo.judge.facts.contradictions import find_contradictions
-from gonogo.judge.facts.files import UNWATCHED
-from gonogo.judge.facts.learning import find_unclear_learning
-from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.metrics import METRICS, may_be_sums
-from gonogo.judge.facts.record import RunRecord
+from gonogo.judge.facts.contradictions import find_contradictions, find_unclear_learning
+from gonogo.judge.facts.metrics import METRICS, build_measure, may_be_sums
+from gonogo.judge.facts.record import UNWATCHED, RunRecord
 from gonogo.judge.failures import find_failure
 from gonogo.timeline.columns import NEVER, SECTIONS, STEP_MESSAGES
 from gonogo.timeline.lines import LineRecord
@@ -102,10 +99,7 @@ def _nodes(record: RunRecord, order: Order) -> Iterator[Doubt]:
 
 
 def _ranks(record: RunRecord, order: Order) -> Iterator[Doubt]:
-    """Yield the ranks that made steps again, or whose configuration or code nothing is known of.
-
-    An order without a plan is of one run: there is no other code to compare with.
-    """
+    """Yield the ranks that made steps again, or whose configuration or code nothing is known of."""
     identity = order.identity
     any_code = not order.has_plan or identity.git_sha is not None or "git_sha" in order.allow_drift
     any_config = not order.train or identity.config_digest is not None
@@ -273,14 +267,8 @@ def _preflight_facts(record: RunRecord) -> PreflightFacts | None:
 
 
 def _node_checks(record: Preflight) -> NodeChecks:
-    """Return the outcome of each check; of a check that is recorded twice, the worse one."""
-    found: dict[str, CheckOutcome] = {}
-    for check in record.checks:
-        found[check.id] = max(found.get(check.id, check.outcome), check.outcome, key=_BADNESS.index)
-    return NodeChecks(passed=record.passed, outcomes=found)
-
-
-_BADNESS = (CheckOutcome.PASS, CheckOutcome.WARN, CheckOutcome.FAIL)
+    outcomes = {check.id: check.outcome for check in record.checks}
+    return NodeChecks(passed=record.passed, outcomes=outcomes)
 
 
 def _finding_facts(finding: Finding) -> FindingFacts:

@@ -12,16 +12,18 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
-from gonogo.contract.canonical import mean_of
-from gonogo.contract.criterion import Metric, own_name
+from gonogo.contract.canonical import mean_of, rounded
+from gonogo.contract.criterion import Aggregate, Criterion, Metric, own_name
 from gonogo.contract.errors import Rejected
+from gonogo.contract.facts import Measure, MeasureRow
+from gonogo.contract.finding import Doubt, DoubtKind
 from gonogo.contract.heartbeat import Msg
 from gonogo.contract.order import Rules
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.registry import PLUGINS, load_plugins
+from gonogo.watch.registry import ERRORS, PLUGINS, failure, load_plugins
 
 Samples = Mapping[int, float]
 Source = Callable[[RankSteps, Rules], Samples]
@@ -39,7 +41,6 @@ class Owed(StrEnum):
     EVERY_EVAL = "every_eval"
     ONCE = "once"
     AS_TOLD = "as_told"
-    """Those that were reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,20 +52,15 @@ class MetricRow:
     statistic: Statistic | None = None
     """When set, the metric is one number over the window, and the aggregate is ignored."""
     fewest: int = 1
-    """Samples that the statistic needs."""
     excused: Callable[[RankSteps, Rules], frozenset[int]] = lambda steps, rules: frozenset()
     """Steps whose samples do not count, and need not be there."""
     unit: str = ""
-    """Unit of its samples; empty: a plain number."""
     meaning: str = ""
     """What the metric is, and which lines report it, for docs/reference/metrics.md."""
 
 
 def slope(pairs: Sequence[tuple[int, float]]) -> float:
-    """Return the least-squares slope of value over step; 0 for fewer than two steps.
-
-    NaN where the sums overflow.
-    """
+    """Return the least-squares slope of value over step; 0 for one step, NaN on overflow."""
     if len(pairs) < 2:
         return 0.0
     mean_x = math.fsum(x for x, _ in pairs) / len(pairs)
@@ -119,10 +115,7 @@ def _toks_per_s(steps: RankSteps, rules: Rules) -> Samples:
 
 
 def may_be_sums(steps: RankSteps, rules: Rules) -> bool:
-    """Say whether the reported tokens may be those of the whole run, or epoch, so far: they rise.
-
-    Then nobody knows the tokens of a step, unless the order names them.
-    """
+    """Say whether the reported tokens may be those of the whole run or epoch: they rise."""
     if rules.tokens_per_step:
         return False
     told = (list(boot.steps.tokens_told().values()) for boot in steps.boots)
@@ -150,10 +143,7 @@ def _once(rules: Rules, value: float) -> Samples:
 
 
 def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
-    """Hours between the first step's start and the last step's end, times the ranks.
-
-    A resumed attempt knows what its own steps cost, and not what the phase cost.
-    """
+    """Hours from the first step's start to the last one's end, times ranks; none if resumed."""
     if rules.first_step > 1:
         return {}
     tables = [boot.steps for boot in steps.boots]
@@ -163,22 +153,6 @@ def _device_hours(steps: RankSteps, rules: Rules) -> Samples:
         return {}
     seconds = max(ends) - min(starts)
     return {rules.last_step: seconds / 3600 * (rules.world_size or 0)}
-
-
-def _drifts(steps: RankSteps, rules: Rules) -> Samples:
-    """How many fields of the frozen identity have drifted, of those that may drift."""
-    expected = rules.identity.said()
-    names = [name for name in rules.allow_drift if name in expected]
-    said = [
-        {name: getattr(identity, name) for name in names}
-        for boot in steps.boots
-        if (boot.ended_steps or boot is steps.last_boot)
-        and (identity := boot.identity()) is not None
-    ]
-    if not names or not said or any(value is None for row in said for value in row.values()):
-        return {}
-    drifted = {name for row in said for name in names if row[name] != expected[name]}
-    return {rules.last_step: float(len(drifted))}
 
 
 def _device_memory(steps: RankSteps, rules: Rules) -> Samples:
@@ -306,13 +280,6 @@ METRICS: Mapping[str, MetricRow] = {
             (Metric.FLASH_SHARE, "", ": dense attention calls that a flash kernel served"),
         )
     },
-    Metric.IDENTITY_DRIFT: MetricRow(
-        samples=_drifts,
-        owed=Owed.ONCE,
-        unit="fields",
-        meaning="Fields of `allow_drift` in which the `boot` lines differ from the"
-        " experiment's first run.",
-    ),
 }
 
 
@@ -355,3 +322,134 @@ def metric_names() -> list[str]:
 def absent_text(name: str) -> str:
     """Return the sentence about a metric that nothing here can measure."""
     return f"the metric {name!r} is of a package that is not installed here"
+
+
+Pairs = Sequence[tuple[int, float]]
+"""Finite samples by step, ascending."""
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Return the q-quantile with linear interpolation (q = 0.5: the median)."""
+    ordered = sorted(values)
+    place = q * (len(ordered) - 1)
+    below = math.floor(place)
+    above = min(below + 1, len(ordered) - 1)
+    low, high = ordered[below], ordered[above]
+    return low if low == high else low + (high - low) * (place - below)
+
+
+def _over(aggregate: Callable[[list[float]], float], pairs: Pairs) -> float:
+    return aggregate([value for _, value in pairs])
+
+
+AGGREGATES: dict[Aggregate, Callable[[Pairs], float]] = {
+    Aggregate.MIN: partial(_over, min),
+    Aggregate.MAX: partial(_over, max),
+    Aggregate.MEAN: partial(_over, mean_of),
+    Aggregate.MEDIAN: partial(_over, partial(quantile, q=0.5)),
+    Aggregate.P95: partial(_over, partial(quantile, q=0.95)),
+    Aggregate.LAST: lambda pairs: pairs[-1][1],
+    Aggregate.COUNT: len,
+    Aggregate.SLOPE: slope,
+    Aggregate.ALL_FINITE: lambda pairs: 1.0,
+}
+"""Samples that are not finite are counted separately; `all_finite` needs only that count."""
+
+FULL_COVERAGE = frozenset(
+    {Aggregate.MIN, Aggregate.MAX, Aggregate.ALL_FINITE, Aggregate.COUNT, Aggregate.LAST}
+)
+"""Aggregates that one missing sample could change; the others need 95 %."""
+
+PARTIAL_SHARE = 0.95
+
+MAX_BLOCKS = 64
+
+
+def needed_share(criterion: Criterion) -> float:
+    """Return the share of the required samples below which a criterion is inconclusive."""
+    row = metric_row(criterion.metric)
+    whole = row is None or row.statistic is None
+    return 1.0 if whole and criterion.aggregate in FULL_COVERAGE else PARTIAL_SHARE
+
+
+def fewest_samples(criterion: Criterion) -> int:
+    """Return how many samples say anything: a slope and a spread need two."""
+    row = metric_row(criterion.metric)
+    if row is not None and row.statistic is not None:
+        return row.fewest
+    return 2 if criterion.aggregate is Aggregate.SLOPE else 1
+
+
+def build_measure(
+    criterion: Criterion,
+    ranks: Mapping[int, RankSteps],
+    rules: Rules,
+    failures: list[Doubt] | None = None,
+) -> Measure:
+    """Return what a criterion sees, per rank that wrote anything; without its package, nothing.
+
+    Args:
+        failures: receives a doubt where another package's metric raises an error.
+    """
+    row = metric_row(criterion.metric)
+    window = rules.window(criterion)
+    said = f"{window.start}..{window.stop - 1}" if window else "none"
+    if row is None:
+        return Measure(window=said, ranks={})
+    try:
+        measured = {
+            str(rank): _measure_rank(criterion, row, ranks[rank], rules, window)
+            for rank in sorted(ranks)
+            if rank in rules.ranks()
+        }
+    except ERRORS as error:
+        if criterion.metric in METRICS:
+            raise
+        name, why = str(criterion.metric), failure(error)
+        if failures is not None:
+            failures.append(Doubt(kind=DoubtKind.METRIC_MISSING, name=name, found=why))
+        measured = {}
+    return Measure(window=said, ranks=measured)
+
+
+def _measure_rank(
+    criterion: Criterion, row: MetricRow, steps: RankSteps, rules: Rules, window: range
+) -> MeasureRow:
+    """Return what the criterion sees on one rank."""
+    samples, excused = row.samples(steps, rules), row.excused(steps, rules)
+    owed = _owed(row, steps, rules, window, samples)
+    if excused:
+        owed = frozenset(step for step in owed if step not in excused)
+    pairs = sorted((step, value) for step, value in samples.items() if step in owed)
+    finite = [(step, value) for step, value in pairs if math.isfinite(value)]
+    counted = MeasureRow(samples=len(pairs), owed=len(owed), non_finite=len(pairs) - len(finite))
+    if len(finite) < fewest_samples(criterion):
+        return counted
+    if row.statistic is None:
+        value = AGGREGATES[criterion.aggregate](finite)
+    else:
+        value = row.statistic(finite, rules)
+    blocks = block_means([sample for _, sample in finite])
+    return counted.model_copy(update={"value": rounded(float(value)), "blocks": blocks})
+
+
+def block_means(values: Sequence[float]) -> list[float]:
+    """Return the means of up to `MAX_BLOCKS` blocks of consecutive samples, of equal size."""
+    size = max(1, math.ceil(len(values) / MAX_BLOCKS))
+    blocks = (values[first : first + size] for first in range(0, len(values), size))
+    return [rounded(mean_of(block)) for block in blocks]
+
+
+def _owed(
+    row: MetricRow, steps: RankSteps, rules: Rules, window: range, samples: Mapping[int, float]
+) -> range | frozenset[int]:
+    """Return the steps that need a sample; an evaluation counts also where none was due."""
+    last = range(rules.last_step, rules.last_step + 1)
+    if row.owed is Owed.ONCE:
+        return last
+    if row.owed is Owed.AS_TOLD:
+        return frozenset(step for step in samples if step in window) or last
+    if row.owed is Owed.EVERY_EVAL and window:
+        told = steps.evaluated_by_any.union(samples)
+        return told.intersection(window).union(rules.evals(window)) or last
+    return window

@@ -29,9 +29,7 @@ from gonogo.log_errors import (
 )
 
 MOST_CHARS = 300
-"""Characters of a quoted line."""
 MOST_PLACES = 12
-"""Places that are listed for an unknown failure."""
 TORCHRUN_LOG = "torchrun.log"
 
 STANDS = frozenset({Detector.STALL, Detector.SECTION_DEADLINE})
@@ -149,14 +147,7 @@ def _quoted(
     alone: bool,
     asked: bool,
 ) -> tuple[str | None, str | None]:
-    """Return the log that says most, and the line of it that names the failure.
-
-    Args:
-        rank: whose log; None: nobody knows.
-        alone: whether one exit is all that was reported; for a command, it may be that of many
-            ranks.
-        asked: whether the run was asked to end: then it ended by no error of its own.
-    """
+    """Return the log that says most, and the line of it that names the failure."""
     first = rank - rank % ranks_per_log if rank is not None and ranks_per_log else 0
     shared = f"rank{first}.log"
     own = [] if rank is None else [f"rank{rank}.log"]
@@ -183,10 +174,9 @@ def _error_line(text: str, rank: int | None, diagnosis: str | None) -> str | Non
 def last_line(text: str, rank: int | None = None, *, asked: bool = False) -> str | None:
     """Return the last line of a log that reports something, printable and bounded, or None.
 
-    Only the lines of `rank` count, where several ranks wrote into one log. A launcher's report and
-    a dump of threads do not count, and a warning counts only when nothing else was written. If the
-    run was `asked` to end, the lines from the first report of the signal on do not count either.
-    Log lines have no common form of time, so the time of the request cannot be compared.
+    Only the lines of `rank` count, where several ranks wrote into one log. A warning counts only
+    when nothing else was written. If the run was `asked` to end, the lines from the first report of
+    the signal on do not count.
     """
     lines = [printable(line) for line in own_lines(text, rank)]
     if asked:

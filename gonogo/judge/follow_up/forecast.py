@@ -17,7 +17,6 @@ from gonogo.contract.api import Forecast
 from gonogo.contract.canonical import rounded
 
 BLOCK = 8
-"""Steps of one block."""
 LEAST_STEPS = 5
 """A run of fewer steps has no pace: its first step, which compiles, is most of them."""
 UNKNOWN = f"not known yet: no run has taken {LEAST_STEPS} steps"
@@ -32,7 +31,6 @@ class Measured:
     late_s: float
     """The same of its slow stretches: nine of ten blocks of eight steps are faster."""
     steps: int
-    """How many steps this rests on; the first one is left out."""
     start_s: float | None = None
     """Seconds from its claim to the end of its first step; None where nobody saw it."""
 
@@ -42,7 +40,6 @@ class Ahead:
     """One phase that is not over."""
 
     steps: int
-    """Steps that it still has to do."""
     begun_s: float | None = 0.0
     """Seconds since its run was claimed; None once its first step has ended: it has started."""
 
@@ -65,9 +62,7 @@ def measure(
 
     Args:
         gaps_s: seconds between the ends of its last steps, newest last.
-        mean_s: mean of all its gaps so far, the rare pauses included.
-        steps: how many gaps that mean rests on.
-        start_s: seconds from its claim to the end of its first step.
+        mean_s: mean of all its `steps` gaps so far, the rare pauses included.
     """
     if not gaps_s:
         return None
@@ -88,13 +83,6 @@ def build_forecast(
     """Return how long everything that is left takes.
 
     `seconds_p50` is what half of such runs take at most, `seconds_p90` what nine in ten take.
-
-    Args:
-        ahead: the phases that are not over, in their order.
-        runs: of the experiment's runs that have ended, oldest first; the pace of the last one
-            that took `LEAST_STEPS` counts.
-        living: of the active run.
-        claimed_seconds: what somebody promised, shown beside it.
     """
     known = [*runs, living] if living is not None else list(runs)
     pace = next((run for run in reversed(known) if run.steps + 1 >= LEAST_STEPS), None)

@@ -40,16 +40,7 @@ def summarise(
     origin: OriginView | None = None,
     cancelled_by: str | None = None,
 ) -> str | None:
-    """Return what an experiment has come to.
-
-    None while it is active, nobody intervened and no other experiment had begun it.
-
-    Args:
-        overrides: what a person decided and still stands.
-        never_ran: of a finished one, the phases that never ran.
-        origin: where it continued, if another experiment had begun it.
-        cancelled_by: who cancelled it, and why, if somebody did.
-    """
+    """Return what an experiment has come to; None while it is active and nobody intervened."""
     parts = [_by_hand(row) for row in overrides]
     if origin is not None:
         parts.append(_went_on(origin, phases))

@@ -60,7 +60,6 @@ CEILINGS: dict[str, float] = {
 LONGEST_S = 14_400.0
 """The longest ceiling. A command without a plan may have this limit in every place."""
 MOST_TOLD = 3
-"""Warnings that one condition names."""
 SILENCES = 3.0
 """Lines that a living rank must have time for before it is suspected to be silent."""
 

@@ -24,7 +24,6 @@ from gonogo.contract.watch import ProgramKind
 from gonogo.judge.words import sentence
 
 DRIFT = "identity_drift"
-"""Id of the condition that an allowed drift of the identity makes."""
 IDENTITY = "identity"
 COVERAGE = "coverage"
 IN_WEIGHTS = frozenset({DRIFT, IDENTITY, COVERAGE})
@@ -32,7 +31,6 @@ IN_WEIGHTS = frozenset({DRIFT, IDENTITY, COVERAGE})
 UNKNOWN_ORDER = "no order is recorded"
 ORDER = "order.json"
 MOST_TOLD = 3
-"""Checks that one sentence names."""
 
 
 class Word(StrEnum):
@@ -60,7 +58,6 @@ class Checked(NamedTuple):
     observed: Any
     text: str
     field: str | None = None
-    """The field of the identity that differs."""
     wanted: Any = None
 
 

@@ -129,22 +129,13 @@ def in_state(condition: Condition, state: ConditionState) -> Condition:
 
 
 def all_met(own: Iterable[Condition]) -> bool:
-    """Say whether all that a phase left open was met; an approval settles none of it.
-
-    Args:
-        own: the phase's conditions, in their present state.
-    """
+    """Say whether all that a phase left open was met; an approval settles none of it."""
     measured = [row for row in own if not is_approval(row)]
     return bool(measured) and all(row.state is ConditionState.MET for row in measured)
 
 
 def met_beyond(rows: Iterable[Condition], taken: Collection[str]) -> list[Condition]:
-    """Return the conditions of these phases that were met by a run of none of them.
-
-    Args:
-        rows: conditions in their present state.
-        taken: phases that another experiment takes over; it repeats all others.
-    """
+    """Return the conditions of these phases that were met by a run of none of them."""
     return [
         row
         for row in rows
@@ -160,12 +151,8 @@ def experiment_verdict(
 ) -> Verdict | None:
     """Return the verdict across phases: NO_GO > INCONCLUSIVE > CONDITIONAL_GO > GO.
 
-    A phase's CONDITIONAL_GO counts as GO once all its conditions are met; an approval settles
-    none of them. A missed condition counts as its `on_miss` says; a waived one leaves the
-    CONDITIONAL_GO as it is.
-
-    Args:
-        phases: phase → its latest verdict (None: none yet).
+    A phase's CONDITIONAL_GO counts as GO once all its conditions are met. A missed condition counts
+    as its `on_miss` says; a waived one leaves the CONDITIONAL_GO as it is.
     """
     by_phase: dict[str, list[Condition]] = {}
     for condition in conditions:
@@ -187,10 +174,7 @@ def is_approval(condition: Condition) -> bool:
 
 
 def approval_condition(phase: str, following: str) -> Condition:
-    """Return the open condition that a person approves `following` after `phase`.
-
-    Its id has a sign that no criterion's name has.
-    """
+    """Return the open condition that a person approves `following` after `phase`."""
     return Condition(
         id=f"{phase}:{APPROVAL}/{following}",
         text=f"a person approves {following} after {phase}",

@@ -12,8 +12,7 @@ from gonogo.contract.criterion import Aggregate, Criterion, GateSeverity, Grey
 from gonogo.contract.decision import CriterionOutcome, CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Rules
-from gonogo.judge.facts.measure import fewest_samples, needed_share
-from gonogo.judge.facts.metrics import Owed, absent_text, metric_row
+from gonogo.judge.facts.metrics import Owed, absent_text, fewest_samples, metric_row, needed_share
 
 PASS, FAIL = CriterionOutcome.PASS, CriterionOutcome.FAIL
 INCONCLUSIVE, ERROR = CriterionOutcome.INCONCLUSIVE, CriterionOutcome.ERROR
@@ -29,7 +28,6 @@ class Reading:
     observed: float | str | None = None
     """None where nothing was seen that speaks against the criterion."""
     grey: bool = False
-    """Whether the value lies between the pass and the fail threshold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +37,6 @@ class Limit:
     pass_at: float
     fail_at: float
     at_least: bool
-    """Whether larger values pass."""
     words: str
 
     def fails(self, value: float) -> bool:
@@ -48,13 +45,7 @@ class Limit:
 
 
 def evaluate(criterion: Criterion, measure: Measure | None, world_size: int) -> CriterionResult:
-    """Return what one criterion of a plan says.
-
-    Args:
-        criterion: thresholds already filled from the profile.
-        measure: what `build_measure` saw; None when nothing could be measured.
-        world_size: number of ranks that must have been seen.
-    """
+    """Return what one criterion of a plan says."""
     ranks = measure.ranks if measure else {}
     rows = [ranks.get(str(rank), MeasureRow()) for rank in range(world_size)]
     reading = _read(criterion, rows)
@@ -81,10 +72,7 @@ def is_unseen(row: CriterionResult) -> bool:
 
 
 def was_seen_failing(row: CriterionResult) -> bool:
-    """Say whether what was seen of a whole run does not pass; an advisory criterion never counts.
-
-    The value lies on the fail side or between the thresholds, or is not finite.
-    """
+    """Say whether what was seen of a whole run does not pass; advisory criteria never count."""
     seen = row.outcome is not PASS and not is_unseen(row)
     return seen and row.severity is not GateSeverity.ADVISORY
 

@@ -32,7 +32,6 @@ HANGS = (Detector.STALL, Detector.SECTION_DEADLINE)
 COMPUTE_SHARE = 0.9
 """Share of forward and backward in a step that waits for nothing else (R26)."""
 ERROR = "(the error of the run)"
-"""The place of the error in `EVIDENCE`."""
 BY_ITSELF = frozenset({OutcomeCode.NONZERO_EXIT, OutcomeCode.OOM, OutcomeCode.DISK_FULL})
 """Ends that nobody asked for: the error explains them."""
 _WAITED = frozenset({"disk_full", "lost_peer", "collective_timeout", "heartbeat_monitor"})

@@ -16,11 +16,7 @@ from gonogo.judge.gate.added_criteria import find_disarmed
 
 
 def _eval_every_steps(order: Order) -> int | None:
-    """Return how often an evaluation is due.
-
-    Raises:
-        Rejected: the order says something that is no number of steps.
-    """
+    """Return how often an evaluation is due."""
     evals = order.train.get("eval")
     every = evals.get("every_steps") if isinstance(evals, Mapping) else None
     if every is None or (type(every) is int and 0 <= every <= MOST_STEPS):
@@ -29,12 +25,7 @@ def _eval_every_steps(order: Order) -> int | None:
 
 
 def _distinct(criteria: list[Criterion]) -> list[Criterion]:
-    """Return criteria of an order.
-
-    Raises:
-        Rejected: two have one id, so one would be judged by what the other one measures; or one has
-            the id of a criterion that the judge adds.
-    """
+    """Return the criteria of an order; two of one id, or of an id of the judge, are rejected."""
     ids = [row.id for row in criteria]
     again = next((row for row in ids if ids.count(row) > 1), None)
     if again is not None:

@@ -53,7 +53,6 @@ class Judgement:
 
     It counts against a later run of the phase, whose gate sees its own steps alone."""
     weakened: list[Doubt]
-    """What weakens the watch or the gate."""
 
 
 def judge(facts: Facts, rules: Rules) -> Judgement:
@@ -149,7 +148,6 @@ def settle(
 
     Only a run by which its phase passes meets a condition, and only if every built-in criterion
     passes: otherwise its records prove nothing.
-
     """
     built_in = [evaluate_built_in(name, facts, rules) for name in rules.built_in]
     against = [

@@ -41,7 +41,7 @@ from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.rank_probes import Processes
 from gonogo.timeline.rank import RankStream
 from gonogo.trainer.heartbeat_writer import READ
-from gonogo.watch import WatchState, near
+from gonogo.watch.fold import WatchState, near
 from gonogo.watch.registry import cause_of
 
 EVIDENCE_WAIT_S = 1.0

@@ -33,7 +33,8 @@ from gonogo.files import append_line, append_plain, read_plain, replace_file
 from gonogo.rundir import TICK_BYTES, RunDir, complete_bytes, load_all_lines, load_lines, seen_lines
 from gonogo.supervise.transient_errors import TransientErrors, start_thread
 from gonogo.timeline.lines import Arrival
-from gonogo.watch import WatchState, dump_state, fold, load_state, start, tick_digest, tick_line
+from gonogo.watch.fold import WatchState, dump_state, fold, load_state, start
+from gonogo.watch.offline_fold import tick_digest, tick_line
 
 UNKNOWN_CHECKPOINT_S = 30.0
 UNKNOWN_STEP_S = 30.0

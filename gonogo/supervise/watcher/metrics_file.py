@@ -16,7 +16,7 @@ from gonogo.contract.records import ExitRecord
 from gonogo.files import read_small, replace_file
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Pace, StepTimes
-from gonogo.watch import WatchState, armed, near
+from gonogo.watch.fold import WatchState, armed, near
 
 
 class Shipping:

@@ -37,8 +37,8 @@ from gonogo.supervise.watcher.halting import Halting
 from gonogo.supervise.watcher.journal import WATCHED_NAME, Journal
 from gonogo.supervise.watcher.look import INTERVAL_S, Looking
 from gonogo.supervise.watcher.metrics_file import Reporter, Shipping
-from gonogo.watch import fold, identity_ok
 from gonogo.watch.detectors.death import settles_s
+from gonogo.watch.fold import fold, identity_ok
 
 OWED_S = LAST_WORDS_S / 2
 """How long the watcher stays for the verification of a checkpoint after the end."""

@@ -1,1 +1,1 @@
-"""Detectors (docs/detectors.md); `gonogo.watch.progress` holds the mechanism of the deadlines."""
+"""Detectors (docs/detectors.md); `deadlines` holds the mechanism of the deadlines."""

@@ -31,7 +31,6 @@ from gonogo.watch.view import View
 COLLECTIVES = "collectives"
 """Kind of the observation: `gonogo.contract.observation.Standing`."""
 _LISTS = ("behind", "unfinished")
-"""Fields of the observation that list ranks."""
 MOST_TIED = 8
 """Ranks that a finding lists if one of them is the culprit."""
 
@@ -44,23 +43,15 @@ class Culprit:
     named: bool
     """Whether a finding may name the rank."""
     who: str
-    """The rank, or the ranks, in words."""
     why: str = ""
     """What the flight recorders say of it."""
     place: str = ""
     """What its process and its stack say of it."""
     held: ProcessState | None = None
-    """State of its process, if it is held."""
 
 
 def name_culprit(view: View, among: Sequence[RankStream], mono: float) -> Culprit | None:
-    """Return the rank that the others wait for, or None if `among` is empty.
-
-    Args:
-        view: what is known.
-        among: the ranks that stand; if nothing distinguishes them, the first one is returned.
-        mono: the watcher's clock.
-    """
+    """Return the rank that the others wait for, or None if `among` is empty."""
     if not among:
         return None
     held = [stream for stream in among if view.held(stream.rank, mono)]
@@ -128,10 +119,7 @@ def _behind(among: Sequence[RankStream]) -> list[RankStream]:
 def _lowest(
     among: Sequence[RankStream], tied: list[RankStream], counts: list[int], column: int
 ) -> list[RankStream]:
-    """Return the ranks whose count is the lowest, or no more than a usual difference above it.
-
-    A usual difference is the largest one in a step that all ranks ended.
-    """
+    """Return the ranks whose count is the lowest, or no more than a usual difference above it."""
     by_step: dict[int, list[int]] = {}
     for stream in among:
         for row in stream.step_counts:
@@ -203,5 +191,4 @@ class RankDivergence(Detector[None]):
     )
 
     def armed(self, own: None, view: View) -> bool:
-        """Whether every rank has sent a line."""
         return len(view.streams) == view.run.order.world_size

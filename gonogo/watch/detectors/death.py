@@ -20,8 +20,7 @@ from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.records import Tick
 from gonogo.contract.watch import RestartStorm as StormSettings
 from gonogo.watch.detector import WHILE_ALL_TRAIN, Detector, Seen
-from gonogo.watch.processes import Process
-from gonogo.watch.view import Beat, View
+from gonogo.watch.view import Beat, Process, View
 
 AGENT = -1
 ELSEWHERE_S = 5.0
@@ -88,7 +87,6 @@ class ProcessDeath(Detector[None]):
     probes = True
 
     def observe_tick(self, own: None, tick: Tick, view: View) -> Seen[None]:
-        """Observe a tick: exits that were probed."""
         first = None if view.ends else _first_death(view)
         if first is None or not _ripe(view, tick, first):
             return own, []
@@ -118,7 +116,6 @@ class ProcessDeath(Detector[None]):
         )
 
     def armed(self, own: None, view: View) -> bool:
-        """Whether processes are probed at all."""
         return bool(view.processes.ranks) or view.processes.agent != Process()
 
 
@@ -208,9 +205,8 @@ class Start:
 class RestartStorm(Detector[None]):
     """D25: do attempts fail one after the other without getting further?
 
-    Decided between attempts: `is_storm` is what `judge.course.reruns` asks before it starts
-    another one. Within an attempt a launcher may restart its ranks again and again. That is halted
-    once so many starts running have ended no higher step than those before them.
+    `is_storm` is what `decide` asks before it starts another attempt. Within an attempt, a launcher
+    may restart its ranks; so many idle starts halt it.
     """
 
     name = Name.RESTART_STORM
@@ -222,7 +218,6 @@ class RestartStorm(Detector[None]):
     lines = frozenset({Msg.BOOT})
 
     def observe_line(self, own: None, beat: Beat, view: View) -> Seen[None]:
-        """Observe a rank that restarts."""
         stream = view.streams[beat.line.rank]
         limit, count, step = self.settings.starts, stream.idle_boots, stream.top_step
         if count < limit:
@@ -242,19 +237,13 @@ class RestartStorm(Detector[None]):
         return own, [finding]
 
     def armed(self, own: None, view: View) -> bool:
-        """Whether a rank has restarted; what is between attempts is not seen here."""
         return any(row.top_step or row.idle_boots for row in view.streams.values())
 
 
 def is_storm(
     starts: Sequence[Start], *, before_step: int, now: float, settings: StormSettings
 ) -> bool:
-    """Say whether failed attempts are a storm.
-
-    Args:
-        starts: the failed attempts since the last other end, in order.
-        before_step: highest durable step before the first of them.
-    """
+    """Say whether failed attempts are a storm."""
     recent = [row for row in starts if row.at is not None and now - row.at <= settings.within_s]
     if len(recent) >= settings.starts:
         return True

@@ -1,27 +1,28 @@
-"""D19: the run's file system is full, or nearly so.
-
-Two sources: what the watcher reads of the file system, compared with the size of the last verified
-checkpoint, and `error` lines, in which the trainer reports that a write was refused. No rank is
-named. If checkpoints lie on another file system, its room counts for them.
+"""What a run can save: D19 room on the file system, D20 checkpoints that are overdue.
 
 The cause is the host's (`disk_full`) when the finding's value is below its threshold, or the file
-system is read-only for the watcher too. Any other refusal is a quota of the run.
+system is read-only for the watcher too. Any other refusal is a quota of the run. Room that is short
+while a rank saves or evaluates does not count.
 
-Room that is short while a rank saves or evaluates does not count. Too little room halts shortly
-before the next checkpoint is due; without an ordered cadence, after `PATIENCE_S`. A run warns once.
+The watcher verifies checkpoints itself. One that does not hold is reported at once, and ends
+nothing by itself.
+
+Not covered: a run that is restarted in place again and again, each time for longer than the limit;
+a watcher that never finishes reading a checkpoint.
 """
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gonogo.contract.finding import Act, Finding, Near, Severity
 from gonogo.contract.heartbeat import Msg, Section
-from gonogo.contract.observation import DiskSeen, Kind, checkpoints_of, disk_of
+from gonogo.contract.observation import CheckpointSeen, DiskSeen, Kind, checkpoints_of, disk_of
 from gonogo.contract.outcome import Detector as Name
 from gonogo.contract.records import Tick
-from gonogo.watch.detector import Detector, Seen
-from gonogo.watch.view import Beat, View
+from gonogo.contract.watch import Place
+from gonogo.watch.detector import Detector, Seen, replace
+from gonogo.watch.view import Beat, Run, View
 
 SETTLE_S = 5.0
 NEXT_S, NEXT_STEPS = 60.0, 2
@@ -39,12 +40,11 @@ _QUOTA = r"Errno 122\b|\bEDQUOT\b|(?i:disk quota exceeded)"
 _REFUSED = re.compile(f"{_FULL}|{_READ_ONLY}|{_QUOTA}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Room:
     """What is known of the disk."""
 
     checkpoint_mb: float | None = None
-    """Size of the last verified checkpoint."""
     short_since: float | None = None
     """Watcher's clock of the first look that found less than one checkpoint's room."""
 
@@ -65,7 +65,6 @@ class Disk(Detector[Room]):
     observes = frozenset({Kind.DISK, Kind.CHECKPOINTS})
 
     def observe_line(self, own: Room, beat: Beat, view: View) -> Seen[Room]:
-        """Observe an error line: did the file system refuse a write?"""
         text, seen = (beat.line.text or "").strip(), view.disk()
         if not _REFUSED.search(text):
             return own, []
@@ -81,7 +80,6 @@ class Disk(Detector[Room]):
         ]
 
     def observe_tick(self, own: Room, tick: Tick, view: View) -> Seen[Room]:
-        """Observe the room that is left, and how large a checkpoint is."""
         kept = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS)) or ()
         sizes = [row.bytes for row in kept if row.verified and row.bytes]
         if sizes:
@@ -143,7 +141,6 @@ class Disk(Detector[Room]):
         )  # fmt: skip
 
     def near(self, own: Room, view: View, mono: float) -> Near:
-        """Return how much is left of what is scarcest."""
         seen = view.disk()
         if seen is None:
             return Near(blind="the watcher has not read the file system")
@@ -164,3 +161,174 @@ def _patience_s(view: View, tick: Tick) -> float:
     if cadence.every_s is not None and saved is not None:
         next_s = min(next_s, cadence.every_s - (tick.mono - saved.mono))
     return SETTLE_S if next_s <= max(NEXT_S, NEXT_STEPS * step_s) else math.inf
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved:
+    """When the last checkpoint was verified, and when the next one was due."""
+
+    since_mono: float | None = None
+    """Watcher's clock of the first step's end, or of the last checkpoint that was verified."""
+    step: int = 0
+    counted: int = 0
+    """The step after which the steps of the cadence are counted."""
+    due_mono: float | None = None
+    """Watcher's clock when the next checkpoint was due by its count of steps."""
+    evaluated_s: float = 0.0
+    """What the ranks had evaluated by `since_mono`."""
+    reading: str = ""
+
+
+class CheckpointOverdue(Detector[Saved]):
+    """D20: is a checkpoint overdue?"""
+
+    name = Name.CHECKPOINT_OVERDUE
+    sentence = (
+        "Warns, and later halts, when a checkpoint is due by the cadence and the watcher has "
+        "verified none: after ten and twenty minutes, or after one and two times the cadence "
+        "if that is longer. Warns of a checkpoint that does not hold."
+    )
+    State = Saved
+    ticks = True
+    after = Kind.CHECKPOINTS
+    blind = "no checkpoint is ordered, or the watcher has not looked for one"
+    probes = True
+
+    def observe_tick(self, own: Saved, tick: Tick, view: View) -> Seen[Saved]:
+        looked = checkpoints_of(tick.observations.get(Kind.CHECKPOINTS))
+        findings: list[Finding] = []
+        for seen in looked or ():
+            own, more = self._looked(own, seen, tick, view)
+            findings += more
+        own = self._clocked(own, tick, view)
+        if own.reading or view.is_late(tick) or _is_over(view) or _is_busy(view):
+            return own, findings
+        return own, findings + self._judged(own, tick, view)
+
+    def _looked(self, own: Saved, seen: CheckpointSeen, tick: Tick, view: View) -> Seen[Saved]:
+        """Return what one look at a checkpoint changes."""
+        if seen.reads_bytes:
+            return replace(own, reading=seen.path), []
+        if seen.path == own.reading:
+            own = replace(own, reading="")
+        if seen.verified:
+            if seen.step is None or seen.step <= max(own.step, _first_step(self.run)):
+                return own, []
+            return self._anew(replace(own, step=seen.step), tick, view, seen.step), []
+        if seen.gone and own.since_mono is not None:
+            own = self._anew(own, tick, view, max(own.counted, _completed(view)))
+        if seen.gone and not seen.text:
+            return own, []
+        what = "could not be read" if seen.gone else "claims to be a checkpoint and does not hold"
+        text, episode = f"{seen.path} {what}: {seen.text}", f"refused/{seen.path}"
+        return own, [self.finding(tick, view, Severity.WARN, episode, text, step=seen.step)]
+
+    def _anew(self, own: Saved, tick: Tick, view: View, counted: int) -> Saved:
+        """Return the state with time and steps of the cadence counted from here."""
+        evaluated_s = _evaluated_s(view)
+        return replace(
+            own, since_mono=tick.mono, evaluated_s=evaluated_s, counted=counted, due_mono=None
+        )
+
+    def _clocked(self, own: Saved, tick: Tick, view: View) -> Saved:
+        """Return the state with its clock started, and `due_mono` noted."""
+        if own.since_mono is None:
+            if not any(stream.completed_steps for stream in view.streams.values()):
+                return own
+            first = max(own.step, _first_step(self.run))
+            own = self._anew(replace(own, step=first), tick, view, first)
+        every_steps = self.run.order.checkpoint.every_steps
+        if every_steps is None or _completed(view) < own.counted + every_steps:
+            return own if own.due_mono is None else replace(own, due_mono=None)
+        return replace(own, due_mono=tick.mono) if own.due_mono is None else own
+
+    def _judged(self, own: Saved, tick: Tick, view: View) -> list[Finding]:
+        """Return the finding of a checkpoint that has been due for too long."""
+        late = self._late(own, tick.mono, view)
+        if late is None:
+            return []
+        late_s, cadence_s = late
+        passed = self.run.patience[Place.CHECKPOINT_DUE].passed(late_s, cadence_s)
+        if passed is None:
+            return []
+        severity, limit = passed
+        last = f"since the one of step {own.step}" if own.step else "at all"
+        text = f"a checkpoint has been due for {late_s:.0f} s (limit {limit.seconds:.0f} s)"
+        finding = self.finding(
+            tick,
+            view,
+            severity,
+            f"step{own.step}",
+            f"{text}, and none was verified {last}",
+            step=_completed(view),
+            value=late_s,
+            threshold=limit.seconds,
+            source=limit.source,
+        )
+        return [finding]
+
+    def _late(self, own: Saved, mono: float, view: View) -> tuple[float, float] | None:
+        """Return for how long a checkpoint has been due (negative: not yet), and its cadence."""
+        since_mono, every_s = own.since_mono, self.run.order.checkpoint.every_s
+        dues = [] if own.due_mono is None else [own.due_mono]
+        dues += [] if since_mono is None or every_s is None else [since_mono + every_s]
+        if since_mono is None or not dues:
+            return None
+        late_s = mono - min(dues) - (_evaluated_s(view) - own.evaluated_s)
+        return late_s, min(dues) - since_mono
+
+    def measure(self, own: Saved, view: View, mono: float) -> Near:
+        late = self._late(own, mono, view)
+        if late is None:
+            return Near()
+        limit = self.run.patience[Place.CHECKPOINT_DUE].limit(late[1])
+        return Near.in_time(late[0], None if limit is None else limit.seconds)
+
+    def armed(self, own: Saved, view: View) -> bool:
+        return Kind.CHECKPOINTS in view.observed and self._has_cadence() and not _is_over(view)
+
+    def _has_cadence(self) -> bool:
+        cadence = self.run.order.checkpoint
+        return cadence.every_steps is not None or cadence.every_s is not None
+
+    def missing(self, own: Saved, view: View) -> str | None:
+        if not self._has_cadence():
+            return None
+        if Kind.CHECKPOINTS not in view.observed:
+            return "no watcher looked at the checkpoints"
+        every, ended = self.run.order.checkpoint.every_steps, _completed(view)
+        after = max(own.step, _first_step(self.run))
+        if every is None or ended - after < every:
+            return None
+        return (
+            f"no checkpoint after step {after} was seen to hold, though {ended} steps ended and one"
+            f" was due every {every}"
+        )
+
+
+def _first_step(run: Run) -> int:
+    """Return the step that the run resumes after."""
+    return 0 if run.order.resume_from is None else run.order.resume_from.step
+
+
+def _completed(view: View) -> int:
+    """Return the highest step that every rank has ended."""
+    return min((row.completed for row in view.streams.values()), default=0)
+
+
+def _is_over(view: View) -> bool:
+    """Whether nothing is left to save: every rank has ended its last step."""
+    last, ranks = view.run.order.last_step, view.streams.values()
+    return bool(ranks) and all(row.done or row.completed >= last for row in ranks)
+
+
+def _is_busy(view: View) -> bool:
+    """Whether a rank saves, evaluates or starts: D5 and D2 limit that."""
+    streams = view.active()
+    pausing = any(row.section in (Section.CHECKPOINT, Section.EVAL) for row in streams)
+    return pausing or any(not row.completed_steps for row in streams)
+
+
+def _evaluated_s(view: View) -> float:
+    """Return the seconds of all evaluations, of the rank that evaluated longest."""
+    return max((row.evaluated_s for row in view.streams.values()), default=0.0)

@@ -56,7 +56,6 @@ class DeviceHealth:
     mono: float = -math.inf
     """When its last sample was received, or taken where that was here."""
     ecc: int | None = None
-    """Uncorrectable errors as last reported."""
     read_mono: float = 0.0
     """Its last sample that reports whether it is throttled, by the clock of its host."""
     since_mono: float | None = None
@@ -68,7 +67,6 @@ class Health:
     """All devices of the run."""
 
     devices: dict[str, DeviceHealth] = field(default_factory=dict)
-    """UUID → what it has reported."""
 
 
 class Hardware(Detector[Health]):
@@ -88,7 +86,6 @@ class Hardware(Detector[Health]):
     blind = "no device reports samples"
 
     def observe_tick(self, own: Health, tick: Tick, view: View) -> Seen[Health]:
-        """Observe the device samples that a tick brings."""
         findings: list[Finding] = []
         for sample in devices_in(tick):
             known, taken_mono = own.devices.get(sample.uuid) or DeviceHealth(), sample.taken_mono
@@ -153,7 +150,6 @@ class Hardware(Detector[Health]):
         )  # fmt: skip
 
     def measure(self, own: Health, view: View, mono: float) -> Near:
-        """Return for how long the device that is throttled most has been throttled."""
         rows = own.devices.values()
         times_s = (row.read_mono - row.since_mono for row in rows if row.since_mono is not None)
         return Near(value=max(times_s, default=0.0), limit=self.settings.throttled_s, unit="s")
@@ -181,9 +177,7 @@ class Usages:
     """Watcher's clock of the last samples, if the run trained then."""
     trained_s: float = 0.0
     devices: Mapping[str, Usage] = field(default_factory=dict)
-    """By UUID."""
     told: bool = False
-    """Whether any device has reported how busy it is."""
 
 
 class Imbalance(Detector[Usages]):
@@ -204,7 +198,6 @@ class Imbalance(Detector[Usages]):
     probes = True
 
     def observe_tick(self, own: Usages, tick: Tick, view: View) -> Seen[Usages]:
-        """Observe the device samples that a tick brings."""
         samples, devices = devices_in(tick), dict(own.devices)
         if not samples:
             return own, []
@@ -247,14 +240,12 @@ class Imbalance(Detector[Usages]):
         ]  # fmt: skip
 
     def measure(self, own: Usages, view: View, mono: float) -> Near:
-        """Return the utilisation of the least used device."""
         if not own.devices:
             return Near(blind=NOTHING_YET)
         low = min(row.mean for row in own.devices.values())
         return Near(value=low, limit=self.settings.least_util, unit="%", below=True)
 
     def missing(self, own: Usages, view: View) -> str | None:
-        """Say when a run on devices never learnt how busy they were."""
         profile = hardware_profiles().get(view.run.order.profile)
         if profile is None or not profile.has_devices or own.told:
             return None
@@ -278,8 +269,6 @@ class DeviceRow(NamedTuple):
     rank: int
     mono: float
     """Clock of the sample, seconds of the host's monotonic clock."""
-    ts: float
-    """Unix seconds of the device's own host."""
     uuid: str
     util: float | None
     """Percent."""
@@ -300,7 +289,6 @@ class DeviceRows:
 
     _numbers: "array[float]" = field(default_factory=lambda: array("d"))
     _uuids: dict[str, int] = field(default_factory=dict)
-    """UUID → its number."""
 
     def take(self, samples: Iterable[DeviceSample]) -> None:
         """Take the samples of one tick."""
@@ -312,11 +300,11 @@ class DeviceRows:
                 continue
             uuid = self._uuids.setdefault(row.uuid, len(self._uuids))
             own_mono = math.nan if row.own_mono is None else row.own_mono
-            self._numbers.extend((row.rank, row.mono, row.ts, uuid, util, memory_mb, own_mono))
+            self._numbers.extend((row.rank, row.mono, uuid, util, memory_mb, own_mono))
 
     def __iter__(self) -> Iterator[DeviceRow]:
         uuids, width = list(self._uuids), len(DeviceRow._fields)
         for at in range(0, len(self._numbers), width):
-            rank, mono, ts, uuid, *numbers = self._numbers[at : at + width]
+            rank, mono, uuid, *numbers = self._numbers[at : at + width]
             known = (None if math.isnan(number) else number for number in numbers)
-            yield DeviceRow(int(rank), mono, ts, uuids[int(uuid)], *known)
+            yield DeviceRow(int(rank), mono, uuids[int(uuid)], *known)

@@ -42,7 +42,6 @@ class Overflows:
     """The first rank that reported a number; all ranks skip the same steps."""
     boot: str = ""
     running: int = 0
-    """Steps in a row that were skipped."""
     searching: bool = True
     """Whether no step was applied yet, or the scale has fallen since the first of these."""
     scale: float | None = None
@@ -77,7 +76,6 @@ class NonFinite(Detector[Overflows]):
         self._dtype = run.order.identity.dtype or run.order.train.get("dtype")
 
     def observe_line(self, own: Overflows, event: Beat, view: View) -> Seen[Overflows]:
-        """Observe a line that carries a loss or a gradient norm."""
         line, is_eval = event.line, event.line.msg == Msg.EVAL
         name, value = ("validation loss", line.val_loss) if is_eval else ("loss", line.loss)
         if not is_eval and (value is None or math.isfinite(value)):
@@ -132,11 +130,9 @@ class NonFinite(Detector[Overflows]):
         return SEARCH_STEPS if own.searching else int(self.settings.fp16_running)
 
     def armed(self, own: Overflows, view: View) -> bool:
-        """Return whether a loss was reported."""
         return any(stream.loss is not None for stream in view.streams.values())
 
     def measure(self, own: Overflows, view: View, mono: float) -> Near:
-        """Return how many steps in a row were skipped."""
         return Near(value=float(own.running), limit=float(self._limit(own)), unit="steps")
 
 
@@ -169,7 +165,6 @@ class Trend:
     best: float | None = None
     """Lowest smoothed loss; None before the mean is smooth."""
     window: tuple[float, ...] = ()
-    """The last losses, oldest first."""
 
 
 class Divergence(Detector[Trend]):
@@ -190,7 +185,6 @@ class Divergence(Detector[Trend]):
     unobserved = "Too few losses were reported: divergence was not observed."
 
     def observe_step(self, own: Trend, step: Step, view: View) -> Seen[Trend]:
-        """Observe the loss of a step."""
         if step.again:
             own = Trend(best=None if view.is_another(step.ranks) else own.best)
         loss, settings = step.loss, self.settings
@@ -233,11 +227,9 @@ class Divergence(Detector[Trend]):
         return [found]
 
     def armed(self, own: Trend, view: View) -> bool:
-        """Return whether there were enough losses."""
         return own.losses > int(self.settings.after_step)
 
     def measure(self, own: Trend, view: View, mono: float) -> Near:
-        """Return how far the smoothed loss is above its best."""
         best = own.smooth if own.best is None else own.best
         limit = max(float(self.settings.above), float(self.settings.above_ratio) * abs(best))
         return Near(value=own.smooth - best, limit=limit)
@@ -275,7 +267,6 @@ class Frozen(Detector[Still]):
     unobserved = "Neither loss nor gradient norm was reported: frozen values were not observed."
 
     def observe_step(self, own: Still, step: Step, view: View) -> Seen[Still]:
-        """Observe loss and gradient norm of an applied step."""
         if step.again:
             own = Still()
         if not step.applied:
@@ -302,7 +293,6 @@ class Frozen(Detector[Still]):
         return Still(equal=equal), findings
 
     def measure(self, own: Still, view: View, mono: float) -> Near:
-        """Return for how many steps the loss has been equal."""
         count = own.equal["loss"].steps if "loss" in own.equal else 0
         limit = self.settings.halt_x * self.settings.loss_steps
         return Near(value=float(count), limit=limit, unit="steps")
@@ -315,9 +305,7 @@ class Norms:
     moved: bool = False
     """Whether a norm other than zero was reported."""
     zeros: int = 0
-    """Norms of zero in a row."""
     window: tuple[float, ...] = ()
-    """The last norms, oldest first."""
     counted: int = 0
     clipped: int = 0
     """Among the last `counted` norms, those above the clipping limit."""
@@ -348,7 +336,6 @@ class Gradients(Detector[Norms]):
         self._clip = float(clip) if isinstance(clip, int | float) and clip > 0 else math.inf
 
     def observe_step(self, own: Norms, step: Step, view: View) -> Seen[Norms]:
-        """Observe the gradient norm of an applied step."""
         if step.again:
             own = Norms(moved=own.moved)
         norm = step.grad_norm
@@ -383,7 +370,6 @@ class Gradients(Detector[Norms]):
         return own, findings
 
     def measure(self, own: Norms, view: View, mono: float) -> Near:
-        """Return how many steps in a row had a norm of zero."""
         return Near(value=float(own.zeros), limit=float(self.settings.zero_steps), unit="steps")
 
 
@@ -420,7 +406,6 @@ class GateCollapse(Detector[Gates]):
     unobserved = "No gate statistics were reported: a collapse of the gates was not observed."
 
     def observe_step(self, own: Gates, step: Step, view: View) -> Seen[Gates]:
-        """Observe the gate statistics of a step; the soundest rank counts."""
         settings, seen = self.settings, () if step.again else own.seen
         lines = [row.progress for row in step.ranks.values() if row.progress is not None]
         reported = [
@@ -463,7 +448,6 @@ class GateCollapse(Detector[Gates]):
         return None if entropy is None and largest is None else 0.0
 
     def measure(self, own: Gates, view: View, mono: float) -> Near:
-        """Return on how many steps gates had collapsed."""
         return Near(value=float(len(own.seen)), limit=float(self.settings.distinct), unit="steps")
 
 
@@ -489,7 +473,6 @@ class FirstLoss(Detector[FirstSeen]):
             self.lines = frozenset()  # no loss is its first
 
     def observe_line(self, own: FirstSeen, event: Beat, view: View) -> Seen[FirstSeen]:
-        """Observe the line that carries the loss of step 1."""
         loss = event.line.loss
         if event.line.step != 1 or loss is None or own.seen:
             return own, []
@@ -503,5 +486,4 @@ class FirstLoss(Detector[FirstSeen]):
         ]
 
     def armed(self, own: FirstSeen, view: View) -> bool:
-        """Return whether the first loss is still to come; a resumed run has none."""
         return bool(self.lines) and not own.seen

@@ -52,9 +52,7 @@ class Series:
     began_step: int = 0
     """The first step at which the process reported it."""
     number: int = 0
-    """Number of samples after warm-up."""
     last_mb: float = 0.0
-    """The latest sample."""
     scales: tuple[tuple[Point, ...], ...] = ((),) * len(SCALES)
     """Step and value, oldest first."""
     slopes: tuple[float, ...] = (0.0,) * len(SCALES)
@@ -63,13 +61,7 @@ class Series:
     """Rise per step of the scale that rises fastest."""
 
     def take(self, step: int, mb: float, *, least: int, most: int, rise_ratio: float) -> "Series":
-        """Return the series after one more sample.
-
-        Args:
-            least: samples that a slope needs.
-            most: samples that a scale keeps.
-            rise_ratio: least rise, as a share of the first samples.
-        """
+        """Return the series after one more sample."""
         number, scales, slopes = self.number + 1, list(self.scales), list(self.slopes)
         for at, stride in enumerate(SCALES):
             if number % stride:
@@ -127,11 +119,9 @@ class Growth:
     series: Mapping[str, Mapping[int, Series]] = field(default_factory=dict)
     """`host` or `device` → rank → its samples."""
     sampled_step: int = 0
-    """The last step of which samples were taken."""
     host_mb: Mapping[int, tuple[float, float]] = field(default_factory=dict)
     """Node → memory that is used, and its limit."""
     device_mb: Mapping[int, float] = field(default_factory=dict)
-    """Rank → memory of its device."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +132,6 @@ class Leak:
     rank: int | None
     series: Series
     steps_left: float
-    """Until the limit is reached."""
 
     @property
     def limit_mb(self) -> float:
@@ -178,7 +167,6 @@ class MemoryLeak(Detector[Growth]):
         self._least, self._most = min(least, most) // self._every, most // self._every
 
     def observe_tick(self, own: Growth, tick: Tick, view: View) -> Seen[Growth]:
-        """Observe the limits that probes report."""
         host_mb, device_mb = dict(own.host_mb), dict(own.device_mb)
         for node, host, _ in hosts_in(tick, self.run.order):
             if host.limit_mb is not None:
@@ -190,7 +178,6 @@ class MemoryLeak(Detector[Growth]):
         return replace(own, host_mb=host_mb, device_mb=device_mb), []
 
     def observe_step(self, own: Growth, step: Step, view: View) -> Seen[Growth]:
-        """Observe the memory of every few steps, and project where it leads."""
         if 0 <= step.step - own.sampled_step < self._every:
             return own, []
         series = {kind: dict(own.series.get(kind, {})) for kind in LABELS}
@@ -279,7 +266,6 @@ class MemoryLeak(Detector[Growth]):
         )  # fmt: skip
 
     def armed(self, own: Growth, view: View) -> bool:
-        """Return whether a rank has reported enough of its memory, and a limit of it is known."""
         return any(
             row.number >= self._least and self._rooms(own, kind, rank)
             for kind, rows in own.series.items()
@@ -287,7 +273,6 @@ class MemoryLeak(Detector[Growth]):
         )
 
     def measure(self, own: Growth, view: View, mono: float) -> Near:
-        """Return how near the memory that grows fastest towards its limit is to that limit."""
         worst = min(self._leaks(own), key=lambda leak: leak.steps_left, default=None)
         if worst is None:
             return Near(unit="MB")
@@ -296,7 +281,6 @@ class MemoryLeak(Detector[Growth]):
         return Near(value=value, limit=worst.limit_mb, unit="MB", time_left_s=left_s)
 
     def missing(self, own: Growth, view: View) -> str | None:
-        """Return a sentence when host memory was reported and no limit of it."""
         if own.host_mb or self.settings.limit_mb is not None:
             return None
         return "nothing says how much host memory there is" if own.series.get(HOST) else None
@@ -338,7 +322,6 @@ class MemoryLimit(Detector[Over]):
             self.lines = frozenset()
 
     def observe_line(self, own: Over, beat: Beat, view: View) -> Seen[Over]:
-        """Observe what a rank has reserved."""
         line, name = beat.line, f"rank{beat.line.rank}"
         mb = line.gpu_mem_reserved
         if mb is None or not math.isfinite(mb) or not (mb or name in own.counts):
@@ -347,7 +330,6 @@ class MemoryLimit(Detector[Over]):
         return self._sampled(own, beat, view, name, mb, "reserved_mb", text, rank=line.rank)
 
     def observe_tick(self, own: Over, tick: Tick, view: View) -> Seen[Over]:
-        """Observe what devices and hosts say is in use."""
         step = max((stream.step for stream in view.streams.values()), default=None)
         findings, shares = list[Finding](), list[float]()
         for sample in devices_in(tick) if self.settings.reserved_mb is not None else ():
@@ -389,10 +371,8 @@ class MemoryLimit(Detector[Over]):
         ]
 
     def armed(self, own: Over, view: View) -> bool:
-        """Return whether there is a limit, and memory that is reported."""
         device = any(not name.startswith(HOST) for name in own.counts)
         return own.host_share is not None or (self.settings.reserved_mb is not None and device)
 
     def measure(self, own: Over, view: View, mono: float) -> Near:
-        """Return how much of the host's memory is used."""
         return Near(value=own.host_share, limit=self.settings.host_ratio)

@@ -74,7 +74,6 @@ class Condition(NamedTuple):
     over_s: float
     """Seconds of training for which it has to hold."""
     part: Sequence[Sample]
-    """The steps that were compared."""
 
     @property
     def is_relative(self) -> bool:
@@ -92,7 +91,6 @@ class Speed:
     block: tuple[int, int, float] | None = None
     """Tick, step and clock of the last printed line that was timed."""
     tokens: int | None = None
-    """Tokens of the first step."""
     window: tuple[Sample, ...] = ()
     """The last samples of this boot; all of them until there is a baseline."""
     baseline_s: tuple[float, float] | None = None
@@ -105,7 +103,6 @@ class Speed:
     crowd: str = ""
     """What kept the host busy when it was busy last."""
     excused: str = ""
-    """What was excused, for the decision."""
 
 
 class Slow(Detector[Speed]):
@@ -134,7 +131,6 @@ class Slow(Detector[Speed]):
         self._floor = max(slow.floor_ratio, slow.hard_floor_ratio) * (slow.floor_tok_s or 0.0)
 
     def observe_tick(self, own: Speed, tick: Tick, view: View) -> Seen[Speed]:
-        """Count the time in which other processes took the processors from every rank."""
         seen = host_cpu_in(tick)
         waited_s = 0.0 if seen is None else starved_s(seen)
         if seen is None or waited_s == 0.0:
@@ -142,7 +138,6 @@ class Slow(Detector[Speed]):
         return replace(own, waited_s=own.waited_s + waited_s, crowd=seen.words()), []
 
     def observe_line(self, own: Speed, event: Beat, view: View) -> Seen[Speed]:
-        """Observe a line that ends a step of the timed rank, or the one before it."""
         rank = event.line.rank
         if own.rank is not None and own.rank != rank:
             return own, []
@@ -254,12 +249,10 @@ class Slow(Detector[Speed]):
         return floor / condition.slowness, floor / condition.limit_x
 
     def armed(self, own: Speed, view: View) -> bool:
-        """Whether there is a baseline or a floor to compare with."""
         floor = self.settings.floor_tok_s is not None and bool(own.window)
         return own.baseline_s is not None or floor
 
     def measure(self, own: Speed, view: View, mono: float) -> Near:
-        """Return the condition that is nearest to a halt, or to a warning where none may halt."""
         stream = view.streams.get(own.rank or 0)
         found = [] if stream is None else list(self._conditions(own, stream))
         found = [row for row in found if row.severity is Severity.HALT] or found
@@ -274,7 +267,6 @@ class Slow(Detector[Speed]):
         return Near(value=value, limit=limit, unit=unit, below=bool(unit), time_left_s=left_s)
 
     def missing(self, own: Speed, view: View) -> str | None:
-        """Return what was excused because the host was busy, or what was never observed."""
         return own.excused or super().missing(own, view)
 
 
@@ -316,10 +308,7 @@ def _read_block(own: Speed, event: Beat) -> tuple[Speed, float, int]:
 
 
 def _window(samples: Sequence[Sample], steps: int, *, few: int = 0) -> Sequence[Sample]:
-    """Return the last samples that cover so many steps, or all if steps are long and a few do.
-
-    None where they are too few.
-    """
+    """Return the last samples that cover so many steps, or `few` long ones; none if too few."""
     covered = 0
     for count, sample in enumerate(reversed(samples), start=1):
         covered += sample.steps

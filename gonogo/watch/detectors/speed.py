@@ -58,7 +58,6 @@ class Shares:
     rows: tuple[tuple[float, ...], ...] = ()
     """Own compute seconds of each step of the window, in order of rank."""
     waited: bool = False
-    """Whether any rank has reported that it waited."""
     behind: dict[int, tuple[int, float]] = field(default_factory=dict)
     """Rank → for how many windows it has been slow, and since when."""
     began_ts: float = 0.0
@@ -87,7 +86,6 @@ class Straggler(Detector[Shares]):
     steps = True
 
     def observe_step(self, own: Shares, step: Step, view: View) -> Seen[Shares]:
-        """Observe the compute time of every rank in a step."""
         ranks, row, waited = tuple(step.ranks), [], own.waited
         if step.again or ranks != own.ranks:
             own = Shares(ranks=ranks, waited=waited)
@@ -133,14 +131,12 @@ class Straggler(Detector[Shares]):
         return replace(own, behind=behind, rows=()), findings
 
     def measure(self, own: Shares, view: View, mono: float) -> Near:
-        """Return how much longer than the fastest rank the slowest one computes."""
         if not own.rows:
             return Near(blind=NOTHING_YET)
         medians = own.medians_s().values()
         return Near(value=max(medians) / min(medians), limit=self.settings.ratio)
 
     def missing(self, own: Shares, view: View) -> str | None:
-        """Return a sentence where several ranks ended steps and none reported a wait."""
         if len(own.ranks) > 1 and not own.waited:
             return (
                 "No rank reports how long it waited in collectives: stragglers were not observed."
@@ -191,7 +187,6 @@ class Loader(Detector[Waits]):
     )
 
     def observe_step(self, own: Waits, step: Step, view: View) -> Seen[Waits]:
-        """Observe how long each rank fetched, and how long its step took."""
         ranks, row = tuple(step.ranks), list[Fetch]()
         if step.again or ranks != own.ranks:
             own = Waits(ranks=ranks)
@@ -238,7 +233,6 @@ class Loader(Detector[Waits]):
         return own, [warning, halt]
 
     def measure(self, own: Waits, view: View, mono: float) -> Near:
-        """Return the share of the slowest fetches, and how long it may still stay above."""
         left_s, share = None, share_of(map(max, own.rows))
         if own.since is not None:
             left_s = max(0.0, self.settings.over_s - (own.trained_s - own.since[0]))
@@ -309,11 +303,9 @@ class ImplausibleSpeed(Detector[Speeds]):
         self._most_tok_s = limit_tok_s(run, None)
 
     def observe_tick(self, own: Speeds, tick: Tick, view: View) -> Seen[Speeds]:
-        """Observe the peak that preflight measured."""
         return replace(own, most_tok_s=limit_tok_s(self.run, tick.observations[PEAK])), []
 
     def observe_step(self, own: Speeds, step: Step, view: View) -> Seen[Speeds]:
-        """Observe what the trainer says of its speed, and what its step ends say."""
         if step.again:  # what was fastest stays
             own = replace(own, rows=())
         row, reported = next(iter(step.ranks.values())), None
@@ -355,14 +347,12 @@ class ImplausibleSpeed(Detector[Speeds]):
         ]
 
     def measure(self, own: Speeds, view: View, mono: float) -> Near:
-        """Return the reported speed beside the largest that can be true."""
         if own.reported is None:
             return Near(blind=NOTHING_YET)
         limit = (1.0 + self.settings.differ_ratio) * own.fastest
         return Near(value=own.reported, limit=limit, unit="tokens/s")
 
     def missing(self, own: Speeds, view: View) -> str | None:
-        """Return a sentence on the comparisons that could not be made."""
         if view.reads_output():
             return "Speed was not checked: steps are timed by when their lines were read."
         if not view.steps.made:

@@ -14,11 +14,8 @@ from gonogo.contract.campaign import Answer, Basis, Comparison, Result
 from gonogo.contract.canonical import digest
 from gonogo.contract.errors import Rejected
 from gonogo.contract.finding import Doubt, DoubtKind
-from gonogo.judge.compare.compare import compare
-from gonogo.judge.compare.interval import t_quantile, t_within
-from gonogo.judge.compare.paths import Ran
-from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.unit import NoUnit, Unit
+from gonogo.judge.compare.compare import compare, t_quantile, t_within
+from gonogo.judge.compare.unit import NoUnit, Question, Ran, Unit, ask
 from tests.judge.compare.units import blocks, runs, single, unit
 
 # Answers of a comparison: tables of cases, and what holds of any runs.

@@ -8,10 +8,9 @@ import pytest
 
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.order import Order
-from gonogo.judge.compare.question import Question, ask
-from gonogo.judge.compare.unit import NoUnit, Unit, build_unit
+from gonogo.judge.compare.unit import NoUnit, Question, Unit, ask, build_unit
 from gonogo.judge.facts.facts import build_facts
-from gonogo.judge.facts.measure import block_means, build_measure
+from gonogo.judge.facts.metrics import block_means, build_measure
 from gonogo.judge.gate.rules import build_rules
 from tests.data.make_runs import healthy_ranks, order_of
 from tests.judge.runs import record_of

@@ -6,8 +6,7 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from gonogo.judge.compare.paths import Ran
-from gonogo.judge.compare.unit import Unit
+from gonogo.judge.compare.unit import Ran, Unit
 
 
 def ran(**told: Any) -> Ran:

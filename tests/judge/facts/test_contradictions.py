@@ -26,7 +26,7 @@ from gonogo.judge.facts.record import RunRecord
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.lines import LineRecord
 from gonogo.timeline.rank_steps import RankSteps
-from gonogo.watch.watch_record import Heard
+from gonogo.watch.offline_fold import Heard
 from tests.data.make_runs import STEPS
 from tests.judge.facts.beats import ORDER, beat, seen, told
 from tests.judge.runs import SEAL, exit_record, watch_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gonogo.contract.canonical import mean_of
 from gonogo.contract.observation import DeviceSample
-from gonogo.judge.facts.devices import STALE_S, Sample, Windows, by_step, ratio_by_step
+from gonogo.judge.facts.record import STALE_S, Sample, Windows, by_step, ratio_by_step
 
 
 def said(

@@ -10,9 +10,9 @@ import pytest
 from gonogo.contract.finding import DoubtKind
 from gonogo.contract.observation import DeviceSample
 from gonogo.contract.records import ExitRecord, FileSeal, ModelRecord, NodeExit, PartSeals
-from gonogo.judge.facts.files import RunFiles, load_parts, read_devices
+from gonogo.judge.facts.record import RunFiles, load_parts, read_devices
 from gonogo.rundir import RunDir, save_json
-from gonogo.watch.watch_record import TOLD_BYTES
+from gonogo.watch.offline_fold import TOLD_BYTES
 from tests.judge.runs import exit_record
 
 # A seal holds for the first bytes of a file; what cannot be read is named and ends nothing.

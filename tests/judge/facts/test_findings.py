@@ -8,7 +8,7 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
-from gonogo.judge.facts.files import RunFiles, compare_findings
+from gonogo.judge.facts.record import RunFiles, compare_findings
 from tests.judge.runs import finding
 
 HALT = finding(Detector.STALL, rank=1, section="data", step=8)

@@ -10,7 +10,7 @@ import pytest
 
 from gonogo.contract.finding import Doubt
 from gonogo.contract.heartbeat import Heartbeat
-from gonogo.judge.facts.learning import find_nothing_learned, find_unclear_learning
+from gonogo.judge.facts.contradictions import find_nothing_learned, find_unclear_learning
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import healthy_ranks, order_of

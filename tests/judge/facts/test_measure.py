@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gonogo.contract.criterion import Aggregate, Criterion
-from gonogo.judge.facts.measure import AGGREGATES, fewest_samples, quantile
+from gonogo.judge.facts.metrics import AGGREGATES, fewest_samples, quantile
 
 FIVE = [(step, float(step)) for step in range(1, 6)]
 

@@ -11,8 +11,8 @@ from gonogo.contract.facts import MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.observation import DeviceSample
 from gonogo.contract.order import Order
-from gonogo.judge.facts.devices import lay_over
-from gonogo.judge.facts.metrics import METRICS, may_be_sums
+from gonogo.judge.facts.metrics import may_be_sums
+from gonogo.judge.facts.record import lay_over
 from gonogo.judge.gate.rules import build_rules
 from gonogo.timeline.rank_steps import RankSteps
 from tests.data.make_runs import STEPS, TOKENS, Rank, healthy_ranks, order_of
@@ -238,21 +238,3 @@ def test_tokens_that_rise_on_three_of_four_steps_may_be_sums(tokens: list[int], 
         for step, count in enumerate(tokens, start=1)
     ]  # fmt: skip
     assert may_be_sums(RankSteps(lines), build_rules(None)) is sums
-
-
-@pytest.mark.parametrize(
-    ("boots", "drifted"), [([False], 0.0), ([True], 1.0), ([True, False], 1.0), ([None], None)]
-)
-def test_drift_is_counted_over_every_process_that_took_a_step(
-    boots: list[bool | None], drifted: float | None
-) -> None:
-    order = order_of().model_copy(update={"allow_drift": ["git_sha"]})
-    shas = {True: "f" * 40, False: order.identity.git_sha, None: None}
-    lines = []
-    for number, drifts in enumerate(boots):
-        stamp = {"pid": number, "rank": 0, "boot": f"b{number}", "ts": 9.0 * number + 1}
-        boot = {"seq": 1, "step": 0, "msg": "boot", "git_sha": shas[drifts]}
-        lines.append(Heartbeat(mono=1.0, **boot, **stamp))
-        lines.append(Heartbeat(mono=2.0, seq=2, step=number + 1, msg="step_end", **stamp))
-    found = METRICS["identity_drift"].samples(RankSteps(lines), build_rules(order))
-    assert list(found.values()) == ([] if drifted is None else [drifted])

@@ -12,9 +12,7 @@ from gonogo.contract.facts import History
 from gonogo.contract.order import OpenCondition, RunReason
 from gonogo.contract.outcome import Actor, Detector, Outcome, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.judge.follow_up.action import Action, Attempt
-from gonogo.judge.follow_up.decide import decide, decide_override
-from gonogo.judge.follow_up.reruns import IN_VAIN
+from gonogo.judge.follow_up.decide import IN_VAIN, Action, Attempt, decide, decide_override
 from gonogo.judge.gate.added_criteria import added_criteria
 from gonogo.judge.gate.rules import build_rules
 from gonogo.planning.source import bundled_plan, parse_plan, with_overrides

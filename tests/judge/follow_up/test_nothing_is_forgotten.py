@@ -22,8 +22,7 @@ from gonogo.contract.finding import Severity
 from gonogo.contract.order import OpenCondition, Order, Rules, RunReason
 from gonogo.contract.outcome import TAKEN_OVER, Actor, Detector, OutcomeCode
 from gonogo.contract.plan import Plan
-from gonogo.judge.follow_up.action import Action, ActionKind, Attempt, build_attempt
-from gonogo.judge.follow_up.decide import decide
+from gonogo.judge.follow_up.decide import Action, ActionKind, Attempt, build_attempt, decide
 from gonogo.judge.gate.added_criteria import with_history
 from gonogo.judge.gate.conditions import conditions_of, experiment_verdict, open_for
 from gonogo.judge.gate.rules import build_rules

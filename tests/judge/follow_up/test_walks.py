@@ -13,8 +13,7 @@ from gonogo.contract.decision import Verdict
 from gonogo.contract.order import RunReason
 from gonogo.contract.outcome import Detector, OutcomeClass
 from gonogo.contract.plan import Plan
-from gonogo.judge.follow_up.action import Action, ActionKind, Attempt
-from gonogo.judge.follow_up.decide import decide
+from gonogo.judge.follow_up.decide import Action, ActionKind, Attempt, decide
 from tests.judge.follow_up.test_decide import CONFIRM, attempt, ours
 
 PLANS = {

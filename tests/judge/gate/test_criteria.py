@@ -14,8 +14,7 @@ from gonogo.contract.decision import CriterionResult
 from gonogo.contract.facts import Measure, MeasureRow
 from gonogo.contract.heartbeat import Heartbeat
 from gonogo.contract.order import Rules
-from gonogo.judge.facts.measure import build_measure
-from gonogo.judge.facts.metrics import METRICS
+from gonogo.judge.facts.metrics import METRICS, build_measure
 from gonogo.judge.gate.criteria import (
     evaluate,
     never_passes,

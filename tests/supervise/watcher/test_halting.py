@@ -43,7 +43,7 @@ from gonogo.supervise.watcher.halting import (
 )
 from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.rank_probes import Prober
-from gonogo.watch import start
+from gonogo.watch.fold import start
 from tests.supervise.runs import build_test_order
 
 STATE = start(build_test_order("run_x"))

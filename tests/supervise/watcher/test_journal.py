@@ -17,7 +17,8 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.records import ProcessState, RankProbe, Tick
 from gonogo.rundir import RunDir, load_all_lines
 from gonogo.supervise.watcher.journal import Journal, Memory
-from gonogo.watch import start, tick_digest, tick_line
+from gonogo.watch.fold import start
+from gonogo.watch.offline_fold import tick_digest, tick_line
 from tests.supervise.runs import build_test_order
 
 ORDER = build_test_order("run_x", world_size=1)

@@ -10,7 +10,7 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.rundir import RunDir
 from gonogo.supervise.watcher.journal import Pace
 from gonogo.supervise.watcher.metrics_file import SUSPECT_S, Reporter, Shipping
-from gonogo.watch import start
+from gonogo.watch.fold import start
 from tests.watch.streams import order_of
 
 

@@ -25,7 +25,7 @@ from gonogo.supervise.watcher.journal import (
     Snapshots,
 )
 from gonogo.timeline.lines import Arrival
-from gonogo.watch import dump_state, fold
+from gonogo.watch.fold import dump_state, fold
 from tests.supervise.runs import build_test_order
 from tests.supervise.watcher.test_journal import beat
 

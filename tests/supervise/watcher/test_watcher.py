@@ -24,7 +24,7 @@ from gonogo.supervise.processes import send_signal
 from gonogo.supervise.watcher.journal import WATCHED_NAME
 from gonogo.supervise.watcher.metrics_file import Shipping, Snapshot, load_metrics
 from gonogo.supervise.watcher.watcher import Watcher
-from gonogo.watch import refold
+from gonogo.watch.offline_fold import refold
 from gonogo.watch.registry import detector_names
 from tests.supervise.runs import ROOT, NewRun, SupervisedRun, wait_until
 

@@ -9,7 +9,7 @@ from typing import Any
 from gonogo.contract.finding import Finding
 from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
-from gonogo.watch import WatchState, fold, start
+from gonogo.watch.fold import WatchState, fold, start
 from tests.watch.streams import EPOCH, T0, order_of
 
 

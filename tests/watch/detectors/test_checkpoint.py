@@ -8,7 +8,8 @@ import pytest
 
 from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.plan import CheckpointCadence
-from gonogo.watch import armed, not_observed
+from gonogo.watch.fold import armed
+from gonogo.watch.offline_fold import not_observed
 from tests.watch.detectors.host import checkpoint, host_order, tell
 from tests.watch.streams import Watched, World, watch
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 
 from gonogo.contract.records import STATE_WORDS, ProcessState, StackProbe
 from gonogo.timeline.rank import RankStream
-from gonogo.watch import dump_state, load_state
 from gonogo.watch.detectors.culprit import COLLECTIVES, Culprit, name_culprit
-from gonogo.watch.processes import Process, Processes, Stack
+from gonogo.watch.fold import dump_state, load_state
 from gonogo.watch.registry import detector_names
-from gonogo.watch.view import Observed, Run, View
+from gonogo.watch.view import Observed, Process, Processes, Run, Stack, View
 from tests.watch.standing import NOW, standing
 from tests.watch.streams import World, order_of, watch
 

@@ -9,9 +9,10 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.records import ProcessState
 from gonogo.timeline.rank import RankStream
-from gonogo.watch import armed, not_observed, start
 from gonogo.watch.detectors.deadlines import AliveLost
-from gonogo.watch.processes import Process, Processes
+from gonogo.watch.fold import armed, start
+from gonogo.watch.offline_fold import not_observed
+from gonogo.watch.view import Process, Processes
 from tests.watch.detectors.host import disk, tell
 from tests.watch.standing import NOW, halts, look, standing, suspects
 from tests.watch.streams import World, order_of, watch

@@ -12,8 +12,8 @@ from gonogo.contract.finding import Finding, Severity
 from gonogo.contract.outcome import Detector
 from gonogo.contract.records import Tick
 from gonogo.contract.watch import RestartStorm as Settings
-from gonogo.watch import dump_state, fold, load_state, start
 from gonogo.watch.detectors.death import Start, is_storm
+from gonogo.watch.fold import dump_state, fold, load_state, start
 from tests.watch.streams import EPOCH, T0, Rank, World, every, order_of, watch
 
 # D1: the first death is named, a normal end is silent.

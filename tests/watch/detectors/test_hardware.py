@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Act, Severity, Source
 from gonogo.contract.outcome import Detector
-from gonogo.watch import armed, dump_state
 from gonogo.watch.detectors.hardware import PROGRAM_XIDS, SLOWDOWNS, XIDS
+from gonogo.watch.fold import armed, dump_state
 from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.streams import T0
 

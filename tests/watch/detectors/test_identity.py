@@ -6,7 +6,7 @@ import pytest
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.watch import identity_ok
+from gonogo.watch.fold import identity_ok
 from tests.watch.streams import IDENTITY, Watched, World, order_of, watch
 
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from gonogo.contract.finding import Severity
 from gonogo.contract.heartbeat import Identity
-from gonogo.watch import armed
 from gonogo.watch.detectors.loss import Divergence, Frozen, GateCollapse, Gradients, NonFinite
+from gonogo.watch.fold import armed
 from tests.watch.steps import Fed, Ran, feed
 from tests.watch.streams import IDENTITY, World, order_of, watch
 

@@ -12,13 +12,14 @@ import pytest
 from gonogo.contract.finding import Act, Finding, Severity, Source
 from gonogo.contract.order import Order
 from gonogo.contract.records import Tick
-from gonogo.watch import armed, not_observed
 from gonogo.watch.detectors.memory import (
     Growth,
     MemoryLeak,
     slope_above_zero,
     slope_of,
 )
+from gonogo.watch.fold import armed
+from gonogo.watch.offline_fold import not_observed
 from gonogo.watch.view import Run, View
 from tests.watch.detectors.devices import Fold, device_order, sample
 from tests.watch.detectors.host import host_order, memory, tell

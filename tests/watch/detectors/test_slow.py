@@ -8,8 +8,8 @@ import pytest
 from gonogo.contract.finding import Severity
 from gonogo.contract.observation import HostCpu
 from gonogo.contract.outcome import Detector
-from gonogo.watch import armed
 from gonogo.watch.detectors.slow import Sample, _window, starved_s
+from gonogo.watch.fold import armed
 from gonogo.watch.offline_fold import not_observed
 from tests.watch.streams import (
     Said,

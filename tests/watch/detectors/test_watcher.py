@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import pytest
 
 from gonogo.contract.finding import Act, DoubtKind, Severity
-from gonogo.watch import not_observed, start
+from gonogo.watch.fold import start
+from gonogo.watch.offline_fold import not_observed
 from tests.watch.detectors.host import host_order
 from tests.watch.streams import T0, Ticking, World, watch
 
