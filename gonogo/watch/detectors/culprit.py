@@ -1,16 +1,6 @@
-"""Culprit (D6): which rank do the others wait for?
+"""Culprit (D6): which rank do the others wait for? `RankDivergence` lists the evidence.
 
-The evidence, in this order:
-
-1. A process is stopped, dead or in uninterruptible sleep.
-2. One rank alone entered a collective, or its device has not ended what others have ended, by the
-   flight recorders.
-3. Positions differ: step, then collectives, then sections of the step.
-4. One rank is silent while the others send lines.
-5. The flight recorders name a rank that has not come to the collective of the others.
-6. One rank's native stack is in no collective.
-
-If nothing distinguishes the ranks, no rank is named. An innocent rank is never named.
+An innocent rank is never named.
 
 Not covered: a debugger that stops a waiting rank. Ranks that count collectives differently from
 step to step, or of which one has entered none. More than one rank that saves or evaluates for all.

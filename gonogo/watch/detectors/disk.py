@@ -50,8 +50,6 @@ class Room:
 
 
 class Disk(Detector[Room]):
-    """D19 (module docstring)."""
-
     name = Name.DISK
     sentence = (
         "Warns when less than `warn_checkpoints` checkpoints (or `warn_mb`) are free; pages a "

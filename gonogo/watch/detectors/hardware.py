@@ -70,8 +70,6 @@ class Health:
 
 
 class Hardware(Detector[Health]):
-    """D24 (module docstring)."""
-
     name = Name.HARDWARE
     sentence = (
         "Halts on an Xid of the hardware (48, 63, 64, 74, 79, 94, 95) or when a device's count of "

@@ -106,8 +106,6 @@ class Speed:
 
 
 class Slow(Detector[Speed]):
-    """D8 (module docstring)."""
-
     name = Name.SLOW
     sentence = (
         "Halts when the median speed stays below the floor of the hardware, or each of "
