@@ -9,9 +9,7 @@ from rich.console import Console
 from gonogo import __version__
 from gonogo.cli import (
     campaigns,
-    comparing,
     database,
-    doctor,
     experiments,
     judging,
     logs,
@@ -42,23 +40,23 @@ app = typer.Typer(
 _TOPICS: dict[str, tuple[Callable[..., Any], ...]] = {
     "Begin": (processes.demo, processes.up, running.run, experiments.submit),
     "Look": (
-        *(status.status, experiments.list_, status.show, watching.watch, doctor.watchdog),
+        *(status.status, experiments.list_, status.show, watching.watch, database.watchdog),
         *(logs.logs, status.decisions, status.artifacts, experiments.report, judging.forecast),
-        *(comparing.compare, status.workers, status.alerts, status.open_),
+        *(campaigns.compare, status.workers, status.alerts, status.open_),
     ),
     "Steer": (*experiments.VERBS, experiments.rerun, experiments.override),
     "Judge, without a service": (
         *(judging.judge, judging.replay, judging.verify, processes.simulate),
     ),
     "Prepare and look after": (
-        *(doctor.plans, doctor.flags, doctor.doctor, processes.serve, processes.worker),
+        *(database.plans, database.flags, database.doctor, processes.serve, processes.worker),
         *(database.keys, database.db, database.backup, database.restore),
         database.prune,
     ),
 }
 _OPTIONS: dict[str, dict[str, Any]] = {
     "run": {"context_settings": {"allow_interspersed_args": False}},
-    "compare": {"epilog": comparing.HOW},
+    "compare": {"epilog": campaigns.HOW},
     "simulate": {
         "add_help_option": False,
         "context_settings": {"allow_extra_args": True, "ignore_unknown_options": True},

@@ -1,9 +1,13 @@
-"""Commands for keys, database, backups and old run directories, on the service's own host."""
+"""The installation, its plans, and its upkeep: keys, database, backups, old run directories."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,8 +15,9 @@ from typing import Annotated, Any, Literal
 import typer
 from rich.markup import escape
 
-from gonogo.cli.client import Client, connect
+from gonogo.cli.client import connect
 from gonogo.cli.exits import Exit
+from gonogo.cli.logs import find_run_dir
 from gonogo.cli.output import (
     Json,
     ago,
@@ -22,15 +27,36 @@ from gonogo.cli.output import (
     print_json,
     print_lines,
     print_list,
+    print_table,
     say,
     size_text,
+    warn,
 )
+from gonogo.cli.plan_arguments import PlanArgument, placed, read_plan
 from gonogo.cli.settings import Settings, load_settings
-from gonogo.cli.stack import application_argv, application_env
-from gonogo.contract.api import ExperimentView
-from gonogo.contract.errors import NotFound, Rejected, Unavailable
+from gonogo.cli.stack import application_argv, application_env, embedded_server
+from gonogo.contract.api import ExperimentView, WorkerState
+from gonogo.contract.canonical import digest as digest_of
+from gonogo.contract.errors import GonogoError, NotFound, Rejected, Unavailable
 from gonogo.contract.lifecycle import ExperimentState
-from gonogo.planning.resolve import checkout_root
+from gonogo.contract.order import Order
+from gonogo.contract.watch import MEANING, SETTING
+from gonogo.planning.campaigns import resolve_campaign
+from gonogo.planning.resolve import (
+    build_order,
+    checkout_root,
+    load_train_config,
+    resolve_plan,
+    warnings_of,
+)
+from gonogo.planning.source import (
+    bundled_campaign_names,
+    bundled_plan,
+    bundled_plan_names,
+    parse_plan,
+)
+from gonogo.rundir import RunDir, load_record
+from gonogo.supervise.processes import allow_tracing
 from gonogo.supervise.prune import (
     NOBODY_SAYS,
     Choice,
@@ -42,6 +68,219 @@ from gonogo.supervise.prune import (
     old_enough,
 )
 from gonogo.supervise.prune import prune as prune_directory
+
+_MIN_FREE_BYTES = 5 * 10**9
+_READ_S = 20.0
+Check = tuple[str, str, str]
+"""Name, outcome (pass, warn or fail), text."""
+
+
+def plans(
+    name: Annotated[str | None, typer.Argument(help="Plan to show, or a file to check.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the bundled plans, or show and check one (a name or a YAML file)."""
+    if name is not None:
+        _show_plan(read_plan(name), as_json=as_json)
+        return
+    names = [*bundled_plan_names(), *bundled_campaign_names()]
+    found = [parse_plan(bundled_plan(each)) for each in names]
+    if as_json:
+        print_json({"items": [plan.canonical() for plan in found]})
+        return
+    print_table(
+        found,
+        {
+            "plan": "name",
+            "profile": "profile",
+            "ranks": lambda plan: str(plan.workload.world_size),
+            "phases": lambda plan: ", ".join(f"{row.name} {row.steps}" for row in plan.phases),
+        },
+        cut=("phases",),
+    )
+
+
+def _show_plan(argument: PlanArgument, *, as_json: bool) -> None:
+    data, campaign = argument.data(), None
+    with placed(argument):
+        if data.get("campaign") is None:
+            resolved = resolve_plan(data)
+        else:
+            campaign = resolve_campaign(data)
+            resolved = next(iter(campaign.variants.values()))
+    plan = resolved.parsed()
+    digest = resolved.plan_digest() if campaign is None else digest_of(data)
+    if as_json:
+        whole = {} if campaign is None else {"plan": data}
+        print_json({"valid": True, "digest": digest, **resolved.wire(), **whole})
+        return
+    words = f"digest {digest[:12]}" if campaign is None else f"a campaign on {campaign.spec.metric}"
+    out.print(f"{plan.name}: valid, {words}", highlight=False)
+    for text in warnings_of(plan):
+        warn(text)
+    print_table(
+        plan.phases,
+        {
+            "phase": "name",
+            "steps": "steps",
+            "data": "data",
+            "begins": lambda row: f"with {row.init_from}'s weights" if row.init_from else "fresh",
+            "criteria": lambda row: ", ".join(each.id for each in row.gate),
+        },
+        cut=("criteria",),
+    )
+    if campaign is not None:
+        print_lines(f"{row.name}  {row.text()}" for row in campaign.spec.variants)
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check what gonogo needs here, and say how to mend what is missing."""
+    settings = load_settings()
+    checks = list(_checks(settings))
+    healthy = all(outcome != "fail" for _, outcome, _ in checks)
+    if as_json:
+        rows = [{"id": name, "outcome": outcome, "text": text} for name, outcome, text in checks]
+        print_json({"ok": healthy, "checks": rows})
+    else:
+        print_lines(f"{outcome:<5} {name:<10} {text}" for name, outcome, text in checks)
+    raise typer.Exit(Exit.OK if healthy else Exit.UNEXPECTED)
+
+
+def _checks(settings: Settings) -> Iterator[Check]:
+    path = settings.inherited.get("PATH", "")
+    yield "python", "pass", sys.version.split()[0]
+    try:
+        yield "checkout", "pass", str(checkout_root())
+    except NotFound as error:
+        yield "checkout", "warn", error.detail
+    yield _check_home(settings.home)
+    yield _check_redis(settings)
+    yield check_stacks(shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{path}"))
+    smi = shutil.which("nvidia-smi")
+    yield "gpu", "pass" if smi else "warn", smi or "no nvidia-smi: the cpu profile only"
+    yield _check_service(settings)
+
+
+def check_stacks(program: str | None) -> Check:
+    """Read the stacks of this process once with py-spy, as the watcher reads those of a rank."""
+    if program is None:
+        return "py-spy", "warn", "no stacks of hung ranks as evidence: pip install py-spy"
+    allow_tracing()
+    command = [program, "dump", "--pid", str(os.getpid())]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_READ_S, check=False)
+    except subprocess.TimeoutExpired:
+        return "py-spy", "warn", f"{program}: no answer within {_READ_S:.0f} s"
+    if done.returncode == 0:
+        return "py-spy", "pass", f"{program} reads stacks here"
+    problem = next(iter(done.stderr.strip().splitlines()), f"exit code {done.returncode}")
+    advice = "hung ranks leave no stacks; allow ptrace of your own processes"
+    return "py-spy", "warn", f"{program}: {problem}; {advice} (docs/how-to/deploy.md)"
+
+
+def _check_home(home: Path) -> Check:
+    existing = next(folder for folder in (home, *home.parents) if folder.exists())
+    if not existing.is_dir():
+        return "home", "fail", f"{existing} is no folder: set GONOGO_HOME to one"
+    free = shutil.disk_usage(existing).free
+    text = f"{home}, {free / 1e9:.0f} GB free"
+    return "home", "pass" if free > _MIN_FREE_BYTES else "warn", text
+
+
+def _check_redis(settings: Settings) -> Check:
+    if settings.redis_url:
+        return "redis", "pass", "REDIS_URL is set"
+    try:
+        argv = embedded_server(settings.home, settings.inherited.get("PATH", ""))
+    except (GonogoError, OSError) as error:
+        return "redis", "fail", str(error)
+    return "redis", "pass", f"embedded: {argv[0]}"
+
+
+def _check_service(settings: Settings) -> Check:
+    try:
+        with connect(settings) as client:
+            rows = client.get("/workers")["items"]
+    except GonogoError as error:
+        return "service", "warn", error.detail
+    living = sum(row["state"] != WorkerState.SILENT for row in rows)
+    text = f"{settings.url}, {living} worker(s)"
+    if living < len(rows):
+        text += f", {len(rows) - living} silent (`gonogo workers` lists them)"
+    if not living:
+        return "service", "warn", f"{text}; start one with `gonogo worker`"
+    return "service", "pass", text
+
+
+def flags(as_json: Json = False) -> None:
+    """List every NSA_* variable of the trainer with its default and effect."""
+    done = subprocess.run(
+        application_argv("nsa.flags", *(["--json"] if as_json else [])),
+        env=application_env(load_settings().inherited),
+        cwd=checkout_root(),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise typer.Exit(Exit.UNEXPECTED)
+    if as_json:
+        print_json({"items": json.loads(done.stdout)})
+    else:
+        print(done.stdout, end="")
+
+
+def watchdog(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="PLAN|RUN", help="A plan or its file, or a run or its directory."),
+    ],
+    phase: Annotated[str | None, typer.Option(help="Only this phase of the plan.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the table of patience: the limit of each place, and where each number comes from."""
+    orders = _orders_of(name, phase)
+    tables = {order.phase: order.limits_of_places() for order in orders}
+    if as_json:
+        rows = [
+            {"phase": row, "patience": {str(place): cell.wire() for place, cell in table.items()}}
+            for row, table in tables.items()
+        ]
+        print_json({"name": name, "tables": rows})
+        return
+    for phase_name, table in tables.items():
+        out.print(f"[bold]{phase_name}[/bold]")
+        print_table(
+            list(table.items()),
+            {
+                "place": lambda row: row[0],
+                "seconds": lambda row: "none" if row[1].seconds is None else f"{row[1].seconds:g}",
+                "multiple": lambda row: (
+                    f"{row[1].multiple:g} × {row[1].of}" if row[1].multiple else ""
+                ),
+                "from": lambda row: row[1].source,
+                "setting": lambda row: SETTING.get(row[0], ""),
+                "means": lambda row: MEANING[row[0]],
+            },
+            cut=("means",),
+        )
+
+
+def _orders_of(name: str, phase: str | None) -> list[Order]:
+    """Return the order of a run directory or of a run of this home, else those of a plan."""
+    run_dir = find_run_dir(name, load_settings().home, own=False) if "run_" in name else None
+    folder = run_dir or Path(name)
+    if folder.is_dir():
+        order = load_record(RunDir(folder).order, Order)
+        if order is None:
+            raise NotFound(f"{folder}: no order.json")
+        return [order]
+    argument = read_plan(name)
+    with placed(argument):
+        resolved = resolve_plan(argument.data(), load_config=load_train_config)
+        names = [row.name for row in resolved.parsed().phases] if phase is None else [phase]
+        return [build_order(resolved, row, experiment="", run="", token=0) for row in names]
+
 
 PG_DUMP = "the database is PostgreSQL and not in this file; keep it with pg_dump, now, after this"
 PG_RESTORE = "bring its database back with `pg_restore`, before the service starts"
@@ -192,10 +431,7 @@ def prune(
         "pruned": gone,
         "kept": [row for row in done if "why" in row],
     }
-    if as_json:
-        print_json(found)
-    else:
-        _print(found)
+    print_json(found) if as_json else _print(found)
     if any(row["problem"] for row in gone):
         raise typer.Exit(Exit.UNEXPECTED)
 
@@ -207,34 +443,16 @@ def _ask(settings: Settings, facts: list[RunFacts]) -> Course:
         return NOBODY_SAYS
     try:
         with connect(settings) as client:
-            views = [view for name in names if (view := _view_of(client, name)) is not None]
-            finished = {view.id: view.state is ExperimentState.FINISHED for view in views}
-            return Course(finished=finished, begun_from=_begun_from(client))
+            views = [ExperimentView.model_validate(row) for row in client.pages("/experiments")]
     except Unavailable as error:
         say(f"{len(names)} experiments are kept: {error.detail}")
         return NOBODY_SAYS
-
-
-def _view_of(client: Client, experiment: str) -> ExperimentView | None:
-    """Return how the service shows an experiment; None where it knows none of that id."""
-    try:
-        return client.experiment(experiment)
-    except NotFound:
-        return None
-
-
-def _begun_from(client: Client) -> set[str]:
-    open_states = [state for state in ExperimentState if state is not ExperimentState.FINISHED]
-    rows = [row for state in open_states for row in client.pages("/experiments", state=state)]
-    views: list[ExperimentView | None] = [ExperimentView.model_validate(row) for row in rows]
-    found: set[str] = set()
-    while views:
-        view = views.pop()
-        if view is None or view.origin is None or view.origin.experiment in found:
-            continue
-        found.add(view.origin.experiment)
-        views.append(_view_of(client, view.origin.experiment))
-    return found
+    finished = {view.id: view.state is ExperimentState.FINISHED for view in views}
+    begun_from: set[str] = set()
+    for view in views:  # the newest first, so what began from another comes before it
+        if view.origin is not None and (not finished[view.id] or view.id in begun_from):
+            begun_from.add(view.origin.experiment)
+    return Course(finished=finished, begun_from=begun_from)
 
 
 def _removed(

@@ -44,7 +44,8 @@ _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w-]+\.svg)\)")
 """A picture that a report in Markdown names."""
 _FORMATS = {".html": "html", ".htm": "html", ".md": "markdown", "": "markdown"}
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="Override, e.g. phases.smoke.steps=20.")
+    list[str] | None,
+    typer.Option("--set", help="Override, e.g. phases.smoke.steps=20."),
 ]
 Reason = Annotated[str, typer.Option("--reason", help="Why; recorded with the action.")]
 Key = Annotated[str | None, typer.Option(help="Repeat safely: the same key submits once.")]
@@ -95,10 +96,7 @@ def submit(
         print_lines([f"{answer['id']}  {address}"], err)
         with following(answer["id"], f"follow it again with: gonogo watch {answer['id']}"):
             final = watch_experiment(client, answer["id"], quiet=as_json)
-    if as_json:
-        print_json(final.wire())
-    else:
-        print_final(final)
+    print_json(final.wire()) if as_json else print_final(final)
     raise typer.Exit(accepted(exit_of_experiment(final), accept))
 
 
@@ -218,18 +216,11 @@ VERBS = tuple(
 def rerun(
     experiment: Id,
     reason: Reason = "",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Run it in a new experiment with another train.KEY, env.NAME, seed or steps.",
-        ),
-    ] = None,
+    set_: Sets = None,
     phase: Annotated[str | None, typer.Option(help="With --set: begin with this phase.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Run the undecided phase again, from its start; with --set in a new experiment."""
+    """Run the undecided phase from its start; with --set (train.KEY, seed, steps) in a new one."""
     if not set_:
         if phase is not None:
             raise Rejected("--phase goes with --set; without, the undecided phase is run again")

@@ -46,13 +46,7 @@ from gonogo.judge.words import sentence
 from gonogo.ledger.recorded import RecordedDecision, load_decision
 from gonogo.ledger.replay import Surroundings, replay_decision
 from gonogo.ledger.sign import Trust, trusting
-from gonogo.ledger.verify import (
-    Verified,
-    check_anchors,
-    load_folder,
-    verify_file,
-    verify_folder,
-)
+from gonogo.ledger.verify import Verified, check_anchors, load_folder, verify_file, verify_folder
 from gonogo.rundir import RunDir
 from gonogo.signing import KEY_FILE, PUBLIC_FILE, load_public_key, shown_key
 from gonogo.supervise.prune import find_undecided

@@ -213,10 +213,7 @@ def demo(
         _await_alerts(client)
         view = client.experiment(experiment)
         result = build_result(client, view, home)
-    if as_json:
-        print_json(result)
-    else:
-        _print_result(result, view)
+    print_json(result) if as_json else _print_result(result, view)
     raise typer.Exit(exit_of_experiment(view))
 
 

@@ -9,7 +9,7 @@ import pytest
 import typer.main
 
 from gonogo.cli.app import app
-from gonogo.cli.doctor import check_stacks
+from gonogo.cli.database import check_stacks
 from gonogo.cli.exits import EXIT_WORDS, Exit
 from tests.cli.typed import typed
 
