@@ -19,7 +19,6 @@ MODULES = [
     for found in pkgutil.iter_modules(package.__path__)
 ] + ["gonogo.watch.offline_fold"]
 NOT_NOTHING = {
-    "columns.StepTable._ascend": True,
     "lines.BootLines.chain": bytes(32),
     "loss.Overflows.searching": True,
     "rank_steps.BootSteps.low": 1,
