@@ -5,9 +5,11 @@ was made, and `webhook-id` is the alert's id, so a receiver can drop duplicates.
 fails is tried again for `GIVE_UP_S`, and delays no other.
 """
 
+import ipaddress
 import json
 import logging
 import random
+import socket
 import ssl
 import threading
 from collections.abc import Collection
@@ -15,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
+from urllib.parse import urlsplit
 
 import httpx
 from sqlalchemy import func, select, update
@@ -24,6 +27,7 @@ from standardwebhooks import Webhook
 from gonogo import __version__
 from gonogo.contract.api import AlertBody, DeliveryState
 from gonogo.contract.canonical import wire_value
+from gonogo.contract.errors import Rejected
 from gonogo.contract.wire import Kind, new_id
 from service.context import Context
 from service.db.schema import AlertRow, DeliveryRow, WebhookRow
@@ -36,6 +40,23 @@ from service.views.rows import alert_url
 
 TIMEOUT_S = 5.0
 logging.getLogger("httpx").setLevel(logging.WARNING)  # it would log addresses, which may be secrets
+
+
+def check_reach(url: str) -> None:
+    """Refuse a URL that leads to a link-local address: clouds keep credentials there.
+
+    A name that cannot be looked up now is accepted: the try will fail.
+    """
+    host = urlsplit(url).hostname or ""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return
+    for row in found:
+        address = ipaddress.ip_address(str(row[4][0]).partition("%")[0])
+        address = getattr(address, "ipv4_mapped", None) or address
+        if address.is_link_local or address.is_multicast or address.is_unspecified:
+            raise Rejected(f"{host} leads to {address}, where no webhook may lead")
 
 
 def sign(body: str, alert: str, secret: str, now: float) -> dict[str, str]:
@@ -56,13 +77,14 @@ def post_alert(
     """Try once to deliver an alert; return the error, None for success. No proxy is asked."""
     text = json.dumps(wire_value(body.model_dump(mode="json")), separators=(",", ":"))
     try:
+        check_reach(url)
         headers = sign(text, alert, secret, now)
         with (
             httpx.Client(timeout=timeout_s, trust_env=False, verify=_certificates()) as client,
             client.stream("POST", url, content=text.encode(), headers=headers) as answer,
         ):
             return None if answer.is_success else f"HTTP {answer.status_code}"
-    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, Rejected, ValueError) as error:
         return f"{type(error).__name__}: {error}"[:300]
 
 

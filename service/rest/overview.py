@@ -33,6 +33,7 @@ from gonogo.planning.source import (
 )
 from service.alerts.webhooks import (
     TIMEOUT_S,
+    check_reach,
     post_alert,
     subscribe,
     unsubscribe,
@@ -237,6 +238,7 @@ def create_webhook(
     context: Service, caller: Admin, body: WebhookBody, key: IdempotencyKey = None
 ) -> WireResponse:
     """Subscribe a URL to alerts."""
+    check_reach(body.url)  # here, in a thread: looking a name up may take long
     made = create_once(context, caller, "POST /webhooks", key, body, _create, body)
     return WireResponse(made, 201)
 
